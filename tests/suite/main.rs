@@ -21,6 +21,7 @@ mod host_envs;
 mod language;
 mod language_bf16;
 mod language_device;
+mod language_device_choices;
 mod language_device_passes;
 mod language_device_steps;
 mod language_learning;

@@ -12,6 +12,8 @@ use crate::rng::{draw, uniform};
 use crate::text::packed;
 use crate::text::{Completions, DeviceDecoder, Prompts, integers, sharpness};
 use burn::tensor::{Int, Tensor};
+#[cfg(feature = "kernels")]
+use rayon::prelude::*;
 
 /// Decoding steps between two read-backs, which tell which completions have ended.
 const BLOCK: usize = 8;
@@ -100,8 +102,10 @@ struct Tokens {
     tokens: Tensor<1, Int>,
     logprobs: Tensor<1>,
     entropies: Tensor<1>,
-    /// The candidates of each row; none where nothing is left out.
+    /// The candidates of each row; none where nothing is left out, or masks tell.
     candidates: Vec<Vec<u32>>,
+    /// Masks of the candidates, `[rows, masks]`, where a kernel has found them.
+    masks: Option<Tensor<2>>,
 }
 
 impl<'a> Batch<'a> {
@@ -161,16 +165,28 @@ impl<'a> Batch<'a> {
     fn read_back(&mut self, block: &mut Vec<Tokens>, first: usize) -> bool {
         let rows = self.completions.len();
         let (mut all, mut candidates) = (Vec::new(), Vec::new());
+        let mut words = 0;
         for one in block.drain(..) {
             all.extend([one.tokens.float(), one.logprobs, one.entropies]);
+            if let Some(masks) = one.masks {
+                words = masks.dims()[1];
+                all.push(masks.reshape([rows * words]));
+            }
             candidates.push(one.candidates);
         }
         // A token's number is exact in 24 bits.
         let all = device::fetch(Tensor::cat(all, 0));
         let Generator { sampling, stop, listener, .. } = self.generator;
         for (step, mut candidates) in candidates.into_iter().enumerate() {
-            let of = |which: usize| &all[(3 * step + which) * rows..][..rows];
+            let all = &all[step * (3 + words) * rows..][..(3 + words) * rows];
+            let of = |which: usize| &all[which * rows..][..rows];
             let [tokens, logprobs, entropies] = [of(0), of(1), of(2)];
+            #[cfg(feature = "kernels")]
+            if words > 0 {
+                let vocabulary = self.stepper.decoder.vocabulary();
+                let masks = all[3 * rows..].par_chunks_exact(words);
+                candidates = masks.map(|row| token_step::candidates(row, vocabulary)).collect();
+            }
             for (row, completion) in self.completions.iter_mut().enumerate() {
                 if completion.ended {
                     continue;
@@ -194,16 +210,18 @@ impl<'a> Batch<'a> {
     fn choose(&self, hidden: Tensor<2>, at: usize) -> Tokens {
         let sampling = self.generator.sampling;
         let logits = self.stepper.decoder.logits(hidden);
-        if sampling.narrows() {
-            return self.choose_here(logits, at);
-        }
         #[cfg(feature = "kernels")]
         if self.stepper.kernels.is_some() {
             let temperature = sampling.temperature;
             let sharpness = (temperature > 0.0).then(|| sharpness(temperature));
-            let Choices { tokens, logprobs, entropies } =
-                token_step::choose(logits, &self.uploaded, at, sharpness);
-            return Tokens { tokens, logprobs, entropies, candidates: Vec::new() };
+            let Choices { tokens, logprobs, entropies, masks } = match sampling.narrows() {
+                true => token_step::narrow(logits, &self.uploaded, at, sampling),
+                false => token_step::choose(logits, &self.uploaded, at, sharpness),
+            };
+            return Tokens { tokens, logprobs, entropies, candidates: Vec::new(), masks };
+        }
+        if sampling.narrows() {
+            return self.choose_here(logits, at);
         }
         let logits = logits * sharpness(sampling.temperature);
         let policy = Categorical::new(logits.clone());
@@ -214,7 +232,13 @@ impl<'a> Batch<'a> {
             invert(policy.probabilities(), self.uploaded.clone().narrow(0, at, 1).flatten(0, 1))
         };
         let logprobs = policy.logprob(tokens.clone());
-        Tokens { logprobs, entropies: policy.entropy(), tokens, candidates: Vec::new() }
+        Tokens {
+            logprobs,
+            entropies: policy.entropy(),
+            tokens,
+            candidates: Vec::new(),
+            masks: None,
+        }
     }
 
     /// Chooses the next token of each row in the host's memory, where top-k, top-p and min-p are.
@@ -237,6 +261,7 @@ impl<'a> Batch<'a> {
             logprobs: upload(|one| one.logprob),
             entropies: upload(|one| one.entropy),
             candidates: chosen.into_iter().map(|one| one.candidates).collect(),
+            masks: None,
         }
     }
 }

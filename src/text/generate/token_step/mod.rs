@@ -9,12 +9,16 @@ use crate::device::has_kernels;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::attention::{KeysValues, attention_scale};
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
+use crate::text::generate::Sampling;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
 use crate::text::kernels::choose::choose_kernel;
 use crate::text::kernels::heads::{Heads, PositionsLaunch, rotation_kernel, store_kernel};
 use crate::text::kernels::launch::{Table, add_norm, element, gated, heads};
-use crate::text::{Completions, DeviceDecoder, Prompts};
+use crate::text::kernels::narrow::{
+    NarrowScratchLaunch, NarrowingLaunch, TOKENS as MASKED, narrow_kernel,
+};
+use crate::text::{Completions, DeviceDecoder, Prompts, sharpness};
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::CubeDim;
@@ -42,6 +46,8 @@ pub(super) struct Choices {
     pub logprobs: Tensor<1>,
     /// The entropies, nats.
     pub entropies: Tensor<1>,
+    /// Masks of the tokens that could be drawn, of [`MASKED`] bits each, `[rows, masks]`; `None` where all could.
+    pub masks: Option<Tensor<2>>,
 }
 
 impl TokenStep {
@@ -309,11 +315,72 @@ pub(super) fn choose(
             sharpness.is_none(),
         );
     }
-    let figures = Tensor::<2>::from_primitive::<Cube>(figures);
-    let row = |number: usize| figures.clone().narrow(0, number, 1).reshape([rows]);
-    Choices {
-        tokens: Tensor::<1, Int>::from_primitive::<Cube>(tokens),
-        logprobs: row(0),
-        entropies: row(1),
+    Choices::new(tokens, figures, None)
+}
+
+impl Choices {
+    fn new(tokens: CubeTensor, figures: CubeTensor, masks: Option<CubeTensor>) -> Self {
+        let figures = Tensor::<2>::from_primitive::<Cube>(figures);
+        let rows = figures.dims()[1];
+        let row = |number: usize| figures.clone().narrow(0, number, 1).reshape([rows]);
+        Self {
+            tokens: Tensor::<1, Int>::from_primitive::<Cube>(tokens),
+            logprobs: row(0),
+            entropies: row(1),
+            masks: masks.map(Tensor::<2>::from_primitive::<Cube>),
+        }
     }
+}
+
+/// Chooses token number `at` of each row from logits, `[rows, vocabulary]`, as [`choose`] does, but among the tokens that
+/// top-k, top-p and min-p leave; the likeliest come first in the sum of probabilities.
+pub(super) fn narrow(
+    logits: Tensor<2>,
+    draws: &Tensor<2>,
+    at: usize,
+    sampling: &Sampling,
+) -> Choices {
+    let [rows, vocabulary] = logits.dims();
+    let (logits, draws) = (cube_tensor(logits), cube_tensor(draws.clone()));
+    let new = |sizes: &[usize], dtype| uninit(&logits, sizes, dtype);
+    let weights = new(&[rows, vocabulary], DType::F32);
+    let lists = new(&[rows, vocabulary], DType::U32);
+    let tokens = new(&[rows], DType::I32);
+    let figures = new(&[2, rows], DType::F32);
+    let masks = new(&[rows, vocabulary.div_ceil(MASKED)], DType::F32);
+    // SAFETY: accesses stay below `rows` and `vocabulary`; all units of a cube reach its barriers.
+    unsafe {
+        narrow_kernel::launch_unchecked(
+            &logits.client,
+            grid(&logits, rows),
+            CubeDim::new_1d(UNITS as u32),
+            argument(&logits),
+            argument(&draws),
+            NarrowScratchLaunch::new(argument(&weights), argument(&lists)),
+            argument(&tokens),
+            argument(&figures),
+            argument(&masks),
+            NarrowingLaunch::new(
+                sampling.top_k,
+                sampling.top_p,
+                sampling.min_p,
+                sharpness(sampling.temperature),
+                at * rows,
+            ),
+            rows,
+            vocabulary,
+        );
+    }
+    Choices::new(tokens, figures, Some(masks))
+}
+
+/// The tokens of a row's masks; none if they are all tokens.
+pub(super) fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
+    let words = masks.iter().map(|mask| *mask as u32).enumerate();
+    let of = |(number, mask): (usize, u32)| {
+        let bits = (0..MASKED as u32).filter(move |bit| mask >> bit & 1 == 1);
+        bits.map(move |bit| (number * MASKED) as u32 + bit)
+    };
+    let all: Vec<u32> = words.flat_map(of).collect();
+    if all.len() == vocabulary { Vec::new() } else { all }
 }

@@ -1,0 +1,406 @@
+//! The kernel that chooses tokens among the likeliest ones: top-k, top-p and min-p without sorting.
+//!
+//! The tokens that can be drawn are the first ones in the order of falling weights, and among equal weights of rising
+//! numbers. So are the tokens below a draw. Either end is found by its weight: first the octave that it lies in, by sums over
+//! octaves, then the weight itself by bisection over its bits, among the tokens of that octave alone.
+
+use super::UNITS;
+use super::rows::{largest, total};
+use crate::device::buffers::Buffer;
+use crate::math::ln;
+use crate::math::softmax::{LEAST_SUM, unnormalized};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// Octaves of weights that are told apart; the last one has all smaller weights.
+const OCTAVES: usize = 32;
+/// Tokens of a number of a mask, which is exact in single precision.
+pub(crate) const TOKENS: usize = 24;
+/// The bits of the largest weight, 1.
+const LARGEST: u32 = 0x3f80_0000;
+/// Bits by which an octave is a number of its own.
+const MANTISSA: u32 = 23;
+
+/// The settings of a choice.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct Narrowing {
+    /// The number of the likeliest tokens that can be drawn; 0 for all.
+    pub top_k: usize,
+    /// The share of the probability that the likeliest tokens have together; 1 for all.
+    pub top_p: f32,
+    /// The least weight beside the likeliest token's.
+    pub min_p: f32,
+    /// The factor of logits.
+    pub sharpness: f32,
+    /// The number of the first row's draw.
+    pub draw: usize,
+}
+
+/// Buffers of a choice that nobody else reads.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct NarrowScratch {
+    /// The weights of all tokens: `[rows, vocabulary]`.
+    pub weights: Buffer<f32>,
+    /// For each unit tokens of an octave: `[rows, vocabulary]`.
+    pub lists: Buffer<u32>,
+}
+
+/// A place in the order of tokens.
+#[derive(CubeType, Clone, Copy)]
+struct Place {
+    /// The bits of the weight there.
+    bits: u32,
+    /// The sum over larger weights.
+    above: f32,
+    /// The tokens of the octave of the weight that are in the unit's list.
+    listed: usize,
+}
+
+/// The octave of a weight, counted from the largest.
+#[cube]
+fn octave(bits: u32) -> usize {
+    let mut number = (127u32 - (bits >> MANTISSA)) as usize;
+    if number >= OCTAVES {
+        number = comptime!(OCTAVES - 1).runtime();
+    }
+    number
+}
+
+/// What a weight adds to a sum.
+#[cube]
+fn share(weight: f32, #[comptime] counts: bool) -> f32 {
+    let mut share = weight;
+    if comptime!(counts) {
+        share = 1.0f32;
+    }
+    share
+}
+
+/// Whether a sum has come to a goal.
+#[cube]
+fn passes(sum: f32, goal: f32, #[comptime] is_strict: bool) -> bool {
+    let mut is_there = sum > goal;
+    if comptime!(!is_strict) {
+        is_there = sum >= goal;
+    }
+    is_there
+}
+
+/// Finds the largest weight at which the sum over all weights that are as large comes to a goal, among weights whose bits
+/// are at least `floor`; the least of these if it never does.
+#[cube]
+fn search(
+    scratch: &mut NarrowScratch,
+    sums: &mut Shared<[f32]>,
+    octaves: &mut Shared<[f32]>,
+    start: usize,
+    vocabulary: usize,
+    floor: u32,
+    goal: f32,
+    #[comptime] counts: bool,
+    #[comptime] is_strict: bool,
+) -> Place {
+    let unit = UNIT_POS as usize;
+    for number in 0..OCTAVES {
+        sums[number * UNITS + unit] = 0.0f32;
+    }
+    for i in range_stepped(unit, vocabulary, UNITS) {
+        let weight = scratch.weights[start + i];
+        let bits = u32::reinterpret(weight);
+        if bits >= floor {
+            sums[octave(bits) * UNITS + unit] += share(weight, counts);
+        }
+    }
+    sync_cube();
+    if unit < OCTAVES {
+        let mut sum = 0.0f32;
+        for other in 0..UNITS {
+            sum += sums[unit * UNITS + other];
+        }
+        octaves[unit] = sum;
+    }
+    sync_cube();
+    let mut above = 0.0f32;
+    let mut passed = 0.0f32;
+    let mut chosen = OCTAVES.runtime();
+    for number in 0..OCTAVES {
+        let sum = passed + octaves[number];
+        if chosen == OCTAVES && passes(sum, goal, is_strict) {
+            chosen = number;
+            above = passed;
+        }
+        passed = sum;
+    }
+    // Rounding alone, or a goal beyond all.
+    if chosen == OCTAVES {
+        chosen = comptime!(OCTAVES - 1).runtime();
+        above = passed - octaves[comptime!(OCTAVES - 1)];
+    }
+    sync_cube();
+    let mut listed = 0usize.runtime();
+    for i in range_stepped(unit, vocabulary, UNITS) {
+        let bits = u32::reinterpret(scratch.weights[start + i]);
+        if bits >= floor && octave(bits) == chosen {
+            scratch.lists[start + unit + listed * UNITS] = i as u32;
+            listed += 1;
+        }
+    }
+    // The weight is in `low..high`: at `low` the sum has come to the goal, at `high` it has not.
+    let mut high = LARGEST - ((chosen as u32) << MANTISSA) + (1u32 << MANTISSA);
+    let mut low = LARGEST - ((chosen as u32) << MANTISSA);
+    if chosen == comptime!(OCTAVES - 1) {
+        low = 0u32.runtime();
+    }
+    if low < floor {
+        low = floor;
+    }
+    let mut at_high = above;
+    while high - low > 1u32 {
+        let middle = low + (high - low) / 2u32;
+        let mut sum = 0.0f32;
+        for at in 0..listed {
+            let weight = scratch.weights[start + scratch.lists[start + unit + at * UNITS] as usize];
+            if u32::reinterpret(weight) >= middle {
+                sum += share(weight, counts);
+            }
+        }
+        let sum = above + total(sum);
+        // Nobody begins the next sum before everyone has read this one.
+        sync_cube();
+        if passes(sum, goal, is_strict) {
+            low = middle;
+        } else {
+            high = middle;
+            at_high = sum;
+        }
+    }
+    Place { bits: low, above: at_high, listed }
+}
+
+/// The number of the token that has `before` others of the same weight before it, of a place's list: they are counted up
+/// to a number found by bisection.
+#[cube]
+fn tied(
+    scratch: &mut NarrowScratch,
+    start: usize,
+    vocabulary: usize,
+    place: &Place,
+    before: f32,
+) -> usize {
+    let unit = UNIT_POS as usize;
+    let mut low = 0usize.runtime();
+    let mut high = vocabulary - 1;
+    while low < high {
+        let middle = (low + high) / 2;
+        let mut count = 0.0f32;
+        for at in 0..place.listed {
+            let i = scratch.lists[start + unit + at * UNITS] as usize;
+            if i <= middle && u32::reinterpret(scratch.weights[start + i]) == place.bits {
+                count += 1.0f32;
+            }
+        }
+        let count = total(count);
+        sync_cube();
+        if count > before {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}
+
+/// Tokens of a place's weight.
+#[cube]
+fn ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
+    let mut count = 0.0f32;
+    for at in 0..place.listed {
+        let i = scratch.lists[start + UNIT_POS as usize + at * UNITS] as usize;
+        if u32::reinterpret(scratch.weights[start + i]) == place.bits {
+            count += 1.0f32;
+        }
+    }
+    let count = total(count);
+    sync_cube();
+    count
+}
+
+/// Chooses a token of each row by its draw among those that top-k, top-p and min-p leave; one cube per row.
+///
+/// Buffers: logits `[rows, vocabulary]`; draws; those of [`NarrowScratch`]; tokens `[rows]`; log-probabilities, then entropies in nats,
+/// `[2, rows]`; masks of the tokens that could be drawn, [`TOKENS`] bits each, `[rows, masks]`. Workgroup memory: 41 x
+/// [`UNITS`] floats.
+#[cube(launch_unchecked)]
+pub(crate) fn narrow_kernel(
+    logits: &[f32],
+    draws: &[f32],
+    scratch: &mut NarrowScratch,
+    tokens: &mut [i32],
+    figures: &mut [f32],
+    masks: &mut [f32],
+    by: Narrowing,
+    rows: usize,
+    vocabulary: usize,
+) {
+    let row = CUBE_POS;
+    if row < rows {
+        let (unit, start) = (UNIT_POS as usize, row * vocabulary);
+        let mut sums = Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS));
+        let mut octaves = Shared::<[f32]>::new_slice(OCTAVES);
+        let mut own = logits[start] * by.sharpness;
+        for i in range_stepped(unit, vocabulary, UNITS) {
+            let logit = logits[start + i] * by.sharpness;
+            if logit > own {
+                own = logit;
+            }
+        }
+        let most = largest(own);
+        for i in range_stepped(unit, vocabulary, UNITS) {
+            scratch.weights[start + i] = unnormalized(logits[start + i] * by.sharpness, most);
+        }
+
+        // The last token that can be drawn: its weight, and how many of that weight can.
+        let mut last = 0u32.runtime();
+        let mut kept = vocabulary as f32;
+        if by.top_k > 0 && by.top_k < vocabulary {
+            let goal = by.top_k as f32;
+            let place = search(
+                scratch,
+                &mut sums,
+                &mut octaves,
+                start,
+                vocabulary,
+                last,
+                goal,
+                true,
+                false,
+            );
+            last = place.bits;
+            kept = goal - place.above;
+        }
+        if by.top_p < 1.0f32 {
+            let mut mass = 0.0f32;
+            for i in range_stepped(unit, vocabulary, UNITS) {
+                let weight = scratch.weights[start + i];
+                if u32::reinterpret(weight) > last {
+                    mass += weight;
+                }
+            }
+            let mut mass = total(mass);
+            if last > 0u32 {
+                mass += kept * f32::reinterpret(last);
+            }
+            let goal = by.top_p * mass;
+            let place = search(
+                scratch,
+                &mut sums,
+                &mut octaves,
+                start,
+                vocabulary,
+                last,
+                goal,
+                false,
+                false,
+            );
+            let mut some = ((goal - place.above) / f32::reinterpret(place.bits)).ceil();
+            if some < 1.0f32 {
+                some = 1.0f32;
+            }
+            if place.bits > last || some < kept {
+                kept = some;
+            }
+            last = place.bits;
+        }
+        if u32::reinterpret(by.min_p) > last {
+            last = u32::reinterpret(by.min_p);
+            kept = vocabulary as f32;
+        }
+
+        // What these have together.
+        let mut sum = 0.0f32;
+        let mut mean = 0.0f32;
+        let mut count = 0.0f32;
+        let mut larger = 0.0f32;
+        for i in range_stepped(unit, vocabulary, UNITS) {
+            let weight = scratch.weights[start + i];
+            let bits = u32::reinterpret(weight);
+            if bits > last {
+                larger += 1.0f32;
+                sum += weight;
+                mean += weight * (logits[start + i] * by.sharpness - most);
+            } else if bits == last {
+                count += 1.0f32;
+            }
+        }
+        let count = total(count);
+        if kept > count {
+            kept = count;
+        }
+        let least = f32::reinterpret(last);
+        let mut sum = total(sum);
+        let mut mean = total(mean);
+        if kept > 0.0f32 {
+            sum += kept * least;
+            mean += kept * least * ln(least);
+        }
+
+        let mut goal = draws[by.draw + row] * sum;
+        if goal < LEAST_SUM {
+            goal = f32::new(LEAST_SUM);
+        }
+        let place =
+            search(scratch, &mut sums, &mut octaves, start, vocabulary, last, goal, false, true);
+        let mut before = ((goal - place.above) / f32::reinterpret(place.bits)).floor();
+        let mut most_before = ties(scratch, start, &place) - 1.0f32;
+        if place.bits == last && kept - 1.0f32 < most_before {
+            most_before = kept - 1.0f32;
+        }
+        if before > most_before {
+            before = most_before;
+        }
+        if before < 0.0f32 {
+            before = 0.0f32;
+        }
+        let token = tied(scratch, start, vocabulary, &place, before);
+
+        // Of tokens of the last weight only some may be left.
+        let mut end = vocabulary;
+        if kept < count {
+            // The weight at which there is one more than there are larger ones is the last.
+            let goal = total(larger) + 1.0f32;
+            let place = search(
+                scratch,
+                &mut sums,
+                &mut octaves,
+                start,
+                vocabulary,
+                last,
+                goal,
+                true,
+                false,
+            );
+            end = tied(scratch, start, vocabulary, &place, kept - 1.0f32) + 1;
+        }
+        let words = vocabulary.div_ceil(TOKENS);
+        for word in range_stepped(unit, words, UNITS) {
+            let mut mask = 0u32.runtime();
+            for bit in 0..TOKENS {
+                let i = word * TOKENS + bit;
+                if i < vocabulary {
+                    let bits =
+                        u32::reinterpret(unnormalized(logits[start + i] * by.sharpness, most));
+                    if bits > last || (bits == last && i < end) {
+                        mask += 1u32 << (bit as u32);
+                    }
+                }
+            }
+            masks[row * words + word] = mask as f32;
+        }
+        if unit == 0 {
+            let log_total = ln(sum);
+            tokens[row] = token as i32;
+            figures[row] = logits[start + token] * by.sharpness - most - log_total;
+            figures[rows + row] = log_total - mean / sum;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Choices among the likeliest tokens on a device are those of the CPU, candidates included.
+
+use crate::language_device::{long_prompts, wide};
+use crate::support::adapter;
+use grove::settings::Precision;
+use grove::text::TokenDecoder;
+use grove::text::generate::{Completion, Generator, Sampling};
+
+/// A decoder in whose head each token is as likely as its neighbour.
+fn of_twins() -> TokenDecoder {
+    let mut decoder = wide(1);
+    let vocabulary = decoder.shape().num_actions;
+    let head = vocabulary * decoder.shape().hidden_size;
+    decoder.update(|params| {
+        let first = params.len() - head;
+        params[first..].chunks_exact_mut(2).for_each(|twins| twins[1] = twins[0]);
+    });
+    decoder
+}
+
+#[test]
+fn choices_among_the_likeliest_tokens_are_those_of_the_cpu() {
+    let Some(device) = adapter() else { return };
+    let all = Sampling { temperature: 0.9, max_new_tokens: 9, ..Sampling::default() };
+    let ways = [
+        Sampling { top_k: 5, ..all.clone() },
+        Sampling { top_k: 1000, ..all.clone() },
+        Sampling { top_p: 0.6, ..all.clone() },
+        Sampling { top_p: 1e-6, ..all.clone() },
+        Sampling { min_p: 0.05, ..all.clone() },
+        Sampling { top_k: 51, top_p: 0.7, min_p: 0.02, ..all },
+    ];
+    for decoder in [wide(1), of_twins()] {
+        let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
+        for sampling in &ways {
+            let [want, got] = [&decoder, &there].map(|decoder| {
+                Generator { decoder, sampling, slots: 6, stop: None, listener: None }
+                    .generate(&long_prompts())
+            });
+            let both = want.iter().flatten().zip(got.iter().flatten());
+            for (want, got) in both {
+                assert_eq!(want.tokens, got.tokens, "{sampling:?}");
+                let sets = |one: &Completion| -> Vec<Vec<u32>> {
+                    let sorted = |candidates: &Vec<u32>| {
+                        let mut sorted = candidates.clone();
+                        sorted.sort_unstable();
+                        sorted
+                    };
+                    one.candidates.iter().map(sorted).collect()
+                };
+                assert_eq!(sets(want), sets(got), "{sampling:?}");
+                let near = |a: &[f32], b: &[f32]| {
+                    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4)
+                };
+                assert!(near(&want.logprobs, &got.logprobs), "{sampling:?} {want:?} {got:?}");
+                assert!(near(&want.entropies, &got.entropies), "{sampling:?} {want:?} {got:?}");
+            }
+        }
+    }
+}
