@@ -222,6 +222,7 @@ impl TokenDecoder {
         if self.device.is_newer() {
             let (params, adapters) = (self.params().clone(), self.adapters().cloned());
             (self.weights.params, self.weights.adapters) = (params, adapters);
+            self.weights.drop_packed();
         }
     }
 

@@ -6,8 +6,9 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The longest message of a panic, in characters: those of drivers can be pages.
-const LONGEST: usize = 600;
+/// Characters of a message's start and end that are kept: those of drivers can be pages, the last line of which is the
+/// cause of the others.
+const KEPT: [usize; 2] = [200, 400];
 
 /// The start of the names of CubeCL's threads, each of which works for a device. They swallow panics of work that
 /// nothing waits for.
@@ -40,9 +41,13 @@ impl Panic {
         let words: Vec<&str> = text.split_whitespace().collect();
         let line = words.join(" ");
         let line = line.trim_end_matches('.');
-        match line.char_indices().nth(LONGEST) {
-            Some((end, _)) => Self(format!("{} ...", &line[..end])),
-            None => Self(line.to_string()),
+        let start = line.char_indices().nth(KEPT[0]).map(|(at, _)| at);
+        let end = line.char_indices().rev().nth(KEPT[1] - 1).map(|(at, _)| at);
+        match (start, end) {
+            (Some(start), Some(end)) if start < end => {
+                Self(format!("{} ... {}", &line[..start], &line[end..]))
+            }
+            _ => Self(line.to_string()),
         }
     }
 }
@@ -107,8 +112,11 @@ mod tests {
             found.to_string(),
             "wgpu error: Validation Error Caused by: Not enough memory left"
         );
-        let long = "é".repeat(LONGEST + 1);
-        assert_eq!(Panic::new(&long).to_string(), format!("{} ...", "é".repeat(LONGEST)));
+        let (start, end) = ("é".repeat(KEPT[0]), "ü".repeat(KEPT[1]));
+        let whole = format!("{start}{end}");
+        assert_eq!(Panic::new(&whole).to_string(), whole);
+        let long = format!("{start}x{end}");
+        assert_eq!(Panic::new(&long).to_string(), format!("{start} ... {end}"));
         assert_eq!(Panic::new(&7).to_string(), "a panic without a message");
     }
 
