@@ -433,7 +433,7 @@ fn an_update_ends_at_its_divergence() {
         };
         let mut learner = LanguageLearner::new(decoder.clone(), 1);
         let means = learner.update(&rule, &groups, 0, 0.0, &[1e-2; 4]).unwrap();
-        (learner.decoder.trained().to_vec(), learner.moments.steps, means)
+        (learner.decoder.trained().to_vec(), learner.moments().steps, means)
     };
     let (whole, steps, means) = learnt(0.0, 4);
     assert!(steps == 4 && means.update.approx_kl > 1e-4, "{means:?}");

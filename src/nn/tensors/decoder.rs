@@ -85,6 +85,7 @@ pub(crate) struct RmsNorm {
 
 impl RmsNorm {
     /// The weights, without the offset that the shape adds to them.
+    #[cfg(all(feature = "general", feature = "kernels"))]
     pub(crate) fn weight(&self) -> Tensor<1> {
         self.weight.val()
     }
@@ -412,6 +413,7 @@ impl Decoder {
     }
 
     /// The matrix of the head, `[hidden_size, vocabulary]`; `None` if it is the table of token embeddings.
+    #[cfg(all(feature = "general", feature = "kernels"))]
     pub(crate) fn lm_head(&self) -> Option<Tensor<2>> {
         self.lm_head.as_ref().map(|head| head.weight.val())
     }

@@ -71,8 +71,8 @@ pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to
                     _ => None,
                 };
                 let left = [i, (i + 1).min(rows.end - 1)].map(|i| &a.strip(i)[block.clone()]);
-                // SAFETY: tiles are configured; the four tiles of the output are this thread's.
                 let by = (start, ahead);
+                // SAFETY: tiles are configured; the four tiles of the output are this thread's.
                 unsafe { square_of([left, right], [i, j], [rows.end, columns.end], by, to) };
             }
         }
