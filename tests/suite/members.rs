@@ -43,7 +43,8 @@ fn any_number_of_members_gives_the_same_bytes() {
     let more = ["--set", "num_minibatches=1", "--set", "num_groups=64"];
     let general = [&["--engine", "general"][..], &more].concat();
     let target = ["--set", "target_kl=1e-3", "--set", "num_groups=32"];
-    let stopped = [&["--engine", "general"][..], &target].concat();
+    let stopped = ["--set", "target_kl=1e-3", "--set", "update_epochs=4"];
+    let stopped = [&general[..], &stopped].concat();
     let decoder = ["--set", "policy.kind=decoder", "--set", "kl_coef=0"];
     let decoder = [&decoder[..], &["--set", "num_groups=32"]].concat();
     for (name, game, more) in [

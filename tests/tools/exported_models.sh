@@ -18,7 +18,7 @@ train --run-dir run
 "$program" export run --out half.gguf --outtype f16
 for file in run half; do compare $file.gguf '12+34=' 64; done
 
-train --model run/model --run-dir adapted --set lora.r=4 --set fit.iterations=0 --set learning_rate=1e-2
+train --model run/model --run-dir adapted --set lora.r=4 --set fit.iterations=0 --set optimizer.learning_rate=1e-2
 "$program" export adapted --merge --out merged.gguf
 "$program" export adapted --out apart.gguf
 compare merged.gguf '12+34=' 64
