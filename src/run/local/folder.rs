@@ -192,7 +192,7 @@ impl RunFolder {
                 path.display()
             )),
         };
-        Ok((RunLock { _file: file }, warning))
+        Ok((RunLock { file }, warning))
     }
 
     /// The newest checkpoint from which the run can continue. Newer ones that are damaged, or whose numbers are
@@ -272,7 +272,14 @@ impl SavedPolicy {
 /// The right to train a run, which no other process has meanwhile.
 #[derive(Debug)]
 pub struct RunLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // Closing the file would leave it locked while a process that is being started still has a copy of the handle.
+        let _ = self.file.unlock();
+    }
 }
 
 /// The open files of a run in training, which its first rank has.
