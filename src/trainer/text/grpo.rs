@@ -177,7 +177,8 @@ impl Engine for TextEngine {
     }
 
     fn runs_in_pool(&self) -> bool {
-        self.device.is_none()
+        // Ranks that wait for each other in one pool could take all of its threads.
+        self.device.is_none() && self.team.size() == 1
     }
 
     async fn iterate(
