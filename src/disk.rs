@@ -13,13 +13,10 @@ pub mod input;
 
 /// Options that refuse a link in the place of the file, and do not wait for the other end of a pipe.
 fn no_links() -> OpenOptions {
-    let mut options = OpenOptions::new();
+    let options = &mut OpenOptions::new();
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(
-        &mut options,
-        libc::O_NOFOLLOW | libc::O_NONBLOCK,
-    );
-    options
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options.clone()
 }
 
 /// Creates a folder and its parents.

@@ -254,7 +254,7 @@ pub fn matmul_packed(a: View, b: Strips, c: Target, rows: usize) {
 
 fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
     // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
-    let i = if tiles::many_registers() { blocks::<TILE>(a, b, &mut c, [0, rows], left) } else { 0 };
+    let i = if many_registers() { blocks::<TILE>(a, b, &mut c, [0, rows], left) } else { 0 };
     let i = blocks::<4>(a, b, &mut c, [i, rows], left);
     let i = blocks::<2>(a, b, &mut c, [i, rows], left);
     blocks::<1>(a, b, &mut c, [i, rows], left);
