@@ -2,7 +2,7 @@
 
 use crate::math::Lanes;
 use crate::nn::ops::Parallelism;
-use crate::nn::ops::matmul::{self, View, transpose};
+use crate::nn::ops::matmul::{View, transpose};
 use rayon::prelude::*;
 
 /// Rows of a left operand, or columns of a right one, in a tile, and words in a row of a tile.
@@ -155,7 +155,7 @@ fn pack_strip(matrix: View, [outer, inner]: [usize; 2], side: Side, tiles: &mut 
 fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
     assert!((SIDE - 1) * row + DEPTH <= values.len(), "rows of a tile");
     #[cfg(target_arch = "x86_64")]
-    if matmul::many_registers() {
+    if crate::nn::ops::matmul::many_registers() {
         // SAFETY: the processor has AVX-512, and the length was checked above.
         return unsafe { avx512::pack_rows(values, row, tile) };
     }
@@ -172,7 +172,7 @@ fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
 fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
     assert!((DEPTH - 1) * row + SIDE <= values.len(), "rows of a tile");
     #[cfg(target_arch = "x86_64")]
-    if matmul::many_registers() {
+    if crate::nn::ops::matmul::many_registers() {
         // SAFETY: the processor has AVX-512, and the length was checked above.
         return unsafe { avx512::pack_columns(values, row, tile) };
     }
