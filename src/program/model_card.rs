@@ -15,12 +15,11 @@ pub fn card(
     model: &LanguageModel,
     result: Option<&FinalScores>,
 ) -> String {
-    let name = run.path.file_name().unwrap_or_default().to_string_lossy();
     let base = Some(run.model()).filter(|base| base != TINY && !base.is_empty());
     let mut text = "---\npipeline_tag: text-generation\ntags: [grove, grpo]\n".to_string();
     let library = if model.adapters.is_some() { "peft" } else { "transformers" };
     // Writing to a string cannot fail.
-    let _ = write!(text, "library_name: {library}\n---\n# {name}\n\n");
+    let _ = write!(text, "library_name: {library}\n---\n# A model for `{}`\n\n", run.subject());
     let version = env!("CARGO_PKG_VERSION");
     let _ = writeln!(text, "Trained by Grove {version} for the task `{}`.\n", run.subject());
     let mut row = |name: &str, value: String| {

@@ -53,8 +53,6 @@ fn learnt(run: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             let path = entry.unwrap().path();
             match path.is_dir() {
                 true => folders.push(path),
-                // The model's card names the run.
-                false if path.ends_with("model/README.md") => {}
                 false => {
                     let bytes = fs::read(&path).unwrap();
                     files.push((path.strip_prefix(run).unwrap().to_path_buf(), bytes));
