@@ -175,8 +175,13 @@ fn runs_are_exported_with_a_card() {
     };
     train("run", "tiny", &[]);
     let card = fs::read_to_string(folder.join("run/model/README.md")).unwrap();
-    for words in ["# run\n", "task `sort`", "Qwen2ForCausalLM", "4 iterations", "held-out prompts"]
-    {
+    for words in [
+        "# A model for `sort`\n",
+        "task `sort`",
+        "Qwen2ForCausalLM",
+        "4 iterations",
+        "held-out prompts",
+    ] {
         assert!(card.contains(words), "{words}: {card}");
     }
     assert!(card.contains("model.hidden_size = 16"), "{card}");
