@@ -77,7 +77,7 @@ impl LanguageModel {
         decoder.with_adapters(self.adapters.clone())
     }
 
-    /// The same model with its adapters added to the weights.
+    /// A model with its adapters added to its weights.
     #[must_use]
     pub fn merged(mut self) -> Self {
         if let Some(adapters) = self.adapters.take() {

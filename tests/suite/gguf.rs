@@ -43,7 +43,7 @@ fn shapes() -> Vec<DecoderShape> {
     ]
 }
 
-/// The same model with weights that matter, as those of fresh models hardly do.
+/// A model whose weights matter, as those of fresh models hardly do.
 fn sharpened(shape: &DecoderShape) -> LanguageModel {
     let mut model = LanguageModel::tiny(shape, ALPHABET, 7);
     let params = model.params.iter().enumerate().map(|(i, x)| x * 20.0 + (i as f32).sin() * 0.1);

@@ -73,7 +73,7 @@ pub struct Events<'a> {
     pace: Pace,
     growth: Growth,
     evaluation: Option<EvaluationRecord>,
-    /// What happened and was not taken yet.
+    /// Events that were not taken yet.
     waiting: VecDeque<Result<Event, RunError>>,
     is_over: bool,
 }

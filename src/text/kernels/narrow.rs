@@ -66,7 +66,7 @@ fn octave(bits: u32) -> usize {
     number
 }
 
-/// What a weight adds to a sum.
+/// The term that a weight adds to a sum.
 #[cube]
 fn share(weight: f32, #[comptime] counts: bool) -> f32 {
     let mut share = weight;

@@ -13,9 +13,9 @@ pub(crate) struct Gradients {
 
 /// The numbers of learnt parameters.
 enum Places {
-    /// Of all weights, by name.
+    /// All weights, by name.
     Weights(HashMap<String, usize>),
-    /// Of the first matrix of the adapter of each matrix.
+    /// The first matrices of the adapters, one for each matrix.
     Adapters(Vec<Option<usize>>),
 }
 

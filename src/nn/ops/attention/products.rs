@@ -105,7 +105,7 @@ fn plain_gather<const Q: usize, const N: usize>(
     }
 }
 
-/// The same in AVX-512's 32 registers, which compilers do not fill by themselves.
+/// Both products in AVX-512's 32 registers, which compilers do not fill by themselves.
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use super::{LANES, Lanes};

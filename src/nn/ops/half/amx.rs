@@ -81,7 +81,7 @@ pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// What sums begin with.
+/// The first term of sums.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     Zero,

@@ -182,7 +182,7 @@ fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
     }
 }
 
-/// The same by AVX-512.
+/// Whole tiles packed by AVX-512.
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use super::{SIDE, Tile};
