@@ -211,13 +211,7 @@ fn links_out_of_the_run_are_not_followed() {
         symlink(other.join(name), run.join(name)).unwrap();
     }
     // The files are looked at some times a second.
-    let gone = |path: &str| {
-        let is_gone = |_| {
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            server.get(path).status == 404
-        };
-        assert!((0..1200).any(is_gone), "{path} is still served");
-    };
+    let gone = |path: &str| wait_for(path, || server.get(path).status == 404);
     for name in ["config.toml", "metrics.jsonl", "run.json", "best/config.toml"] {
         gone(&format!("/run/files/{name}"));
     }
