@@ -72,8 +72,9 @@ def test_records_are_logged_under_the_names_of_tensorboard(folder: Path) -> None
     assert log.begun == {"project": "grove", "name": "a run"} and log.finished == 1
     assert [step for _, step in log.logged] == [record["env_steps"] for record in records]
     for (figures, _), record in zip(log.logged, records, strict=True):
-        assert figures["charts/episodic_return"] == record["score"]
-        assert figures["losses/approx_kl"] == record["approx_kl"]
+        # A figure that is read from JSON again may differ in its last bit.
+        assert figures["charts/episodic_return"] == pytest.approx(record["score"], rel=1e-12)
+        assert figures["losses/approx_kl"] == pytest.approx(record["approx_kl"], rel=1e-12)
         assert ("eval/mean_score" in figures) == (record["evaluation"] is not None)
 
 
@@ -82,7 +83,8 @@ def test_weights_and_biases_takes_the_records(folder: Path) -> None:
     with grove_rl.Tracker(wandb, mode="offline", dir=str(folder)) as tracker:
         report = grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
         last = json.loads(Path(report.run, "metrics.jsonl").read_text().splitlines()[-1])
-        assert wandb.run.summary["charts/episodic_return"] == last["score"]
+        score = wandb.run.summary["charts/episodic_return"]
+        assert score == pytest.approx(last["score"], rel=1e-12)
     assert list(folder.glob("wandb/offline-run-*/*.wandb"))
 
 
