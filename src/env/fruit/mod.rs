@@ -110,7 +110,7 @@ impl Env for Fruit {
     fn players(&self) -> Vec<Scripted> {
         let game = *self;
         vec![
-            Scripted::new("greedy", move |state| players::to_the_lowest(state, &game)),
+            Scripted::new("lowest-fruit", move |state| players::to_the_lowest(state, &game)),
             Scripted::new("planner", move |state| players::plan(state, &game)),
         ]
     }
