@@ -78,11 +78,10 @@ export class Panel {
     return report;
   }
 
-  /** The mean score on a line from the worst to the best reference. */
-  ruler({ mean_score, score: current }) {
+  /** The mean score, once there is one, on a line from the worst to the best reference. */
+  ruler({ mean_score: mean }) {
     const box = $("ruler");
     const references = this.about.references;
-    const value = mean_score ?? current;
     box.hidden = references.length < 2;
     if (box.hidden) return;
     const [low, high] = [references[0][1], references.at(-1)[1]];
@@ -96,8 +95,9 @@ export class Panel {
         return mark;
       }), this.mark);
     }
-    this.mark.style.left = place(value);
-    const label = `${mean_score === null ? "score" : "mean score"} ${score(value)}; ${references.map(([name, x]) => `${name} ${score(x)}`).join(", ")}`;
+    this.mark.hidden = mean === null;
+    this.mark.style.left = place(mean ?? low);
+    const label = `${mean === null ? "" : `mean score ${score(mean)}; `}${references.map(([name, x]) => `${name} ${score(x)}`).join(", ")}`;
     if (box.ariaLabel !== label) box.ariaLabel = label;
   }
 }

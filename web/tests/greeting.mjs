@@ -60,6 +60,8 @@ export default [
           if (id === 'stage') ok(box.height <= 0.55 * height + 1, `the stage is ${box.height} high of ${height}`);
         }
         ok((await page.evaluate(() => scrollY)) === 0, 'it has scrolled');
+        const cut = await page.locator('#game span, #names span, #score-chart figcaption').evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent));
+        ok(cut.length === 0, `at ${width} x ${height} cut off are ${cut}`);
         await visit.shot(page, `hero-${width}`);
         await page.context().close();
       }
@@ -71,7 +73,8 @@ export default [
     only: false,
     async run(visit) {
       const page = await visit.open({ folded: true, init: watchShifts });
-      await until(page, '#mean', /\d|–/);
+      await until(page, '#mean', /–/);
+      ok(await page.locator('#ruler .now').isHidden(), 'a mean of no games is marked');
       const told = [await still(page, 'at the start')];
       await page.click('#train-here');
       await until(page, '#state-here', /iteration ([5-9]|\d\d)/);
@@ -195,6 +198,8 @@ export default [
       await eventually('an isolated page', () => page.evaluate(() => crossOriginIsolated).catch(() => false));
       await page.waitForFunction(() => performance.getEntriesByName('ready').length > 0);
       const links = await page.locator('#links a').evaluateAll((all) => all.map(({ href }) => href));
+      const about = await page.evaluate(() => [document.title, ...['og:title', 'og:description', 'og:image'].map((name) => document.querySelector(`meta[property="${name}"]`)?.content)]);
+      ok(about.every(Boolean) && /learn a game/.test(about[0]), `for those who share it: ${about}`);
       ok(links.length === 3 && links.every((link) => link.startsWith('https://example.org/grove')), `the links are ${links}`);
     },
   },

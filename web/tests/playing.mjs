@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { load, save, settings } from './keeping.mjs';
-import { changed, eventually, frames, goesOn, ok, restart, slide, standsStill, state, stored, text, until } from './visit.mjs';
+import { changed, eventually, frames, goesOn, message, ok, restart, slide, standsStill, state, stored, text, until } from './visit.mjs';
 
 /// Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
 /// game that was left before, after some moves, may be among those that are kept.
@@ -52,12 +52,16 @@ export default [
       ok(name === 'catch-games.safetensors', `the file is called ${name}`);
       ok(bytes.toString('latin1', 0, 200).includes('grove_games'), 'the file does not say what it is');
       await page.click('#imitate');
+      await message(page, /Trained on your games\. Now play against it/);
       await until(page, '#state', /^Finished catch: .*greedy/);
       const greedy = Number(/greedy ([−\d.]+)/.exec(await text(page, '#state'))[1].replace('−', '-'));
       // Who goes anywhere scores -0.6.
       ok(greedy > 0, `the pupil scores ${greedy}`);
       await until(page, '#takeover', /Leave/);
       ok(/^Trained here/.test(await text(page, '#agent option:checked')), 'the pupil is not on the stage');
+      ok(/imitates your moves/.test(await text(page, '#learn-title')), 'the title does not say what it does');
+      const shown = await page.locator('#lab :is(.imitation, .grpo, .approx_kl, .clip_fraction)').evaluateAll((all) => all.filter((one) => one.checkVisibility()).map(({ className }) => className));
+      ok(shown.join() === 'about imitation', `of imitation it shows ${shown}`);
       await visit.shot(page, 'imitated', true);
       await page.keyboard.press('Escape');
       // Games of another game are another matter.
@@ -145,6 +149,7 @@ export default [
       ok(/^A draw, 1 to 1/.test(last), `after ${steps} steps: ${last}`);
       // Frozen until the next level, which is the same for both.
       ok(await page.locator('#next-level').isVisible(), 'the next level is not offered');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'next-level', 'Enter does not go on');
       await page.click('#play');
       await standsStill(page, '#time', 'the duel goes on behind its end');
       await page.click('#next-level');
@@ -194,6 +199,8 @@ export default [
       await until(page, '#episodes', /\d{3}/);
       await until(page, '#of-games', /16 at once/);
       ok(/^[\d.]+ ± \d/.test(await text(page, '#mean')), `the mean is ${await text(page, '#mean')}`);
+      const panel = await page.locator('#panel').evaluate((one) => one.scrollWidth - one.clientWidth);
+      ok(panel <= 1, `the panel's content is ${panel} px too wide`);
       const framed = () => page.locator('#picked').boundingBox();
       const before = await framed();
       const stage = await page.locator('#stage .canvas canvas').boundingBox();

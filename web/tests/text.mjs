@@ -36,6 +36,7 @@ export default [
       ok(await page.locator('#stage').isHidden(), 'the game stays');
       ok(page.url().includes('game=sort'), 'the link does not say it');
       ok(/in ascending order/.test(await text(page, '#text-about')), 'nobody says what it is');
+      ok(/smaller than that of grove train sort/.test(await text(page, '#text-settings')), 'its size is not said');
       await made(page).first().waitFor();
       ok(asked.has('text'), `it asked for the modules ${[...asked].filter(Boolean)}`);
       await until(page, '#text-state', /^SFT, imitating solutions: iteration \d+ of \d+/);

@@ -10,16 +10,22 @@ extern "C" {
 }
 
 unsafe extern "C" {
-    /// Runs the static constructors of all libraries, some thousand functions; the linker makes it.
+    /// Runs the static constructors of all libraries; the linker makes it.
     fn __wasm_call_ctors();
 }
 
-/// Starts the module. Without this call the linker runs the constructors again in every exported function, and
-/// JavaScript calls an exported function for every object that it passes.
-#[wasm_bindgen(start)]
-fn start() {
+/// Runs the static constructors of all libraries, once: some thousand functions that register the operations of CubeCL's
+/// compiler. Without this function the linker runs them in every exported function. A module that compiles no kernels
+/// does not call it, and `web/build.sh` removes the export, and with it a third of such a module.
+#[unsafe(no_mangle)]
+pub extern "C" fn constructors() {
     // SAFETY: the linker defines this function, and nothing else calls it.
     unsafe { __wasm_call_ctors() }
+}
+
+/// Starts the module.
+#[wasm_bindgen(start)]
+fn start() {
     std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
 }
 

@@ -63,6 +63,7 @@ impl Page {
 
     /// Opens the page, once in the life of a module.
     pub fn open(self) {
+        grove_web_base::constructors();
         let opened = GAMES.set(self.0);
         assert!(opened.is_ok(), "a page is opened once");
     }
