@@ -8,7 +8,7 @@ use super::patience::patiently;
 use super::say::{tell, tell_json};
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
-use crate::run::{Scores, Subject, play};
+use crate::run::{RunFolder, Scores, Subject, play};
 use crate::text::generate::Sampling;
 use crate::trainer::saved_game_name;
 use crate::trainer::text::{
@@ -86,12 +86,16 @@ fn report(
     let (iteration, started) = (checkpoint.iteration, Instant::now());
     let what = format!("Evaluating on {} held-out episodes, greedy and sampled.", args.episodes);
     let scores = patiently(&what, scores)?;
+    // A run may be named by its game.
+    let folder = RunFolder::open(Some(args.run.clone()), None);
+    let run = folder.as_ref().map_or(&*args.run, RunFolder::path).display().to_string();
     if !args.json {
-        return tell(format_args!("{}, iteration {iteration}\n\n{scores}", subject.name()));
+        let name = subject.name();
+        return tell(format_args!("{name}, iteration {iteration} of {run}\n\n{scores}"));
     }
     tell_json(&Report {
         subject,
-        run: args.run.display().to_string(),
+        run,
         iteration,
         seed: args.seed,
         device: "cpu",

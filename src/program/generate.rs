@@ -26,9 +26,20 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let path = model_path(&args.model)?;
     let model = LanguageModel::load(&path)
         .with_context(|| format!("cannot use the model in {}", path.display()))?;
-    let prompt = match &args.prompt {
-        Some(prompt) => prompt.clone(),
-        None => held_out_prompt(&args.model)?,
+    let example = held_out_prompt(&args.model);
+    let prompt = match (&args.prompt, example) {
+        (Some(prompt), Ok(example)) => {
+            if prompt.chars().last() != example.chars().last() {
+                say!("Note: prompts of this run look like `{example}`.");
+            }
+            prompt.clone()
+        }
+        (Some(prompt), Err(_)) => prompt.clone(),
+        (None, example) => {
+            let example = example?;
+            say!("Prompt: {example}");
+            example
+        }
     };
     let tokens = prompt_tokens(&model, &prompt, &args)?;
     let sampling = Sampling {
@@ -105,9 +116,7 @@ fn held_out_prompt(path: &Path) -> Result<String> {
     let (name, own, config) = load_language_settings(overlay::parse(CONFIG, &settings)?)?;
     let is_over_characters = config.model.path == TINY && name != DataTask::NAME;
     let task = is_over_characters.then(|| text::open(&name, own)).ok_or_else(missing)??;
-    let prompt = task.prompt(Split::Test, 0)?.text;
-    say!("Prompt: {prompt}");
-    Ok(prompt)
+    Ok(task.prompt(Split::Test, 0)?.text)
 }
 
 /// The tokens of the prompt, if they leave room for a completion.

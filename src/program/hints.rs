@@ -1,4 +1,4 @@
-//! Hints for options that do not exist: settings are changed by `--set`, under names of their own.
+//! Options that do not exist: a setting's name is taken as its `--set`, and others get a hint.
 
 use crate::settings::overlay;
 use clap::builder::StyledStr;
@@ -9,22 +9,61 @@ use std::ffi::OsString;
 const WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
 /// Settings that have an option of their own.
 const OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
+/// Other programs' names for the length of a run.
+const FOR_LENGTH: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
+
+/// The command line with the option that is unknown according to the parser's error as a `--set`, if it is the name of a
+/// setting and has a value: `--lr 1e-3` is `--set learning_rate=1e-3`.
+pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsString>> {
+    as_setting(&unknown_option(error, words)?, words)
+}
+
+fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
+    let name = match option.trim_start_matches('-').replace('-', "_") {
+        short if short == "lr" => "learning_rate".to_string(),
+        name => name,
+    };
+    let (setting, is_exact) = overlay::meant(&name)?;
+    if !is_exact || OPTIONS.contains(&&*setting) || FOR_LENGTH.contains(&&*name) {
+        return None;
+    }
+    let value = value(option, words)?;
+    let at = words.iter().position(|word| {
+        word.to_str().is_some_and(|word| word.split('=').next() == Some(option))
+    })?;
+    let is_apart = words[at] == option;
+    let mut words = words.to_vec();
+    words.splice(
+        at..=at + usize::from(is_apart),
+        ["--set".into(), format!("{name}={value}").into()],
+    );
+    Some(words)
+}
+
+/// The option that is unknown according to the parser's error, if the command has settings.
+fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let has_settings =
+        words.get(1).is_some_and(|command| WITH_SETTINGS.iter().any(|it| command == it));
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option))
+            if error.kind() == ErrorKind::UnknownArgument
+                && has_settings
+                && option.starts_with('-') =>
+        {
+            Some(option.clone())
+        }
+        _ => None,
+    }
+}
 
 /// The parser's error for a command line, with a better hint if an unknown option means a setting.
 pub fn improved(mut error: clap::Error, words: &[OsString]) -> clap::Error {
-    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
-    let has_settings =
-        words.get(1).is_some_and(|command| WITH_SETTINGS.iter().any(|it| command == it));
-    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
-        return error;
-    };
-    let (option, names_similar) = (option.clone(), error.get(ContextKind::SuggestedArg).is_some());
-    if !is_unknown || !has_settings || names_similar || !option.starts_with('-') {
-        return error;
-    }
+    let names_similar = error.get(ContextKind::SuggestedArg).is_some();
+    let option = unknown_option(&error, words).filter(|_| !names_similar);
+    let Some(option) = option else { return error };
     // Passing the option as a value, which the parser proposes, is never meant here.
     error.remove(ContextKind::Suggested);
-    if let Some(hint) = hint(&option, words) {
+    if let Some(hint) = hint(&option) {
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
         error.insert(ContextKind::Suggested, hint);
     }
@@ -32,20 +71,19 @@ pub fn improved(mut error: clap::Error, words: &[OsString]) -> clap::Error {
 }
 
 /// The hint for an option that does not exist; `None` if no setting is like it.
-fn hint(option: &str, words: &[OsString]) -> Option<String> {
+fn hint(option: &str) -> Option<String> {
     let name = option.trim_start_matches('-').replace('-', "_");
     if ["env", "env_id", "game", "task"].contains(&&*name) {
         return Some("the game or the task has no option: `grove train catch`".to_string());
     }
-    if ["n", "total_timesteps", "num_iterations"].contains(&&*name) {
+    if FOR_LENGTH.contains(&&*name) {
         return Some("the length of a run is set by `--iterations`".to_string());
     }
-    let (setting, is_exact) = overlay::meant(&name)?;
+    let (setting, _) = overlay::meant(&name)?;
     if OPTIONS.contains(&&*setting) {
         return Some(format!("did you mean `--{setting}`?"));
     }
-    let value = value(option, words).filter(|_| is_exact).unwrap_or_else(|| "VALUE".to_string());
-    Some(format!("settings are changed by `--set`: did you mean `--set {setting}={value}`?"))
+    Some(format!("settings are changed by `--set`: did you mean `--set {setting}=VALUE`?"))
 }
 
 /// The value of an option: after `=`, or the next word.
@@ -63,10 +101,28 @@ fn value(option: &str, words: &[OsString]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn hint_for(line: &str) -> Option<String> {
+    fn words(line: &str) -> (Vec<OsString>, String) {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let option = words.iter().find_map(|word| word.to_str().filter(|it| it.starts_with('-')));
-        hint(option?.split('=').next()?, &words)
+        let options = line.split([' ', '=']).find(|word| word.starts_with('-'));
+        (words, options.unwrap().to_string())
+    }
+
+    #[test]
+    fn the_name_of_a_setting_is_taken_as_an_option() {
+        for (line, taken) in [
+            ("grove train --lr 1e-3 --watch", Some("grove train --set learning_rate=1e-3 --watch")),
+            ("grove train --learning-rate=1e-3", Some("grove train --set learning_rate=1e-3")),
+            ("grove train --num_generations=8", Some("grove train --set num_generations=8")),
+            ("grove train --beta", None),
+            ("grove train --num-envs 64", None),
+            ("grove train --total-timesteps 9", None),
+            ("grove train --nonsense 3", None),
+        ] {
+            let (words, option) = words(line);
+            let found = as_setting(&option, &words);
+            let found = found.map(|words| words.join(std::ffi::OsStr::new(" ")));
+            assert_eq!(found, taken.map(OsString::from), "{line}");
+        }
     }
 
     #[test]
@@ -75,17 +131,15 @@ mod tests {
             Some(format!("settings are changed by `--set`: did you mean `--set {text}`?"))
         };
         let length = Some("the length of a run is set by `--iterations`".to_string());
-        for (line, said) in [
-            ("grove train catch --learning-rate 1e-3", set("optimizer.learning_rate=1e-3")),
-            ("grove train --num_generations=8", set("rollout.group_size=8")),
-            ("grove train catch --lr 1e-3", set("optimizer.learning_rate=VALUE")),
-            ("grove train catch --num-envs 64", set("rollout.num_groups=VALUE")),
-            ("grove train --total-timesteps 9", length.clone()),
-            ("grove train -n 3", length),
-            ("grove train --nonsense", None),
+        for (option, said) in [
+            ("--num_generations", set("rollout.group_size=VALUE")),
+            ("--num-envs", set("rollout.num_groups=VALUE")),
+            ("--total-timesteps", length.clone()),
+            ("-n", length),
+            ("--nonsense", None),
         ] {
-            assert_eq!(hint_for(line), said, "{line}");
+            assert_eq!(hint(option), said, "{option}");
         }
-        assert!(hint_for("grove train --env catch").unwrap().contains("grove train catch"));
+        assert!(hint("--env").unwrap().contains("grove train catch"));
     }
 }

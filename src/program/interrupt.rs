@@ -21,6 +21,28 @@ struct State {
     answer: Option<&'static str>,
 }
 
+/// A signal's place among those that were heard.
+#[derive(Debug, PartialEq)]
+enum Heard {
+    First,
+    /// The first one again.
+    Echo,
+    Second,
+}
+
+impl State {
+    fn hear(&mut self, now: Instant) -> Heard {
+        match self.seen {
+            None => {
+                self.seen = Some(now);
+                Heard::First
+            }
+            Some(first) if now - first < ECHO => Heard::Echo,
+            Some(_) => Heard::Second,
+        }
+    }
+}
+
 impl Interrupt {
     /// Listens from now on. The first Ctrl-C is answered on stderr; the second ends the program. There is one
     /// listener a process, with the answer that it was first given.
@@ -40,10 +62,10 @@ impl Interrupt {
         let ignored = ignored();
         ctrlc::set_handler(move || {
             let mut state = listener.state();
-            match state.seen {
-                Some(first) if first.elapsed() < ECHO => return,
-                Some(_) => std::process::exit(130),
-                None => state.seen = Some(Instant::now()),
+            match state.hear(Instant::now()) {
+                Heard::First => {}
+                Heard::Echo => return,
+                Heard::Second => std::process::exit(130),
             }
             if let Some(answer) = state.answer {
                 say!("\n{answer}");
@@ -107,3 +129,16 @@ fn ignored() {}
 
 #[cfg(not(unix))]
 fn ignore((): &()) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_comes_twice_at_once_is_one() {
+        let mut state = State { seen: None, answer: None };
+        let first = Instant::now();
+        let heard = [0, 0, 999, 1000].map(|ms| state.hear(first + Duration::from_millis(ms)));
+        assert_eq!(heard, [Heard::First, Heard::Echo, Heard::Echo, Heard::Second]);
+    }
+}

@@ -123,9 +123,16 @@ impl Program {
     /// Runs the command given by `words`, the first of which is the program's name. It configures the
     /// process's global thread pool and signal handlers, so call it once per process.
     pub fn run_with(self, words: impl IntoIterator<Item = OsString>) -> ExitCode {
-        let words: Vec<OsString> = words.into_iter().collect();
-        let matches = self.command_line().try_get_matches_from(&words);
-        let matches = matches.unwrap_or_else(|error| hints::improved(error, &words).exit());
+        let mut words: Vec<OsString> = words.into_iter().collect();
+        let matches = loop {
+            match self.command_line().try_get_matches_from(&words) {
+                Ok(matches) => break matches,
+                Err(error) => match hints::with_setting(&error, &words) {
+                    Some(taken) => words = taken,
+                    None => hints::improved(error, &words).exit(),
+                },
+            }
+        };
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         keep_silent(|panic| ranks::fail(&panic.clone().into()));
         match caught_on_devices(|| run(&self.games, cli)).unwrap_or_else(|panic| Err(panic.into()))

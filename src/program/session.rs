@@ -17,6 +17,7 @@ use crate::run::{
     End, Run, RunError, RunFiles, RunFolder, RunLock, RunNote, SavedPolicy, Schedule, Subject,
     caught, drive, finish, preview,
 };
+use crate::task::DataTask;
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Instant;
@@ -233,6 +234,7 @@ impl Session<'_> {
         };
         let what = match run.subject() {
             Subject::Env(game) => game,
+            Subject::Task(task) if task == DataTask::NAME => "a model on your data".to_string(),
             Subject::Task(task) => format!("a model for {task}"),
         };
         say!("{verb} {what} on {place}.{reason}");

@@ -34,6 +34,7 @@ mod loss;
 mod members;
 mod models;
 mod networks;
+mod newcomer;
 mod optimum;
 mod own_game;
 mod own_models;

@@ -96,7 +96,7 @@ fn a_run_leaves_a_history_of_about_twenty_lines() {
 /// Runs the program in a terminal of this size by `script`, which is fed with `keys`. Returns what it printed, with
 /// the terminal's mode before and after; `None` if there is no `script`.
 #[cfg(target_os = "linux")]
-fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> Option<String> {
+pub fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> Option<String> {
     let grove = env!("CARGO_BIN_EXE_grove");
     let mode = "echo \"<$(stty -g)>\"";
     let run = format!("stty {size}; {mode}; {grove} {arguments}; {mode}");
@@ -163,7 +163,7 @@ fn progress_fits_a_terminal_of_eighty_columns() {
 
 /// Removes escape sequences.
 #[cfg(target_os = "linux")]
-fn without_escapes(line: &str) -> String {
+pub fn without_escapes(line: &str) -> String {
     let mut text = String::new();
     let mut letters = line.chars();
     while let Some(letter) = letters.next() {

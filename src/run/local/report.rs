@@ -152,10 +152,13 @@ impl Display for Scores {
         }
         let EvaluationRecord { episodes, mean_length, .. } = greedy;
         let [lowest, highest] = [greedy.min_score, greedy.max_score].map(rounded);
-        let ways = "greedy: always the most likely action; sampled: drawn, as in training.";
-        let ways = if is_text { ways.replace("action", "token") } else { ways.to_string() };
+        let choice = if is_text { "token" } else { "action" };
+        let drawn = if sampled.is_some() { "; sampled: drawn, as in training" } else { "" };
         let what = if is_text { "held-out prompts" } else { "held-out episodes" };
-        write!(f, "\n\n{ways}\n± is the standard error over {episodes} {what} (seed {seed}).\n")?;
+        write!(
+            f,
+            "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {episodes} {what} (seed {seed}).\n"
+        )?;
         for (way, result) in [("greedy", Some(greedy)), ("sampled", sampled.as_ref())] {
             if let Some(text) = result.and_then(|result| result.text.as_ref()) {
                 write!(f, "{way}: pass@1 {:.4} ({:.1}%", text.pass_at_1, 100.0 * text.pass_at_1)?;

@@ -1,0 +1,145 @@
+//! The first hour with the program: what people type first, and what it prints.
+
+use crate::support::{grove, json, refusal, stderr, stdout, train};
+#[cfg(target_os = "linux")]
+use crate::words::{in_terminal, without_escapes};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// The settings of a language model that trains in a second.
+const TINY: &str = "--set hidden_size=16 --set num_layers=1 --set num_heads=2 --set num_kv_heads=1 \
+    --set num_prompts=4 --set eval_every=4 --set eval_episodes=8";
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// The command that a finished run prints as the next step, without the program's name.
+fn next_step(said: &str) -> String {
+    let line = said.lines().find_map(|line| line.strip_prefix("Next: grove "));
+    line.unwrap_or_else(|| panic!("no next step: {said}")).to_string()
+}
+
+fn run(folder: &Path, line: &str) -> String {
+    let output = grove(folder, &words(line));
+    assert!(output.status.success(), "{line}: {}", stderr(&output));
+    stdout(&output) + &stderr(&output)
+}
+
+#[test]
+fn a_language_run_says_its_phases_and_its_next_steps_work() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let said = run(folder, &format!("train sort --iterations 4 --set fit.iterations=2 {TINY}"));
+    for part in ["a model for sort on the CPU", "Phases: SFT 1-2, GRPO 3-4", "held-out prompts"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // Without rewards there is no score.
+    let metrics = fs::read_to_string(folder.join("runs/sort-1/metrics.jsonl")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(metrics.lines().next().unwrap()).unwrap();
+    assert!(first["score"].is_null() && first["fit"] == true, "{first}");
+
+    let next = next_step(&said).replace('\'', "");
+    assert!(next.starts_with("generate runs/sort-1 ") && next.ends_with('>'), "{next}");
+    assert!(!run(folder, &next).contains("Note:"));
+    let example = next.rsplit(' ').next().unwrap();
+    let said = run(folder, "generate runs/sort-1");
+    assert!(said.contains(&format!("Prompt: {example}")), "{said}");
+    let said = run(folder, "generate runs/sort-1 314");
+    assert!(said.contains(&format!("Note: prompts of this run look like `{example}`.")), "{said}");
+    assert_eq!(json(folder, &["eval", "sort", "--episodes", "8", "--json"])["run"], "runs/sort-1");
+}
+
+#[test]
+fn the_next_step_after_a_fit_goes_on_from_it() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let line = |i: u32| {
+        let split = if i.is_multiple_of(4) { "test" } else { "train" };
+        format!("{{\"prompt\": \"{i}+1=\", \"solution\": \"{}\", \"split\": \"{split}\"}}\n", i + 1)
+    };
+    fs::write(folder.join("mine.jsonl"), (0..16).map(line).collect::<String>()).unwrap();
+    let said = run(folder, "fit mine.jsonl --iterations 2");
+    assert!(said.contains("a model on your data"), "{said}");
+    let next = next_step(&said);
+    assert_eq!(next, "train --task-data mine.jsonl --from runs/mine-1");
+    run(folder, &format!("{next} --iterations 1 --set num_prompts=4"));
+
+    run(folder, "demo catch --player chaser --episodes 40 --out shown");
+    let next = next_step(&run(folder, "fit shown --iterations 2"));
+    run(folder, &format!("{next} --iterations 1 --set num_groups=8"));
+}
+
+#[test]
+fn what_people_type_first_is_taken() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--iterations", "1", "--lr", "3e-3", "--set", "hidden=12"];
+    let more = [&more[..], &["--num-generations=4", "--beta", "0.01"]].concat();
+    json(folder, &train("catch", "runs/catch-1", &more));
+    let text = fs::read_to_string(folder.join("runs/catch-1/config.toml")).unwrap();
+    let config: toml::Table = text.parse().unwrap();
+    assert_eq!(config["optimizer"]["learning_rate"].as_float(), Some(3e-3));
+    assert_eq!(config["policy"]["hidden"].as_array().unwrap()[0].as_integer(), Some(12));
+    assert_eq!(config["rollout"]["group_size"].as_integer(), Some(4));
+    assert_eq!(config["loss"]["kl_coef"].as_float(), Some(0.01));
+    let runs = run(folder, "runs");
+    assert!(runs.contains("runs/catch-1") && runs.contains("learning_rate=0.003"), "{runs}");
+    assert_eq!(run(folder, "ls"), runs);
+    let said = refusal(folder, &["train", "--max-steps", "10"]);
+    assert!(said.contains("`max_steps` is ambiguous"), "{said}");
+    let add = json(folder, &["settings", "add", "--json"]);
+    let settings = add["settings"].as_array().unwrap();
+    let imitated = settings.iter().find(|it| it["key"] == "fit.iterations").unwrap();
+    assert_eq!(imitated["default"], 300);
+}
+
+#[test]
+fn graphics_libraries_print_nothing_while_adapters_are_listed() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_grove"));
+    let output = command.arg("devices").env_remove("XDG_RUNTIME_DIR").output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn a_dry_run_of_a_fit_has_figures() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    run(folder, "demo catch --player chaser --episodes 40 --out shown");
+    let said = run(folder, "fit shown --dry-run");
+    assert!(said.contains(" ms per iteration") && !said.contains(" - "), "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_fits_the_terminal_and_is_short_or_long() {
+    let folder = TempDir::new().unwrap();
+    let help = |size: &str, flag: &str| {
+        let said = in_terminal(folder.path(), size, &format!("train {flag}"), "")?;
+        // The modes of the terminal, before and after, are no part of it.
+        let lines = said.lines().filter(|line| !line.contains('<') || line.contains(' '));
+        Some(lines.map(|line| without_escapes(line.trim_end())).collect::<Vec<_>>())
+    };
+    let Some(narrow) = help("cols 64 rows 40", "-h") else { return };
+    assert!(narrow.iter().all(|line| line.chars().count() <= 64), "{narrow:#?}");
+    // No word is cut: all of a wide terminal's are there.
+    let wide = help("cols 200 rows 40", "-h").unwrap();
+    let words = |lines: &[String]| {
+        lines.iter().flat_map(|line| line.split_whitespace()).map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(words(&narrow), words(&wide));
+    assert!(help("cols 200 rows 40", "--help").unwrap().len() > wide.len());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_language_run_has_a_bar_and_the_time_left() {
+    let folder = TempDir::new().unwrap();
+    let line = format!("train sort --iterations 30 --set fit.iterations=20 {TINY}");
+    let Some(said) = in_terminal(folder.path(), "cols 80", &line, "") else { return };
+    assert!(said.contains("/30 ") && said.contains("s left") && said.contains('█'), "{said:?}");
+    assert!(said.contains("tokens/s"), "{said:?}");
+}
