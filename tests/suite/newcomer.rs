@@ -89,7 +89,7 @@ fn what_people_type_first_is_taken() {
     assert!(runs.contains("runs/catch-1") && runs.contains("learning_rate=0.003"), "{runs}");
     assert_eq!(run(folder, "ls"), runs);
     let said = refusal(folder, &["train", "--max-steps", "10"]);
-    assert!(said.contains("`max_steps` is ambiguous"), "{said}");
+    assert!(said.contains("did you mean `--iterations`?"), "{said}");
     let add = json(folder, &["settings", "add", "--json"]);
     let settings = add["settings"].as_array().unwrap();
     let imitated = settings.iter().find(|it| it["key"] == "fit.iterations").unwrap();
