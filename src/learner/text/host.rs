@@ -6,9 +6,8 @@ use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves, sum_leaves_serial};
-use crate::text::{Retention, TextPass, TokenDecoder, normalize, restrict, sharpness};
+use crate::text::{Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness};
 use multiversion::multiversion;
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// Tokens that go forward and back together at most, unless a single group has more: enough to fill the
@@ -75,7 +74,7 @@ impl<'a> Targets<'a> {
     /// Computes the logits of all rows, at the temperature and among the candidates, some rows at a time, so that the
     /// vocabulary is never there for all. `of_row` takes a row's logits, which it may overwrite, and its tokens; `of_part`
     /// the first row of a part, all that `of_row` returned for it, and the logits as they were left.
-    fn visit<T: Send>(
+    fn visit<T: Default + Send>(
         &self,
         decoder: &TokenDecoder,
         hidden: &[f32],
@@ -85,7 +84,7 @@ impl<'a> Targets<'a> {
     ) {
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
         let most = if decoder.is_small() { HEAD_ROWS } else { HEAD_ROWS_OF_LARGE };
-        let row = |(logits, targets): (&mut [f32], &Vec<[usize; 2]>)| {
+        let row = |logits: &mut [f32], targets: &[[usize; 2]]| {
             sharpen(logits, temperature);
             // Tokens that one row predicts come from one distribution.
             if let Some([sample, at]) = targets.first() {
@@ -96,10 +95,13 @@ impl<'a> Targets<'a> {
         let parts = self.rows.chunks(most).zip(hidden.chunks(most * size));
         for (part, (targets, hidden)) in parts.enumerate() {
             decoder.logits(hidden, logits);
-            let results = match decoder.is_small() {
-                true => logits.chunks_exact_mut(vocabulary).zip(targets).map(row).collect(),
-                false => logits.par_chunks_exact_mut(vocabulary).zip(targets).map(row).collect(),
-            };
+            let mut results: Vec<T> = Vec::new();
+            results.resize_with(targets.len(), T::default);
+            let places = logits.chunks_exact_mut(vocabulary).zip(&mut results);
+            let mut rows: Vec<_> = places.zip(targets).collect();
+            decoder.parallelism().each_mut(&mut rows, |_, ((logits, result), targets)| {
+                **result = row(logits, targets);
+            });
             of_part(part * most, results, logits);
         }
     }
@@ -224,23 +226,23 @@ impl Differentiation<'_> {
         let chosen = self.of_shards(chosen, shard..shard + 1);
         let mut vector = self.buffers.gradients.take();
         vector.resize(self.decoder.num_trained(), 0.0);
-        match self.decoder.is_small() {
-            true => vector.fill(0.0),
-            false => vector.par_chunks_mut(PORTION).for_each(|part| part.fill(0.0)),
-        }
+        let parallelism = self.decoder.parallelism();
+        parallelism.each_chunk([(&mut vector[..], PORTION)], |_, [part]| part.fill(0.0));
         let mut sums = Sums::default();
         let mut forward = self.buffers.passes.take();
         let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
         let parts = parts(groups, chosen, most);
-        for (number, part) in parts.iter().enumerate() {
-            let is_last = number + 1 == parts.len();
-            let done = |gradient: &[f32], start: usize| {
-                if is_last {
-                    done(gradient, start);
-                }
-            };
-            self.add_gradient(groups, part, &mut forward, &mut vector, &mut sums, done);
-        }
+        region(parallelism, || {
+            for (number, part) in parts.iter().enumerate() {
+                let is_last = number + 1 == parts.len();
+                let done = |gradient: &[f32], start: usize| {
+                    if is_last {
+                        done(gradient, start);
+                    }
+                };
+                self.add_gradient(groups, part, &mut forward, &mut vector, &mut sums, done);
+            }
+        });
         self.buffers.passes.put(forward);
         (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
     }

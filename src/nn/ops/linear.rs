@@ -7,7 +7,6 @@ use super::Parallelism;
 use super::half::{self, Kernel, Operand, Side};
 use super::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul_packed};
 use crate::nn::Precision;
-use rayon::prelude::*;
 use std::cell::RefCell;
 
 /// The fewest rows of a product that is cut by rows, and the most rows of one part.
@@ -81,10 +80,9 @@ impl Weight {
 
     /// Packs another weight in the memory of this one.
     pub fn repack(&mut self, parallelism: Parallelism, weight: View, [inner, columns]: [usize; 2]) {
-        match (self, parallelism) {
-            (Self::F32(to), Parallelism::Parallel) => to.pack_parallel(weight, inner, columns),
-            (Self::F32(to), Parallelism::Sequential) => to.pack(weight, inner, columns),
-            (Self::Bf16(_, to), _) => {
+        match self {
+            Self::F32(to) => to.pack(parallelism, weight, inner, columns),
+            Self::Bf16(_, to) => {
                 to.pack(parallelism, weight.transpose(), [columns, inner], Side::Right);
             }
         }
@@ -145,8 +143,10 @@ fn forward_f32(parallelism: Parallelism, x: &[f32], w: &Packed, y: &mut [f32], a
         part(x, w.strips(), y, add);
     } else if rows >= ROWS {
         let rows = rows_of_part(rows);
-        let parts = y.par_chunks_mut(rows * columns).zip(x.par_chunks(rows * inner));
-        parts.for_each(|(y, x)| part(x, w.strips(), y, add));
+        parallelism.each_chunk([(y, rows * columns)], |number, [y]| {
+            let x = &x[number * rows * inner..][..y.len() / columns * inner];
+            part(x, w.strips(), y, add);
+        });
     } else {
         let mut scratch = PARTS.take();
         scratch.resize(scratch.len().max(rows * columns), 0.0);
@@ -159,7 +159,7 @@ fn forward_f32(parallelism: Parallelism, x: &[f32], w: &Packed, y: &mut [f32], a
             parts.push((strips, y));
             rest = after;
         }
-        parts.par_iter_mut().for_each(|(strips, y)| part(x, *strips, y, false));
+        parallelism.each_mut(&mut parts, |_, (strips, y)| part(x, *strips, y, false));
         for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
             for (strips, part) in &parts {
                 let (to, after) = y.split_at_mut(strips.columns());
@@ -214,12 +214,11 @@ fn in_blocks(x: &[f32], w: View, [inner, columns, depth]: [usize; 3], y: &mut [f
         for j in (0..columns).step_by(width) {
             let values = &w.values[k * w.row + j * w.column..];
             let (inner_part, columns_part) = (depth.min(inner - k), width.min(columns - j));
-            block.pack_parallel(View { values, ..w }, inner_part, columns_part);
-            let parts = y.par_chunks_mut(rows * columns).zip(x.par_chunks(rows * inner));
-            parts.for_each(|(y, x)| {
-                let x = View::rows(x, inner);
-                let rows = x.values.len() / inner;
-                let x = View { values: &x.values[k..], ..x };
+            let view = View { values, ..w };
+            block.pack(Parallelism::Parallel, view, inner_part, columns_part);
+            Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
+                let x = View::rows(&x[number * rows * inner + k..], inner);
+                let rows = y.len() / columns;
                 let target = Target { values: &mut y[j..], row: columns, add: add || k > 0 };
                 matmul_packed(x, block.strips(), target, rows);
             });
@@ -254,21 +253,13 @@ fn weight_grad_f32(
     let outputs = gradient.len() / inputs;
     let mut packed = OPERAND.take();
     for (x, dy) in x.chunks(DEPTH * inputs).zip(dy.chunks(DEPTH * outputs)) {
-        packed.pack(View::rows(dy, outputs), dy.len() / outputs, outputs);
-        let part = |(number, gradient): (usize, &mut [f32])| {
+        packed.pack(parallelism, View::rows(dy, outputs), dy.len() / outputs, outputs);
+        parallelism.each_chunk([(&mut *gradient, INPUTS * outputs)], |number, [gradient]| {
             let x = View::rows(&x[number * INPUTS..], inputs).transpose();
             let rows = gradient.len() / outputs;
             let target = Target { values: gradient, row: outputs, add: true };
             matmul_packed(x, packed.strips(), target, rows);
-        };
-        match parallelism {
-            Parallelism::Parallel => {
-                gradient.par_chunks_mut(INPUTS * outputs).enumerate().for_each(part);
-            }
-            Parallelism::Sequential => {
-                gradient.chunks_mut(INPUTS * outputs).enumerate().for_each(part);
-            }
-        }
+        });
     }
     OPERAND.set(packed);
 }

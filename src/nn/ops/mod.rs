@@ -16,10 +16,10 @@ pub mod lora;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
+pub mod region;
 pub mod rope;
 
 use crate::math::{LANES, mul_add};
-use std::mem;
 
 /// The number of threads that an operator may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,9 @@ pub enum Parallelism {
 }
 
 /// Numbers that are computed by one thread at least.
-const PORTION: usize = 1 << 14;
+const PORTION: usize = 1 << 13;
+/// Portions for each thread at most.
+const PORTIONS: usize = 2;
 
 /// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of rows,
 /// each of a width of its own, and a row's result depends on that row alone.
@@ -43,21 +45,23 @@ pub(crate) fn by_rows<const R: usize, const W: usize>(
     work: &(impl Fn([&[f32]; R], [&mut [f32]; W]) + Sync),
 ) {
     let numbers: usize = writes.iter().map(|all| all.len()).sum();
-    if parallelism == Parallelism::Sequential || rows < 2 || numbers < 2 * PORTION {
+    let portions = (numbers / PORTION).min(PORTIONS * rayon::current_num_threads()).min(rows);
+    if parallelism == Parallelism::Sequential || portions < 2 {
         return work(reads, writes);
     }
-    let half = rows / 2;
-    let read = reads.map(|all| all.split_at(all.len() / rows * half));
-    let mut written = writes.map(|all| {
-        let middle = all.len() / rows * half;
-        all.split_at_mut(middle)
+    let some = rows.div_ceil(portions);
+    let reads = reads.map(|all| (all, all.len() / rows * some));
+    let writes = writes.map(|all| {
+        let length = all.len() / rows * some;
+        (all, length)
     });
-    let first = written.each_mut().map(|parts| mem::take(&mut parts.0));
-    let last = written.each_mut().map(|parts| mem::take(&mut parts.1));
-    rayon::join(
-        || by_rows(parallelism, half, read.map(|parts| parts.0), first, work),
-        || by_rows(parallelism, rows - half, read.map(|parts| parts.1), last, work),
-    );
+    parallelism.each_chunk(writes, |number, writes| {
+        let part = |(all, length): (&'_ [f32], usize)| {
+            let start = number * length;
+            start..(start + length).min(all.len())
+        };
+        work(reads.map(|read| &read.0[part(read)]), writes);
+    });
 }
 
 /// The dot product, in [`LANES`] partial sums.

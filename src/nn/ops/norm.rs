@@ -2,7 +2,6 @@
 
 use super::{Parallelism, by_rows, dot};
 use multiversion::multiversion;
-use rayon::prelude::*;
 
 /// Weights whose gradients one thread adds up.
 const COLUMNS: usize = 256;
@@ -58,13 +57,9 @@ impl Normed {
         [dx, d_weight]: [&mut [f32]; 2],
     ) {
         let Self { input, scale, .. } = self;
-        match parallelism {
-            Parallelism::Parallel => {
-                let parts = d_weight.par_chunks_mut(COLUMNS).enumerate();
-                parts.for_each(|(i, part)| weight_grad(input, scale, dy, i * COLUMNS, norm, part));
-            }
-            Parallelism::Sequential => weight_grad(input, scale, dy, 0, norm, d_weight),
-        }
+        parallelism.each_chunk([(d_weight, COLUMNS)], |i, [part]| {
+            weight_grad(input, scale, dy, i * COLUMNS, norm, part);
+        });
         by_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
             backward(x, norm, scale, dy, dx);
         });

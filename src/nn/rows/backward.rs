@@ -4,10 +4,9 @@ use super::weights::Weights;
 use super::{Activations, Attend, Piece, Prefix, Scratch, Tape};
 use crate::nn::arch::{LayerLayout, Projection, QkNorm};
 use crate::nn::ops::attention::sequence::{self, Attended, Heads};
+use crate::nn::ops::gate;
 use crate::nn::ops::norm::Normed;
 use crate::nn::ops::rope::{Direction, Rotation, rotate};
-use crate::nn::ops::{Parallelism, gate};
-use rayon::prelude::*;
 use std::mem;
 use std::ops::Range;
 
@@ -178,39 +177,25 @@ impl Weights {
         }
         let [d_queries, d_keys_values @ ..] = &mut d_heads;
         let mut rest = &mut d_queries[..];
-        let all = pieces.iter().map(|piece| {
-            let (own, after) =
-                mem::take(&mut rest).split_at_mut(piece.rows.len() * self.shape.query_size());
+        let mut all = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let size = piece.rows.len() * self.shape.query_size();
+            let (own, after) = rest.split_at_mut(size);
+            all.push((piece, own, Default::default()));
             rest = after;
-            (piece, own)
-        });
+        }
         let Scratch { d_attended, pieces: scratches, d_pieces, .. } = &*scratch;
-        let one = |(piece, d_queries): (&Piece, &mut [f32])| {
-            let mut d_piece = d_pieces.take();
+        self.parallelism.each_mut(&mut all, |_, (piece, d_queries, d_piece)| {
+            *d_piece = d_pieces.take();
             scratches.with(|scratch| {
-                let d = (&d_attended[..], d_queries, &mut d_piece);
+                let d = (&d_attended[..], &mut **d_queries, d_piece);
                 self.piece_backward(number, activations, piece, d, scratch);
             });
-            d_piece
-        };
-        if self.parallelism == Parallelism::Parallel {
-            let all: Vec<(&Piece, &mut [f32])> = all.collect();
-            let found: Vec<[Vec<f32>; 2]> = all.into_par_iter().map(one).collect();
-            d_keys_values.par_iter_mut().enumerate().for_each(|(which, to)| {
-                for (piece, found) in pieces.iter().zip(&found) {
-                    piece.add_gradients(&found[which], kv, to);
-                }
-            });
-            found.into_iter().for_each(|d_piece| d_pieces.put(d_piece));
-        } else {
-            for (piece, d_queries) in all {
-                let d_piece = one((piece, d_queries));
-                for (found, to) in d_piece.iter().zip(&mut *d_keys_values) {
-                    piece.add_gradients(found, kv, to);
-                }
-                d_pieces.put(d_piece);
-            }
-        }
+        });
+        self.parallelism.each_mut(d_keys_values, |which, to| {
+            all.iter().for_each(|(piece, _, found)| piece.add_gradients(&found[which], kv, to));
+        });
+        all.into_iter().for_each(|(.., d_piece)| d_pieces.put(d_piece));
         scratch.d_heads = d_heads;
     }
 

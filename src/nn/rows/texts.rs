@@ -13,7 +13,6 @@ use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, embed};
 use crate::nn::tensors::device_copy::DeviceCopy;
 use crate::nn::text::Text;
-use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -71,7 +70,7 @@ impl Cached<'_> {
         parallelism: Parallelism,
     ) {
         let rows = self.rows;
-        let one = |(cache, to): (usize, &mut Cache)| {
+        parallelism.each_mut(self.caches, |cache, to| {
             let first = rows.partition_point(|row| row.cache < cache);
             for (i, row) in
                 rows.iter().enumerate().skip(first).take_while(|row| row.1.cache == cache)
@@ -79,11 +78,7 @@ impl Cached<'_> {
                 let new = keys_values.map(|all| &all[i * shape.kv_size()..][..shape.kv_size()]);
                 to.write(shape, layer, row.at, new);
             }
-        };
-        match parallelism {
-            Parallelism::Parallel => self.caches.par_iter_mut().enumerate().for_each(one),
-            Parallelism::Sequential => self.caches.iter_mut().enumerate().for_each(one),
-        }
+        });
     }
 }
 
@@ -99,22 +94,13 @@ impl Attend for Cached<'_> {
         let Activations { heads: [queries, keys, values], attended, log_totals, .. } = activations;
         self.write(&shape, layer, [keys, values], weights.parallelism);
         let (rows, caches, width) = (self.rows, &*self.caches, shape.query_size());
-        let one = |scores: &mut Vec<f32>, (i, to): (usize, (&mut [f32], &mut [f32]))| {
+        let to = [(&mut attended[..], width), (&mut log_totals[..], shape.heads)];
+        weights.parallelism.each_chunk(to, |i, to| {
             let Row { cache, at, .. } = rows[i];
             let queries = &queries[i * width..][..width];
-            let (to, place) = ([to.0, to.1], (layer, at, window));
-            caches[cache].attend(caches, &shape, place, queries, to, scores);
-        };
-        if weights.parallelism == Parallelism::Parallel {
-            let attended = attended.par_chunks_exact_mut(width);
-            let log_totals = log_totals.par_chunks_exact_mut(shape.heads);
-            attended.zip(log_totals).enumerate().for_each_init(Vec::new, one);
-        } else {
-            let attended = attended.chunks_exact_mut(width);
-            let log_totals = log_totals.chunks_exact_mut(shape.heads);
-            let mut scores = Vec::new();
-            attended.zip(log_totals).enumerate().for_each(|each| one(&mut scores, each));
-        }
+            let place = (layer, at, window);
+            caches[cache].attend(caches, &shape, place, queries, to);
+        });
     }
 }
 
@@ -226,9 +212,14 @@ impl TokenDecoder {
         }
     }
 
+    /// The parallelism of a pass.
+    pub fn parallelism(&self) -> Parallelism {
+        self.weights.parallelism
+    }
+
     /// Whether whole passes of this decoder are to run side by side: it is too small to share out its products.
     pub fn is_small(&self) -> bool {
-        self.weights.parallelism == Parallelism::Sequential
+        self.parallelism() == Parallelism::Sequential
     }
 
     /// Takes rows, in the order of their caches, through all layers, and writes their keys and values into `caches`. The

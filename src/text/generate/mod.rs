@@ -14,7 +14,7 @@ mod token_step;
 pub use sample::{Chosen, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
-use crate::text::{Cache, Pass, Retention, Row, TokenDecoder};
+use crate::text::{Cache, Parallelism, Pass, Pool, Retention, Row, TokenDecoder, region};
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -78,9 +78,10 @@ impl Generator<'_> {
         if let Some(decoder) = crate::text::on_device(self.decoder) {
             return device::generate(self, &decoder.acting(), prompts);
         }
-        let workers = match self.decoder.is_small() {
-            true => rayon::current_num_threads().min(prompts.len()).max(1),
-            false => 1,
+        let parallelism = self.decoder.parallelism();
+        let workers = match parallelism {
+            Parallelism::Sequential => rayon::current_num_threads().min(prompts.len()).max(1),
+            Parallelism::Parallel => 1,
         };
         let slots = (self.slots / workers).max(1);
         let queue = Queue { prompts, next: AtomicUsize::new(0) };
@@ -91,7 +92,7 @@ impl Generator<'_> {
         };
         match workers {
             // A thread of the pool shares out work faster than one that is not.
-            1 => rayon::scope(|_| work(0)),
+            1 => rayon::scope(|_| region(parallelism, || work(0))),
             _ => (0..workers).into_par_iter().for_each(work),
         }
         let mut all: Vec<Vec<Completion>> =
@@ -144,6 +145,7 @@ struct Worker<'a> {
     finished: Vec<Finished>,
     pass: Pass,
     logits: Vec<f32>,
+    scratches: Pool<Scratch>,
 }
 
 /// Rows whose logits are computed at a time.
@@ -160,6 +162,7 @@ impl<'a> Worker<'a> {
             finished: Vec::new(),
             pass: Pass::default(),
             logits: Vec::new(),
+            scratches: Pool::default(),
         }
     }
 
@@ -291,19 +294,16 @@ impl<'a> Worker<'a> {
         for (number, rows) in rows.chunks(HEAD_ROWS).enumerate() {
             let hidden = &self.pass.hidden()[number * HEAD_ROWS * size..][..rows.len() * size];
             decoder.logits(hidden, &mut logits);
-            let pick = |scratch: &mut Scratch, (row, logits): (&Row, &[f32])| {
-                let active = self.slots[row.cache].as_ref().expect("rows are of active slots");
-                let u = uniform(draw(active.key, row.at as u32 + 1));
-                choose(logits, self.generator.sampling, u, scratch)
-            };
-            let all = rows.par_iter().zip(logits.par_chunks_exact(vocabulary));
-            let chosen: Vec<Chosen> = if decoder.is_small() {
-                let mut scratch = Scratch::default();
-                let all = rows.iter().zip(logits.chunks_exact(vocabulary));
-                all.map(|each| pick(&mut scratch, each)).collect()
-            } else {
-                all.map_init(Scratch::default, pick).collect()
-            };
+            let mut chosen = vec![Chosen::default(); rows.len()];
+            decoder.parallelism().each_mut(&mut chosen, |number, chosen| {
+                let active = self.slots[rows[number].cache].as_ref();
+                let active = active.expect("rows are of active slots");
+                let u = uniform(draw(active.key, rows[number].at as u32 + 1));
+                let logits = &logits[number * vocabulary..][..vocabulary];
+                self.scratches.with(|scratch| {
+                    *chosen = choose(logits, self.generator.sampling, u, scratch);
+                });
+            });
             for (row, chosen) in rows.iter().zip(chosen) {
                 let active = self.slots[row.cache].take().expect("rows are of active slots");
                 self.slots[row.cache] = self.add(active, chosen);

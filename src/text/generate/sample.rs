@@ -43,7 +43,7 @@ impl Sampling {
 }
 
 /// A token that was chosen.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chosen {
     /// The token.
     pub token: u32,

@@ -8,6 +8,12 @@ use super::HeadShape;
 use super::products::{compare, gather};
 use crate::math::{LANES, at_least, exp, ln};
 use multiversion::multiversion;
+use std::cell::RefCell;
+
+thread_local! {
+    /// The memory of the scores of some queries, for reuse.
+    static SCORES: RefCell<Vec<f32>> = RefCell::default();
+}
 
 /// The keys and values of a piece of text, in all layers or in the last one executed.
 #[derive(Clone, Debug, Default)]
@@ -111,8 +117,8 @@ impl Cache {
         (layer, at, window): (usize, usize, usize),
         queries: &[f32],
         [output, log_totals]: [&mut [f32]; 2],
-        scores: &mut Vec<f32>,
     ) {
+        let mut scores = SCORES.take();
         let width = shape.group() * shape.dim;
         let heads = queries.chunks_exact(width).zip(output.chunks_exact_mut(width));
         let log_totals = log_totals.chunks_exact_mut(shape.group());
@@ -124,15 +130,16 @@ impl Cache {
                 Some((number, tokens)) if first < tokens => {
                     let prefix = all[number].piece(shape, place, [first, tokens]);
                     let pieces = [prefix, self.piece(shape, place, [0, at + 1])];
-                    attend_group(queries, shape, &pieces, scores, to);
+                    attend_group(queries, shape, &pieces, &mut scores, to);
                 }
                 prefix => {
                     let first = first - prefix.map_or(0, |(_, tokens)| tokens);
                     let own = self.piece(shape, place, [first, at + 1]);
-                    attend_group(queries, shape, &[own], scores, to);
+                    attend_group(queries, shape, &[own], &mut scores, to);
                 }
             }
         }
+        SCORES.set(scores);
     }
 }
 
@@ -269,7 +276,7 @@ mod tests {
                 let queries = &queries[row * size..][..size];
                 let to = [&mut got[..], &mut log_totals[..]];
                 let place = (0, at, window);
-                caches[cache].attend(&caches, &shape, place, queries, to, &mut Vec::new());
+                caches[cache].attend(&caches, &shape, place, queries, to);
                 let near = |a: &[f32], b: &[f32]| {
                     a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5 * b.abs().max(1.0))
                 };

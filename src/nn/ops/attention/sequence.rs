@@ -3,6 +3,7 @@
 
 use super::HeadShape;
 use crate::math::{LANES, at_least, exp, ln};
+use crate::nn::ops::Parallelism;
 use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul, matmul_packed};
 use multiversion::multiversion;
 
@@ -123,8 +124,8 @@ pub fn forward(
     for number in 0..shape.heads {
         let head = Head::new(shape, heads, number);
         if number % shape.group() == 0 {
-            scratch.key_columns.pack(head.keys.transpose(), dim, seen);
-            scratch.rows.pack(head.values, seen, dim);
+            scratch.key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, seen);
+            scratch.rows.pack(Parallelism::Sequential, head.values, seen, dim);
         }
         for tile in tiles(mask) {
             let weights = &mut scratch.weights;
@@ -164,9 +165,9 @@ pub fn backward(
         let Scratch { weights, slopes, key_columns, value_columns, rows } = scratch;
         if number % shape.group() == 0 {
             let seen = mask.prefix + mask.rows;
-            key_columns.pack(head.keys.transpose(), dim, seen);
-            value_columns.pack(head.values.transpose(), dim, seen);
-            rows.pack(head.keys, seen, dim);
+            key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, seen);
+            value_columns.pack(Parallelism::Sequential, head.values.transpose(), dim, seen);
+            rows.pack(Parallelism::Sequential, head.keys, seen, dim);
         }
         for tile in tiles(mask) {
             let Tile { from, count, first, keys: n } = tile;

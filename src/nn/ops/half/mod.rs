@@ -21,7 +21,6 @@ pub use tiles::{Operand, Side};
 use super::Parallelism;
 use super::matmul::View;
 use output::Output;
-use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -180,14 +179,11 @@ fn multiply(
             parts.extend((0..columns).step_by(width).map(|j| (number, ends(j))));
         }
     }
-    let part = |(number, part): &(usize, [Range<usize>; 2])| {
+    parallelism.each(parts.len(), |at| {
+        let (number, part) = &parts[at];
         let (b, to) = &outputs[*number];
         kernel.multiply(a, b, part.clone(), to);
-    };
-    match parallelism {
-        Parallelism::Parallel => parts.par_iter().with_max_len(1).for_each(part),
-        Parallelism::Sequential => parts.iter().for_each(part),
-    }
+    });
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use crate::math::Lanes;
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::matmul::{View, transpose};
-use rayon::prelude::*;
 
 /// Rows of a left operand, or columns of a right one, in a tile, and words in a row of a tile.
 pub const SIDE: usize = 16;
@@ -52,17 +51,17 @@ impl Operand {
         (self.outer, self.inner) = (outer, inner);
         let blocks = inner.div_ceil(DEPTH);
         self.tiles.resize(outer.div_ceil(SIDE) * blocks, Tile([[0; SIDE]; SIDE]));
-        let strip = |(number, tiles): (usize, &mut [Tile])| {
+        let strip = |number: usize, tiles: &mut [Tile]| {
             let first = number * SIDE;
             let matrix = View { values: &matrix.values[first * matrix.row..], ..matrix };
             pack_strip(matrix, [SIDE.min(outer - first), inner], side, tiles);
         };
-        match parallelism {
-            Parallelism::Parallel if self.tiles.len() > 2 * SIDE => {
-                self.tiles.par_chunks_mut(blocks).enumerate().for_each(strip);
-            }
-            _ => self.tiles.chunks_mut(blocks.max(1)).enumerate().for_each(strip),
-        }
+        let parallelism = match self.tiles.len() > 2 * SIDE {
+            true => parallelism,
+            false => Parallelism::Sequential,
+        };
+        let strips = [(&mut self.tiles[..], blocks.max(1))];
+        parallelism.each_chunk(strips, |number, [tiles]| strip(number, tiles));
     }
 
     /// The number of rows of a left operand, or columns of a right one.

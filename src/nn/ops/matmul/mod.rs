@@ -13,9 +13,9 @@
 
 mod tiles;
 
+use super::Parallelism;
 use crate::math::{LANES, Lanes};
 use multiversion::multiversion;
-use rayon::prelude::*;
 use std::cell::RefCell;
 use tiles::{Columns, Left, Rows};
 
@@ -126,17 +126,12 @@ impl<'a> Strips<'a> {
 
 impl Packed {
     /// Packs `b`, `[inner, columns]`, into this operand's memory.
-    pub fn pack(&mut self, b: View, inner: usize, columns: usize) {
+    pub fn pack(&mut self, parallelism: Parallelism, b: View, inner: usize, columns: usize) {
         self.resize(inner, columns);
-        let strips = self.lanes.chunks_mut((STRIP * inner).max(1)).enumerate();
-        strips.for_each(|(number, strip)| pack_strip(b, number, strip, [inner, columns]));
-    }
-
-    /// Packs `b`, `[inner, columns]`, on all threads: for large matrices.
-    pub fn pack_parallel(&mut self, b: View, inner: usize, columns: usize) {
-        self.resize(inner, columns);
-        let strips = self.lanes.par_chunks_mut((STRIP * inner).max(1)).enumerate();
-        strips.for_each(|(number, strip)| pack_strip(b, number, strip, [inner, columns]));
+        let strips = [(&mut self.lanes[..], (STRIP * inner).max(1))];
+        parallelism.each_chunk(strips, |number, [strip]| {
+            pack_strip(b, number, strip, [inner, columns]);
+        });
     }
 
     fn resize(&mut self, inner: usize, columns: usize) {
@@ -241,7 +236,7 @@ thread_local! {
 pub fn matmul(a: View, b: View, c: Target, [rows, inner, columns]: Sizes) {
     SCRATCH.with_borrow_mut(|scratch| {
         let mut right = std::mem::take(&mut scratch.right);
-        right.pack(b, inner, columns);
+        right.pack(Parallelism::Sequential, b, inner, columns);
         multiply(a, right.strips(), c, rows, &mut scratch.left);
         scratch.right = right;
     });

@@ -1,0 +1,324 @@
+//! Parallel regions: threads that stay at hand between the operators of a pass.
+//!
+//! A pass of a large decoder is hundreds of short operators, each of them shared by all threads; to wake a sleeping thread
+//! takes longer than many of them. Within a region the threads of the pool wait for the next operator awake, so that
+//! it begins on all of them within a microsecond. Parts of an operator are taken by the threads that are there: a
+//! thread that is busy elsewhere is never waited for.
+
+use super::Parallelism;
+use rayon::prelude::*;
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+use std::{hint, ptr, slice};
+
+/// Bits of [`Region::next`] that number the parts of a job.
+const PART_BITS: u32 = 24;
+/// The part number of a job whose parts cannot be claimed yet.
+const CLOSED: u64 = (1 << PART_BITS) - 1;
+/// Looks at a region that has nothing to do before a thread gives way to others, and before it dozes off.
+const SPINS: u32 = 1 << 12;
+const YIELDS: u32 = SPINS + (1 << 6);
+/// The time that a thread dozes.
+const NAP: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// The region that this thread has opened.
+    static CURRENT: Cell<*const Region> = const { Cell::new(ptr::null()) };
+}
+
+/// Executes `pass` with the threads of the pool at hand for its parallel operators.
+pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
+    let helpers = rayon::current_num_threads() - 1;
+    let is_alone = parallelism == Parallelism::Sequential || helpers == 0;
+    // A thread of a page must not wait awake: it would keep the page from starting others.
+    if is_alone || cfg!(target_family = "wasm") || !CURRENT.get().is_null() {
+        return pass();
+    }
+    let region = Region::new();
+    rayon::in_place_scope(|scope| {
+        for _ in 0..helpers {
+            scope.spawn(|_| region.help());
+        }
+        let _open = Open::new(&region);
+        pass()
+    })
+}
+
+impl Parallelism {
+    /// Calls `work` with each number below `count`, side by side where this is parallel.
+    pub fn each(self, count: usize, work: impl Fn(usize) + Sync) {
+        let region = CURRENT.get();
+        if self == Self::Sequential || count < 2 {
+            (0..count).for_each(work);
+        } else if region.is_null() {
+            (0..count).into_par_iter().with_max_len(1).for_each(&work);
+        } else {
+            // SAFETY: a region is there as long as it is open.
+            unsafe { &*region }.share(count, &work);
+        }
+    }
+
+    /// Calls `work` with each item and its number, as [`Parallelism::each`].
+    pub fn each_mut<T: Send>(self, items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
+        self.each_chunk([(items, 1)], |i, [item]| work(i, &mut item[0]));
+    }
+
+    /// Cuts slices into chunks, as many of each, and calls `work` with the chunks of a number, as [`Parallelism::each`].
+    /// Of every slice, the length of its chunks is given; the last one may be shorter.
+    ///
+    /// # Panics
+    /// If the slices have different numbers of chunks.
+    pub fn each_chunk<T: Send, const N: usize>(
+        self,
+        slices: [(&mut [T], usize); N],
+        work: impl Fn(usize, [&mut [T]; N]) + Sync,
+    ) {
+        let chunked = slices.map(|(slice, length)| Chunked {
+            first: slice.as_mut_ptr(),
+            length,
+            total: slice.len(),
+        });
+        let count = chunked.first().map_or(0, Chunked::count);
+        assert!(chunked.iter().all(|slice| slice.count() == count), "as many chunks of each");
+        // SAFETY: each number is there once, so that chunks are borrowed once.
+        self.each(count, |i| work(i, chunked.each_ref().map(|slice| unsafe { slice.chunk(i) })));
+    }
+}
+
+/// A slice whose chunks are borrowed one by one.
+struct Chunked<T> {
+    first: *mut T,
+    length: usize,
+    total: usize,
+}
+
+// SAFETY: threads have chunks of their own.
+unsafe impl<T: Send> Sync for Chunked<T> {}
+
+impl<T> Chunked<T> {
+    fn count(&self) -> usize {
+        self.total.div_ceil(self.length.max(1))
+    }
+
+    /// # Safety
+    /// The slice is borrowed as long as the chunk is, nobody else has this chunk, and there are more than `number`.
+    unsafe fn chunk<'a>(&self, number: usize) -> &'a mut [T] {
+        let start = number * self.length;
+        // SAFETY: as this function demands.
+        unsafe {
+            slice::from_raw_parts_mut(self.first.add(start), self.length.min(self.total - start))
+        }
+    }
+}
+
+/// A job, of which the threads of a region take parts until none is left, one job after the other.
+struct Region {
+    owner: ThreadId,
+    /// The job's number, then the number of its next part.
+    next: AtomicU64,
+    /// The number of the job's parts.
+    count: AtomicUsize,
+    /// The job: valid from its publication until all of its parts are done.
+    job: UnsafeCell<Option<Job>>,
+    done: AtomicUsize,
+    is_closed: AtomicBool,
+    /// What a part panicked with.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// A job whose borrows last as long as its parts are executed.
+type Job = *const (dyn Fn(usize) + Sync + 'static);
+
+// SAFETY: the job is read after one of its parts has been claimed, and written before the first or after the last one is.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn new() -> Self {
+        Self {
+            owner: thread::current().id(),
+            next: AtomicU64::new(CLOSED),
+            count: AtomicUsize::new(0),
+            job: UnsafeCell::new(None),
+            done: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// Executes a job together with the threads that help; the owner alone calls it.
+    fn share<'a>(&self, count: usize, job: &'a (dyn Fn(usize) + Sync + 'a)) {
+        assert!((count as u64) < CLOSED, "parts of a job");
+        let number = self.next.load(Ordering::Relaxed) >> PART_BITS;
+        // Whoever sees what follows, sees that the last job is over, and claims none of its parts.
+        self.next.store((number + 1) << PART_BITS | CLOSED, Ordering::Relaxed);
+        self.done.store(0, Ordering::Relaxed);
+        self.count.store(count, Ordering::Release);
+        // SAFETY: no part can be claimed, so no other thread reads the job. This function returns when all parts are
+        // done: nothing borrowed is used after `'a`.
+        unsafe {
+            let job: *const (dyn Fn(usize) + Sync + 'a) = job;
+            #[allow(clippy::missing_transmute_annotations)]
+            (*self.job.get()).replace(std::mem::transmute(job));
+        }
+        self.next.store((number + 2) << PART_BITS, Ordering::Release);
+        // What a part calls in turn is executed without the region.
+        let outside = CURRENT.replace(ptr::null());
+        while let Some(part) = self.claim() {
+            self.execute(part);
+        }
+        CURRENT.set(outside);
+        let mut looks = 0;
+        while self.done.load(Ordering::Acquire) < count {
+            wait(&mut looks, false);
+        }
+        if let Some(reason) = self.panic.lock().expect("held for a moment").take() {
+            panic::resume_unwind(reason);
+        }
+    }
+
+    /// A part of the present job that nobody else has.
+    fn claim(&self) -> Option<usize> {
+        let mut next = self.next.load(Ordering::Relaxed);
+        loop {
+            let part = next & CLOSED;
+            if part >= self.count.load(Ordering::Acquire) as u64 {
+                return None;
+            }
+            // Fails if there is another job by now.
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            match self.next.compare_exchange_weak(next, next + 1, order.0, order.1) {
+                Ok(_) => return Some(part as usize),
+                Err(other) => next = other,
+            }
+        }
+    }
+
+    /// Executes a part that has been claimed.
+    fn execute(&self, part: usize) {
+        // SAFETY: the job stays until this part is done.
+        let job = unsafe { &*(*self.job.get()).expect("published with its parts") };
+        if let Err(reason) = panic::catch_unwind(AssertUnwindSafe(|| job(part))) {
+            *self.panic.lock().expect("held for a moment") = Some(reason);
+        }
+        self.done.fetch_add(1, Ordering::Release);
+    }
+
+    /// Takes parts of all jobs until the region closes.
+    fn help(&self) {
+        if thread::current().id() == self.owner {
+            return;
+        }
+        let mut looks = 0;
+        while !self.is_closed.load(Ordering::Acquire) {
+            match self.claim() {
+                Some(part) => {
+                    self.execute(part);
+                    looks = 0;
+                }
+                None => wait(&mut looks, true),
+            }
+        }
+    }
+}
+
+/// Waits a moment, longer after many looks.
+fn wait(looks: &mut u32, may_doze: bool) {
+    *looks = looks.saturating_add(1);
+    match *looks {
+        0..SPINS => hint::spin_loop(),
+        SPINS..YIELDS => thread::yield_now(),
+        _ if may_doze => thread::park_timeout(NAP),
+        _ => thread::yield_now(),
+    }
+}
+
+/// A region while it is open.
+struct Open<'a>(&'a Region);
+
+impl<'a> Open<'a> {
+    fn new(region: &'a Region) -> Self {
+        CURRENT.set(region);
+        Self(region)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        CURRENT.set(ptr::null());
+        self.0.is_closed.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rayon::ThreadPoolBuilder;
+
+    /// Sums of many short jobs, each of which takes up the result of the one before.
+    fn sums() -> Vec<usize> {
+        let mut all = vec![0usize; 37];
+        for round in 0..2000 {
+            let before = all.clone();
+            Parallelism::Parallel.each_chunk([(&mut all[..], 1 + round % 9)], |i, [chunk]| {
+                for (at, x) in chunk.iter_mut().enumerate() {
+                    *x += before[(i * (1 + round % 9) + at + 1) % 37] % 1000 + round;
+                }
+            });
+        }
+        all
+    }
+
+    #[test]
+    fn jobs_of_a_region_are_executed_once_and_in_order() {
+        let want = ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(sums);
+        for threads in [1, 2, 5] {
+            let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            assert_eq!(pool.install(|| region(Parallelism::Parallel, sums)), want);
+            assert_eq!(pool.install(sums), want);
+        }
+        assert_eq!(region(Parallelism::Parallel, sums), want, "from a thread outside of the pool");
+    }
+
+    #[test]
+    fn regions_share_a_pool() {
+        let want = sums();
+        thread::scope(|scope| {
+            let one = || region(Parallelism::Parallel, || region(Parallelism::Parallel, sums));
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+            all.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), want));
+        });
+    }
+
+    #[test]
+    fn parts_may_have_parts() {
+        let pool = ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let total = AtomicUsize::new(0);
+        let add = |x: usize| _ = total.fetch_add(x, Ordering::Relaxed);
+        pool.install(|| {
+            region(Parallelism::Parallel, || {
+                Parallelism::Parallel.each(10, |i| Parallelism::Parallel.each(7, |j| add(i * j)));
+            });
+        });
+        assert_eq!(total.into_inner(), 45 * 21);
+    }
+
+    #[test]
+    fn a_panic_of_a_part_reaches_the_owner() {
+        let pool = ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let result = pool.install(|| {
+            panic::catch_unwind(|| {
+                region(Parallelism::Parallel, || {
+                    Parallelism::Parallel.each(8, |i| assert!(i != 5, "part {i}"));
+                });
+            })
+        });
+        let reason = result.expect_err("part 5 panics");
+        assert_eq!(reason.downcast_ref::<String>().map(String::as_str), Some("part 5"));
+        assert_eq!(pool.install(|| region(Parallelism::Parallel, sums)), sums());
+    }
+}
