@@ -21,9 +21,9 @@ pub use crate::nn::arch::{Adapters, LoraConfig};
 pub use crate::nn::ops::Parallelism;
 pub use crate::nn::ops::half::Kernel;
 pub use crate::nn::ops::linear::Arithmetic;
-pub use crate::nn::ops::loss::{EXCLUDED, normalize, restrict, sharpness};
+pub use crate::nn::ops::loss::{EXCLUDED, normalize, restrict, sharpness, softmax};
 pub use crate::nn::ops::region::region;
-pub use crate::nn::rows::{Cache, Pass, Pool, Retention, Row, TextPass, TokenDecoder};
+pub use crate::nn::rows::{Cache, Decoding, Pass, Pool, Retention, Row, TextPass, TokenDecoder};
 #[cfg(feature = "general")]
 pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
 pub use crate::nn::text::Text;

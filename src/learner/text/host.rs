@@ -13,7 +13,7 @@ use std::ops::Range;
 /// Tokens that go forward and back together at most, unless a single group has more: enough to fill the
 /// products, and of a large decoder no more, since all that is kept of them takes memory.
 const TOKENS: usize = 2048;
-const TOKENS_OF_LARGE: usize = 512;
+const TOKENS_OF_LARGE: usize = 640;
 /// Rows that go through the head at a time: of a large decoder many, since each time the whole gradient of the head is
 /// added to.
 const HEAD_ROWS: usize = 64;

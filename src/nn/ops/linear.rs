@@ -1,7 +1,7 @@
 //! Products of rows with a weight: forward, gradient of the input, gradient of the weight.
 //!
 //! In parallel, large products are cut by rows or by columns; each number of a result is still the same sum in the
-//! same order, except that [`weight_grad`] and [`forward_unpacked`] add up fixed lengths of the inner dimension.
+//! same order, except that [`weight_grads`] and [`forward_unpacked`] add up fixed lengths of the inner dimension.
 
 use super::Parallelism;
 use super::half::{self, Kernel, Operand, Side};
@@ -227,20 +227,22 @@ fn in_blocks(x: &[f32], w: View, [inner, columns, depth]: [usize; 3], y: &mut [f
     OPERAND.set(block);
 }
 
-/// Adds `x^T dy` to `gradient`, that of a weight `[inputs, outputs]`, from its input `x` and the gradient `dy` of its
-/// result.
-pub fn weight_grad(
+/// Adds `x^T dy` to `gradient`, that of a weight `[inputs, outputs]`, for each of some linear layers with the input `x`, from
+/// the gradient `dy` of its result.
+pub fn weight_grads<const N: usize>(
     arithmetic: Arithmetic,
     parallelism: Parallelism,
-    [x, dy]: [&[f32]; 2],
+    x: &[f32],
     inputs: usize,
-    gradient: &mut [f32],
+    results: [(&[f32], &mut [f32]); N],
 ) {
     match arithmetic {
-        Arithmetic::F32 => weight_grad_f32(parallelism, [x, dy], inputs, gradient),
-        Arithmetic::Bf16(kernel) => {
-            half::weight_grad(kernel, parallelism, [x, dy], inputs, gradient)
+        Arithmetic::F32 => {
+            for (dy, gradient) in results {
+                weight_grad_f32(parallelism, [x, dy], inputs, gradient);
+            }
         }
+        Arithmetic::Bf16(kernel) => half::weight_grads(kernel, parallelism, x, inputs, results),
     }
 }
 
@@ -290,7 +292,7 @@ mod tests {
             let packed = pack(Arithmetic::F32, parallelism, transpose, [outputs, inputs]);
             let (mut dx, mut d_w) = (vec![0.0; x.len()], vec![0.0; w.len()]);
             forward(parallelism, &dy, &packed, &mut dx, false);
-            weight_grad(Arithmetic::F32, parallelism, [&x, &dy], inputs, &mut d_w);
+            weight_grads(Arithmetic::F32, parallelism, &x, inputs, [(&dy, &mut d_w)]);
             assert_gradient("rows", &x, &dx, |x| loss(x, &w));
             assert_gradient("weight", &w, &d_w, |w| loss(&x, w));
         }

@@ -38,9 +38,9 @@ impl LowRank<'_> {
         let d_inner = self.scaled(parallelism, dy, &pack_transpose(self.b, outputs));
         let a_transpose = pack_transpose(self.a, self.rank);
         linear::forward(parallelism, &d_inner, &a_transpose, dx, true);
-        linear::weight_grad(Arithmetic::F32, parallelism, [x, &d_inner], inputs, d_a);
+        linear::weight_grads(Arithmetic::F32, parallelism, x, inputs, [(&d_inner, d_a)]);
         let inner = self.scaled(parallelism, x, &pack(self.a, self.rank));
-        linear::weight_grad(Arithmetic::F32, parallelism, [&inner, dy], self.rank, d_b);
+        linear::weight_grads(Arithmetic::F32, parallelism, &inner, self.rank, [(dy, d_b)]);
     }
 
     fn scaled(&self, parallelism: Parallelism, x: &[f32], by: &Weight) -> Vec<f32> {

@@ -47,6 +47,33 @@ pub fn normalize(logits: &[f32]) -> Normalizer {
     normalizer(max, total as f32)
 }
 
+/// Fills `weights` with the unnormalised probabilities of a row of logits, the largest of which is 1; returns their
+/// normalizer, that of [`normalize`], and the entropy, nats.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for block in logits.chunks(LANES) {
+        lanes.iter_mut().zip(block).for_each(|(max, x)| *max = at_least(*max, *x));
+    }
+    let max = lanes.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x));
+    let (mut total, mut mean) = (0.0f64, 0.0f64);
+    for (logits, weights) in logits.chunks(PART).zip(weights.chunks_mut(PART)) {
+        let [mut sums, mut means] = [[0.0f32; LANES]; 2];
+        for (logits, weights) in logits.chunks(LANES).zip(weights.chunks_mut(LANES)) {
+            let lanes = logits.iter().zip(weights).zip(sums.iter_mut().zip(&mut means));
+            for ((logit, weight), (sum, mean)) in lanes {
+                *weight = unnormalized(*logit, max);
+                *sum += *weight;
+                *mean += *weight * (logit - max);
+            }
+        }
+        total += f64::from(sums.iter().sum::<f32>());
+        mean += f64::from(means.iter().sum::<f32>());
+    }
+    let by = normalizer(max, total as f32);
+    (by, by.log_total - mean as f32 * by.share)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +95,22 @@ mod tests {
         let rest = (0..3001).filter(|i| !candidates.contains(i));
         assert!(rest.map(|i| prob(logits[i as usize], &by)).sum::<f32>() < 1e-30);
         restrict(&mut logits.clone(), &[]);
+    }
+
+    #[test]
+    fn weights_have_the_normalizer_and_the_entropy_of_their_logits() {
+        let mut draws = Draws::new(8);
+        for count in [1, 15, 1024, 3001] {
+            let logits: Vec<f32> = draws.numbers(count).iter().map(|x| 4.0 * x).collect();
+            let mut weights = vec![0.0; count];
+            let (by, entropy) = softmax(&logits, &mut weights);
+            let want = normalize(&logits);
+            assert_eq!([by.max, by.log_total, by.share], [want.max, want.log_total, want.share]);
+            let probs = || logits.iter().map(|x| f64::from(prob(*x, &by)));
+            assert!(weights.iter().zip(probs()).all(|(w, p)| *w * by.share == p as f32));
+            let sum: f64 = probs().map(|p| -p * p.max(1e-300).ln()).sum();
+            assert!((f64::from(entropy) - sum).abs() < 1e-4, "{count}: {entropy}, not {sum}");
+        }
     }
 
     #[test]

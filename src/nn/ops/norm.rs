@@ -17,22 +17,26 @@ pub struct RmsNorm<'a> {
     pub eps: f32,
 }
 
-/// The activations of a norm that its backward pass needs, with its result.
+/// The activations of a norm that its backward pass needs.
 #[derive(Clone, Debug, Default)]
 pub struct Normed {
     /// The input: `[rows, size]`.
     pub input: Vec<f32>,
-    /// The reciprocal root of each row's mean square: `[rows]`.
+    /// The reciprocal root of each row's mean square: `[rows]`; empty where there is no norm.
     pub scale: Vec<f32>,
-    /// The result: `[rows, size]`.
-    pub output: Vec<f32>,
 }
 
 impl Normed {
-    /// Norms rows, and keeps their activations.
-    pub fn forward(&mut self, parallelism: Parallelism, x: &[f32], norm: RmsNorm) {
+    /// Norms rows to `output`, and keeps their activations.
+    pub fn forward(
+        &mut self,
+        parallelism: Parallelism,
+        x: &[f32],
+        norm: RmsNorm,
+        output: &mut Vec<f32>,
+    ) {
         let rows = x.len() / norm.weight.len();
-        let Self { input, scale, output } = self;
+        let Self { input, scale } = self;
         input.resize(x.len(), 0.0);
         output.resize(x.len(), 0.0);
         scale.resize(rows, 0.0);
@@ -42,10 +46,25 @@ impl Normed {
         });
     }
 
-    /// Takes rows as they are, where an architecture has no norm.
-    pub fn skip(&mut self, x: &[f32]) {
-        self.output.clear();
-        self.output.extend_from_slice(x);
+    /// Takes rows as they are to `output`, where an architecture has no norm.
+    pub fn skip(&mut self, x: &[f32], output: &mut Vec<f32>) {
+        self.scale.clear();
+        for copy in [&mut self.input, output] {
+            copy.clear();
+            copy.extend_from_slice(x);
+        }
+    }
+
+    /// Computes the result once more.
+    pub fn again(&self, parallelism: Parallelism, norm: RmsNorm, output: &mut Vec<f32>) {
+        let Self { input, scale } = self;
+        output.resize(input.len(), 0.0);
+        if scale.is_empty() {
+            return output.copy_from_slice(input);
+        }
+        by_rows(parallelism, scale.len(), [input, scale], [output], &|[x, scale], [output]| {
+            apply(x, norm, scale, output);
+        });
     }
 
     /// Adds to the gradients of the input, `dx`, and of the weights, from that of the result, `dy`, which is overwritten.
@@ -56,7 +75,7 @@ impl Normed {
         dy: &mut [f32],
         [dx, d_weight]: [&mut [f32]; 2],
     ) {
-        let Self { input, scale, .. } = self;
+        let Self { input, scale } = self;
         parallelism.each_chunk([(d_weight, COLUMNS)], |i, [part]| {
             weight_grad(input, scale, dy, i * COLUMNS, norm, part);
         });
@@ -76,6 +95,19 @@ fn forward(x: &[f32], norm: RmsNorm, scale: &mut [f32], y: &mut [f32]) {
         *scale = 1.0 / (dot(x, x) / size as f32 + eps).sqrt();
         for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
             *y = x * *scale * (offset + weight);
+        }
+    }
+}
+
+/// Norms the rows of `x`, each of which has its factor already.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn apply(x: &[f32], norm: RmsNorm, scale: &[f32], y: &mut [f32]) {
+    let RmsNorm { weight, offset, .. } = norm;
+    let size = weight.len();
+    let rows = x.chunks_exact(size).zip(y.chunks_exact_mut(size));
+    for ((x, y), scale) in rows.zip(scale) {
+        for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
+            *y = x * scale * (offset + weight);
         }
     }
 }
@@ -130,13 +162,17 @@ mod tests {
             let (x, weight) = (draws.numbers(rows * size), draws.numbers(size));
             let dy = draws.numbers(rows * size);
             let loss = |x: &[f32], weight: &[f32]| {
-                let mut normed = Normed::default();
-                normed.forward(Parallelism::Parallel, x, RmsNorm { weight, offset, eps });
-                weighted(&normed.output, &dy)
+                let (mut normed, mut output) = (Normed::default(), Vec::new());
+                let norm = RmsNorm { weight, offset, eps };
+                normed.forward(Parallelism::Parallel, x, norm, &mut output);
+                weighted(&output, &dy)
             };
             let norm = RmsNorm { weight: &weight, offset, eps };
+            let [mut output, mut again] = [Vec::new(), Vec::new()];
             let mut normed = Normed::default();
-            normed.forward(Parallelism::Sequential, &x, norm);
+            normed.forward(Parallelism::Sequential, &x, norm, &mut output);
+            normed.again(Parallelism::Parallel, norm, &mut again);
+            assert_eq!(again, output);
             let (mut dx, mut d_weight) = (vec![0.0; x.len()], vec![0.0; size]);
             let to = [&mut dx[..], &mut d_weight[..]];
             let parallelism = [Parallelism::Sequential, Parallelism::Parallel][round % 2];
@@ -151,9 +187,9 @@ mod tests {
         let mut draws = Draws::new(4);
         let (x, weight) = (draws.numbers(3 * 29), draws.numbers(29));
         let norm = RmsNorm { weight: &weight, offset: 0.0, eps: 1e-6 };
-        let [mut all, mut one] = [Normed::default(), Normed::default()];
-        all.forward(Parallelism::Parallel, &x, norm);
-        one.forward(Parallelism::Sequential, &x[29..58], norm);
-        assert!(all.output[29..58] == one.output);
+        let [mut all, mut one] = [Vec::new(), Vec::new()];
+        Normed::default().forward(Parallelism::Parallel, &x, norm, &mut all);
+        Normed::default().forward(Parallelism::Sequential, &x[29..58], norm, &mut one);
+        assert!(all[29..58] == one);
     }
 }

@@ -70,8 +70,9 @@ impl Weights {
         let output = (&activations.attention_output, &layout.norms[1]);
         let d_block = self.output_backward(output, d_stream, gradient, scratch);
         scratch.d_attended.resize(activations.attended.len(), 0.0);
-        let through = [&activations.attended[..], d_block.of(d_stream)];
-        self.linear_backward(linear, through, (&mut scratch.d_attended, false), gradient);
+        let results = [(linear, d_block.of(d_stream))];
+        let dx = (&mut scratch.d_attended[..], false);
+        self.linears_backward(&activations.attended, results, dx, gradient);
         d_block.give_back(scratch);
         self.attention_backward(number, activations, pieces, scratch);
         let rotations = &tape.rotations[self.shape.rope_table(number)];
@@ -138,25 +139,25 @@ impl Weights {
         gradient: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let Activations { mlp_input, gate, up, inner, mlp_output, .. } = activations;
+        let Activations { mlp_input, gate, up, mlp_output, .. } = activations;
         let LayerLayout { norms, linears, .. } = &self.layout.layers[number];
         let d_block = self.output_backward((mlp_output, &norms[3]), d_stream, gradient, scratch);
         let [mut d_gate, mut d_up] = mem::take(&mut scratch.d_inner);
-        d_gate.resize(inner.len(), 0.0);
-        d_up.resize(inner.len(), 0.0);
-        let through = [&inner[..], d_block.of(d_stream)];
-        let down = &linears[Projection::Down as usize];
-        self.linear_backward(down, through, (&mut d_gate, false), gradient);
-        d_block.give_back(scratch);
+        let Scratch { input, inner, d_input, .. } = scratch;
+        for all in [&mut d_gate, &mut d_up, &mut *inner] {
+            all.resize(gate.len(), 0.0);
+        }
+        gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
+        let down = [(&linears[Projection::Down as usize], d_block.of(d_stream))];
+        self.linears_backward(inner, down, (&mut d_gate, false), gradient);
         let to = [&mut d_gate[..], &mut d_up[..]];
         gate::backward(self.shape.activation, self.parallelism, [gate, up], to);
-        scratch.d_input.resize(d_stream.len(), 0.0);
-        for (dy, linear, add) in [(&d_gate, Projection::Gate, false), (&d_up, Projection::Up, true)]
-        {
-            let through = [&mlp_input.output[..], dy];
-            let dx = (&mut scratch.d_input[..], add);
-            self.linear_backward(&linears[linear as usize], through, dx, gradient);
-        }
+        d_input.resize(d_stream.len(), 0.0);
+        mlp_input.again(self.parallelism, self.norm(&norms[2]), input);
+        let results = [(Projection::Gate, &d_gate[..]), (Projection::Up, &d_up[..])];
+        let results = results.map(|(linear, dy)| (&linears[linear as usize], dy));
+        self.linears_backward(input, results, (d_input, false), gradient);
+        d_block.give_back(scratch);
         scratch.d_inner = [d_gate, d_up];
         self.input_backward(mlp_input, &norms[2], d_stream, gradient, scratch);
     }
@@ -258,11 +259,11 @@ impl Weights {
                 mem::swap(d, d_unnormed);
             }
         }
-        scratch.d_input.resize(d_stream.len(), 0.0);
-        for (i, (linear, dy)) in layout.linears.iter().zip(&d_heads).enumerate() {
-            let dx = (&mut scratch.d_input[..], i > 0);
-            self.linear_backward(linear, [&input.output, dy], dx, gradient);
-        }
+        let Scratch { input: rows, d_input, .. } = scratch;
+        d_input.resize(d_stream.len(), 0.0);
+        input.again(self.parallelism, self.norm(&layout.norms[0]), rows);
+        let results = [0, 1, 2].map(|i| (&layout.linears[i], &d_heads[i][..]));
+        self.linears_backward(rows, results, (d_input, false), gradient);
         scratch.d_heads = d_heads;
         self.input_backward(input, &layout.norms[0], d_stream, gradient, scratch);
     }

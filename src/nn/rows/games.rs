@@ -211,7 +211,7 @@ impl SequenceLearner {
         scratch.keys_values = attend.keys_values;
         scratch.stream = stream;
         logits.resize(piece.rows.len() * shape.num_actions, 0.0);
-        self.weights.linear(&layout.head, &tape.last.output, logits, false);
+        self.weights.linear(&layout.head, &tape.hidden, logits, false);
     }
 
     /// Copies into game `i` all that does not depend on parameters; returns its rows and what they see.
@@ -269,10 +269,10 @@ impl SequenceLearner {
         let piece = game.piece.as_ref().expect("the game went forward");
         let mut d_normed = std::mem::take(&mut scratch.d_input);
         let mut d_stream = std::mem::take(&mut scratch.d_stream);
-        d_normed.resize(tape.last.output.len(), 0.0);
-        d_stream.resize(tape.last.output.len(), 0.0);
-        let through = [&tape.last.output[..], d_logits];
-        weights.linear_backward(&weights.layout.head, through, (&mut d_normed, false), gradient);
+        d_normed.resize(tape.hidden.len(), 0.0);
+        d_stream.resize(tape.hidden.len(), 0.0);
+        let head = [(&weights.layout.head, d_logits)];
+        weights.linears_backward(&tape.hidden, head, (&mut d_normed, false), gradient);
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
         let of = ForwardRecord { tape, pieces: std::slice::from_ref(piece) };
@@ -280,7 +280,7 @@ impl SequenceLearner {
         for number in (0..weights.shape.num_layers).rev() {
             weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
         }
-        weights.weight_grad(self.input(), [&game.obs, &d_stream], gradient);
+        weights.weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
         scratch.d_stream = d_stream;
     }
 }

@@ -6,6 +6,7 @@ use crate::nn::arch::{Projection, QkNorm};
 use crate::nn::ops::gate;
 use crate::nn::ops::norm::Normed;
 use crate::nn::ops::rope::{Direction, rotate};
+use std::mem;
 use std::ops::Range;
 
 impl Weights {
@@ -31,7 +32,8 @@ impl Weights {
             let activations = &mut tape.layers[if is_all { number } else { 0 }];
             self.layer(number, &tape.rotations, stream, attend, activations, scratch);
         }
-        tape.last.forward(self.parallelism, stream, self.norm(&self.layout.norm));
+        let norm = self.norm(&self.layout.norm);
+        tape.last.forward(self.parallelism, stream, norm, &mut tape.hidden);
     }
 
     /// Takes the stream through a layer.
@@ -46,47 +48,62 @@ impl Weights {
     ) {
         let layout = &self.layout.layers[number];
         let [before_attention, after_attention, before_mlp, after_mlp] = &layout.norms;
-        self.input(before_attention, stream, &mut activations.attention_input);
-        self.heads(number, &rotations[self.shape.rope_table(number)], activations);
+        self.input(before_attention, stream, &mut activations.attention_input, &mut scratch.input);
+        let rotations = &rotations[self.shape.rope_table(number)];
+        self.heads(number, &scratch.input, rotations, activations, &mut scratch.normed);
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
         activations.log_totals.resize(rows * self.shape.num_heads, 0.0);
         attend.attend(self, number, activations, &mut scratch.attention);
         let Activations { attended, attention_output, .. } = activations;
         let output = (Projection::Output, after_attention);
-        self.output(number, output, attended, attention_output, stream, &mut scratch.block);
-        self.input(before_mlp, stream, &mut activations.mlp_input);
-        self.feed_forward(number, activations);
-        let Activations { inner, mlp_output, .. } = activations;
+        let blocks = [&mut scratch.block, &mut scratch.normed];
+        self.output(number, output, attended, attention_output, stream, blocks);
+        self.input(before_mlp, stream, &mut activations.mlp_input, &mut scratch.input);
+        self.feed_forward(number, &scratch.input, activations, &mut scratch.inner);
         let output = (Projection::Down, after_mlp);
-        self.output(number, output, inner, mlp_output, stream, &mut scratch.block);
+        let blocks = [&mut scratch.block, &mut scratch.normed];
+        self.output(number, output, &scratch.inner, &mut activations.mlp_output, stream, blocks);
     }
 
     /// The input of a block: the stream, normed where there is a norm before the block.
-    fn input(&self, place: &Range<usize>, stream: &[f32], input: &mut Normed) {
+    fn input(
+        &self,
+        place: &Range<usize>,
+        stream: &[f32],
+        normed: &mut Normed,
+        input: &mut Vec<f32>,
+    ) {
         match place.is_empty() {
-            true => input.skip(stream),
-            false => input.forward(self.parallelism, stream, self.norm(place)),
+            true => normed.skip(stream, input),
+            false => normed.forward(self.parallelism, stream, self.norm(place), input),
         }
     }
 
     /// Fills queries, keys and values, normed and rotated.
-    fn heads(&self, number: usize, rotations: &[[f32; 2]], activations: &mut Activations) {
+    fn heads(
+        &self,
+        number: usize,
+        input: &[f32],
+        rotations: &[[f32; 2]],
+        activations: &mut Activations,
+        scratch: &mut Vec<f32>,
+    ) {
         let (shape, layout) = (&self.shape, &self.layout.layers[number]);
-        let Activations { attention_input, heads, qk_norms, .. } = activations;
-        let rows = attention_input.output.len() / shape.hidden_size;
+        let Activations { heads, qk_norms, .. } = activations;
+        let rows = input.len() / shape.hidden_size;
         let mut results = Vec::new();
         for (linear, heads) in layout.linears.iter().zip(&mut *heads) {
             heads.resize(rows * linear.outputs, 0.0);
             results.push((linear, &mut heads[..]));
         }
-        self.linears(&attention_input.output, &mut results, false);
+        self.linears(input, &mut results, false);
         if shape.qk_norm != QkNorm::None {
             for ((normed, heads), place) in
                 qk_norms.iter_mut().zip(&mut *heads).zip(&layout.qk_norms)
             {
-                normed.forward(self.parallelism, heads, self.norm(place));
-                heads.copy_from_slice(&normed.output);
+                normed.forward(self.parallelism, heads, self.norm(place), scratch);
+                mem::swap(heads, scratch);
             }
         }
         for heads in &mut heads[..2] {
@@ -96,17 +113,23 @@ impl Weights {
     }
 
     /// Fills the gate, the values that it multiplies, and their product.
-    fn feed_forward(&self, number: usize, activations: &mut Activations) {
-        let Activations { mlp_input, gate, up, inner, .. } = activations;
+    fn feed_forward(
+        &self,
+        number: usize,
+        input: &[f32],
+        activations: &mut Activations,
+        inner: &mut Vec<f32>,
+    ) {
+        let Activations { gate, up, .. } = activations;
         let linears = &self.layout.layers[number].linears;
-        let count = mlp_input.output.len() / self.shape.hidden_size * self.shape.intermediate_size;
+        let count = input.len() / self.shape.hidden_size * self.shape.intermediate_size;
         gate.resize(count, 0.0);
         up.resize(count, 0.0);
         let mut results = [
             (&linears[Projection::Gate as usize], &mut gate[..]),
             (&linears[Projection::Up as usize], &mut up[..]),
         ];
-        self.linears(&mlp_input.output, &mut results, false);
+        self.linears(input, &mut results, false);
         inner.resize(count, 0.0);
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
     }
@@ -119,7 +142,7 @@ impl Weights {
         x: &[f32],
         normed: &mut Normed,
         stream: &mut [f32],
-        block: &mut Vec<f32>,
+        [block, result]: [&mut Vec<f32>; 2],
     ) {
         let linear = &self.layout.layers[number].linears[linear as usize];
         if place.is_empty() {
@@ -128,7 +151,7 @@ impl Weights {
         }
         block.resize(stream.len(), 0.0);
         self.linear(linear, x, block, false);
-        normed.forward(self.parallelism, block, self.norm(place));
-        stream.iter_mut().zip(&normed.output).for_each(|(x, y)| *x += y);
+        normed.forward(self.parallelism, block, self.norm(place), result);
+        stream.iter_mut().zip(result).for_each(|(x, y)| *x += *y);
     }
 }

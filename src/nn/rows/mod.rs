@@ -15,7 +15,7 @@ mod weights;
 pub use crate::nn::ops::attention::cache::Cache;
 pub use games::{SequenceLearner, Sequences};
 pub use pool::Pool;
-pub use texts::{Pass, Row, TextPass, TokenDecoder};
+pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::Normed;
@@ -24,7 +24,7 @@ use backward::PieceScratch;
 use std::ops::Range;
 use weights::Weights;
 
-/// The activations of a layer, all that its backward pass needs.
+/// The activations of a layer, from which its backward pass computes all that it needs.
 #[derive(Clone, Debug, Default)]
 struct Activations {
     /// The input of queries, keys and values, normed where the architecture norms it.
@@ -41,10 +41,9 @@ struct Activations {
     attention_output: Normed,
     /// The input of the feed-forward block, normed where the architecture norms it.
     mlp_input: Normed,
-    /// The gate before its activation, the values that it multiplies, and their product: `[rows, intermediate_size]`.
+    /// The gate before its activation, and the values that it multiplies: `[rows, intermediate_size]`.
     gate: Vec<f32>,
     up: Vec<f32>,
-    inner: Vec<f32>,
     /// The result of the feed-forward block, where it is normed.
     mlp_output: Normed,
 }
@@ -60,6 +59,8 @@ struct Tape {
     streams: Vec<Vec<f32>>,
     /// The last norm.
     last: Normed,
+    /// The result of the last norm: `[rows, hidden_size]`.
+    hidden: Vec<f32>,
 }
 
 /// The activations that a forward pass keeps for the backward pass.
@@ -77,8 +78,12 @@ pub enum Retention {
 #[derive(Debug, Default)]
 struct Scratch {
     attention: sequence::Scratch,
-    /// The result of a block before it is normed.
+    /// The input of a block: `[rows, hidden_size]`; the product of the gate and its values.
+    input: Vec<f32>,
+    inner: Vec<f32>,
+    /// The result of a block before it is normed, and normed rows.
     block: Vec<f32>,
+    normed: Vec<f32>,
     /// A layer that is recomputed, and its stream.
     recomputed: Activations,
     stream: Vec<f32>,

@@ -6,7 +6,7 @@
 
 use super::backward::ForwardRecord;
 use super::weights::Weights;
-use super::{Activations, Attend, Cache, Piece, Prefix, Retention, Scratch, Tape};
+use super::{Activations, Attend, Cache, Piece, Pool, Prefix, Retention, Scratch, Tape};
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
 use crate::nn::ops::attention::{HeadShape, sequence};
 use crate::nn::ops::linear::Arithmetic;
@@ -25,6 +25,21 @@ pub struct TokenDecoder {
     pub(super) weights: Weights,
     /// The device that texts go through, if it is not the CPU.
     pub(super) device: DeviceCopy,
+    /// Buffers of generation.
+    pub(super) decoding: Pool<Decoding>,
+}
+
+/// Buffers of generation. They outlast it, since memory that is given back to the system is cleared again.
+#[derive(Debug, Default)]
+pub struct Decoding {
+    /// Caches of completions.
+    pub caches: Vec<Cache>,
+    /// Caches of prompts.
+    pub prompts: Vec<Cache>,
+    /// A pass.
+    pub pass: Pass,
+    /// The logits of some rows.
+    pub logits: Vec<f32>,
 }
 
 /// A token in a pass: token number `at` of the piece of text whose keys and values are in cache number `cache`.
@@ -50,7 +65,7 @@ pub struct Pass {
 impl Pass {
     /// The normed stream after the last layer: `[rows, hidden_size]`.
     pub fn hidden(&self) -> &[f32] {
-        &self.tape.last.output
+        &self.tape.hidden
     }
 }
 
@@ -117,7 +132,8 @@ impl TokenDecoder {
             true => Parallelism::Sequential,
             false => Parallelism::Parallel,
         };
-        Self { weights: Weights::new(shape, params, parallelism), device: DeviceCopy::default() }
+        let weights = Weights::new(shape, params, parallelism);
+        Self { weights, device: DeviceCopy::default(), decoding: Pool::default() }
     }
 
     /// Replaces the adapters, which are learnt in place of the weights; `None` removes them.
@@ -210,6 +226,11 @@ impl TokenDecoder {
             (self.weights.params, self.weights.adapters) = (params, adapters);
             self.weights.drop_packed();
         }
+    }
+
+    /// Buffers of generation, for reuse.
+    pub fn decoding(&self) -> &Pool<Decoding> {
+        &self.decoding
     }
 
     /// The parallelism of a pass.
@@ -403,7 +424,7 @@ impl TokenDecoder {
         d_hidden: &mut [f32],
         gradient: &mut [f32],
     ) {
-        let head = &self.weights.layout.head;
-        self.weights.linear_backward(head, [hidden, d_logits], (d_hidden, false), gradient);
+        let head = [(&self.weights.layout.head, d_logits)];
+        self.weights.linears_backward(hidden, head, (d_hidden, false), gradient);
     }
 }

@@ -140,52 +140,66 @@ impl Weights {
         }
     }
 
-    /// Adds to `gradient` that of the learnt parameters of a linear layer, from its input `x` and the gradient `dy` of its
-    /// result; `dx` becomes the gradient of the input, or is added to.
-    pub(super) fn linear_backward(
+    /// Adds to `gradient` that of the learnt parameters of linear layers with the input `x`, from the gradient of the result
+    /// of each; `dx` becomes the gradient of the input, or is added to.
+    pub(super) fn linears_backward<const N: usize>(
         &self,
-        linear: &LinearLayout,
-        [x, dy]: [&[f32]; 2],
+        x: &[f32],
+        results: [(&LinearLayout, &[f32]); N],
         (dx, add): (&mut [f32], bool),
         gradient: &mut [f32],
     ) {
-        let LinearLayout { inputs, outputs, number, .. } = *linear;
-        let transpose = linear.view(&self.params).transpose();
-        if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
-            linear::backward_unpacked(dy, transpose, [outputs, inputs], dx, add);
-        } else {
-            let pack =
-                || linear::pack(self.arithmetic, self.parallelism, transpose, [outputs, inputs]);
-            let packed = self.packed.transpose[number].get_or_init(pack);
-            linear::forward(self.parallelism, dy, packed, dx, add);
-        }
-        match &self.adapters {
-            Some(adapters) => {
-                if let Some((place, adapter)) = adapters.of(linear) {
-                    let [d_a, d_b] = pair(gradient, &place.a, &place.b);
-                    adapter.backward(self.parallelism, [x, dy], dx, [d_a, d_b]);
-                }
+        let mut add = add;
+        for (linear, dy) in results {
+            let sizes @ [outputs, inputs] = [linear.outputs, linear.inputs];
+            let transpose = linear.view(&self.params).transpose();
+            if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
+                linear::backward_unpacked(dy, transpose, sizes, dx, add);
+            } else {
+                let pack = || linear::pack(self.arithmetic, self.parallelism, transpose, sizes);
+                let packed = self.packed.transpose[linear.number].get_or_init(pack);
+                linear::forward(self.parallelism, dy, packed, dx, add);
             }
-            None => self.weight_grad(linear, [x, dy], gradient),
+            debug_assert_eq!([x.len() / inputs, dy.len() / outputs], [dx.len() / inputs; 2]);
+            add = true;
+            let adapter = self.adapters.as_ref().and_then(|adapters| adapters.of(linear));
+            if let Some((place, adapter)) = adapter {
+                let [d_a, d_b] = pair(gradient, &place.a, &place.b);
+                adapter.backward(self.parallelism, [x, dy], dx, [d_a, d_b]);
+            }
+        }
+        if self.adapters.is_none() {
+            self.weight_grads(x, results, gradient);
         }
     }
 
-    /// Adds to `gradient` those of a linear layer's weight and bias.
-    pub(super) fn weight_grad(
+    /// Adds to `gradient` those of the weights and biases of linear layers with the input `x`, from the gradients of their
+    /// results.
+    pub(super) fn weight_grads<const N: usize>(
         &self,
-        linear: &LinearLayout,
-        [x, dy]: [&[f32]; 2],
+        x: &[f32],
+        results: [(&LinearLayout, &[f32]); N],
         gradient: &mut [f32],
     ) {
-        let d_weight = &mut gradient[linear.weight.clone()];
-        let weight_grad = |operands, inputs, d_weight: &mut [f32]| {
-            linear::weight_grad(self.arithmetic, self.parallelism, operands, inputs, d_weight);
-        };
-        match linear.transposed {
-            true => weight_grad([dy, x], linear.outputs, d_weight),
-            false => weight_grad([x, dy], linear.inputs, d_weight),
+        let by = (self.arithmetic, self.parallelism);
+        if results.iter().any(|(linear, _)| linear.transposed) {
+            for (linear, dy) in results {
+                let d_weight = &mut gradient[linear.weight.clone()];
+                match linear.transposed {
+                    true => linear::weight_grads(by.0, by.1, dy, linear.outputs, [(x, d_weight)]),
+                    false => linear::weight_grads(by.0, by.1, x, linear.inputs, [(dy, d_weight)]),
+                }
+            }
+        } else if let Some((LinearLayout { inputs, .. }, _)) = results.first() {
+            let places = results.each_ref().map(|(linear, _)| linear.weight.clone());
+            let places = gradient.get_disjoint_mut(places).expect("weights are apart");
+            let mut places = places.into_iter();
+            let results = results.map(|(_, dy)| (dy, places.next().expect("as many")));
+            linear::weight_grads(by.0, by.1, x, *inputs, results);
         }
-        bias::backward(dy, &mut gradient[linear.bias.clone()]);
+        for (linear, dy) in results {
+            bias::backward(dy, &mut gradient[linear.bias.clone()]);
+        }
     }
 
     /// The gradient of the weights at `place` within `gradient`; a buffer that nobody reads where adapters are learnt.

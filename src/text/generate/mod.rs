@@ -14,9 +14,10 @@ mod token_step;
 pub use sample::{Chosen, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
-use crate::text::{Cache, Parallelism, Pass, Pool, Retention, Row, TokenDecoder, region};
+use crate::text::{Cache, Decoding, Parallelism, Pool, Retention, Row, TokenDecoder, region};
 use rayon::prelude::*;
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -87,7 +88,11 @@ impl Generator<'_> {
         let queue = Queue { prompts, next: AtomicUsize::new(0) };
         let done = Mutex::new(Vec::new());
         let work = |_: usize| {
-            let finished = Worker::new(*self, slots).run(&queue);
+            let finished = self.decoder.decoding().with(|buffers| {
+                let mut worker = Worker::new(*self, slots, buffers);
+                worker.run(&queue);
+                worker.finished
+            });
             done.lock().expect("no worker panics with it").extend(finished);
         };
         match workers {
@@ -137,14 +142,12 @@ struct Prefilled {
 struct Worker<'a> {
     generator: Generator<'a>,
     prefilled: Vec<Prefilled>,
-    /// The caches of the slots, then those of the prompts.
-    caches: Vec<Cache>,
     slots: Vec<Option<Active>>,
     /// Completions that have their first token but no slot yet.
     waiting: VecDeque<Active>,
     finished: Vec<Finished>,
-    pass: Pass,
-    logits: Vec<f32>,
+    /// The caches are those of the slots, then those of the prompts that have been prefilled.
+    buffers: &'a mut Decoding,
     scratches: Pool<Scratch>,
 }
 
@@ -152,28 +155,29 @@ struct Worker<'a> {
 const HEAD_ROWS: usize = 64;
 
 impl<'a> Worker<'a> {
-    fn new(generator: Generator<'a>, slots: usize) -> Self {
+    fn new(generator: Generator<'a>, slots: usize, buffers: &'a mut Decoding) -> Self {
+        buffers.caches.resize_with(slots, Cache::default);
         Self {
             generator,
             prefilled: Vec::new(),
-            caches: vec![Cache::default(); slots],
             slots: (0..slots).map(|_| None).collect(),
             waiting: VecDeque::new(),
             finished: Vec::new(),
-            pass: Pass::default(),
-            logits: Vec::new(),
+            buffers,
             scratches: Pool::default(),
         }
     }
 
-    fn run(mut self, queue: &Queue) -> Vec<Finished> {
+    fn run(&mut self, queue: &Queue) {
         loop {
             self.admit(queue);
             if self.slots.iter().all(Option::is_none) {
-                return self.finished;
+                break;
             }
             self.step();
         }
+        let Decoding { caches, prompts, .. } = &mut *self.buffers;
+        prompts.extend(caches.drain(self.slots.len()..));
     }
 
     /// Fills the free slots with waiting completions, then with those of prompts that it prefills.
@@ -189,7 +193,7 @@ impl<'a> Worker<'a> {
                     let before = (self.slots.len() + active.prefilled, tokens_before);
                     let shape = self.generator.decoder.shape();
                     let (heads, layers) = (shape.head_shape(), shape.num_layers);
-                    self.caches[slot].begin(&heads, layers, tokens, Some(before));
+                    self.buffers.caches[slot].begin(&heads, layers, tokens, Some(before));
                     self.slots[slot] = Some(active);
                 }
             }
@@ -212,37 +216,43 @@ impl<'a> Worker<'a> {
     /// Prefills prompts, and chooses the first token of each of their completions.
     fn prefill(&mut self, prompts: &[(usize, &Prompt)]) {
         let decoder = self.generator.decoder;
+        let buffers = &mut *self.buffers;
         let mut caches = Vec::new();
         let (mut rows, mut last) = (Vec::new(), Vec::new());
         for (cache, (_, prompt)) in prompts.iter().enumerate() {
             let (shape, tokens) = (decoder.shape(), prompt.tokens.len());
-            caches.push(Cache::new(&shape.head_shape(), shape.num_layers, tokens, None));
+            let mut empty = buffers.prompts.pop().unwrap_or_default();
+            empty.begin(&shape.head_shape(), shape.num_layers, tokens, None);
+            caches.push(empty);
             let tokens = prompt.tokens.iter().enumerate();
             rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
             last.push(rows.len() - 1);
         }
-        decoder.forward(&rows, &mut caches, Retention::Nothing, &mut self.pass);
+        decoder.forward(&rows, &mut caches, Retention::Nothing, &mut buffers.pass);
         let size = decoder.shape().hidden_size;
         for (((number, prompt), cache), last) in prompts.iter().zip(caches).zip(last) {
-            let hidden = &self.pass.hidden()[last * size..][..size];
-            decoder.logits(hidden, &mut self.logits);
+            let buffers = &mut *self.buffers;
+            let hidden = &buffers.pass.hidden()[last * size..][..size];
+            decoder.logits(hidden, &mut buffers.logits);
             let index = self.prefilled.iter().position(|prompt| prompt.pending == 0);
             let index = index.unwrap_or(self.prefilled.len());
             let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
             match self.prefilled.get_mut(index) {
                 Some(place) => {
-                    (*place, self.caches[self.slots.len() + index]) = (prefilled, cache);
+                    *place = prefilled;
+                    let before = &mut buffers.caches[self.slots.len() + index];
+                    buffers.prompts.push(mem::replace(before, cache));
                 }
                 None => {
                     self.prefilled.push(prefilled);
-                    self.caches.push(cache);
+                    buffers.caches.push(cache);
                 }
             }
             let mut scratch = Scratch::default();
             for completion in 0..prompt.completions {
                 let key = draw(prompt.key, completion as u32);
                 let u = uniform(draw(key, 0));
-                let chosen = choose(&self.logits, self.generator.sampling, u, &mut scratch);
+                let chosen = choose(&self.buffers.logits, self.generator.sampling, u, &mut scratch);
                 let active = Active {
                     prompt: *number,
                     number: completion,
@@ -288,11 +298,13 @@ impl<'a> Worker<'a> {
             Some(Row { token: *tokens.last()?, cache, at: tokens.len() - 1 })
         };
         let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
-        decoder.forward(&rows, &mut self.caches, Retention::Nothing, &mut self.pass);
+        let Decoding { caches, pass, .. } = &mut *self.buffers;
+        decoder.forward(&rows, caches, Retention::Nothing, pass);
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
-        let mut logits = std::mem::take(&mut self.logits);
+        let mut logits = mem::take(&mut self.buffers.logits);
         for (number, rows) in rows.chunks(HEAD_ROWS).enumerate() {
-            let hidden = &self.pass.hidden()[number * HEAD_ROWS * size..][..rows.len() * size];
+            let hidden =
+                &self.buffers.pass.hidden()[number * HEAD_ROWS * size..][..rows.len() * size];
             decoder.logits(hidden, &mut logits);
             let mut chosen = vec![Chosen::default(); rows.len()];
             decoder.parallelism().each_mut(&mut chosen, |number, chosen| {
@@ -309,6 +321,6 @@ impl<'a> Worker<'a> {
                 self.slots[row.cache] = self.add(active, chosen);
             }
         }
-        self.logits = logits;
+        self.buffers.logits = logits;
     }
 }

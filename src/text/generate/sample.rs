@@ -1,7 +1,7 @@
 //! One token out of a vocabulary: drawn by its probability, or the most likely one.
 
-use crate::math::softmax::{LEAST_SUM, Normalizer, logprob, unnormalized};
-use crate::text::{normalize, restrict, sharpness};
+use crate::math::softmax::{LEAST_SUM, logprob};
+use crate::text::{restrict, sharpness, softmax};
 use multiversion::multiversion;
 
 /// The settings of sampling, by the names of Hugging Face's `GenerationConfig` and in its order: temperature, top-k,
@@ -67,46 +67,34 @@ pub struct Scratch {
 pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> Chosen {
     let Scratch { logits: scaled, weights, candidates } = scratch;
     let sharpness = sharpness(sampling.temperature);
-    scaled.clear();
-    scaled.extend(logits.iter().map(|x| x * sharpness));
-    let mut by = normalize(scaled);
-    weights.resize(scaled.len(), 0.0);
-    let mut entropy = softmax_weights(scaled, &by, weights);
+    if sharpness != 1.0 || sampling.narrows() {
+        scaled.clear();
+        scaled.extend(logits.iter().map(|x| x * sharpness));
+    }
+    let sharpened = if sharpness == 1.0 { logits } else { &scaled[..] };
+    weights.resize(logits.len(), 0.0);
+    let (by, entropy) = softmax(sharpened, weights);
+    let logit = |token: usize| logits[token] * sharpness;
     candidates.clear();
     let token = if sampling.temperature == 0.0 {
-        scaled.iter().position(|x| *x == by.max).unwrap_or(0)
+        sharpened.iter().position(|x| *x == by.max).unwrap_or(0)
     } else if !sampling.narrows() {
         invert(weights, u)
     } else {
         narrow(weights, sampling, candidates);
         let kept: Vec<f32> = candidates.iter().map(|i| weights[*i as usize]).collect();
         let token = candidates[invert(&kept, u)] as usize;
-        if candidates.len() == scaled.len() {
-            candidates.clear();
-        } else {
+        if candidates.len() < logits.len() {
             restrict(scaled, candidates);
-            by = normalize(scaled);
-            entropy = softmax_weights(scaled, &by, weights);
+            let (by, entropy) = softmax(scaled, weights);
+            let logprob = logprob(scaled[token], &by);
+            let candidates = candidates.clone();
+            return Chosen { token: token as u32, logprob, entropy, candidates };
         }
         token
     };
-    let logprob = logprob(scaled[token], &by);
-    Chosen { token: token as u32, logprob, entropy, candidates: candidates.clone() }
-}
-
-/// Writes unnormalised softmax weights, the largest of which is 1; returns the entropy, nats.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn softmax_weights(logits: &[f32], by: &Normalizer, weights: &mut [f32]) -> f32 {
-    let mut mean = 0.0f64;
-    for (logits, weights) in logits.chunks(16).zip(weights.chunks_mut(16)) {
-        let mut sums = [0.0f32; 16];
-        for ((logit, weight), sum) in logits.iter().zip(weights).zip(&mut sums) {
-            *weight = unnormalized(*logit, by.max);
-            *sum = *weight * (logit - by.max);
-        }
-        mean += f64::from(sums.iter().sum::<f32>());
-    }
-    by.log_total - mean as f32 * by.share
+    let logprob = logprob(logit(token), &by);
+    Chosen { token: token as u32, logprob, entropy, candidates: Vec::new() }
 }
 
 /// The first index at which the sum of the weights exceeds the share `u` of their total. No weight is 0, so that of

@@ -130,20 +130,23 @@ pub fn forward(
     OPERANDS.set([left, right]);
 }
 
-/// Adds `x^T dy` to `gradient`, `[inputs, outputs]`, with `x` `[rows, inputs]` and `dy` `[rows, outputs]`, both rounded
-/// to bf16.
-pub fn weight_grad(
+/// Adds `x^T dy` to `gradient`, `[inputs, outputs]`, for some pairs of `dy` and `gradient`, with `x` `[rows, inputs]` and
+/// each `dy` `[rows, outputs]`, all rounded to bf16.
+pub fn weight_grads<const N: usize>(
     kernel: Kernel,
     parallelism: Parallelism,
-    [x, dy]: [&[f32]; 2],
+    x: &[f32],
     inputs: usize,
-    gradient: &mut [f32],
+    results: [(&[f32], &mut [f32]); N],
 ) {
-    let (rows, outputs) = (x.len() / inputs, gradient.len() / inputs);
+    let rows = x.len() / inputs;
     let [mut left, mut right] = OPERANDS.take();
     left.pack(parallelism, View::rows(x, inputs).transpose(), [inputs, rows], Side::Left);
-    right.pack(parallelism, View::rows(dy, outputs).transpose(), [outputs, rows], Side::Right);
-    multiply(kernel, parallelism, &left, &mut [(&right, gradient)], true);
+    for (dy, gradient) in results {
+        let outputs = gradient.len() / inputs;
+        right.pack(parallelism, View::rows(dy, outputs).transpose(), [outputs, rows], Side::Right);
+        multiply(kernel, parallelism, &left, &mut [(&right, gradient)], true);
+    }
     OPERANDS.set([left, right]);
 }
 
@@ -245,7 +248,7 @@ mod tests {
             for kernel in Kernel::available() {
                 for parallelism in BOTH {
                     let mut gradient = before.clone();
-                    weight_grad(*kernel, parallelism, [&x, &dy], inputs, &mut gradient);
+                    weight_grads(*kernel, parallelism, &x, inputs, [(&dy, &mut gradient)]);
                     assert_near(kernel.name(), &gradient, |at| {
                         let (i, j) = (at / outputs, at % outputs);
                         let term = |r| widen(x[r * inputs + i]) * widen(dy[r * outputs + j]);

@@ -10,6 +10,8 @@ pub const SIDE: usize = 16;
 pub const DEPTH: usize = 2 * SIDE;
 /// Strips of a right operand that kernels take side by side at most.
 pub const GROUP: usize = 4;
+/// Strips of columns that are packed side by side.
+const STRIPS: usize = 4;
 
 /// A tile of an operand: `[16, 16]` words of two adjacent numbers of the inner dimension, the first in the low half.
 /// The rows of a tile are rows of a left operand, or pairs of the inner dimension of a right one.
@@ -51,17 +53,23 @@ impl Operand {
         (self.outer, self.inner) = (outer, inner);
         let blocks = inner.div_ceil(DEPTH);
         self.tiles.resize(outer.div_ceil(SIDE) * blocks, Tile([[0; SIDE]; SIDE]));
-        let strip = |number: usize, tiles: &mut [Tile]| {
-            let first = number * SIDE;
-            let matrix = View { values: &matrix.values[first * matrix.row..], ..matrix };
-            pack_strip(matrix, [SIDE.min(outer - first), inner], side, tiles);
-        };
+        // Strips of columns are packed side by side, since a cache line of the matrix reaches over several.
+        let group = if matrix.row == 1 { STRIPS } else { 1 };
         let parallelism = match self.tiles.len() > 2 * SIDE {
             true => parallelism,
             false => Parallelism::Sequential,
         };
-        let strips = [(&mut self.tiles[..], blocks.max(1))];
-        parallelism.each_chunk(strips, |number, [tiles]| strip(number, tiles));
+        let groups = [(&mut self.tiles[..], (group * blocks).max(1))];
+        parallelism.each_chunk(groups, |number, [tiles]| {
+            for block in 0..blocks {
+                for (strip, tile) in tiles.iter_mut().skip(block).step_by(blocks).enumerate() {
+                    let (i, k) = ((number * group + strip) * SIDE, block * DEPTH);
+                    let values = &matrix.values[i * matrix.row + k * matrix.column..];
+                    let sizes = [SIDE.min(outer - i), DEPTH.min(inner - k)];
+                    pack_tile(View { values, ..matrix }, sizes, side, tile);
+                }
+            }
+        });
     }
 
     /// The number of rows of a left operand, or columns of a right one.
@@ -105,45 +113,41 @@ fn pair(low: f32, high: f32) -> u32 {
     u32::from(round(low)) | u32::from(round(high)) << 16
 }
 
-/// Packs up to 16 rows of a matrix, all of its inner dimension.
-fn pack_strip(matrix: View, [outer, inner]: [usize; 2], side: Side, tiles: &mut [Tile]) {
+/// Packs up to 16 rows of 32 numbers.
+fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Tile) {
     let View { values, row, column } = matrix;
-    for (block, tile) in tiles.iter_mut().enumerate() {
-        let depth = DEPTH.min(inner - block * DEPTH);
-        let values = &values[block * DEPTH * column..];
-        let is_whole = outer == SIDE && depth == DEPTH;
-        // Rows that lie side by side give the words of a left operand, and columns those of a right one.
-        let filled = match (is_whole, row, column) {
-            (true, _, 1) => {
-                pack_rows(values, row, tile);
-                Side::Left
-            }
-            (true, 1, _) => {
-                pack_columns(values, column, tile);
-                Side::Right
-            }
-            (_, 1, _) => {
-                let mut padded = [[0.0; SIDE]; DEPTH];
-                for (k, to) in padded.iter_mut().take(depth).enumerate() {
-                    to[..outer].copy_from_slice(&values[k * column..][..outer]);
-                }
-                pack_columns(padded.as_flattened(), SIDE, tile);
-                Side::Right
-            }
-            _ => {
-                let mut padded = [[0.0; DEPTH]; SIDE];
-                for (i, to) in padded.iter_mut().take(outer).enumerate() {
-                    let from = values[i * row..].iter().step_by(column);
-                    to.iter_mut().zip(from.take(depth)).for_each(|(to, x)| *to = *x);
-                }
-                pack_rows(padded.as_flattened(), DEPTH, tile);
-                Side::Left
-            }
-        };
-        if filled != side {
-            let words: &mut [Lanes; SIDE] = bytemuck::cast_mut(&mut tile.0);
-            *words = transpose(words);
+    let is_whole = outer == SIDE && depth == DEPTH;
+    // Rows that lie side by side give the words of a left operand, and columns those of a right one.
+    let filled = match (is_whole, row, column) {
+        (true, _, 1) => {
+            pack_rows(values, row, tile);
+            Side::Left
         }
+        (true, 1, _) => {
+            pack_columns(values, column, tile);
+            Side::Right
+        }
+        (_, 1, _) => {
+            let mut padded = [[0.0; SIDE]; DEPTH];
+            for (k, to) in padded.iter_mut().take(depth).enumerate() {
+                to[..outer].copy_from_slice(&values[k * column..][..outer]);
+            }
+            pack_columns(padded.as_flattened(), SIDE, tile);
+            Side::Right
+        }
+        _ => {
+            let mut padded = [[0.0; DEPTH]; SIDE];
+            for (i, to) in padded.iter_mut().take(outer).enumerate() {
+                let from = values[i * row..].iter().step_by(column);
+                to.iter_mut().zip(from.take(depth)).for_each(|(to, x)| *to = *x);
+            }
+            pack_rows(padded.as_flattened(), DEPTH, tile);
+            Side::Left
+        }
+    };
+    if filled != side {
+        let words: &mut [Lanes; SIDE] = bytemuck::cast_mut(&mut tile.0);
+        *words = transpose(words);
     }
 }
 
