@@ -46,7 +46,7 @@ pub enum Command {
     Check(CheckArgs),
     /// List all settings of a run with their defaults, ranges and meanings.
     Settings(SettingsArgs),
-    /// Verify the solutions of a language task, and answers without merit.
+    /// Check that a task's verifier rewards solutions, and not worthless answers.
     Verify(VerifyArgs),
     /// Show a running or finished run in the browser.
     Watch(WatchArgs),
@@ -72,23 +72,8 @@ pub enum Command {
 pub struct TrainArgs {
     /// The game or the language task.
     pub game: Option<String>,
-    /// A file of prompts: a task of your own for a language model.
-    ///
-    /// Each line is a JSON object with a `prompt` and any fields that the verifier needs; see docs/tasks.md.
-    /// With --resume, the place of the run's file, if it has moved.
-    #[arg(long, value_name = "FILE")]
-    pub task_data: Option<PathBuf>,
     #[command(flatten)]
-    pub verifier: VerifierArgs,
-    /// The language model: a Hugging Face folder, a GGUF file, or `tiny` [default: tiny].
-    ///
-    /// `tiny` is a small transformer with fresh weights, whose tokens are the task's characters. Models are not
-    /// downloaded. With --resume, the place of the model that the run's adapters are for, if it has moved.
-    #[arg(long, value_name = "PATH")]
-    pub model: Option<PathBuf>,
-    /// With --resume, the place of the dataset that the run learns from, if it has moved.
-    #[arg(long, value_name = "DIR", requires = "resume")]
-    pub data: Option<PathBuf>,
+    pub run: RunArgs,
     /// Initialise the weights from another run's best policy, or from a policy file.
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     pub from: Option<PathBuf>,
@@ -99,36 +84,60 @@ pub struct TrainArgs {
     #[arg(long, value_name = "SEEDS", value_parser = seeds,
         conflicts_with_all = ["seed", "resume", "dry_run", "watch"])]
     pub seeds: Option<Seeds>,
-    #[command(flatten)]
-    pub run: RunArgs,
+    /// With --resume, the place of the dataset that the run learns from, if it has moved.
+    #[arg(long, value_name = "DIR", requires = "resume")]
+    pub data: Option<PathBuf>,
+    /// The language model: a Hugging Face folder, a GGUF file, or `tiny` [default: tiny].
+    ///
+    /// `tiny` is a small transformer with fresh weights, whose tokens are the task's characters. Models are not
+    /// downloaded. With --resume, the place of the model that the run's adapters are for, if it has moved.
+    #[arg(long, help_heading = "Language models", value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// A file of prompts: a task of your own for a language model.
+    ///
+    /// Each line is a JSON object with a `prompt` and any fields that the verifier needs; see docs/tasks.md.
+    /// With --resume, the place of the run's file, if it has moved.
+    #[arg(long, help_heading = "Language models", value_name = "FILE")]
+    pub task_data: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Language models")]
+    pub verifier: VerifierArgs,
 }
 
 /// Options of `fit`.
 #[derive(Args, Debug)]
 pub struct FitArgs {
-    /// The dataset: a folder written by `grove demo` or `grove import`, or data for a language model.
+    /// The dataset: a folder written by `grove demo` or `grove import`, a file of texts, or a task.
     ///
-    /// Data for a language model are a file with one JSON object per line, with a `prompt` and its `completion`,
-    /// or the name of a task, whose solutions are used.
+    /// A language model learns from a file with one JSON object per line, with a `prompt` and its `completion`, or
+    /// from the solutions of a task.
     pub data: PathBuf,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// The language model: a Hugging Face folder, a GGUF file, or `tiny` [default: tiny].
     ///
     /// `tiny` is a small transformer with fresh weights, whose tokens are the characters of the data. Models are
     /// not downloaded.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, help_heading = "Language models", value_name = "PATH")]
     pub model: Option<PathBuf>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Language models")]
     pub verifier: VerifierArgs,
-    #[command(flatten)]
-    pub run: RunArgs,
 }
 
 /// Options of all commands that train.
 #[derive(Args, Debug, Default)]
 pub struct RunArgs {
+    /// Change a setting, for instance learning_rate=1e-3 or fruit.width=12; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// A TOML file of settings; `grove settings` prints a complete one.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Number of iterations; learning-rate and other schedules span them.
+    #[arg(long, value_name = "N")]
+    pub iterations: Option<u32>,
+    /// Random seed [default: 1].
+    #[arg(long, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
+    pub seed: Option<u64>,
     /// The device: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N] or rocm[:N].
     ///
     /// `auto` selects the best GPU, or the CPU if there is none; language models run on the CPU. Several devices,
@@ -141,21 +150,12 @@ pub struct RunArgs {
     /// Precision of matrix products, where supported: f32, f16 or bf16.
     #[arg(long, value_name = "NAME")]
     pub precision: Option<Precision>,
-    /// Random seed [default: 1].
-    #[arg(long, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
-    pub seed: Option<u64>,
-    /// Number of iterations; learning-rate and other schedules span them.
-    #[arg(long, value_name = "N")]
-    pub iterations: Option<u32>,
     /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Seconds that a rank waits for another one before it fails [default: 60; 600 for language models].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: Option<u64>,
-    /// Change a setting, for instance learning_rate=1e-3 or fruit.width=12; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
     /// The run directory [default: the next free runs/GAME-N].
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
@@ -202,7 +202,7 @@ impl RunArgs {
 /// Options of `eval`.
 #[derive(Args, Debug)]
 pub struct EvalArgs {
-    /// A run directory (its best policy is used), a checkpoint, or a policy file saved on the page.
+    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file saved on the page.
     pub run: PathBuf,
     /// Number of episodes, played once with greedy and once with sampled actions.
     #[arg(long, default_value_t = 10_000, value_name = "N",
@@ -402,7 +402,7 @@ pub struct SettingsArgs {
 /// Options of `watch`.
 #[derive(Args, Debug)]
 pub struct WatchArgs {
-    /// A run directory [default: the latest in runs/].
+    /// A run, by its folder or its game [default: the latest in runs/].
     pub run: Option<PathBuf>,
     /// Port of the page; 0 for any free one.
     #[arg(long, default_value_t = PORT, value_name = "N")]
@@ -421,7 +421,7 @@ pub struct WatchArgs {
 /// Options of `record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
-    /// A run directory (its best policy is used), a checkpoint, or a policy file saved on the page.
+    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file saved on the page.
     pub run: PathBuf,
     /// The output file: an animation (.gif, .webp), a video (.mp4, needs ffmpeg) or a still (.png).
     ///

@@ -65,10 +65,10 @@ impl Axis {
 /// Options of `export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// A run directory (its best policy is used), a checkpoint, or a policy file saved on the page; of language
-    /// models a run, a Hugging Face folder or a GGUF file.
+    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file saved on the page; for
+    /// a language model a run, a Hugging Face folder or a GGUF file.
     pub run: PathBuf,
-    /// The format: onnx, safetensors or json of games; gguf or safetensors (a Hugging Face folder) of language models
+    /// The format: onnx, safetensors or json for games; gguf or safetensors (a Hugging Face folder) for language models
     /// [default: onnx, gguf].
     #[arg(long, value_name = "NAME")]
     pub format: Option<Format>,
@@ -78,7 +78,7 @@ pub struct ExportArgs {
     /// Add the adapters of a language model to its weights; without, they are written alone.
     #[arg(long)]
     pub merge: bool,
-    /// The numbers of a GGUF file: f32, f16 or q8_0.
+    /// Number format of a GGUF file: f32, f16 or q8_0.
     #[arg(long, default_value = "f32", value_name = "NAME", value_parser = str::parse::<GgufType>)]
     pub outtype: GgufType,
     /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).

@@ -35,7 +35,7 @@ pub struct VerifyArgs {
     pub task_data: Option<PathBuf>,
     #[command(flatten)]
     pub verifier: VerifierArgs,
-    /// Also give answers without merit: empty, constant, echoes of the prompt, huge, binary, or format alone.
+    /// Also try worthless answers: empty, constant, echoes of the prompt, huge, binary, or format alone.
     #[arg(long)]
     pub attack: bool,
     /// Number of held-out prompts.

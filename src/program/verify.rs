@@ -1,4 +1,4 @@
-//! `grove verify`: the rewards of solutions, and of answers without merit.
+//! `grove verify`: the rewards of solutions, and of worthless answers.
 
 use super::patience::patiently;
 use super::say::{tell, tell_json};
@@ -46,8 +46,8 @@ impl Display for Report {
         let earning: Vec<&str> =
             self.results.iter().filter(earns).map(|result| result.answer).collect();
         match earning[..] {
-            [] => write!(f, "\nNo answer without merit earns a reward."),
-            _ => write!(f, "\nAnswers without merit that earn a reward: {}.", earning.join(", ")),
+            [] => write!(f, "\nNo worthless answer earns a reward."),
+            _ => write!(f, "\nWorthless answers that earn a reward: {}.", earning.join(", ")),
         }
     }
 }
