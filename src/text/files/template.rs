@@ -62,7 +62,6 @@ fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
@@ -100,17 +99,18 @@ fn without_marks(source: &str) -> Cow<'_, str> {
 /// JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped for HTML.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    let mut text = Vec::new();
+    let mut text = limits::Limited::default();
     let written = match indent {
         Some(indent) => {
-            let spaces = " ".repeat(indent);
+            let spaces = limits::repeated(" ", indent)?;
             let formatter = PrettyFormatter::with_indent(spaces.as_bytes());
             value.serialize(&mut Serializer::with_formatter(&mut text, formatter))
         }
         None => value.serialize(&mut Serializer::with_formatter(&mut text, Spaced)),
     };
+    text.check()?;
     written.map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))?;
-    Ok(String::from_utf8(text).expect("JSON is UTF-8"))
+    Ok(text.into_string())
 }
 
 /// JSON on one line, with a space after commas and colons.
@@ -182,6 +182,12 @@ mod tests {
             "{{ [1]|batch(100000000000, 'x')|list }}",
             "{{ '%1000000000000d'|format(1) }}",
             "{{ 'a' * 90000000 }}",
+            "{{ [1]|tojson(indent=99999999999) }}",
+            "{{ [[[[1]]]]|tojson(indent=9000000) }}",
+            "{{ ('a' * 1000000)|replace('a', 'b' * 1000000) }}",
+            "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+            "{{ ('a' * 1000000)|join('b' * 1000000) }}",
+            "{{ ('b' * 1000000).join('a' * 1000000) }}",
         ] {
             assert!(template(source).render(&[json!({})]).is_err(), "{source}");
         }

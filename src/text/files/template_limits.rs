@@ -28,6 +28,10 @@ const ASSIGNED: &str = "_assigned";
 const STORED: &str = "_stored";
 /// The filter `indent` without a bound.
 const INDENT: &str = "_indent";
+/// The filter `replace` without a bound.
+const REPLACE: &str = "_replace";
+/// The filter `join` without a bound.
+const JOIN: &str = "_join";
 
 /// Runs a rendering on a thread of its own with a deep stack, and gives up on it beyond the limits.
 ///
@@ -72,6 +76,11 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
     environment.add_filter(STORED, |value| checked(value, false));
     environment.add_filter(INDENT, filters::indent);
     environment.add_filter("indent", indent);
+    environment.add_filter(REPLACE, filters::replace);
+    environment.add_filter("replace", replace);
+    environment.add_filter(JOIN, filters::join);
+    environment.add_filter("join", join);
+    environment.set_unknown_method_callback(method);
     for name in ["batch", "slice", "format"] {
         environment.remove_filter(name);
     }
@@ -187,6 +196,52 @@ fn indent(state: &State, text: Value, options: Rest<Value>) -> Result<Value, Err
     }
     let all: Vec<Value> = std::iter::once(text).chain(options.0).collect();
     state.apply_filter(INDENT, &all)
+}
+
+/// A text `count` times, bounded in its result.
+pub(super) fn repeated(text: &str, count: usize) -> Result<String, Error> {
+    match text.len().checked_mul(count) {
+        Some(length) if length <= MAX_TEXT => Ok(text.repeat(count)),
+        _ => Err(refused("a text is longer than 16 MiB")),
+    }
+}
+
+/// Refuses the replacement of `from` by `to` in a text, or putting `to` between its characters, if the result is too long.
+fn check_replacement(text: &str, from: &str, to: &str) -> Result<(), Error> {
+    let length = text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len());
+    if length > MAX_TEXT { Err(refused("a text is longer than 16 MiB")) } else { Ok(()) }
+}
+
+/// The filter `replace`, bounded in its result.
+fn replace(state: &State, text: Value, from: Value, to: Value) -> Result<Value, Error> {
+    check_replacement(&text.to_string(), &from.to_string(), &to.to_string())?;
+    state.apply_filter(REPLACE, &[text, from, to])
+}
+
+/// The filter `join`, bounded in its result.
+fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Error> {
+    let between = options.first().map_or(0, |between| between.to_string().len());
+    let count =
+        parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |text| text.chars().count());
+    if count.saturating_mul(between) > MAX_TEXT {
+        return Err(refused("a text is longer than 16 MiB"));
+    }
+    let all: Vec<Value> = std::iter::once(parts).chain(options.0).collect();
+    state.apply_filter(JOIN, &all)
+}
+
+/// Python's methods of texts, those that make long texts by the bounded filters.
+fn method(state: &State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+    match (name, value.as_str(), arguments) {
+        ("replace", Some(_), [from, to, ..]) => {
+            check_replacement(&value.to_string(), &from.to_string(), &to.to_string())?;
+        }
+        ("join", Some(_), [parts]) => {
+            return join(state, parts.clone(), Rest(vec![value.clone()]));
+        }
+        _ => {}
+    }
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
 }
 
 fn refused(reason: &'static str) -> Error {
