@@ -63,6 +63,7 @@ pub(crate) fn max_buffer_bytes(device: &Device) -> u64 {
 pub(crate) fn element(precision: Precision) -> ElemType {
     ElemType::Float(match precision {
         Precision::F32 => FloatKind::F32,
+        Precision::Tf32 => FloatKind::TF32,
         Precision::F16 => FloatKind::F16,
         Precision::Bf16 => FloatKind::BF16,
     })

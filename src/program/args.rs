@@ -147,7 +147,7 @@ pub struct RunArgs {
     /// The engine: auto (fused if possible), fused or general.
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
-    /// Precision of matrix products, where supported: f32, f16 or bf16.
+    /// Precision of matrix products, where supported: f32, tf32, f16 or bf16.
     #[arg(long, value_name = "NAME")]
     pub precision: Option<Precision>,
     /// Number of CPU threads; does not affect the result [default: one per core].

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::use_threads(args.threads)?;
-    if args.precision == Precision::F16 {
+    if !matches!(args.precision, Precision::F32 | Precision::Bf16) {
         bail!("--precision is f32 or bf16 for `grove generate`, which runs on the CPU");
     }
     let path = model_path(&args.model)?;

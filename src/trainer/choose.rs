@@ -8,7 +8,7 @@ use crate::env::{HostEnvs, Rules};
 use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
-use crate::settings::{Engine, TrainConfig};
+use crate::settings::{Engine, Precision, TrainConfig};
 use burn::tensor::Device;
 
 /// The engine of a run.
@@ -114,6 +114,9 @@ pub(super) fn obstacle(
         let other = model.kind().map_or("other models".to_string(), |kind| format!("a `{kind}`"));
         return Some(format!("the fast engines take perceptrons, not {other}"));
     };
+    if config.precision == Precision::Tf32 {
+        return Some("tf32 is for decoders and language models".to_string());
+    }
     if team.is_mixed() {
         return Some("the CPU and devices share the run".to_string());
     }

@@ -142,9 +142,14 @@ fn a_precision_that_cannot_be_had_is_refused() {
         text.contains("the precision f16 is not available for this run: the CPU supports f32"),
         "{text}"
     );
+    let tf32 = ["train", "catch", "--device", "cpu", "--precision", "tf32"];
+    let text = refusal(folder.path(), &tf32);
+    assert!(text.contains("tf32 is for decoders and language models"), "{text}");
+    let text = refusal(folder.path(), &["train", "sort", "--device", "cpu", "--precision", "tf32"]);
+    assert!(text.contains("the CPU supports f32 and bf16 only"), "{text}");
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
     let text = refusal(folder.path(), &gru);
     assert!(text.contains("perceptrons and decoders alone"), "{text}");
     let text = refusal(folder.path(), &["train", "catch", "--precision", "f8"]);
-    assert!(text.contains("must be one of: f32, f16, bf16"), "{text}");
+    assert!(text.contains("must be one of: f32, tf32, f16, bf16"), "{text}");
 }

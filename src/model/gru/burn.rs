@@ -5,6 +5,7 @@ use crate::model::Model;
 use crate::model::PolicyConfig;
 use crate::model::registry::mlp::{activate, tanh};
 use crate::nn::orthogonal::{layer, linear, orthogonal};
+use crate::nn::tensors::products::Products;
 use crate::rng::draw;
 use burn::module::{Module, Param};
 use burn::nn::Linear;
@@ -105,7 +106,7 @@ impl Gru {
     fn encode(&self, obs: Tensor<2>) -> Tensor<2> {
         let mut x = obs;
         for layer in &self.encoder {
-            x = activate(layer.forward(x), self.activation);
+            x = activate(Products::default().linear(layer, x), self.activation);
         }
         x
     }
@@ -146,7 +147,7 @@ impl Cell {
     /// The memory after a step with input `x`.
     fn step(&self, x: Tensor<2>, memory: Tensor<2>) -> Tensor<2> {
         let product = |from: &Tensor<2>, with: &Affine| {
-            from.clone().matmul(with.weight.clone()) + with.bias.clone()
+            Products::default().of(from.clone(), with.weight.clone()) + with.bias.clone()
         };
         let sums =
             |gate: usize| (product(&x, &self.inputs[gate]), product(&memory, &self.own[gate]));
@@ -171,7 +172,7 @@ impl Model for Gru {
 
     fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
         let memory = self.cell().step(self.encode(obs), memory);
-        (self.head.forward(memory.clone()), memory)
+        (Products::default().linear(&self.head, memory.clone()), memory)
     }
 
     /// Steps one by one, and the head for all steps at once. Encoding all steps at once does not pay: the gradient of
@@ -188,7 +189,7 @@ impl Model for Gru {
             memory = cell.step(self.encode(obs), memory * continues);
             memories.push(memory.clone());
         }
-        let logits = self.head.forward(Tensor::cat(memories, 0));
+        let logits = Products::default().linear(&self.head, Tensor::cat(memories, 0));
         let num_actions = logits.dims()[1];
         logits.reshape([num_steps, batch, num_actions])
     }

@@ -4,6 +4,7 @@ use crate::math::Activation;
 use crate::model::Memoryless;
 use crate::model::PolicyConfig;
 use crate::nn::orthogonal::linear;
+use crate::nn::tensors::products::Products;
 use crate::rng::draw;
 use burn::module::Module;
 use burn::nn::Linear;
@@ -63,12 +64,13 @@ impl Mlp {
 
 impl Memoryless for Mlp {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
+        let products = Products::default();
         let last = self.layers.len() - 1;
         let mut x = obs;
         for layer in &self.layers[..last] {
-            x = activate(layer.forward(x), self.activation);
+            x = activate(products.linear(layer, x), self.activation);
         }
-        self.layers[last].forward(x)
+        products.linear(&self.layers[last], x)
     }
 }
 

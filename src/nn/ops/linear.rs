@@ -43,10 +43,10 @@ pub enum Arithmetic {
 
 impl Arithmetic {
     /// The arithmetic of a precision on the CPU, with the fastest instructions of this processor; the CPU has no products
-    /// in f16 and computes in f32 instead.
+    /// in f16 and tf32 and computes in f32 instead.
     pub fn of(precision: Precision) -> Self {
         match precision {
-            Precision::F32 | Precision::F16 => Self::F32,
+            Precision::F32 | Precision::Tf32 | Precision::F16 => Self::F32,
             Precision::Bf16 => Self::Bf16(Kernel::best()),
         }
     }

@@ -6,6 +6,8 @@ pub(crate) mod decoder;
 pub mod device_copy;
 pub(crate) mod products;
 mod rope;
+#[cfg_attr(not(feature = "kernels"), path = "single_host.rs")]
+pub(crate) mod single;
 mod steps;
 #[cfg(feature = "general")]
 pub mod texts;

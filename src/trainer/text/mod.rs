@@ -226,7 +226,7 @@ impl LanguageTrainer {
         let LanguageConfig { precision, update, .. } = &self.engine.config;
         let obstacle = match (&device, precision) {
             (None, Precision::F32 | Precision::Bf16) => None,
-            (None, Precision::F16) => Some("the CPU supports f32 and bf16 only".to_string()),
+            (None, _) => Some("the CPU supports f32 and bf16 only".to_string()),
             (Some(_), _) => crate::device::precision_obstacle(device.as_ref(), *precision),
         };
         if let Some(obstacle) = obstacle {

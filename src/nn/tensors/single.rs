@@ -1,0 +1,202 @@
+//! Products in single precision on devices where Burn's are in TF32: its matrix units take operands of 11 significant bits.
+
+use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{
+    Backend, Cube, Dispatch, DispatchDevice, Shape, TensorMetadata, backend_extension,
+};
+use burn::cubecl::ir::{ElemType, FloatKind};
+use burn::tensor::{Device, Tensor};
+use burn_cubecl::kernel::matmul::init_matmul_output;
+use burn_cubecl::tensor::CubeTensor;
+use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems};
+use cubek::matmul::multi_level::Strategy as Routine;
+use cubek::matmul::strategy::Strategy;
+use cubek::std::InputBinding;
+
+/// Whether Burn's own products of single-precision numbers are in TF32 on a device.
+pub(super) fn has_tf32(device: &Device) -> bool {
+    match device.clone().without_autodiff().as_dispatch() {
+        DispatchDevice::Cube(device) => {
+            device.client().properties().supports_type(ElemType::Float(FloatKind::TF32))
+        }
+        _ => false,
+    }
+}
+
+/// The product `a b` of matrices, or of batches of them, on a device that runs kernels, by multiplications and additions
+/// of single-precision numbers, with autodiff or without.
+pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+    let product =
+        <Dispatch as SingleProducts>::single_product(a.into_dispatch(), b.into_dispatch());
+    Tensor::from_dispatch(product)
+}
+
+/// Backends that can be asked for products in single precision.
+#[backend_extension(Cube, Autodiff)]
+pub(crate) trait SingleProducts: Backend {
+    /// The product `a b` in single precision.
+    fn single_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl SingleProducts for Cube {
+    fn single_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
+        // The routine that uses no matrix units.
+        let routine = Strategy::MultiLevel(Routine::SimpleUnit(Default::default()));
+        launch(&routine, a, b)
+    }
+}
+
+/// The product `a b` by a routine.
+fn launch(routine: &Strategy, a: CubeTensor, b: CubeTensor) -> CubeTensor {
+    let element = ElemType::Float(FloatKind::F32);
+    let product = init_matmul_output(&a, &b, a.dtype);
+    let elements = MatmulGlobalElems { lhs: element, rhs: element, out: element };
+    let launched = cubek::matmul::launch::launch_ref(
+        routine,
+        &product.client,
+        InputBinding::new(a.binding(), element),
+        InputBinding::new(b.binding(), element),
+        product.clone().binding(),
+        &mut MatmulElems::from_globals(&elements),
+    );
+    launched.expect("products without matrix units run on any device");
+    product
+}
+
+impl<B: SingleProducts, C: CheckpointStrategy> SingleProducts for Autodiff<B, C> {
+    fn single_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        #[derive(Debug)]
+        struct Product;
+
+        impl<B: SingleProducts> Backward<B, 2> for Product {
+            type State = [(Option<NodeId>, Shape); 2];
+
+            fn backward(
+                self,
+                ops: Ops<Self::State, 2>,
+                gradients: &mut Gradients,
+                checkpointer: &mut Checkpointer,
+            ) {
+                let [(a, a_shape), (b, b_shape)] = ops.state;
+                let a = a.map(|node| checkpointer.retrieve_node_output(node));
+                let b = b.map(|node| checkpointer.retrieve_node_output(node));
+                let transposed = |x: Option<B::FloatTensorPrimitive>| {
+                    B::float_transpose(x.expect("kept for the gradient of the other"))
+                };
+                binary::<B, _, _>(
+                    ops.parents,
+                    ops.node,
+                    gradients,
+                    |gradient| summed::<B>(B::single_product(gradient, transposed(b)), &a_shape),
+                    |gradient| summed::<B>(B::single_product(transposed(a), gradient), &b_shape),
+                );
+            }
+        }
+
+        let kept = [a.is_tracked(), b.is_tracked()];
+        let shapes = [a.shape(), b.shape()];
+        match Product.prepare::<C>([a.node(), b.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let a_node = kept[1].then(|| prep.checkpoint(&a));
+                let b_node = kept[0].then(|| prep.checkpoint(&b));
+                let [a_shape, b_shape] = shapes;
+                let product = B::single_product(a.into_primitive(), b.into_primitive());
+                prep.finish([(a_node, a_shape), (b_node, b_shape)], product)
+            }
+            OpsKind::UnTracked(prep) => {
+                prep.finish(B::single_product(a.into_primitive(), b.into_primitive()))
+            }
+        }
+    }
+}
+
+/// The gradient of an operand whose batches of one were repeated: its sum over the repetitions.
+fn summed<B: Backend>(gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
+    (0..shape.num_dims()).fold(gradient, |gradient, dim| match shape[dim] {
+        1 if gradient.shape()[dim] > 1 => B::float_sum_dim(gradient, dim),
+        _ => gradient,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::{draw, uniform};
+    use burn::tensor::TensorData;
+
+    /// A tensor of any numbers.
+    fn numbers<const D: usize>(key: u32, shape: [usize; D], device: &Device) -> Tensor<D> {
+        let count: usize = shape.iter().product();
+        let numbers: Vec<f32> = (0..count as u32).map(|i| uniform(draw(key, i)) - 0.5).collect();
+        Tensor::from_data(TensorData::new(numbers, shape), device)
+    }
+
+    fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+        x.into_data().try_into_vec().expect("f32")
+    }
+
+    /// The product and its gradients, by `product`, with both operands tracked.
+    fn with_gradients(
+        shapes: [[usize; 3]; 2],
+        device: &Device,
+        product: impl Fn(Tensor<3>, Tensor<3>) -> Tensor<3>,
+    ) -> [Vec<f32>; 3] {
+        let device = device.clone().autodiff();
+        let a = numbers(1, shapes[0], &device).require_grad();
+        let b = numbers(2, shapes[1], &device).require_grad();
+        let y = product(a.clone(), b.clone());
+        let gradients = (y.clone() * numbers(3, y.dims(), &device)).sum().backward();
+        let gradient = |x: &Tensor<3>| host(x.grad(&gradients).expect("tracked"));
+        [host(y.inner()), gradient(&a), gradient(&b)]
+    }
+
+    #[test]
+    fn products_and_their_gradients_are_those_of_the_cpu() {
+        let adapters = crate::device::list().into_iter().filter(|info| info.kind != "cpu");
+        let adapters = adapters.filter(|info| !info.description.contains("llvmpipe"));
+        for info in adapters {
+            let device = crate::device::choose(&info.name).unwrap().device;
+            // Odd sizes, and a batch of one that is repeated on either side.
+            let shapes = [
+                [[1, 1, 1], [1, 1, 1]],
+                [[3, 17, 29], [3, 29, 37]],
+                [[5, 7, 67], [1, 67, 13]],
+                [[1, 33, 19], [2, 19, 65]],
+            ];
+            for shapes in shapes {
+                let got = with_gradients(shapes, &device, product);
+                let want = with_gradients(shapes, &Device::flex(), Tensor::matmul);
+                for (got, want) in got.iter().zip(&want) {
+                    assert_eq!(got.len(), want.len());
+                    let off = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    // TF32 would be off by 1e-3.
+                    assert!(off < 1e-5, "{shapes:?}: off by {off}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn transposed_operands_are_read_by_their_strides() {
+        let adapters = crate::device::list().into_iter().filter(|info| info.kind != "cpu");
+        for info in adapters.filter(|info| !info.description.contains("llvmpipe")) {
+            let device = crate::device::choose(&info.name).unwrap().device;
+            let [a, b] = [numbers(4, [31, 11], &device), numbers(5, [23, 31], &device)];
+            let got = host(product(a.transpose(), b.transpose()));
+            let cpu = Device::flex();
+            let [a, b] = [numbers(4, [31, 11], &cpu), numbers(5, [23, 31], &cpu)];
+            let want = host(a.transpose().matmul(b.transpose()));
+            let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-5, "off by {off}");
+        }
+    }
+
+    #[test]
+    fn the_cpu_has_no_tf32() {
+        assert!(!has_tf32(&Device::flex()));
+    }
+}
