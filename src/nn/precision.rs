@@ -10,8 +10,8 @@ names! {
         /// Single precision.
         #[default]
         F32 = "f32",
-        /// Single precision whose products may round their operands to TF32, on devices that have it: large language
-        /// models and decoders learn faster so. Products in f32 never do.
+        /// Single precision whose products may round their operands to TF32, on devices that have it; products in f32
+        /// never do.
         Tf32 = "tf32",
         /// IEEE half precision, on devices that support it.
         F16 = "f16",

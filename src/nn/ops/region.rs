@@ -127,7 +127,7 @@ struct Region {
     job: UnsafeCell<Option<Job>>,
     done: AtomicUsize,
     is_closed: AtomicBool,
-    /// What a part panicked with.
+    /// The payload of a part's panic.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -154,7 +154,7 @@ impl Region {
     fn share<'a>(&self, count: usize, job: &'a (dyn Fn(usize) + Sync + 'a)) {
         assert!((count as u64) < CLOSED, "parts of a job");
         let number = self.next.load(Ordering::Relaxed) >> PART_BITS;
-        // Whoever sees what follows, sees that the last job is over, and claims none of its parts.
+        // A thread that sees the new count sees this as well, and claims no part of the last job.
         self.next.store((number + 1) << PART_BITS | CLOSED, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
         self.count.store(count, Ordering::Release);
@@ -166,7 +166,7 @@ impl Region {
             (*self.job.get()).replace(std::mem::transmute(job));
         }
         self.next.store((number + 2) << PART_BITS, Ordering::Release);
-        // What a part calls in turn is executed without the region.
+        // Parts of a part are executed without the region.
         let outside = CURRENT.replace(ptr::null());
         while let Some(part) = self.claim() {
             self.execute(part);
