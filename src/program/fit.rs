@@ -2,6 +2,7 @@
 
 use super::args::FitArgs;
 use super::games::{Games, NewRun};
+use super::session::in_settings;
 use super::table::Table as Labels;
 use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST};
@@ -23,7 +24,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = data.canonicalize().with_context(|| format!("cannot find {}", data.display()))?;
     let mut file = overlay::parse("the defaults of fit", IMITATION)?;
-    let path = folder.display().to_string();
+    let path = in_settings(&folder)?;
     let section = Table::from_iter([("path".to_string(), path.into())]);
     file.insert("data".to_string(), section.into());
     let settings = Value::try_from(&manifest.settings)

@@ -55,11 +55,14 @@ impl History {
         Ok(Self { path: folder.path().to_path_buf(), settings, records, is_locked })
     }
 
-    /// Reads all runs directly in a folder, in order of their names.
+    /// Reads all runs directly in a folder, in order of their names; of a run's own folder, that run.
     ///
     /// # Errors
     /// If the folder or a run in it cannot be read.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
+        if is_run(folder) {
+            return Ok(vec![Self::read(folder)?]);
+        }
         let entries = fs::read_dir(folder);
         let entries = entries.with_context(|| format!("cannot read {}", folder.display()))?;
         let paths = entries.flatten().map(|entry| entry.path());
@@ -190,7 +193,7 @@ fn value(evaluation: &EvaluationRecord) -> f64 {
 pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<History>> {
     let mut runs = Vec::new();
     for path in paths {
-        if path.is_dir() && !is_run(path) {
+        if path.is_dir() {
             let inside = History::read_all(path)?;
             if inside.is_empty() {
                 bail!("{} is neither a run nor a folder of runs", path.display());

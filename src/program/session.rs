@@ -18,7 +18,7 @@ use crate::run::{
     caught, drive, finish, preview,
 };
 use crate::task::DataTask;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::time::Instant;
 
@@ -279,6 +279,20 @@ fn best_policy(files: &RunFiles) -> Result<Option<Checkpoint>> {
 fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// A path as settings hold it.
+///
+/// # Errors
+/// If it is not UTF-8, which settings are.
+pub fn in_settings(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| {
+        format!(
+            "the path {} is not UTF-8, as the settings of a run must be: rename it",
+            path.display()
+        )
+    })?;
+    Ok(text.to_string())
 }
 
 /// A path as a shell takes it.

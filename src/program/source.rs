@@ -1,6 +1,7 @@
 //! The dataset that a run learns from, where it plays no games.
 
 use super::games::Playable;
+use super::session::in_settings;
 use crate::data::{Cut, Dataset, Pieces, Steps, split};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig};
 use crate::trainer::Demonstrations;
@@ -112,7 +113,7 @@ pub fn find(data: &mut DataConfig, moved: Option<&Path>) -> Result<()> {
         (Some(moved), true) => {
             let whole = moved.canonicalize();
             let whole = whole.with_context(|| format!("cannot find {}", moved.display()))?;
-            data.path = whole.display().to_string();
+            data.path = in_settings(&whole)?;
         }
         (None, true) if !Path::new(&data.path).exists() => {
             bail!("the dataset in {} is gone; --data DIR names it at another place", data.path)

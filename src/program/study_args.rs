@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Options of `runs`.
 #[derive(Args, Debug)]
 pub struct RunsArgs {
-    /// The folder of runs.
+    /// The folder of runs, or a run.
     #[arg(default_value = "runs", value_name = "DIR")]
     pub folder: PathBuf,
     /// Print the list as a JSON array on stdout.

@@ -5,7 +5,7 @@ use super::games::Games;
 use super::patience::after;
 use super::ranks;
 use super::say::say;
-use super::session::{self, Home, Session, quoted};
+use super::session::{self, Home, Session, in_settings, quoted};
 use super::settings::commented;
 use super::trust::Consent;
 use super::verifier::VerifierArgs;
@@ -127,7 +127,7 @@ impl TextRequest<'_> {
         if let Some(command) = &self.verifier.verifier {
             let folder = std::env::current_dir().context("cannot find this folder")?;
             own.insert("verifier".to_string(), command.as_str().into());
-            own.insert("folder".to_string(), folder.display().to_string().into());
+            own.insert("folder".to_string(), in_settings(&folder)?.into());
         }
         own.extend(self.verifier.restrictions());
         let in_file = file.get("task").and_then(Value::as_str);
@@ -152,11 +152,11 @@ impl TextRequest<'_> {
     }
 
     /// The path of the model: on the command line, else in the settings file.
-    fn model(&self, file: &Table) -> String {
+    fn model(&self, file: &Table) -> Result<String> {
         let in_file = || file.get("model")?.get("path")?.as_str();
         match &self.model {
-            Some(path) => path.display().to_string(),
-            None => in_file().unwrap_or(TINY).to_string(),
+            Some(path) => in_settings(path),
+            None => Ok(in_file().unwrap_or(TINY).to_string()),
         }
     }
 
@@ -216,7 +216,7 @@ impl DataFile {
         let whole = path.canonicalize().and_then(read);
         let (bytes, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
         let digest = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { path: whole.display().to_string(), digest })
+        Ok(Self { path: in_settings(&whole)?, digest })
     }
 }
 
@@ -291,7 +291,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     }
     let file = args.settings()?;
     let (name, own) = request.task(&file)?;
-    let path = request.model(&file);
+    let path = request.model(&file)?;
     let model = load(&path)?;
     let defaults = request.defaults(&name, &path, model.as_ref())?;
     let options = (&args.set[..], args.seed, args.iterations);

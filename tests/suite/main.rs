@@ -35,6 +35,8 @@ mod members;
 mod models;
 mod networks;
 mod newcomer;
+#[cfg(unix)]
+mod odd_paths;
 mod optimum;
 mod own_game;
 mod own_models;

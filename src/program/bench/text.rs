@@ -7,6 +7,7 @@ use super::args::BenchArgs;
 use super::report::Figure;
 use crate::device::{self, Chosen};
 use crate::program::say::{tell, tell_json};
+use crate::program::session::in_settings;
 use crate::program::text::{ENGINE, load, open, settings};
 use crate::rng::{draw, uniform};
 use crate::settings::Engine;
@@ -84,7 +85,10 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     if args.engine != Engine::Auto {
         bail!(ENGINE);
     }
-    let path = args.model.as_ref().map_or(TINY.to_string(), |path| path.display().to_string());
+    let path = match &args.model {
+        Some(path) => in_settings(path)?,
+        None => TINY.to_string(),
+    };
     let (defaults, file) = (LanguageConfig::for_model(&path), Table::new());
     let (own, mut config) =
         settings((task, Table::new()), defaults, file, (&args.set, None, None))?;

@@ -1,0 +1,44 @@
+//! Paths whose names are not UTF-8, which Unix permits.
+
+use crate::support::{stderr, stdout};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+use tempfile::TempDir;
+
+#[test]
+fn paths_that_are_not_utf8_are_taken_or_refused_in_a_sentence() {
+    let folder = TempDir::new().unwrap();
+    let name = |bytes| OsStr::from_bytes(bytes);
+    let (run, data) = (name(b"run-\xff"), name(b"data-\xff.jsonl"));
+    fs::write(folder.path().join(data), "{\"prompt\": \"1+1\", \"solution\": \"2\"}\n").unwrap();
+    let grove = |words: &[&OsStr]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_grove"));
+        program.args(words).current_dir(folder.path()).output().unwrap()
+    };
+    let words = |text: &'static str| text.split(' ').map(OsStr::new);
+    let of = |before, path, after| {
+        let all: Vec<&OsStr> = words(before).chain([path]).chain(words(after)).collect();
+        grove(&all)
+    };
+    let new = of("train catch --quiet --iterations 2 --device cpu --run-dir", run, "--seed 1");
+    assert!(new.status.success(), "{}", stderr(&new));
+    let more = of("train --resume --run-dir", run, "--quiet --set iterations=3");
+    assert!(more.status.success(), "{}", stderr(&more));
+    let listed = of("runs", run, "--json");
+    let listed: serde_json::Value = serde_json::from_str(&stdout(&listed)).unwrap();
+    assert_eq!(listed[0]["iteration"], 3, "{listed}");
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    for (before, after) in [
+        ("train prompts --model tiny --task-data", "--verifier cat"),
+        ("fit", "--model tiny"),
+        ("train sort --model", "--iterations 1"),
+    ] {
+        let output = of(before, data, after);
+        let text = stderr(&output);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{before}");
+        assert!(text.contains("is not UTF-8") && text.contains("rename it"), "{before}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
