@@ -175,7 +175,7 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
         ),
         ("loss_type=ppo", "`loss.loss_type`: `ppo` must be one of: grpo, dr_grpo, dapo,"),
         ("baseline=critic", "`reward.baseline`: `critic` must be one of: group, prefix"),
-        ("precision=f8", "`precision`: `f8` must be one of: f32, f16, bf16"),
+        ("precision=f8", "`precision`: `f8` must be one of: f32, tf32, f16, bf16"),
     ] {
         let said = refused_for_texts(assignment);
         assert!(said.starts_with(words), "{assignment}: {said}");

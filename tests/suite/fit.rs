@@ -68,7 +68,7 @@ fn a_policy_is_demonstrated_by_its_run() {
     let taken = refusal(folder, &["demo", "catch", "--player", "random", "--out", "shown"]);
     assert!(taken.contains("the folder is not empty"), "{taken}");
     let unknown = refusal(folder, &["demo", "fruit", "--player", "nobody", "--out", "other"]);
-    assert!(unknown.contains("its players are: random, greedy, planner"), "{unknown}");
+    assert!(unknown.contains("its players are: random, lowest-fruit, planner"), "{unknown}");
     let other = refusal(folder, &["train", "fruit", "--from", "run"]);
     assert!(other.contains("of the game `catch`, not `fruit`"), "{other}");
 }

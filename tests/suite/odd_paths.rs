@@ -31,7 +31,7 @@ fn paths_that_are_not_utf8_are_taken_or_refused_in_a_sentence() {
     assert_eq!(listed[0]["iteration"], 3, "{listed}");
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
     for (before, after) in [
-        ("train prompts --model tiny --task-data", "--verifier cat"),
+        ("train --model tiny --task-data", "--verifier cat"),
         ("fit", "--model tiny"),
         ("train sort --model", "--iterations 1"),
     ] {
