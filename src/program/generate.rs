@@ -27,15 +27,16 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let model = LanguageModel::load(&path)
         .with_context(|| format!("cannot use the model in {}", path.display()))?;
     let example = held_out_prompt(&args.model);
-    let prompt = match (&args.prompt, example) {
-        (Some(prompt), Ok(example)) => {
-            if prompt.chars().last() != example.chars().last() {
+    let prompt = match &args.prompt {
+        Some(prompt) => {
+            if let Ok(example) = example
+                && prompt.chars().last() != example.chars().last()
+            {
                 say!("Note: prompts of this run look like `{example}`.");
             }
             prompt.clone()
         }
-        (Some(prompt), Err(_)) => prompt.clone(),
-        (None, example) => {
+        None => {
             let example = example?;
             say!("Prompt: {example}");
             example

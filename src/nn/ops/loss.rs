@@ -1,7 +1,8 @@
 //! Softmax over a vocabulary, for losses and for sampling.
 
+use super::largest;
+use crate::math::LANES;
 use crate::math::softmax::{Normalizer, normalizer, unnormalized};
-use crate::math::{LANES, at_least};
 use multiversion::multiversion;
 
 /// The factor of logits at a temperature, for sampling and for learning; temperature 0 leaves them unchanged.
@@ -31,11 +32,7 @@ const PART: usize = 64 * LANES;
 /// The normalizer that turns a row of logits into probabilities.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn normalize(logits: &[f32]) -> Normalizer {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for block in logits.chunks(LANES) {
-        lanes.iter_mut().zip(block).for_each(|(max, x)| *max = at_least(*max, *x));
-    }
-    let max = lanes.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x));
+    let max = largest(logits);
     let mut total = 0.0f64;
     for part in logits.chunks(PART) {
         let mut sums = [0.0f32; LANES];
@@ -51,11 +48,7 @@ pub fn normalize(logits: &[f32]) -> Normalizer {
 /// normalizer, that of [`normalize`], and the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for block in logits.chunks(LANES) {
-        lanes.iter_mut().zip(block).for_each(|(max, x)| *max = at_least(*max, *x));
-    }
-    let max = lanes.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x));
+    let max = largest(logits);
     let (mut total, mut mean) = (0.0f64, 0.0f64);
     for (logits, weights) in logits.chunks(PART).zip(weights.chunks_mut(PART)) {
         let [mut sums, mut means] = [[0.0f32; LANES]; 2];

@@ -19,7 +19,7 @@ pub mod norm;
 pub mod region;
 pub mod rope;
 
-use crate::math::{LANES, mul_add};
+use crate::math::{LANES, at_least, mul_add};
 
 /// The number of threads that an operator may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,18 +50,30 @@ pub(crate) fn by_rows<const R: usize, const W: usize>(
         return work(reads, writes);
     }
     let some = rows.div_ceil(portions);
-    let reads = reads.map(|all| (all, all.len() / rows * some));
     let writes = writes.map(|all| {
         let length = all.len() / rows * some;
         (all, length)
     });
     parallelism.each_chunk(writes, |number, writes| {
-        let part = |(all, length): (&'_ [f32], usize)| {
-            let start = number * length;
-            start..(start + length).min(all.len())
+        let part = number * some..(number * some + some).min(rows);
+        let read = |all: &[f32]| {
+            let width = all.len() / rows;
+            part.start * width..part.end * width
         };
-        work(reads.map(|read| &read.0[part(read)]), writes);
+        work(reads.map(|all| &all[read(all)]), writes);
     });
+}
+
+/// The largest of some numbers; of none, negative infinity.
+#[inline(always)]
+pub(crate) fn largest(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    for block in blocks {
+        lanes.iter_mut().zip(block).for_each(|(max, x)| *max = at_least(*max, *x));
+    }
+    lanes.iter_mut().zip(rest).for_each(|(max, x)| *max = at_least(*max, *x));
+    lanes.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x))
 }
 
 /// The dot product, in [`LANES`] partial sums.

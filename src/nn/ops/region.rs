@@ -69,7 +69,7 @@ impl Parallelism {
     }
 
     /// Cuts slices into chunks, as many of each, and calls `work` with the chunks of a number, as [`Parallelism::each`].
-    /// Of every slice, the length of its chunks is given; the last one may be shorter.
+    /// Each slice comes with the length of its chunks; the last one may be shorter.
     ///
     /// # Panics
     /// If the slices have different numbers of chunks.

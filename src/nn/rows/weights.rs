@@ -149,8 +149,8 @@ impl Weights {
         (dx, add): (&mut [f32], bool),
         gradient: &mut [f32],
     ) {
-        let mut add = add;
-        for (linear, dy) in results {
+        for (number, (linear, dy)) in results.into_iter().enumerate() {
+            let add = add || number > 0;
             let sizes @ [outputs, inputs] = [linear.outputs, linear.inputs];
             let transpose = linear.view(&self.params).transpose();
             if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
@@ -161,7 +161,6 @@ impl Weights {
                 linear::forward(self.parallelism, dy, packed, dx, add);
             }
             debug_assert_eq!([x.len() / inputs, dy.len() / outputs], [dx.len() / inputs; 2]);
-            add = true;
             let adapter = self.adapters.as_ref().and_then(|adapters| adapters.of(linear));
             if let Some((place, adapter)) = adapter {
                 let [d_a, d_b] = pair(gradient, &place.a, &place.b);
@@ -181,21 +180,22 @@ impl Weights {
         results: [(&LinearLayout, &[f32]); N],
         gradient: &mut [f32],
     ) {
-        let by = (self.arithmetic, self.parallelism);
+        let (arithmetic, parallelism) = (self.arithmetic, self.parallelism);
         if results.iter().any(|(linear, _)| linear.transposed) {
             for (linear, dy) in results {
                 let d_weight = &mut gradient[linear.weight.clone()];
-                match linear.transposed {
-                    true => linear::weight_grads(by.0, by.1, dy, linear.outputs, [(x, d_weight)]),
-                    false => linear::weight_grads(by.0, by.1, x, linear.inputs, [(dy, d_weight)]),
-                }
+                let (x, inputs, dy) = match linear.transposed {
+                    true => (dy, linear.outputs, x),
+                    false => (x, linear.inputs, dy),
+                };
+                linear::weight_grads(arithmetic, parallelism, x, inputs, [(dy, d_weight)]);
             }
         } else if let Some((LinearLayout { inputs, .. }, _)) = results.first() {
             let places = results.each_ref().map(|(linear, _)| linear.weight.clone());
             let places = gradient.get_disjoint_mut(places).expect("weights are apart");
             let mut places = places.into_iter();
             let results = results.map(|(_, dy)| (dy, places.next().expect("as many")));
-            linear::weight_grads(by.0, by.1, x, *inputs, results);
+            linear::weight_grads(arithmetic, parallelism, x, *inputs, results);
         }
         for (linear, dy) in results {
             bias::backward(dy, &mut gradient[linear.bias.clone()]);

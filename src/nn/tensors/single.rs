@@ -135,6 +135,20 @@ mod tests {
         Tensor::from_data(TensorData::new(numbers, shape), device)
     }
 
+    /// The adapters of this machine, without Mesa's lavapipe.
+    fn adapters() -> impl Iterator<Item = Device> {
+        let all = crate::device::list().into_iter().filter(|info| info.kind != "cpu");
+        let all = all.filter(|info| !info.description.contains("llvmpipe"));
+        all.map(|info| crate::device::choose(&info.name).unwrap().device)
+    }
+
+    fn assert_near(what: &str, got: &[f32], want: &[f32]) {
+        assert_eq!(got.len(), want.len(), "{what}");
+        let off = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        // TF32 would be off by 1e-3.
+        assert!(off < 1e-5, "{what}: off by {off}");
+    }
+
     fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
         x.into_data().try_into_vec().expect("f32")
     }
@@ -156,10 +170,7 @@ mod tests {
 
     #[test]
     fn products_and_their_gradients_are_those_of_the_cpu() {
-        let adapters = crate::device::list().into_iter().filter(|info| info.kind != "cpu");
-        let adapters = adapters.filter(|info| !info.description.contains("llvmpipe"));
-        for info in adapters {
-            let device = crate::device::choose(&info.name).unwrap().device;
+        for device in adapters() {
             // Odd sizes, and a batch of one that is repeated on either side.
             let shapes = [
                 [[1, 1, 1], [1, 1, 1]],
@@ -171,10 +182,7 @@ mod tests {
                 let got = with_gradients(shapes, &device, product);
                 let want = with_gradients(shapes, &Device::flex(), Tensor::matmul);
                 for (got, want) in got.iter().zip(&want) {
-                    assert_eq!(got.len(), want.len());
-                    let off = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                    // TF32 would be off by 1e-3.
-                    assert!(off < 1e-5, "{shapes:?}: off by {off}");
+                    assert_near(&format!("{shapes:?}"), got, want);
                 }
             }
         }
@@ -182,16 +190,13 @@ mod tests {
 
     #[test]
     fn transposed_operands_are_read_by_their_strides() {
-        let adapters = crate::device::list().into_iter().filter(|info| info.kind != "cpu");
-        for info in adapters.filter(|info| !info.description.contains("llvmpipe")) {
-            let device = crate::device::choose(&info.name).unwrap().device;
+        for device in adapters() {
             let [a, b] = [numbers(4, [31, 11], &device), numbers(5, [23, 31], &device)];
             let got = host(product(a.transpose(), b.transpose()));
             let cpu = Device::flex();
             let [a, b] = [numbers(4, [31, 11], &cpu), numbers(5, [23, 31], &cpu)];
             let want = host(a.transpose().matmul(b.transpose()));
-            let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(off < 1e-5, "off by {off}");
+            assert_near("transposed", &got, &want);
         }
     }
 

@@ -85,10 +85,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     if args.engine != Engine::Auto {
         bail!(ENGINE);
     }
-    let path = match &args.model {
-        Some(path) => in_settings(path)?,
-        None => TINY.to_string(),
-    };
+    let path = args.model.as_deref().map_or_else(|| Ok(TINY.to_string()), in_settings)?;
     let (defaults, file) = (LanguageConfig::for_model(&path), Table::new());
     let (own, mut config) =
         settings((task, Table::new()), defaults, file, (&args.set, None, None))?;

@@ -191,25 +191,25 @@ fn indent(state: &State, text: Value, options: Rest<Value>) -> Result<Value, Err
         .flat_map(|option| [option.clone(), option.get_attr("width").unwrap_or_default()]);
     let width = widths.filter_map(|width| width.as_usize()).max().unwrap_or(0);
     let lines = text.as_str().map_or(0, |text| text.split('\n').count());
-    if width.saturating_mul(lines) > MAX_TEXT {
-        return Err(refused("a text is longer than 16 MiB"));
-    }
+    check_length(width.saturating_mul(lines))?;
     let all: Vec<Value> = std::iter::once(text).chain(options.0).collect();
     state.apply_filter(INDENT, &all)
 }
 
 /// A text `count` times, bounded in its result.
 pub(super) fn repeated(text: &str, count: usize) -> Result<String, Error> {
-    match text.len().checked_mul(count) {
-        Some(length) if length <= MAX_TEXT => Ok(text.repeat(count)),
-        _ => Err(refused("a text is longer than 16 MiB")),
-    }
+    check_length(text.len().saturating_mul(count))?;
+    Ok(text.repeat(count))
+}
+
+/// Refuses a text of this many bytes if it is too long.
+fn check_length(bytes: usize) -> Result<(), Error> {
+    if bytes > MAX_TEXT { Err(refused("a text is longer than 16 MiB")) } else { Ok(()) }
 }
 
 /// Refuses the replacement of `from` by `to` in a text, or putting `to` between its characters, if the result is too long.
 fn check_replacement(text: &str, from: &str, to: &str) -> Result<(), Error> {
-    let length = text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len());
-    if length > MAX_TEXT { Err(refused("a text is longer than 16 MiB")) } else { Ok(()) }
+    check_length(text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len()))
 }
 
 /// The filter `replace`, bounded in its result.
@@ -223,9 +223,7 @@ fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Erro
     let between = options.first().map_or(0, |between| between.to_string().len());
     let count =
         parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |text| text.chars().count());
-    if count.saturating_mul(between) > MAX_TEXT {
-        return Err(refused("a text is longer than 16 MiB"));
-    }
+    check_length(count.saturating_mul(between))?;
     let all: Vec<Value> = std::iter::once(parts).chain(options.0).collect();
     state.apply_filter(JOIN, &all)
 }

@@ -248,7 +248,7 @@ impl<'a> Worker<'a> {
                     buffers.caches.push(cache);
                 }
             }
-            let mut scratch = Scratch::default();
+            let mut scratch = self.scratches.take();
             for completion in 0..prompt.completions {
                 let key = draw(prompt.key, completion as u32);
                 let u = uniform(draw(key, 0));
@@ -264,6 +264,7 @@ impl<'a> Worker<'a> {
                     self.waiting.push_back(active);
                 }
             }
+            self.scratches.put(scratch);
         }
     }
 

@@ -74,7 +74,6 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
     let sharpened = if sharpness == 1.0 { logits } else { &scaled[..] };
     weights.resize(logits.len(), 0.0);
     let (by, entropy) = softmax(sharpened, weights);
-    let logit = |token: usize| logits[token] * sharpness;
     candidates.clear();
     let token = if sampling.temperature == 0.0 {
         sharpened.iter().position(|x| *x == by.max).unwrap_or(0)
@@ -93,7 +92,7 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
         }
         token
     };
-    let logprob = logprob(logit(token), &by);
+    let logprob = logprob(logits[token] * sharpness, &by);
     Chosen { token: token as u32, logprob, entropy, candidates: Vec::new() }
 }
 

@@ -6,7 +6,8 @@
 
 use super::HeadShape;
 use super::products::{compare, gather};
-use crate::math::{LANES, at_least, exp, ln};
+use crate::math::{LANES, exp, ln};
+use crate::nn::ops::largest;
 use multiversion::multiversion;
 use std::cell::RefCell;
 
@@ -226,12 +227,8 @@ fn attend<const Q: usize>(
 /// score and the total of the weights.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn softmax(scores: &mut [f32]) -> (f32, f32) {
+    let max = largest(scores);
     let (blocks, _) = scores.as_chunks_mut::<LANES>();
-    let mut max = [f32::NEG_INFINITY; LANES];
-    for block in blocks.iter() {
-        max.iter_mut().zip(block).for_each(|(max, x)| *max = at_least(*max, *x));
-    }
-    let max = max.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x));
     let mut total = [0.0f32; LANES];
     for block in blocks {
         for (score, total) in block.iter_mut().zip(&mut total) {

@@ -2,9 +2,9 @@
 //! scores does not grow with the square of the length.
 
 use super::HeadShape;
-use crate::math::{LANES, at_least, exp, ln};
-use crate::nn::ops::Parallelism;
+use crate::math::{LANES, exp, ln};
 use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul, matmul_packed};
+use crate::nn::ops::{Parallelism, largest};
 use multiversion::multiversion;
 
 /// Queries of a tile: as many as a strip of keys.
@@ -202,13 +202,8 @@ fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 
     scores[..seen.start].fill(0.0);
     scores[seen.end..].fill(0.0);
     let scores = &mut scores[seen];
+    let max = largest(scores) * scale;
     let (vectors, rest) = scores.as_chunks_mut::<LANES>();
-    let mut max = [f32::NEG_INFINITY; LANES];
-    for vector in &*vectors {
-        max.iter_mut().zip(vector).for_each(|(max, x)| *max = at_least(*max, *x));
-    }
-    max.iter_mut().zip(&*rest).for_each(|(max, x)| *max = at_least(*max, *x));
-    let max = max.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x)) * scale;
     let mut total = [0.0f32; LANES];
     for vector in vectors {
         for (score, total) in vector.iter_mut().zip(&mut total) {
