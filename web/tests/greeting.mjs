@@ -3,7 +3,7 @@
 import { save } from './keeping.mjs';
 import { violations } from './looking.mjs';
 import { serve } from './server.mjs';
-import { eventually, ok, text, until } from './visit.mjs';
+import { eventually, ok, pixels, text, until } from './visit.mjs';
 
 const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
 
@@ -140,7 +140,7 @@ export default [
       const maps = await page.locator('#maps canvas').evaluateAll((all) => all.map(({ width, height, ariaLabel }) => `${ariaLabel}, ${width} x ${height}`));
       ok(maps.length === 4 && maps.every((map) => map.endsWith('10 x 10')), `the maps are ${maps}`);
       ok((await page.locator('#features li').count()) === 0, 'cells are in the list, too');
-      await eventually('bricks', () => page.locator('#maps canvas').last().evaluate((canvas) => canvas.getContext('2d').getImageData(0, 0, 10, 10).data.filter((_, i) => i % 4 === 3).some((x) => x > 0)));
+      await eventually('bricks', async () => (await pixels(page, '#maps canvas')).some((pixel) => pixel >>> 24 > 0));
     },
   },
   {

@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { load, save, settings } from './keeping.mjs';
-import { changed, eventually, frames, goesOn, message, ok, restart, slide, standsStill, state, stored, text, until } from './visit.mjs';
+import { changed, eventually, frames, goesOn, message, ok, pixels, restart, slide, standsStill, state, stored, text, until } from './visit.mjs';
 
 /// Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
 /// game that was left before, after some moves, may be among those that are kept.
@@ -87,11 +87,7 @@ export default [
       // Each is shaded by its last score, once it has one.
       await slide(page, '#speed', 8);
       await until(page, '#episodes', /\d,\d{3}/);
-      await eventually('boards of many shades', () => page.evaluate(() => {
-        const shade = document.querySelector('#shade');
-        const { data } = shade.getContext('2d').getImageData(0, 0, shade.width, shade.height);
-        return new Set(new Uint32Array(data.buffer)).size;
-      }), (shades) => shades > 8);
+      await eventually('boards of many shades', async () => new Set(await pixels(page, '#shade')).size, (shades) => shades > 8);
       await until(page, '#shade-how', /from [−\d]+ \(orange\) to \d+ \(green\)/);
       await visit.shot(page, 'wall-shaded');
       const rate = await text(page, '#tell-steps');

@@ -96,7 +96,7 @@ export class Visit {
     return blank.evaluate(async (base64) => {
       const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
       const image = await createImageBitmap(new Blob([bytes], { type: 'image/png' }));
-      const context = new OffscreenCanvas(image.width, image.height).getContext('2d');
+      const context = new OffscreenCanvas(image.width, image.height).getContext('2d', { willReadFrequently: true });
       context.drawImage(image, 0, 0);
       const pixels = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
       const hash = pixels.reduce((hash, pixel) => Math.imul(hash ^ pixel, 16777619), 7);
@@ -111,6 +111,16 @@ function watchTasks() {
   new PerformanceObserver((list) => {
     for (const { startTime, duration } of list.getEntries()) window.longTasks.push({ startTime, duration });
   }).observe({ type: 'longtask', buffered: true });
+}
+
+/// The pixels of the last canvas that a selector finds, read from a copy: Chromium warns if a canvas that the page draws on
+/// is read twice, and how often a check reads depends on how fast the page is.
+export async function pixels(page, selector) {
+  return page.locator(selector).last().evaluate((canvas) => {
+    const context = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    return [...new Uint32Array(context.getImageData(0, 0, canvas.width, canvas.height).data.buffer)];
+  });
 }
 
 export const text = (page, selector) => page.locator(selector).textContent();
