@@ -28,7 +28,7 @@ mod export_model;
 #[cfg(test)]
 mod failures;
 mod fit;
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod fuzz;
 mod games;
 mod generate;

@@ -16,7 +16,7 @@ use crate::settings::{TrainConfig, overlay};
 use crate::task::external::protocol::Answer;
 use crate::task::ocaml::Problems;
 use crate::task::{Part, read_prompts};
-use crate::text::{ChatTemplate, LanguageModel};
+use crate::text::{Adapters, ChatTemplate, LanguageModel, LoraConfig};
 use crate::trainer::text::load_language_settings;
 use crate::trainer::{config_toml, new_settings, policy_file};
 use hyper::server::conn::http1;
@@ -112,6 +112,27 @@ fn tokenizer_config() {
 #[test]
 fn config() {
     fuzz_model("config.json");
+}
+
+#[test]
+fn adapters() {
+    let folder = TempDir::new().unwrap();
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
+    let mut model = LanguageModel::load(&base).unwrap();
+    let config = LoraConfig::new(2);
+    model.adapters = Some(Adapters::zeros(&model.shape, &config));
+    model.save(folder.path()).unwrap();
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        let path = folder.path().join(name);
+        let whole = fs::read(&path).unwrap();
+        fuzz(std::slice::from_ref(&whole), |bytes| {
+            fs::write(&path, bytes).unwrap();
+            if let Ok(model) = LanguageModel::load(folder.path()) {
+                assert!(model.adapters.is_some());
+            }
+        });
+        fs::write(&path, whole).unwrap();
+    }
 }
 
 #[test]
