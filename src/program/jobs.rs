@@ -11,6 +11,7 @@ use crate::device;
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -46,33 +47,43 @@ impl Lanes {
     }
 }
 
+/// A word of a command line: an option with its value, which may be a path of any bytes.
+pub fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
+    let mut word = OsString::from(format!("--{name}="));
+    word.push(value);
+    word
+}
+
 /// The words of a command line that trains as `args` ask for, without seed, threads, folder and form of output.
-pub fn words(args: &TrainArgs) -> Vec<String> {
+pub fn words(args: &TrainArgs) -> Vec<OsString> {
     let RunArgs { config, device, engine, precision, iterations, timeout, set, .. } = &args.run;
-    let mut words = vec!["train".to_string()];
-    words.extend(args.game.clone());
-    let mut option = |name: &str, value: Option<String>| {
-        words.extend(value.map(|value| format!("--{name}={value}")));
-    };
-    let path =
-        |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
-    option("task-data", path(&args.task_data));
     let VerifierArgs { verifier, verifier_sandbox, verifier_allow, trust } = &args.verifier;
-    option("verifier", verifier.clone());
-    let sandbox = verifier_sandbox.map(|is_on| if is_on { "on" } else { "off" }.to_string());
-    option("verifier-sandbox", sandbox);
-    verifier_allow.iter().for_each(|path| option("verifier-allow", Some(path.clone())));
-    option("model", path(&args.model));
-    option("from", path(&args.from));
-    option("config", path(config));
-    option("device", Some(device.clone()));
-    option("engine", engine.map(|engine| engine.to_string()));
-    option("precision", precision.map(|precision| precision.to_string()));
-    option("iterations", iterations.map(|iterations| iterations.to_string()));
-    option("timeout", timeout.map(|timeout| timeout.to_string()));
-    set.iter().for_each(|set| option("set", Some(set.clone())));
-    words.extend(trust.then(|| "--trust".to_string()));
-    words
+    let paths = [
+        ("task-data", &args.task_data),
+        ("model", &args.model),
+        ("from", &args.from),
+        ("config", config),
+    ];
+    let paths = paths.into_iter().filter_map(|(name, path)| Some(option(name, path.as_ref()?)));
+    let texts = [
+        ("verifier", verifier.clone()),
+        (
+            "verifier-sandbox",
+            verifier_sandbox.map(|is_on| ["off", "on"][usize::from(is_on)].into()),
+        ),
+        ("device", Some(device.clone())),
+        ("engine", engine.map(|engine| engine.to_string())),
+        ("precision", precision.map(|precision| precision.to_string())),
+        ("iterations", iterations.map(|iterations| iterations.to_string())),
+        ("timeout", timeout.map(|timeout| timeout.to_string())),
+    ];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some(option(name, text?)));
+    let lists = [("verifier-allow", verifier_allow), ("set", set)];
+    let lists =
+        lists.into_iter().flat_map(|(name, list)| list.iter().map(move |one| option(name, one)));
+    let first = std::iter::once(OsString::from("train")).chain(args.game.clone().map(Into::into));
+    let last = trust.then(|| OsString::from("--trust"));
+    first.chain(paths).chain(texts).chain(lists).chain(last).collect()
 }
 
 /// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON that each prints
@@ -82,7 +93,7 @@ pub fn words(args: &TrainArgs) -> Vec<String> {
 /// If the program cannot be started, and the errors of `done`.
 pub fn side_by_side(
     lanes: Lanes,
-    jobs: &[Vec<String>],
+    jobs: &[Vec<OsString>],
     interrupt: &Interrupt,
     mut done: impl FnMut(usize, Result<Value>) -> Result<()>,
 ) -> Result<()> {
@@ -115,7 +126,7 @@ pub fn side_by_side(
     }
 }
 
-fn start(words: &[String], threads: usize) -> Result<Child> {
+fn start(words: &[OsString], threads: usize) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program")?;
     Command::new(program)
         .args(words)

@@ -3,13 +3,14 @@
 use super::args::TrainArgs;
 use super::history::aligned;
 use super::interrupt::Interrupt;
-use super::jobs::{Lanes, complain, side_by_side, words};
+use super::jobs::{Lanes, complain, option, side_by_side, words};
 use super::say::{say, tell, tell_json};
 use super::study_args::Seeds;
 use crate::plot::statistics::{interquartile_mean, interval, mean};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
+use std::ffi::OsString;
 
 /// The answer to Ctrl-C.
 const STOPPING: &str = "The runs under way finish their iterations and save.";
@@ -28,13 +29,14 @@ struct Summary {
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let lanes = Lanes::new(&args.run, seeds.len())?;
     let common = words(args);
-    let jobs: Vec<Vec<String>> = seeds
+    let jobs: Vec<Vec<OsString>> = seeds
         .iter()
         .map(|seed| {
-            let folder = args.run.run_dir.as_ref().map(|folder| {
-                format!("--run-dir={}", folder.join(format!("seed-{seed}")).display())
-            });
-            common.iter().cloned().chain([format!("--seed={seed}")]).chain(folder).collect()
+            let folder = args.run.run_dir.as_ref();
+            let folder =
+                folder.map(|folder| option("run-dir", folder.join(format!("seed-{seed}"))));
+            let seed = option("seed", seed.to_string());
+            common.iter().cloned().chain([seed]).chain(folder).collect()
         })
         .collect();
     say!(

@@ -30,10 +30,18 @@ fn paths_that_are_not_utf8_are_taken_or_refused_in_a_sentence() {
     let listed: serde_json::Value = serde_json::from_str(&stdout(&listed)).unwrap();
     assert_eq!(listed[0]["iteration"], 3, "{listed}");
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    let seeds = of(
+        "train catch --quiet --iterations 2 --device cpu --run-dir",
+        name(b"seeds-\xff"),
+        "--seeds 1,2",
+    );
+    assert!(seeds.status.success(), "{}", stderr(&seeds));
+    assert!(folder.path().join(name(b"seeds-\xff/seed-2/checkpoints")).is_dir());
     for (before, after) in [
         ("train --model tiny --task-data", "--verifier cat"),
         ("fit", "--model tiny"),
         ("train sort --model", "--iterations 1"),
+        ("train sort --seeds 1..2 --model", "--iterations 1"),
     ] {
         let output = of(before, data, after);
         let text = stderr(&output);

@@ -8,7 +8,7 @@ use super::args::{RunArgs, TrainArgs};
 use super::games::Games;
 use super::history::{History, State, words as setting_words};
 use super::interrupt::Interrupt;
-use super::jobs::{Lanes, side_by_side};
+use super::jobs::{Lanes, option, side_by_side};
 use super::say::say;
 use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
@@ -23,6 +23,7 @@ use search::{Search, Sizes, Trial};
 use serde::{Deserialize, Serialize};
 use space::Space;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -257,22 +258,22 @@ impl<'a> Sweep<'a> {
     }
 
     /// The command line of a run: it continues if it was interrupted, and otherwise begins anew.
-    fn words(&self, trial: &Trial, number: usize, round: u32, seed: u64) -> Result<Vec<String>> {
+    fn words(&self, trial: &Trial, number: usize, round: u32, seed: u64) -> Result<Vec<OsString>> {
         let folder = self.run_folder(number, round, seed);
-        let mut words = vec!["train".to_string(), format!("--device={}", self.args.device)];
-        words.push(format!("--run-dir={}", folder.display()));
+        let mut words = vec!["train".into(), option("device", &self.args.device)];
+        words.push(option("run-dir", &folder));
         if is_resumable(&folder) {
-            words.push("--resume".to_string());
+            words.push("--resume".into());
             return Ok(words);
         }
         if folder.exists() {
             fs::remove_dir_all(&folder)
                 .with_context(|| format!("cannot remove {}", folder.display()))?;
         }
-        words.insert(1, self.file.game.clone());
-        words.push(format!("--seed={seed}"));
+        words.insert(1, self.file.game.clone().into());
+        words.push(option("seed", seed.to_string()));
         let settings = self.settings(trial, round);
-        words.extend(settings.iter().map(|(key, value)| format!("--set={key}={value}")));
+        words.extend(settings.iter().map(|(key, value)| option("set", format!("{key}={value}"))));
         Ok(words)
     }
 
