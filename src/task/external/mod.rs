@@ -81,7 +81,7 @@ fn setting(message: String) -> TaskError {
     TaskError::Setting(message)
 }
 
-/// Additional time limit for the first answer of a process, which includes its start-up.
+/// The usual additional time limit for the first answer of a process.
 const START_UP: Duration = Duration::from_secs(60);
 
 /// Consecutive processes without an answer after which the command counts as broken.
@@ -91,6 +91,8 @@ const MAX_FAILURES: usize = 3;
 pub struct Verifier {
     options: VerifierOptions,
     timeout: Duration,
+    /// Additional time limit for the first answer of a process, which includes its start-up.
+    start_up: Duration,
     #[cfg(unix)]
     confinement: Option<Confinement>,
     /// Idle processes.
@@ -129,6 +131,7 @@ impl Verifier {
         let verifier = Self {
             options,
             timeout,
+            start_up: START_UP,
             #[cfg(unix)]
             confinement,
             idle: Mutex::default(),
@@ -182,8 +185,9 @@ impl Verifier {
         for _ in 0..2 {
             let idle = lock(&self.idle).pop();
             let mut worker = idle.map_or_else(|| self.ready(), Ok)?;
-            let start = if self.answered.get().is_some() { Duration::ZERO } else { START_UP };
-            match ask(&mut worker, &body, self.timeout + start) {
+            let start = if self.answered.get().is_some() { Duration::ZERO } else { self.start_up };
+            let limit = self.timeout + start;
+            match ask(&mut worker, &body, limit) {
                 Ok(answer) => {
                     lock(&self.idle).push(worker);
                     let rewards = answer.rewards(&self.options.parts).map(Rewards::new);
@@ -192,7 +196,7 @@ impl Verifier {
                 }
                 Err(NoAnswer::Timeout(mut instead)) => {
                     self.count_failure("does not answer")?;
-                    let limit = self.options.timeout;
+                    let limit = limit.as_secs_f64();
                     if instead.is_empty() && self.answered.get().is_none() {
                         instead = "; it must flush each line of an answer".to_string();
                     }
@@ -229,7 +233,7 @@ impl Verifier {
         for _ in 0..MAX_FAILURES {
             let mut worker = self.spawn()?;
             let Some(body) = self.answered.get() else { return Ok(worker) };
-            match ask(&mut worker, body, self.timeout + START_UP) {
+            match ask(&mut worker, body, self.timeout + self.start_up) {
                 Ok(_) => return Ok(worker),
                 Err(NoAnswer::Timeout(_)) => last = "does not answer".to_string(),
                 Err(NoAnswer::Ended(end)) => last = end,
@@ -291,5 +295,23 @@ fn shell(command: &str) -> Command {
         let mut shell = Command::new("cmd");
         shell.args(["/C", command]);
         shell
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::task::Prompt;
+
+    #[test]
+    fn a_verifier_that_answers_nothing_is_told_to_flush() {
+        // Answers that stay in a buffer are none, however long they are waited for.
+        let options = VerifierOptions { timeout: 0.01, ..VerifierOptions::new("cat > /dev/null") };
+        let mut verifier = Verifier::start(options).unwrap();
+        verifier.start_up = Duration::ZERO;
+        let prompt = Prompt { text: "?".to_string(), messages: vec![], fields: Default::default() };
+        let error = verifier.check(&Completion::new(&prompt, "!")).unwrap_err().to_string();
+        let said = "the verifier took more than 0.01 s; it must flush each line of an answer";
+        assert!(error.contains(said), "{error}");
     }
 }
