@@ -4,11 +4,13 @@
 //! directory, and limits on CPU time, memory, file size, open files and processes. On Linux, if the machine permits, it
 //! also gets new namespaces: a network without interfaces, a root that contains the paths of its [`Access`], read-only,
 //! and the working directory, and a PID namespace, whose processes end with the first one, and with Grove. There is no
-//! `/proc`, no device but `/dev/null` and the like, and a seccomp filter refuses sockets and access to other processes. If
-//! Grove runs as root, the process runs as an unprivileged user, since root is exempt from the limit on processes, or as
+//! `/proc`, no device but `/dev/null` and the like, and a seccomp filter refuses sockets and access to other processes.
+//! Where the kernel has Landlock, it confines files, TCP and signals once more, and without namespaces too. If Grove runs as root, the process runs as an unprivileged user, since root is exempt from the limit on processes, or as
 //! root without capabilities. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
 
 mod folder;
+#[cfg(target_os = "linux")]
+mod landlock;
 #[cfg(target_os = "linux")]
 mod namespaces;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -177,11 +179,14 @@ impl Sandbox {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.namespaces {
-            notes.push(
-                "This machine does not permit namespaces: code that is run can access the network and write \
-                 wherever its user can, and a process that leaves its process group may outlive the sandbox."
-                    .to_string(),
-            );
+            let reach = match has_landlock() {
+                true => "code that is run can see other processes",
+                false => "code that is run can access the network and write wherever its user can",
+            };
+            notes.push(format!(
+                "This machine does not permit namespaces: {reach}, and a process that leaves its process group \
+                 may outlive the sandbox."
+            ));
         }
         // SAFETY: has no preconditions.
         if unsafe { libc::geteuid() } == 0 && self.user == User::Current {
@@ -218,6 +223,8 @@ impl Sandbox {
             sandbox: self.clone(),
             #[cfg(target_os = "linux")]
             root: namespaces::Root::new(&self.access, &folder, scratch)?,
+            #[cfg(target_os = "linux")]
+            wall: landlock::Wall::new(self.access.network, self.namespaces),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
             filter: seccomp::program(self.access.sockets()),
@@ -263,6 +270,8 @@ struct Prepared {
     sandbox: Sandbox,
     #[cfg(target_os = "linux")]
     root: namespaces::Root,
+    #[cfg(target_os = "linux")]
+    wall: Option<landlock::Wall>,
     workdir: CString,
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     filter: Vec<libc::sock_filter>,
@@ -299,6 +308,7 @@ impl Prepared {
                 if self.sandbox.namespaces {
                     namespaces::become_init(self.grove)?;
                 }
+                self.wall.iter().try_for_each(|wall| wall.enforce(&self.root))?;
             }
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
             seccomp::install(&self.filter)?;
@@ -326,6 +336,14 @@ unsafe fn close_on_exec() {
     }
 }
 
+/// Whether Landlock confines files without namespaces.
+fn has_landlock() -> bool {
+    #[cfg(target_os = "linux")]
+    return landlock::version() > 0;
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
 /// Converts the return value of a system call to a result.
 fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -336,6 +354,36 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn landlock_confines_files_without_namespaces() {
+        if landlock::version() == 0 {
+            return eprintln!("NOT TESTED: this kernel has no Landlock");
+        }
+        let [readable, hidden, own] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        for folder in [&readable, &hidden] {
+            fs::write(folder.path().join("text"), "text").unwrap();
+        }
+        let limits = Limits { cpu_seconds: 5, memory: 0, file_size: 0, processes: 0, files: 0 };
+        let access = Access {
+            readable: vec![readable.path().canonicalize().unwrap()],
+            programs: true,
+            network: false,
+            workdir: None,
+            scratch_mb: 16,
+        };
+        let (user, limits_processes) = (User::Current, false);
+        let sandbox = Sandbox { limits, access, namespaces: false, user, limits_processes };
+        let mut command = sandbox.command("sh", own.path(), Scratch::Shared).unwrap();
+        let paths = [&readable, &hidden, &own].map(|folder| folder.path().join("text"));
+        let [readable, hidden, own] = paths.each_ref().map(|path| path.display());
+        let script = format!(
+            "cat {readable} > {own}; cat {hidden} || echo >> {hidden} || echo >> {readable} || exit 7"
+        );
+        let status = command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
+        assert_eq!(status.code(), Some(7));
+        assert!(paths.iter().all(|path| fs::read_to_string(path).unwrap() == "text"));
+    }
 
     #[test]
     fn inheritable_files_are_closed_in_the_sandbox() {

@@ -61,13 +61,13 @@ const FILES: [&str; 12] = [
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// A path of the old root that is bound into the new one.
-struct Bound {
+pub struct Bound {
     source: CString,
     /// Folders to create, outermost first.
     parents: Vec<CString>,
     target: CString,
     /// Whether it is a folder; links are followed.
-    is_folder: bool,
+    pub is_folder: bool,
 }
 
 impl Bound {
@@ -86,6 +86,16 @@ impl Bound {
     /// The device that has nothing in it, in the place of `path`.
     fn hidden(path: &Path) -> io::Result<Self> {
         Ok(Self { source: c"/.old/dev/null".to_owned(), ..Self::new(path)? })
+    }
+
+    /// The path in the new root.
+    pub fn target(&self) -> &CStr {
+        &self.target
+    }
+
+    /// Whether it is one of the harmless devices.
+    pub fn is_device(&self) -> bool {
+        self.target.as_bytes().starts_with(b"/dev/")
     }
 
     /// Creates the parents and the target, empty. Existing ones are as good.
@@ -167,6 +177,16 @@ impl Root {
         ))?;
         let (folder, network) = (Bound::new(folder)?, access.network);
         Ok(Self { bound, empty, folder, scratch, options, network, maps })
+    }
+
+    /// The paths of the root, read-only but for devices.
+    pub fn bound(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    /// The folder to write to.
+    pub fn folder(&self) -> &Bound {
+        &self.folder
     }
 
     /// Creates the namespaces and enters the new root.
