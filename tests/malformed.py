@@ -24,7 +24,7 @@ def arguments(path):
     for start, command in COMMANDS:
         if path.name.startswith(start):
             return command(str(path))
-    return ["generate", str(path), "hi"]
+    return ["generate", str(path), "hi", "--max-new-tokens", "4"]
 
 
 def run(program, path):
@@ -32,8 +32,9 @@ def run(program, path):
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
         begun = time.monotonic()
-        child = subprocess.Popen([program, *arguments(path)], cwd=folder, stdin=subprocess.DEVNULL,
-                                 stdout=said, stderr=said, preexec_fn=limit, start_new_session=True)
+        # The log tells of panics that the program makes sentences of.
+        child = subprocess.Popen([program, *arguments(path)], cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                                 env={**os.environ, "GROVE_LOG": "debug"}, preexec_fn=limit, start_new_session=True)
         while True:
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)
             late = time.monotonic() - begun > SECONDS

@@ -4,6 +4,7 @@ use super::error::{io_error, malformed};
 use super::time::Time;
 use super::{Columns, DatasetError, End, Standard};
 use crate::disk::input;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -85,7 +86,8 @@ impl AnnotatedTable {
         if labels.len() < 2 {
             return Err(format!("all rows that are learnt from have the label `{}`", labels[0]));
         }
-        if let Some(label) = rows.names(&parts[1]).iter().find(|label| !labels.contains(label)) {
+        let known: HashSet<&String> = labels.iter().collect();
+        if let Some(label) = rows.names(&parts[1]).iter().find(|label| !known.contains(label)) {
             return Err(format!(
                 "the label `{label}` is in the rows that are held out, but not in those that are \
                  learnt from"
@@ -115,10 +117,15 @@ impl Rows {
                 Ok(line) => line,
                 Err(error) => return Some(Err(io_error(path)(error))),
             };
+            let has_open = |line: &[u8]| line.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
             // A cell in quotes may have several lines.
-            while bytes.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+            let mut is_open = has_open(&bytes);
+            while is_open {
                 match lines.next() {
-                    Some((Ok(more), _)) if bytes.len() < LONGEST => bytes.extend(more),
+                    Some((Ok(more), _)) if bytes.len() < LONGEST => {
+                        is_open ^= has_open(&more);
+                        bytes.extend(more);
+                    }
                     _ => return Some(Err(bad(format!("a quote of line {number} has no end")))),
                 }
             }
@@ -141,7 +148,8 @@ impl Rows {
         let time = options.time.map(find).transpose()?;
         let (unnamed, named): (Vec<usize>, Vec<usize>) =
             (0..header.len()).partition(|i| is_unnamed(&header[*i]));
-        if let Some(twice) = named.iter().find(|i| header[..**i].contains(&header[**i])) {
+        let mut names = HashSet::new();
+        if let Some(twice) = named.iter().find(|i| !names.insert(&header[**i])) {
             return Err(bad(format!("it has two columns `{}`; rename one", header[*twice])));
         }
         let seen: Vec<usize> =
@@ -238,8 +246,8 @@ impl Rows {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
         let obs = values.iter().zip(scales.iter().cycle());
-        let of =
-            |label: &Option<String>| labels.iter().position(|name| Some(name) == label.as_ref());
+        let numbers: HashMap<&String, usize> = labels.iter().zip(0..).collect();
+        let of = |label: &Option<String>| numbers.get(label.as_ref()?).copied();
         let marked: Vec<Option<usize>> = self.labels[rows.clone()].iter().map(of).collect();
         let last = rows.len() - 1;
         Columns {

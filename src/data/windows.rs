@@ -25,15 +25,27 @@ impl Cut {
     }
 }
 
-/// A window of an episode.
+/// A window of an episode, in as few bytes as a dataset of many windows needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
-    /// First step of its episode.
-    episode: usize,
-    /// Steps of the window, context included.
-    seen: Range<usize>,
     /// First step that contributes to the loss.
     learnt: usize,
+    /// Steps of the episode before that one, as far as anything looks back.
+    before: u32,
+    /// Steps that contribute to the loss.
+    count: u32,
+}
+
+impl Piece {
+    /// The steps that contribute to the loss.
+    fn learnt(&self) -> Range<usize> {
+        self.learnt..self.learnt + self.count as usize
+    }
+
+    /// The steps of the window, of which at most `history` are context.
+    fn seen(&self, history: usize) -> Range<usize> {
+        self.learnt - history.min(self.before as usize)..self.learnt().end
+    }
 }
 
 /// Windows over some episodes, as indices; steps are copied on demand.
@@ -50,22 +62,21 @@ impl Pieces {
     /// Cuts `episodes` of `steps` into windows. Windows do not cross episodes, the last one of an
     /// episode may be shorter, and windows of total weight 0 are dropped.
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], cut: Cut) -> Self {
+        let short = |steps: usize| u32::try_from(steps).unwrap_or(u32::MAX);
         let piece = |episode: &Range<usize>, learnt: usize| Piece {
-            episode: episode.start,
-            seen: learnt.saturating_sub(cut.history).max(episode.start)
-                ..episode.end.min(learnt + cut.window),
             learnt,
+            before: short(learnt - episode.start),
+            count: short(cut.window.min(episode.end - learnt)),
         };
-        let pieces: Vec<Piece> = episodes
-            .iter()
-            .flat_map(|episode| {
-                episode.clone().step_by(cut.window).map(|learnt| piece(episode, learnt))
-            })
-            .filter(|piece| (piece.learnt..piece.seen.end).any(|step| steps.weight(step) > 0.0))
-            .collect();
-        let seen: usize = pieces.iter().map(|piece| piece.seen.len()).sum();
+        let all = episodes.iter().map(|episode| episode.len().div_ceil(cut.window)).sum();
+        let mut pieces = Vec::with_capacity(all);
+        let windows = episodes.iter().flat_map(|episode| {
+            episode.clone().step_by(cut.window).map(|learnt| piece(episode, learnt))
+        });
+        pieces.extend(windows.filter(|piece| piece.learnt().any(|step| steps.weight(step) > 0.0)));
+        let seen: usize = pieces.iter().map(|piece| piece.seen(cut.history).len()).sum();
         let mut all = 0.0;
-        for step in pieces.iter().flat_map(|piece| piece.learnt..piece.seen.end) {
+        for step in pieces.iter().flat_map(Piece::learnt) {
             let by_action = cut.by_action[steps.action(step) as usize];
             all += f64::from(steps.weight(step) * by_action);
         }
@@ -74,8 +85,10 @@ impl Pieces {
     }
 
     /// Selects some windows; their weights do not change.
-    pub fn some(self, which: Range<usize>) -> Self {
-        Self { pieces: self.pieces[which].to_vec(), ..self }
+    pub fn some(mut self, which: Range<usize>) -> Self {
+        self.pieces.truncate(which.end);
+        self.pieces.drain(..which.start);
+        self
     }
 
     /// Number of windows.
@@ -124,11 +137,13 @@ impl Pieces {
         counts.clear();
         for (window, which) in which.enumerate() {
             let piece = &self.pieces[which];
-            counts.push(piece.seen.len());
-            for (slot, step) in (window * num_steps..).zip(piece.seen.clone()) {
+            let (seen, first) =
+                (piece.seen(self.cut.history), piece.learnt - piece.before as usize);
+            counts.push(seen.len());
+            for (slot, step) in (window * num_steps..).zip(seen) {
                 let obs = &mut trajectory.obs[slot * stride..][..width * stack];
                 for (age, obs) in obs.rchunks_exact_mut(width).enumerate() {
-                    if step >= piece.episode + age {
+                    if step >= first + age {
                         self.steps.observe(step - age, obs);
                     }
                 }

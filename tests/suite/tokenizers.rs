@@ -322,6 +322,53 @@ fn tokens_beyond_the_weights_are_refused_whatever_their_number() {
 }
 
 #[test]
+fn vocabularies_whose_parts_do_not_fit_or_grow_without_bound_are_refused() {
+    let bpe = |vocab: &Value, merges: &Value| {
+        let model = json!({ "type": "BPE", "vocab": vocab, "merges": merges });
+        json!({ "version": "1.0", "added_tokens": [], "model": model })
+    };
+    let vocab = json!({ "a": 0, "b": 1, "ab": 2 });
+    let with = |part: &str, parts: &str, one: &Value, count: usize| {
+        let mut tokenizer = bpe(&vocab, &json!([]));
+        tokenizer[part] = json!({ "type": "Sequence", parts: vec![one; count] });
+        tokenizer
+    };
+    let replace = json!({ "type": "Replace", "pattern": { "Regex": "." }, "content": "aaaaaaaa" });
+    let prepend = json!({ "type": "Prepend", "prepend": "a".repeat(400) });
+    let load = |tokenizer: Value| {
+        let folder = folder(3, tokenizer.to_string().as_bytes(), b"{}");
+        LanguageModel::load(folder.path()).map(|model| model.shape).map_err(|e| e.to_string())
+    };
+    for tokenizer in [
+        bpe(&vocab, &json!(["a b"])),
+        bpe(&vocab, &json!([["a", "b"]])),
+        with("decoder", "decoders", &replace, 1),
+        with("normalizer", "normalizers", &prepend, 2),
+    ] {
+        assert!(load(tokenizer.clone()).is_ok(), "{tokenizer}");
+    }
+    for (tokenizer, why) in [
+        (
+            bpe(&json!({ "a": 0, "b": 1 }), &json!(["a b"])),
+            "the merge of `a` and `b` makes no token",
+        ),
+        (bpe(&vocab, &json!([["ab", "ab"]])), "the merge of `ab` and `ab` makes no token"),
+        (
+            with("decoder", "decoders", &replace, 4),
+            "its decoder makes a text over 1024 times as long",
+        ),
+        (with("normalizer", "normalizers", &replace, 4), "its normalizer makes a text over 1024"),
+        (
+            with("normalizer", "normalizers", &prepend, 3),
+            "its normalizer puts over 1024 bytes before",
+        ),
+    ] {
+        let error = load(tokenizer).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
 fn pointers_of_git_lfs_are_told_from_the_files_themselves() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
     for name in ["model.safetensors", "tokenizer.json"] {

@@ -19,7 +19,7 @@ const STACK: usize = 512 << 20;
 /// Limit on the growth of the process during a rendering, bytes.
 const MAX_GROWTH: u64 = 512 << 20;
 /// Time of a rendering at most; fuel ends it earlier unless single instructions are slow.
-const MAX_TIME: Duration = Duration::from_secs(10);
+const MAX_TIME: Duration = Duration::from_secs(2);
 /// Values within an assigned value at most.
 const MAX_VALUES: usize = 1 << 20;
 /// Filter that checks a value before a variable takes it.
@@ -57,7 +57,7 @@ pub(super) fn run(
                 return Err("it takes more than 512 MiB of memory".into());
             }
             Err(RecvTimeoutError::Timeout) if begun.elapsed() > MAX_TIME => {
-                return Err("it takes more than 10 seconds".into());
+                return Err("it takes more than 2 seconds".into());
             }
             Err(RecvTimeoutError::Timeout) => {}
         }

@@ -5,6 +5,7 @@ use crate::text::characters::Characters;
 use crate::text::error::LanguageError;
 use crate::text::tokenizer::Tokenizer;
 use serde_json::Value;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,12 +33,17 @@ pub(super) fn read(
         );
         return Err(unusable(path, reason));
     }
-    check_replacements(&json["normalizer"]).map_err(|reason| unusable(path, reason))?;
+    for part in ["normalizer", "decoder"] {
+        check_growth(part, &json[part]).map_err(|reason| unusable(path, reason))?;
+    }
+    check_merges(&json["model"]).map_err(|reason| unusable(path, reason))?;
     if let Some(characters) = Characters::from_json(&json) {
         return Ok(Arc::new(characters));
     }
     drop(json);
-    let mut tokenizer = tokenizers::Tokenizer::from_bytes(text).map_err(|e| unusable(path, e))?;
+    let tokenizer = guarded(|| tokenizers::Tokenizer::from_bytes(text));
+    let tokenizer = tokenizer.and_then(|it| it.map_err(|e| e.to_string()));
+    let mut tokenizer = tokenizer.map_err(|reason| unusable(path, reason))?;
     // Prompts are never cut or filled up.
     tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable(path, e))?;
     let largest = tokenizer.get_vocab(true).into_values().max();
@@ -56,35 +62,63 @@ fn largest_token(json: &Value) -> Option<u64> {
     listed.max(added.filter_map(|token| token["id"].as_u64()).max())
 }
 
-/// Limit on the bytes that the replacements of a normalizer make of one.
+/// Limit on the bytes that a normalizer or a decoder makes of one, and on those that it puts before a text.
 const MAX_GROWTH: usize = 1 << 10;
 
-/// Refuses normalizers whose replacements, one after another, multiply the length of a text without bound.
-fn check_replacements(normalizer: &Value) -> Result<(), String> {
-    let mut growth = 1_usize;
-    let mut open = vec![normalizer];
+/// Refuses a `normalizer` or `decoder` whose parts, one after another, lengthen a text without bound.
+fn check_growth(part: &str, value: &Value) -> Result<(), String> {
+    let (mut growth, mut before) = (1_usize, 0);
+    let mut open = vec![value];
     while let Some(one) = open.pop() {
-        open.extend(one["normalizers"].as_array().into_iter().flatten());
-        if one["type"] != "Replace" {
-            continue;
-        }
+        let parts = [&one["normalizers"], &one["decoders"]];
+        open.extend(parts.into_iter().filter_map(Value::as_array).flatten());
         let length = |value: &Value| value.as_str().map_or(0, str::len);
-        // An empty pattern, and an expression may, match between all bytes.
-        let from = length(&one["pattern"]["String"]).max(1);
-        let per_byte = length(&one["content"]).div_ceil(from) + usize::from(from == 1);
-        growth = growth.saturating_mul(per_byte.max(1));
+        if one["type"] == "Prepend" {
+            before += length(&one["prepend"]);
+        }
+        if one["type"] == "Replace" {
+            // An empty pattern, and an expression may, match between all bytes.
+            let from = length(&one["pattern"]["String"]).max(1);
+            let per_byte = length(&one["content"]).div_ceil(from) + usize::from(from == 1);
+            growth = growth.saturating_mul(per_byte.max(1));
+        }
         if growth > MAX_GROWTH {
-            return Err(format!("its normalizer makes a text over {MAX_GROWTH} times as long"));
+            return Err(format!("its {part} makes a text over {MAX_GROWTH} times as long"));
+        }
+        if before > MAX_GROWTH {
+            return Err(format!("its {part} puts over {MAX_GROWTH} bytes before a text"));
         }
     }
     Ok(())
 }
 
+/// Refuses merges that do not make a token of the vocabulary, at which the crate `tokenizers` panics.
+fn check_merges(model: &Value) -> Result<(), String> {
+    let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
+    for merge in model["merges"].as_array().into_iter().flatten() {
+        let pair = match merge {
+            Value::String(pair) => pair.split_once(' '),
+            pair => pair[0].as_str().zip(pair[1].as_str()),
+        };
+        let Some((first, second)) = pair else { continue };
+        let whole = second.strip_prefix(prefix).map(|second| format!("{first}{second}"));
+        if whole.is_none_or(|whole| model["vocab"].get(whole).is_none()) {
+            return Err(format!("the merge of `{first}` and `{second}` makes no token"));
+        }
+    }
+    Ok(())
+}
+
+/// Does some work of the crate `tokenizers`, which panics where parts of a file do not fit together.
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| "its parts do not fit together".to_string())
+}
+
 impl Trained {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, LanguageError> {
-        let encoding = self.tokenizer.encode_fast(text, special);
-        let encoding = encoding.map_err(|e| LanguageError::Tokenizer(e.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        let encoding = guarded(|| self.tokenizer.encode_fast(text, special));
+        let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
+        Ok(encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec())
     }
 }
 
@@ -102,7 +136,7 @@ impl Tokenizer for Trained {
     }
 
     fn decode(&self, tokens: &[u32]) -> String {
-        self.tokenizer.decode(tokens, true).unwrap_or_default()
+        guarded(|| self.tokenizer.decode(tokens, true).unwrap_or_default()).unwrap_or_default()
     }
 
     fn pieces(&self, tokens: &[u32]) -> Vec<String> {
