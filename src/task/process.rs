@@ -1,6 +1,7 @@
 //! A long-running worker process: requests go to its standard input, answers come as lines on its
 //! standard output.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -33,7 +34,6 @@ pub struct Process {
     last_error: Arc<Mutex<String>>,
     /// The thread that reads standard error.
     stderr_reader: JoinHandle<()>,
-    next_id: u64,
     /// Whether a request is unanswered.
     busy: bool,
 }
@@ -55,7 +55,7 @@ impl Process {
         thread::spawn(move || read_lines(stdout, &read));
         let stderr_reader = thread::spawn(move || keep_last_line(stderr, &kept));
         let requests = Some(requests);
-        Ok(Self { child, requests, lines, last_error, stderr_reader, next_id: 1, busy: false })
+        Ok(Self { child, requests, lines, last_error, stderr_reader, busy: false })
     }
 
     /// Sends `request(id)` with a new id and waits for the answer, at most for `limit`. `read(id, line)`
@@ -70,8 +70,8 @@ impl Process {
         let deadline = Instant::now() + limit;
         // Earlier output cannot be the answer.
         while self.lines.try_recv().is_ok() {}
-        let id = self.next_id;
-        self.next_id += 1;
+        // Unpredictable, so that what the process runs cannot answer in its place, and exact as a JSON number anywhere.
+        let id = RandomState::new().hash_one(()) >> 11;
         self.busy = true;
         let requests = self.requests.as_ref().expect("open until dropped");
         // If the process has ended, reading its output fails below.

@@ -47,6 +47,10 @@ for line in sys.stdin:
     elif what == "loud":
         sys.stderr.write("complaint " * 100000 + "\n")
         answer(3)
+    elif what == "guess":
+        for i in range(2000):
+            answer(97, id=i)
+        answer(5)
     elif what == "late":
         answer(4)
         time.sleep(0.05)
@@ -118,6 +122,15 @@ const LATE: [(&str, &str); 6] = [
     ("foreign", "the verifier took more than 0.5 s; it sent an answer with another `id`"),
     ("chatter", "the verifier took more than 0.5 s"),
 ];
+
+#[test]
+fn output_of_what_a_verifier_runs_cannot_guess_the_id_of_a_request() {
+    let folder = TempDir::new().unwrap();
+    let verifier = Verifier::start(patient(&script(folder.path(), OBEDIENT), 1)).unwrap();
+    for _ in 0..3 {
+        assert!(gives(&verifier, "guess", Ok(5.0)));
+    }
+}
 
 #[test]
 fn a_failure_on_one_completion_does_not_affect_the_others() {
