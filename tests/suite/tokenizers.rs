@@ -294,6 +294,8 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
     tokens[7] = "a".to_string();
     let twice = Gguf::new(&tokens, &kinds).with("tokenizer.ggml.model", "gpt2");
     refused(twice, "the tokens 7 and 97 are both called `a`");
+    let q4_0 = Gguf { format: 2, ..whole() };
+    refused(q4_0, "has rows of 2 numbers, and its format blocks of 32");
     for (format, name) in [(11, "Q3_K"), (20, "IQ4_NL")] {
         refused(Gguf { format, ..whole() }, &format!("ggml's format {name}, which is not known"));
     }

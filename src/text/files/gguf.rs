@@ -251,6 +251,13 @@ impl<'a> Gguf<'a> {
         }
         let format = Format::of(tensor.format)
             .map_err(|reason| unusable(self.path, format!("`{name}` is in {reason}")))?;
+        let row = wanted.last().copied().unwrap_or(1);
+        if !row.is_multiple_of(format.numbers) {
+            let block = format.numbers;
+            let reason =
+                format!("`{name}` has rows of {row} numbers, and its format blocks of {block}");
+            return Err(unusable(self.path, reason));
+        }
         let bytes = self
             .weights
             .get(tensor.start..)
