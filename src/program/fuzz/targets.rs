@@ -6,7 +6,7 @@ use crate::data::{
     AnnotatedTable, Columns, Dataset, DatasetWriter, End, MANIFEST, Manifest, TableOptions,
     read_games,
 };
-use crate::env::CartPole;
+use crate::env::{CartPole, Catch};
 use crate::metrics::JsonLines;
 use crate::model::saved::{Header, write_params};
 use crate::program::checks::saved;
@@ -18,7 +18,8 @@ use crate::task::ocaml::Problems;
 use crate::task::{Part, read_prompts};
 use crate::text::{Adapters, ChatTemplate, LanguageModel, LoraConfig};
 use crate::trainer::text::load_language_settings;
-use crate::trainer::{config_toml, new_settings, policy_file};
+use crate::trainer::{GameTrainer, config_toml, new_settings, policy_file};
+use burn::tensor::Device;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -295,6 +296,26 @@ fn checkpoint_manifest() {
         fs::write(folder.join("SHA256SUMS"), format!("{digest}  manifest.json\n{rest}")).unwrap();
         let _ = checkpoint::load(&folder);
     });
+}
+
+#[test]
+fn checkpoint_sections() {
+    let mut config = TrainConfig::for_game("catch");
+    config.rollout.num_groups = 4;
+    let mut trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
+    trainer.iterate().unwrap();
+    let whole = trainer.snapshot().unwrap();
+    for (at, section) in whole.sections.iter().enumerate() {
+        // Settings have a target of their own, and others than those of the weights may be large ones.
+        if section.name == "config.toml" {
+            continue;
+        }
+        fuzz(std::slice::from_ref(&section.bytes), |bytes| {
+            let mut checkpoint = whole.clone();
+            checkpoint.sections[at].bytes = bytes.to_vec();
+            let _ = GameTrainer::resume(&checkpoint, Catch::default(), &config, &Device::flex());
+        });
+    }
 }
 
 #[test]
