@@ -5,6 +5,7 @@
 //! texts and for games; [`tensors`] executes it in Burn's tensors on any device.
 
 pub mod arch;
+mod decoder_params;
 pub mod ops;
 pub(crate) mod orthogonal;
 pub(crate) mod parameters;
@@ -14,5 +15,6 @@ pub mod tensors;
 pub mod text;
 
 pub use arch::{DecoderShape, Parameter, RopeScaling};
+pub use decoder_params::{DecoderParams, Part};
 pub use parameters::{flatten, named_parameters, unflatten};
 pub use precision::Precision;

@@ -5,7 +5,7 @@ use super::error::LanguageError;
 use super::prompt_cache::PromptCache;
 use super::template::ChatTemplate;
 use super::tokenizer::Tokenizer;
-use super::{Adapters, TokenDecoder};
+use super::{Adapters, DecoderParams, TokenDecoder};
 use crate::model::{DecoderShape, Parameter};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub struct LanguageModel {
     /// The sizes and switches of the decoder.
     pub shape: DecoderShape,
     /// The decoder's parameters, in the order of [`DecoderShape::parameters`].
-    pub params: Arc<Vec<f32>>,
+    pub params: DecoderParams,
     /// The low-rank matrices that are learnt in the parameters' place, if any are.
     pub adapters: Option<Adapters>,
     /// The vocabulary.
@@ -81,8 +81,7 @@ impl LanguageModel {
     #[must_use]
     pub fn merged(mut self) -> Self {
         if let Some(adapters) = self.adapters.take() {
-            let params: &mut Vec<f32> = Arc::make_mut(&mut self.params);
-            adapters.add_to(&self.shape, params);
+            adapters.add_to(&self.shape, self.params.to_mut());
         }
         self
     }

@@ -17,6 +17,7 @@ mod prompt_cache;
 mod template;
 mod tokenizer;
 
+pub use crate::nn::DecoderParams;
 pub use crate::nn::arch::{Adapters, LoraConfig};
 pub use crate::nn::ops::Parallelism;
 pub use crate::nn::ops::half::Kernel;

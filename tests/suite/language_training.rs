@@ -235,7 +235,7 @@ fn weight_decay_spares_norms_through_a_whole_run() {
         for parameter in model.shape.parameters() {
             let count: usize = parameter.shape.iter().product();
             let into = if parameter.shape.len() == 1 { &mut norms } else { &mut matrices };
-            into.extend_from_slice(&model.params[at..at + count]);
+            into.extend_from_slice(&model.params.values()[at..at + count]);
             at += count;
         }
         assert!(norms.len() >= 5 * 16);

@@ -1,5 +1,7 @@
 //! Token embeddings: a row of the table for each token.
 
+use super::stored::StoredMatrix;
+
 /// Appends the embedding of each token, a row of `table` `[vocabulary, size]` times `scale`, to `rows`.
 pub fn forward(
     table: &[f32],
@@ -14,6 +16,21 @@ pub fn forward(
             true => rows.extend_from_slice(row),
             false => rows.extend(row.iter().map(|x| x * scale)),
         }
+    }
+}
+
+/// Appends embeddings as [`forward`], of a table in the number format of its file: `[size, vocabulary]`.
+pub fn forward_stored(
+    table: &StoredMatrix,
+    scale: f32,
+    tokens: impl Iterator<Item = u32>,
+    rows: &mut Vec<f32>,
+) {
+    for token in tokens {
+        let start = rows.len();
+        rows.resize(start + table.inner(), 0.0);
+        table.column(token as usize, &mut rows[start..]);
+        rows[start..].iter_mut().for_each(|x| *x *= scale);
     }
 }
 

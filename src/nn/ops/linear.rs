@@ -6,6 +6,8 @@
 use super::Parallelism;
 use super::half::{self, Kernel, Operand, Side};
 use super::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul_packed};
+use super::stored::{StoredMatrix, StoredStrips};
+use crate::math::LANES;
 use crate::nn::Precision;
 use std::cell::RefCell;
 
@@ -57,6 +59,8 @@ impl Arithmetic {
 pub enum Weight {
     /// In f32.
     F32(Packed),
+    /// In the number format of its file, for products in f32.
+    Stored(StoredMatrix),
     /// In bf16, with the instructions of its products.
     Bf16(Kernel, Operand),
 }
@@ -66,6 +70,7 @@ impl Weight {
     pub fn inner(&self) -> usize {
         match self {
             Self::F32(packed) => packed.inner(),
+            Self::Stored(matrix) => matrix.inner(),
             Self::Bf16(_, operand) => operand.inner(),
         }
     }
@@ -74,13 +79,17 @@ impl Weight {
     pub fn columns(&self) -> usize {
         match self {
             Self::F32(packed) => packed.columns(),
+            Self::Stored(matrix) => matrix.columns(),
             Self::Bf16(_, operand) => operand.outer(),
         }
     }
 
-    /// Packs another weight in the memory of this one.
+    /// Packs another weight, in the memory of this one where it has some of its own.
     pub fn repack(&mut self, parallelism: Parallelism, weight: View, [inner, columns]: [usize; 2]) {
         match self {
+            Self::Stored(_) => {
+                *self = pack(Arithmetic::F32, parallelism, weight, [inner, columns]);
+            }
             Self::F32(to) => to.pack(parallelism, weight, inner, columns),
             Self::Bf16(_, to) => {
                 to.pack(parallelism, weight.transpose(), [columns, inner], Side::Right);
@@ -121,7 +130,8 @@ pub fn forward_all(
     let mut halves = Vec::new();
     for (w, y) in products {
         match w {
-            Weight::F32(w) => forward_f32(parallelism, x, w, y, add),
+            Weight::F32(w) => forward_f32(parallelism, (x, w.inner()), w.strips(), y, add),
+            Weight::Stored(w) => forward_f32(parallelism, (x, w.inner()), w.strips(), y, add),
             Weight::Bf16(kernel, w) => halves.push((*kernel, (w, &mut **y))),
         }
     }
@@ -132,20 +142,61 @@ pub fn forward_all(
     }
 }
 
-fn forward_f32(parallelism: Parallelism, x: &[f32], w: &Packed, y: &mut [f32], add: bool) {
-    let (inner, columns) = (w.inner(), w.columns());
-    let rows = x.len() / inner;
-    let part = |x: &[f32], w: Strips, y: &mut [f32], add: bool| {
-        let target = Target { row: w.columns(), values: y, add };
-        matmul_packed(View::rows(x, inner), w, target, x.len() / inner);
-    };
+/// Adjacent columns of a weight for products in f32.
+trait Columns: Copy + Send + Sync {
+    fn columns(self) -> usize;
+
+    /// Chunks of so many strips of [`STRIP_COLUMNS`] columns.
+    fn parts(self, strips: usize) -> impl Iterator<Item = Self>;
+
+    /// `y = x w`, or `y += x w`, with `x` `[rows, inner]`.
+    fn multiply(self, x: &[f32], rows: usize, y: &mut [f32], add: bool);
+}
+
+impl Columns for Strips<'_> {
+    fn columns(self) -> usize {
+        Strips::columns(&self)
+    }
+
+    fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
+        Strips::parts(self, strips)
+    }
+
+    fn multiply(self, x: &[f32], rows: usize, y: &mut [f32], add: bool) {
+        let target = Target { row: Strips::columns(&self), values: y, add };
+        matmul_packed(View::rows(x, x.len() / rows.max(1)), self, target, rows);
+    }
+}
+
+impl Columns for StoredStrips<'_> {
+    fn columns(self) -> usize {
+        StoredStrips::columns(&self)
+    }
+
+    fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
+        StoredStrips::parts(self, strips)
+    }
+
+    fn multiply(self, x: &[f32], _rows: usize, y: &mut [f32], add: bool) {
+        StoredStrips::multiply(self, x, y, add);
+    }
+}
+
+fn forward_f32(
+    parallelism: Parallelism,
+    (x, inner): (&[f32], usize),
+    w: impl Columns,
+    y: &mut [f32],
+    add: bool,
+) {
+    let (rows, columns) = (x.len() / inner, w.columns());
     if parallelism == Parallelism::Sequential {
-        part(x, w.strips(), y, add);
+        w.multiply(x, rows, y, add);
     } else if rows >= ROWS {
         let rows = rows_of_part(rows);
         parallelism.each_chunk([(y, rows * columns)], |number, [y]| {
-            let x = &x[number * rows * inner..][..y.len() / columns * inner];
-            part(x, w.strips(), y, add);
+            let some = y.len() / columns;
+            w.multiply(&x[number * rows * inner..][..some * inner], some, y, add);
         });
     } else {
         let mut scratch = PARTS.take();
@@ -154,19 +205,19 @@ fn forward_f32(parallelism: Parallelism, x: &[f32], w: &Packed, y: &mut [f32], a
         let mut parts = Vec::new();
         let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
         let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
-        for strips in w.strips().parts(few) {
-            let (y, after) = rest.split_at_mut(rows * strips.columns());
-            parts.push((strips, y));
+        for part in w.parts(few) {
+            let (y, after) = rest.split_at_mut(rows * part.columns());
+            parts.push((part, y));
             rest = after;
         }
-        parallelism.each_mut(&mut parts, |_, (strips, y)| part(x, *strips, y, false));
+        parallelism.each_mut(&mut parts, |_, (part, y)| part.multiply(x, rows, y, false));
         for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
-            for (strips, part) in &parts {
-                let (to, after) = y.split_at_mut(strips.columns());
-                let part = &part[row * to.len()..][..to.len()];
+            for (part, values) in &parts {
+                let (to, after) = y.split_at_mut(part.columns());
+                let values = &values[row * to.len()..][..to.len()];
                 match add {
-                    true => to.iter_mut().zip(part).for_each(|(y, x)| *y += x),
-                    false => to.copy_from_slice(part),
+                    true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
+                    false => to.copy_from_slice(values),
                 }
                 y = after;
             }
@@ -206,23 +257,51 @@ pub fn backward_unpacked(
     in_blocks(dy, transpose, [columns, inner, DEPTH_BACKWARD], dx, add);
 }
 
+/// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `weight` `[inner, columns]` in the number format of its file,
+/// expanded and packed a block at a time.
+pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: bool) {
+    let sizes @ [columns, inner] = [weight.columns(), weight.inner()];
+    let mut expanded = PARTS.take();
+    for k in (0..columns).step_by(DEPTH_BACKWARD) {
+        let some = DEPTH_BACKWARD.min(columns - k);
+        expanded.resize(expanded.len().max(some * inner), 0.0);
+        let block = &mut expanded[..some * inner];
+        Parallelism::Parallel.each_chunk([(&mut *block, LANES * inner)], |strip, [to]| {
+            weight.columns_from(k + LANES * strip, to);
+        });
+        let view = View::rows(block, inner);
+        in_columns((dy, k), view, [sizes[0], sizes[1], some], dx, add || k > 0);
+    }
+    PARTS.set(expanded);
+}
+
 fn in_blocks(x: &[f32], w: View, [inner, columns, depth]: [usize; 3], y: &mut [f32], add: bool) {
-    let rows = rows_of_part(x.len() / inner);
-    let width = (BLOCK / depth.min(inner)).max(1).next_multiple_of(STRIP_COLUMNS);
-    let mut block = OPERAND.take();
     for k in (0..inner).step_by(depth) {
-        for j in (0..columns).step_by(width) {
-            let values = &w.values[k * w.row + j * w.column..];
-            let (inner_part, columns_part) = (depth.min(inner - k), width.min(columns - j));
-            let view = View { values, ..w };
-            block.pack(Parallelism::Parallel, view, inner_part, columns_part);
-            Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
-                let x = View::rows(&x[number * rows * inner + k..], inner);
-                let rows = y.len() / columns;
-                let target = Target { values: &mut y[j..], row: columns, add: add || k > 0 };
-                matmul_packed(x, block.strips(), target, rows);
-            });
-        }
+        let w = View { values: &w.values[k * w.row..], ..w };
+        in_columns((x, k), w, [inner, columns, depth.min(inner - k)], y, add || k > 0);
+    }
+}
+
+/// The product of the columns of `x` from number `k` on, `depth` of its `inner`, and a weight `[depth, columns]`.
+fn in_columns(
+    (x, k): (&[f32], usize),
+    w: View,
+    [inner, columns, depth]: [usize; 3],
+    y: &mut [f32],
+    add: bool,
+) {
+    let rows = rows_of_part(x.len() / inner);
+    let width = (BLOCK / depth).max(1).next_multiple_of(STRIP_COLUMNS);
+    let mut block = OPERAND.take();
+    for j in (0..columns).step_by(width) {
+        let view = View { values: &w.values[j * w.column..], ..w };
+        block.pack(Parallelism::Parallel, view, depth, width.min(columns - j));
+        Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
+            let x = View::rows(&x[number * rows * inner + k..], inner);
+            let rows = y.len() / columns;
+            let target = Target { values: &mut y[j..], row: columns, add };
+            matmul_packed(x, block.strips(), target, rows);
+        });
     }
     OPERAND.set(block);
 }
@@ -270,6 +349,7 @@ fn weight_grad_f32(
 mod tests {
     use super::*;
     use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+    use crate::nn::ops::stored::NumberFormat;
 
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
 
@@ -295,6 +375,45 @@ mod tests {
             weight_grads(Arithmetic::F32, parallelism, &x, inputs, [(&dy, &mut d_w)]);
             assert_gradient("rows", &x, &dx, |x| loss(x, &w));
             assert_gradient("weight", &w, &d_w, |w| loss(&x, w));
+        }
+    }
+
+    #[test]
+    fn stored_weights_give_the_bytes_of_expanded_ones() {
+        let mut draws = Draws::new(12);
+        for [rows, inner, columns] in [[1, 32, 5], [7, 64, 130], [131, 32, 97], [40, 32, 2100]] {
+            let codes: Vec<u16> =
+                (0..inner * columns).map(|i| (i * 7919 % 255) as u8 as u16).collect();
+            let stored = StoredMatrix::new(NumberFormat::Eight, [inner, columns], 32, |j, to| {
+                to.codes.copy_from_slice(&codes[j * inner..][..inner]);
+                to.scales.fill([0.125 / (1.0 + j as f32), 0.0]);
+            });
+            let mut table = vec![0.0; inner * columns];
+            for (j, to) in table.chunks_mut(inner).enumerate() {
+                stored.column(j, to);
+            }
+            let (x, dy) = (draws.numbers(rows * inner), draws.numbers(rows * columns));
+            let view = View::rows(&table, inner).transpose();
+            let sizes = [inner, columns];
+            for parallelism in BOTH {
+                let weights = [
+                    pack(Arithmetic::F32, parallelism, view, sizes),
+                    Weight::Stored(stored.clone()),
+                ];
+                for add in [false, true] {
+                    let [expanded, stored] = weights.each_ref().map(|weight| {
+                        let mut y = vec![0.5; rows * columns];
+                        forward(parallelism, &x, weight, &mut y, add);
+                        y
+                    });
+                    assert!(expanded == stored, "{rows} x {inner} x {columns}");
+                }
+            }
+            let [mut expanded, mut compact] = [0; 2].map(|_| vec![0.5; rows * inner]);
+            let transpose = view.transpose();
+            backward_unpacked(&dy, transpose, [columns, inner], &mut expanded, true);
+            backward_stored(&dy, &stored, &mut compact, true);
+            assert!(expanded == compact, "backward of {rows} x {inner} x {columns}");
         }
     }
 

@@ -18,6 +18,7 @@ pub mod matmul;
 pub mod norm;
 pub mod region;
 pub mod rope;
+pub mod stored;
 
 use crate::math::{LANES, at_least, mul_add};
 

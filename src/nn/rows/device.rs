@@ -1,11 +1,10 @@
 //! Decoders over tokens whose texts go through a device.
 
 use super::TokenDecoder;
-use crate::nn::Precision;
 use crate::nn::tensors::device_copy::DeviceCopy;
 use crate::nn::tensors::texts::DeviceDecoder;
+use crate::nn::{DecoderParams, Precision};
 use burn::tensor::{Device, Tensor};
-use std::sync::Arc;
 
 impl TokenDecoder {
     /// The same decoder, but generating and learning on a device, with products in this precision; on the CPU if there
@@ -36,7 +35,7 @@ impl TokenDecoder {
         let present = self.on_device().expect("a decoder on a device");
         self.device.change(present, |present| present.map_learnt(change));
         if self.weights.adapters.is_none() {
-            self.weights.params = Arc::default();
+            self.weights.params = DecoderParams::default();
             self.weights.drop_packed();
         }
     }

@@ -7,11 +7,11 @@
 use super::backward::ForwardRecord;
 use super::weights::Weights;
 use super::{Activations, Attend, Piece, Pool, Prefix, Retention, Scratch, Tape};
+use crate::nn::DecoderParams;
 use crate::nn::arch::{DecoderShape, LinearLayout};
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::attention::sequence::{self, Heads};
 use rayon::prelude::*;
-use std::sync::Arc;
 
 /// Parameters summed by one thread at a time.
 const SUM_CHUNK: usize = 1 << 12;
@@ -77,7 +77,7 @@ impl SequenceLearner {
     /// stream before each layer, and the backward pass recomputes the layers: a third more work, and the same gradient
     /// to the last bit.
     pub fn new(shape: &DecoderShape, checkpointing: bool) -> Self {
-        let params = Arc::default();
+        let params = DecoderParams::default();
         Self {
             weights: Weights::new(shape.clone(), params, Parallelism::Sequential),
             retention: match checkpointing {
@@ -96,7 +96,7 @@ impl SequenceLearner {
     /// If their number is not that of the shape.
     pub fn set_params(&mut self, params: Vec<f32>) {
         assert_eq!(params.len(), self.weights.shape.num_params(), "params: [num_params]");
-        self.weights.params = Arc::new(params);
+        self.weights.params = params.into();
         self.weights.repack();
     }
 

@@ -7,6 +7,7 @@
 use super::backward::ForwardRecord;
 use super::weights::Weights;
 use super::{Activations, Attend, Cache, Piece, Pool, Prefix, Retention, Scratch, Tape};
+use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
 use crate::nn::ops::attention::{HeadShape, sequence};
 use crate::nn::ops::linear::Arithmetic;
@@ -14,7 +15,6 @@ use crate::nn::ops::{Parallelism, embed};
 use crate::nn::tensors::device_copy::DeviceCopy;
 use crate::nn::text::Text;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Parameters from which on each product uses all threads; of smaller decoders, whole passes run side by side.
 const LARGE: usize = 1 << 22;
@@ -124,7 +124,7 @@ impl TokenDecoder {
     ///
     /// # Panics
     /// If their number is not that of the shape, or observations enter instead of tokens.
-    pub fn new(shape: DecoderShape, params: impl Into<Arc<Vec<f32>>>) -> Self {
+    pub fn new(shape: DecoderShape, params: impl Into<DecoderParams>) -> Self {
         let params = params.into();
         assert!(shape.takes_tokens(), "a decoder over tokens");
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
@@ -162,7 +162,7 @@ impl TokenDecoder {
     }
 
     /// The weights of the decoder, without its adapters; downloaded if a device has changed them.
-    pub fn params(&self) -> &Arc<Vec<f32>> {
+    pub fn params(&self) -> &DecoderParams {
         self.device.params(&self.weights.params)
     }
 
@@ -179,7 +179,7 @@ impl TokenDecoder {
     /// The parameters that are learnt: those of the adapters, or without any all weights; downloaded if a device has
     /// changed them.
     pub fn trained(&self) -> &[f32] {
-        self.adapters().map_or_else(|| &self.params()[..], |adapters| adapters.params())
+        self.adapters().map_or_else(|| self.params().values(), |adapters| adapters.params())
     }
 
     /// The number of parameters that are learnt.
@@ -213,8 +213,7 @@ impl TokenDecoder {
         if let Some(adapters) = &mut self.weights.adapters {
             return change(&mut adapters.params);
         }
-        let params: &mut Vec<f32> = Arc::make_mut(&mut self.weights.params);
-        let result = change(params);
+        let result = change(self.weights.params.to_mut());
         self.weights.repack();
         result
     }
@@ -263,7 +262,13 @@ impl TokenDecoder {
         stream.clear();
         let (table, scale) = (weights.layout.embed_tokens.clone(), weights.shape.embedding_scale);
         let tokens = rows.iter().map(|row| row.token);
-        embed::forward(&weights.params[table], weights.shape.hidden_size, scale, tokens, stream);
+        match weights.params.stored(&table) {
+            Some(matrix) => embed::forward_stored(matrix, scale, tokens, stream),
+            None => {
+                let size = weights.shape.hidden_size;
+                embed::forward(weights.params.slice(&table), size, scale, tokens, stream);
+            }
+        }
         tape.rotations.resize_with(weights.rope.len(), Vec::new);
         for (rotations, table) in tape.rotations.iter_mut().zip(&weights.rope) {
             rotations.clear();

@@ -1,5 +1,7 @@
 //! The weights of a decoder in host memory, packed for products when first needed, and its linear layers.
 
+use crate::math::LANES;
+use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Layout, LinearLayout};
 use crate::nn::ops::linear::{self, Arithmetic, Weight};
 use crate::nn::ops::matmul::View;
@@ -16,7 +18,7 @@ pub struct Weights {
     pub(super) shape: DecoderShape,
     pub(super) layout: Layout,
     pub(super) rope: Vec<RopeTable>,
-    pub(super) params: Arc<Vec<f32>>,
+    pub(super) params: DecoderParams,
     /// Adapters that are learnt in the place of the weights, if any.
     pub(super) adapters: Option<Adapters>,
     pub(super) packed: Arc<PackedWeights>,
@@ -47,12 +49,23 @@ impl PackedWeights {
 
 impl LinearLayout {
     /// The weight among the decoder's parameters, `[inputs, outputs]`.
-    fn view<'a>(&self, params: &'a [f32]) -> View<'a> {
-        let params = &params[self.weight.clone()];
+    fn view<'a>(&self, params: &'a DecoderParams) -> View<'a> {
+        let params = params.slice(&self.weight);
         match self.transposed {
             true => View::rows(params, self.inputs).transpose(),
             false => View::rows(params, self.outputs),
         }
+    }
+
+    /// Calls `work` with the weight, `[inputs, outputs]`; a stored matrix is expanded for the call alone.
+    fn with_view<T>(&self, params: &DecoderParams, work: impl FnOnce(View) -> T) -> T {
+        let Some(matrix) = params.stored(&self.weight) else { return work(self.view(params)) };
+        let mut expanded = vec![0.0; self.weight.len()];
+        let strips = [(&mut expanded[..], LANES * self.inputs)];
+        Parallelism::Parallel.each_chunk(strips, |strip, [to]| {
+            matrix.columns_from(LANES * strip, to);
+        });
+        work(View::rows(&expanded, self.inputs).transpose())
     }
 }
 
@@ -60,7 +73,7 @@ impl Weights {
     /// The weights of a shape, in the order of [`DecoderShape::parameters`].
     pub(super) fn new(
         shape: DecoderShape,
-        params: Arc<Vec<f32>>,
+        params: DecoderParams,
         parallelism: Parallelism,
     ) -> Self {
         let layout = Layout::new(&shape);
@@ -96,7 +109,7 @@ impl Weights {
     /// The norm whose weights are at `place`.
     pub(super) fn norm(&self, place: &Range<usize>) -> RmsNorm<'_> {
         RmsNorm {
-            weight: &self.params[place.clone()],
+            weight: self.params.slice(place),
             offset: self.shape.norm_offset,
             eps: self.shape.rms_norm_eps,
         }
@@ -117,26 +130,39 @@ impl Weights {
         if x.is_empty() {
             return;
         }
-        let is_large = self.parallelism == Parallelism::Parallel;
-        if is_large && !self.keep_packed && self.arithmetic == Arithmetic::F32 {
-            for (linear, y) in &mut *results {
+        let mut products = Vec::with_capacity(results.len());
+        for (linear, y) in &mut *results {
+            if self.is_packed_anew() && self.params.stored(&linear.weight).is_none() {
                 let sizes = [linear.inputs, linear.outputs];
                 linear::forward_unpacked(x, linear.view(&self.params), sizes, y, add);
+            } else {
+                let pack = || self.pack(linear);
+                products.push((self.packed.forward[linear.number].get_or_init(pack), &mut **y));
             }
-        } else {
-            let products = results.iter_mut().map(|(linear, y)| {
-                let sizes = [linear.inputs, linear.outputs];
-                let view = linear.view(&self.params);
-                let pack = || linear::pack(self.arithmetic, self.parallelism, view, sizes);
-                (self.packed.forward[linear.number].get_or_init(pack), &mut **y)
-            });
-            linear::forward_all(self.parallelism, x, &mut products.collect::<Vec<_>>(), add);
         }
+        linear::forward_all(self.parallelism, x, &mut products, add);
         for (linear, y) in results {
             if let Some((_, adapter)) = self.adapters.as_ref().and_then(|all| all.of(linear)) {
                 adapter.forward(self.parallelism, x, y);
             }
-            bias::forward(&self.params[linear.bias.clone()], y);
+            bias::forward(self.params.slice(&linear.bias), y);
+        }
+    }
+
+    /// Whether a matrix in f32 is packed for each product, a block at a time.
+    fn is_packed_anew(&self) -> bool {
+        let is_large = self.parallelism == Parallelism::Parallel;
+        is_large && !self.keep_packed && self.arithmetic == Arithmetic::F32
+    }
+
+    /// The matrix of a linear layer, packed for its forward pass.
+    fn pack(&self, linear: &LinearLayout) -> Weight {
+        match self.params.stored(&linear.weight) {
+            Some(matrix) if self.arithmetic == Arithmetic::F32 => Weight::Stored(matrix.clone()),
+            _ => linear.with_view(&self.params, |view| {
+                let sizes = [linear.inputs, linear.outputs];
+                linear::pack(self.arithmetic, self.parallelism, view, sizes)
+            }),
         }
     }
 
@@ -152,11 +178,21 @@ impl Weights {
         for (number, (linear, dy)) in results.into_iter().enumerate() {
             let add = add || number > 0;
             let sizes @ [outputs, inputs] = [linear.outputs, linear.inputs];
-            let transpose = linear.view(&self.params).transpose();
             if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
-                linear::backward_unpacked(dy, transpose, sizes, dx, add);
+                match self.params.stored(&linear.weight) {
+                    Some(matrix) => linear::backward_stored(dy, matrix, dx, add),
+                    None => {
+                        let transpose = linear.view(&self.params).transpose();
+                        linear::backward_unpacked(dy, transpose, sizes, dx, add);
+                    }
+                }
             } else {
-                let pack = || linear::pack(self.arithmetic, self.parallelism, transpose, sizes);
+                let pack = || {
+                    linear.with_view(&self.params, |view| {
+                        let (arithmetic, transpose) = (self.arithmetic, view.transpose());
+                        linear::pack(arithmetic, self.parallelism, transpose, sizes)
+                    })
+                };
                 let packed = self.packed.transpose[linear.number].get_or_init(pack);
                 linear::forward(self.parallelism, dy, packed, dx, add);
             }

@@ -2,9 +2,9 @@
 
 use super::decoder::LowRank;
 use super::texts::DeviceDecoder;
-use crate::nn::Precision;
 use crate::nn::arch::lora::AdapterLayout;
 use crate::nn::arch::{Adapters, DecoderShape};
+use crate::nn::{DecoderParams, Precision};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -26,7 +26,7 @@ pub struct DeviceCopy {
 /// Learnt parameters that a device has changed, in host memory once they have been asked for.
 #[derive(Clone, Debug)]
 enum Newer {
-    Weights(OnceLock<Arc<Vec<f32>>>),
+    Weights(OnceLock<DecoderParams>),
     Adapters(OnceLock<Adapters>),
 }
 
@@ -61,11 +61,11 @@ impl DeviceCopy {
     pub(crate) fn get(
         &self,
         shape: &DecoderShape,
-        params: &[f32],
+        params: &DecoderParams,
         adapters: Option<&Adapters>,
     ) -> Option<DeviceDecoder> {
         let (device, precision) = self.device.as_ref()?;
-        let new = || DeviceDecoder::new(shape, params, device, *precision);
+        let new = || DeviceDecoder::new(shape, params.values(), device, *precision);
         let added = adapters
             .map(|adapters| self.adapters.get_or_init(|| uploaded(adapters, device)).clone());
         Some(self.weights.get_or_init(new).clone().with_adapters(added))
@@ -97,9 +97,9 @@ impl DeviceCopy {
     }
 
     /// The present weights in host memory, where `host` are those that it had last.
-    pub(crate) fn params<'a>(&'a self, host: &'a Arc<Vec<f32>>) -> &'a Arc<Vec<f32>> {
+    pub(crate) fn params<'a>(&'a self, host: &'a DecoderParams) -> &'a DecoderParams {
         match (&self.newer, self.weights.get()) {
-            (Some(Newer::Weights(newer)), Some(on)) => newer.get_or_init(|| Arc::new(on.learnt())),
+            (Some(Newer::Weights(newer)), Some(on)) => newer.get_or_init(|| on.learnt().into()),
             _ => host,
         }
     }

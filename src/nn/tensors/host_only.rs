@@ -1,7 +1,7 @@
 //! The stand-in for `device_copy` in a build without the general engine: every decoder over tokens is on the CPU.
 
+use crate::nn::DecoderParams;
 use crate::nn::arch::Adapters;
-use std::sync::Arc;
 
 /// No device.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +12,7 @@ impl DeviceCopy {
     pub(crate) fn invalidate(&mut self, _are_adapters: bool) {}
 
     /// The host's weights.
-    pub(crate) fn params<'a>(&'a self, host: &'a Arc<Vec<f32>>) -> &'a Arc<Vec<f32>> {
+    pub(crate) fn params<'a>(&'a self, host: &'a DecoderParams) -> &'a DecoderParams {
         host
     }
 

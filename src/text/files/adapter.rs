@@ -71,7 +71,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let adapters = Adapters::zeros(&model.shape, &config);
     let weights = Weights::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
-    let params = gather(adapters.parameters(), folder, find, |tensor| tensor.read())?;
+    let params = gather(adapters.parameters(), folder, find)?.values().to_vec();
     let used: HashSet<String> = adapters.parameters().iter().map(name).collect();
     if let Some(other) = weights.names().find(|name| !used.contains(*name)) {
         let reason = format!("the tensor `{other}` belongs to none of the adapters in {CONFIG}");

@@ -4,12 +4,13 @@
 
 use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, finish};
-use super::names::{gather, shape_in_files};
+use super::names::{Source, gather, shape_in_files};
 use super::quants::Format;
 use super::{check_fetched, unread, unusable};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, gguf_name};
+use crate::nn::ops::stored::StoredMatrix;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
@@ -41,23 +42,33 @@ struct Tensor {
 struct Found<'a> {
     format: Format,
     bytes: &'a [u8],
-    /// Heads whose coordinates lie in pairs.
-    heads: Option<usize>,
+    rows: usize,
+    /// The size of a head, if the two coordinates that rotate together lie side by side.
+    paired_head_dim: Option<usize>,
 }
 
 impl Found<'_> {
-    /// The numbers, in the order of Hugging Face's files.
-    fn read(&self, head_dim: usize) -> Vec<f32> {
+    /// The row of the file that is row `number` in Hugging Face's files.
+    fn row(&self, number: usize) -> usize {
+        let Some(head_dim) = self.paired_head_dim else { return number };
+        let (first, i, half) = (number - number % head_dim, number % head_dim, head_dim / 2);
+        first + i % half * 2 + i / half
+    }
+}
+
+impl Source for Found<'_> {
+    fn read(&self) -> Vec<f32> {
         let numbers = self.format.read(self.bytes);
-        let Some(heads) = self.heads else { return numbers };
-        let (width, half) = (numbers.len() / (heads * head_dim), head_dim / 2);
-        let mut apart = vec![0.0; numbers.len()];
-        for (row, numbers) in numbers.chunks_exact(width).enumerate() {
-            let (head, i) = (row / head_dim, row % head_dim);
-            let to = head * head_dim + i % 2 * half + i / 2;
-            apart[to * width..][..width].copy_from_slice(numbers);
+        if self.paired_head_dim.is_none() {
+            return numbers;
         }
-        apart
+        let width = numbers.len() / self.rows;
+        let rows = (0..self.rows).flat_map(|row| &numbers[self.row(row) * width..][..width]);
+        rows.copied().collect()
+    }
+
+    fn stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix> {
+        self.format.matrix(self.bytes, sizes, |row| self.row(row))
     }
 }
 
@@ -264,13 +275,10 @@ impl<'a> Gguf<'a> {
             .and_then(|rest| rest.get(..parameter.count() / format.numbers * format.bytes));
         let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
         // Llama's files have the two coordinates that rotate together side by side.
-        let heads = match name.rsplit('.').nth(1) {
-            _ if self.text("general.architecture") != "llama" => None,
-            Some("attn_q") => Some(shape.num_heads),
-            Some("attn_k") => Some(shape.num_kv_heads),
-            _ => None,
-        };
-        Ok(Found { format, bytes, heads })
+        let is_llama = self.text("general.architecture") == "llama";
+        let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
+        let paired_head_dim = (is_llama && is_rotated).then_some(shape.head_dim);
+        Ok(Found { format, bytes, rows: wanted[0], paired_head_dim })
     }
 
     /// Refuses one of several parts of a model.
@@ -333,7 +341,7 @@ pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     file.check_whole()?;
     let shape = file.shape()?;
     let find = |parameter: &Parameter| file.find(parameter, &shape);
-    let params = gather(&shape.parameters(), path, find, |found| found.read(shape.head_dim))?;
+    let params = gather(&shape.parameters(), path, find)?;
     let files = file.files(&shape)?;
     finish(path, shape, params, files)
 }

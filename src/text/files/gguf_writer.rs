@@ -193,7 +193,7 @@ pub(super) fn write(
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
     let about = about(model, kind).map_err(|reason| unusable(path, reason))?;
-    let mut rest = &model.params[..];
+    let mut rest = model.params.values();
     let tensors = shape.parameters().into_iter().map(|parameter| {
         let (numbers, after) = rest.split_at(parameter.count());
         rest = after;

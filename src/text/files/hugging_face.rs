@@ -1,10 +1,12 @@
 //! Hugging Face's model folders, in and out.
 
-use super::names::{gather, hugging_face, is_turned, shape_in_files, turn};
+use super::names::{Source, gather, hugging_face, is_turned, shape_in_files, turn};
 use super::{check_fetched, read_file, tokenizer, unread, unusable, written};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
+use crate::nn::DecoderParams;
 use crate::nn::arch::{ConfigError, from_config, to_config};
+use crate::nn::ops::stored::{NumberFormat, StoredMatrix};
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use crate::text::prompt_cache::PromptCache;
@@ -67,7 +69,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         files.insert(CONFIG.to_string(), text);
     }
     let find = |parameter: &Parameter| weights.find(parameter, &hugging_face(parameter));
-    let params = gather(&shape.parameters(), folder, find, |tensor| tensor.read())?;
+    let params = gather(&shape.parameters(), folder, find)?;
     finish(folder, shape, params, files)
 }
 
@@ -81,7 +83,7 @@ fn turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
 pub(super) fn finish(
     path: &Path,
     shape: DecoderShape,
-    params: Vec<f32>,
+    params: DecoderParams,
     files: Files,
 ) -> Result<LanguageModel, LanguageError> {
     let place = path.join(TOKENIZER);
@@ -125,7 +127,7 @@ pub(super) fn finish(
     }
     // Absolute, so that adapters find their model from any folder.
     let base = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let (adapters, params, prompts) = (None, params.into(), PromptCache::default());
+    let (adapters, prompts) = (None, PromptCache::default());
     Ok(LanguageModel {
         shape,
         params,
@@ -277,9 +279,8 @@ fn plain_name(name: &str) -> String {
     if is_bare { format!("model.{plain}") } else { plain }
 }
 
-impl Tensor<'_> {
-    /// The numbers, as they lie there.
-    pub(super) fn read(&self) -> Vec<f32> {
+impl Source for Tensor<'_> {
+    fn read(&self) -> Vec<f32> {
         let halves = || self.bytes.as_chunks::<2>().0.iter();
         match self.dtype {
             Dtype::F16 => halves().map(|half| f16::from_le_bytes(*half).to_f32()).collect(),
@@ -290,13 +291,22 @@ impl Tensor<'_> {
             }
         }
     }
+
+    fn stored(&self, sizes @ [inner, _]: [usize; 2]) -> Option<StoredMatrix> {
+        let format = match self.dtype {
+            Dtype::F16 => NumberFormat::F16,
+            Dtype::BF16 => NumberFormat::Bf16,
+            _ => return None,
+        };
+        Some(StoredMatrix::halves(format, sizes, |row| &self.bytes[2 * row * inner..][..2 * inner]))
+    }
 }
 
 /// The model that a folder's files besides the weights describe; `params` reads the weights.
 pub(super) fn describe<E: From<LanguageError>>(
     folder: &Path,
     files: Files,
-    params: impl FnOnce(&DecoderShape) -> Result<Vec<f32>, E>,
+    params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
 ) -> Result<LanguageModel, E> {
     check_files(folder, &files)?;
     let shape = shape(&parse(&files, CONFIG, folder)?, &folder.join(CONFIG))?;
@@ -315,7 +325,12 @@ fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
 /// Writes a folder that holds the model.
 pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
     write_files(&metadata(model), folder)?;
-    write_weights(&folder.join(WEIGHTS), &model.shape.parameters(), &model.params, hugging_face)
+    write_weights(
+        &folder.join(WEIGHTS),
+        &model.shape.parameters(),
+        model.params.values(),
+        hugging_face,
+    )
 }
 
 /// The files of a folder besides the weights.

@@ -16,9 +16,9 @@ mod tokenizer;
 
 pub use gguf_writer::GgufType;
 
-use super::Adapters;
 use super::error::LanguageError;
 use super::language_model::LanguageModel;
+use super::{Adapters, DecoderParams};
 use crate::disk::input;
 use crate::model::DecoderShape;
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ impl LanguageModel {
     pub fn from_metadata<E: From<LanguageError>>(
         folder: &Path,
         mut files: BTreeMap<String, Vec<u8>>,
-        params: impl FnOnce(&DecoderShape) -> Result<Vec<f32>, E>,
+        params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
     ) -> Result<Self, E> {
         let config = adapter::take_config(&mut files, folder)?;
         let mut model = hugging_face::describe(folder, files, params)?;

@@ -2,6 +2,8 @@
 
 use super::unusable;
 use crate::model::Parameter;
+use crate::nn::ops::stored::StoredMatrix;
+use crate::nn::{DecoderParams, Part};
 use crate::text::error::LanguageError;
 use rayon::prelude::*;
 use std::path::Path;
@@ -27,40 +29,53 @@ pub(super) fn hugging_face(parameter: &Parameter) -> String {
     }
 }
 
-/// The numbers of parameters. `find` looks a parameter up in the file and checks its shape and length, all of them before
-/// anything is allocated; `read` decodes its numbers as they lie there.
+/// A parameter in a file.
+pub(super) trait Source: Send + Sync {
+    /// Its numbers, as they lie there.
+    fn read(&self) -> Vec<f32>;
+
+    /// It as a matrix `[inner, columns]` whose columns lie there one after the other, if its numbers are in another
+    /// format than f32.
+    fn stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix>;
+}
+
+/// The parameters of a model: matrices in the number format of the file, the others in f32. `find` looks a parameter up in
+/// the file and checks its shape and length, all of them before anything is allocated.
 ///
 /// # Errors
 /// If `find` fails, or a number is not finite.
-pub(super) fn gather<T: Send>(
+pub(super) fn gather<T: Source>(
     parameters: &[Parameter],
     path: &Path,
     find: impl Fn(&Parameter) -> Result<T, LanguageError>,
-    read: impl Fn(T) -> Vec<f32> + Sync,
-) -> Result<Vec<f32>, LanguageError> {
+) -> Result<DecoderParams, LanguageError> {
     let found = parameters.iter().map(find).collect::<Result<Vec<T>, _>>()?;
-    let count = parameters.iter().map(Parameter::count).sum();
-    let mut params = vec![0.0; count];
-    let mut rest = &mut params[..];
-    let mut places = Vec::new();
-    for (parameter, found) in parameters.iter().zip(found) {
-        let (place, after) = rest.split_at_mut(parameter.count());
-        places.push((parameter, found, place));
-        rest = after;
-    }
-    places.into_par_iter().try_for_each(|(parameter, found, place)| {
-        let numbers = read(found);
-        if !numbers.iter().all(|x| x.is_finite()) {
+    let parts = parameters.par_iter().zip(found).map(|(parameter, found)| {
+        let not_finite = || {
             let reason = format!("`{}` holds numbers that are not finite", parameter.name);
-            return Err(unusable(path, reason));
+            unusable(path, reason)
+        };
+        if let [columns, inner] = shape_in_files(parameter)[..]
+            && let Some(matrix) = found.stored([inner, columns])
+        {
+            return match (matrix.is_finite(), is_turned(parameter)) {
+                (false, _) => Err(not_finite()),
+                (true, true) => Ok(Part::Weight(matrix)),
+                (true, false) => Ok(Part::Table(matrix)),
+            };
         }
-        match is_turned(parameter) {
-            true => turn(&numbers, parameter.shape[0], place),
-            false => place.copy_from_slice(&numbers),
+        let mut numbers = found.read();
+        if !numbers.iter().all(|x| x.is_finite()) {
+            return Err(not_finite());
         }
-        Ok(())
-    })?;
-    Ok(params)
+        if is_turned(parameter) {
+            let mut turned = vec![0.0; numbers.len()];
+            turn(&numbers, parameter.shape[0], &mut turned);
+            numbers = turned;
+        }
+        Ok(Part::Values(numbers))
+    });
+    Ok(DecoderParams::new(parts.collect::<Result<_, _>>()?))
 }
 
 /// Rows of so many numbers become columns.

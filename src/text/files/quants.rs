@@ -3,15 +3,29 @@
 //! The layouts are those of ggml's `ggml-common.h`: a block has a scale, often an offset, and a few bits for
 //! each of its numbers.
 
-use half::{bf16, f16};
+use crate::nn::ops::stored::{Column, NumberFormat, StoredMatrix};
+use half::f16;
 
 /// A format: numbers of a block, its bytes, and how to read it.
 #[derive(Clone, Copy)]
 pub(super) struct Format {
     pub numbers: usize,
     pub bytes: usize,
-    read: fn(&[u8], &mut [f32]),
+    kind: Kind,
 }
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Single precision.
+    Single,
+    /// Half-precision numbers.
+    Half(NumberFormat),
+    /// Blocks of codes, with a scale and an offset for each `group` of them.
+    Codes { format: NumberFormat, group: usize, split: Split },
+}
+
+/// Fills the codes of a block, and the scales and offsets of its groups.
+type Split = fn(&[u8], &mut [u16], &mut [[f32; 2]]);
 
 /// The names of ggml's other formats (`ggml.h`).
 const NAMES: [(u32, &str); 22] = [
@@ -45,23 +59,22 @@ impl Format {
     /// # Errors
     /// Its name and those of the formats that are known, if it is not.
     pub fn of(number: u32) -> Result<Self, String> {
-        let format = |numbers, bytes, read| Ok(Self { numbers, bytes, read });
+        let whole = |bytes, kind| Ok(Self { numbers: 1, bytes, kind });
+        let codes = |numbers, bytes, format, group, split| {
+            Ok(Self { numbers, bytes, kind: Kind::Codes { format, group, split } })
+        };
         match number {
-            0 => format(1, 4, |block, to| {
-                to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]])
-            }),
-            1 => format(1, 2, |block, to| to[0] = half(block)),
-            2 => format(32, 18, q4_0),
-            3 => format(32, 20, q4_1),
-            6 => format(32, 22, q5_0),
-            7 => format(32, 24, q5_1),
-            8 => format(32, 34, q8_0),
-            12 => format(256, 144, q4_k),
-            13 => format(256, 176, q5_k),
-            14 => format(256, 210, q6_k),
-            30 => {
-                format(1, 2, |block, to| to[0] = bf16::from_le_bytes([block[0], block[1]]).to_f32())
-            }
+            0 => whole(4, Kind::Single),
+            1 => whole(2, Kind::Half(NumberFormat::F16)),
+            2 => codes(32, 18, NumberFormat::Four, 32, q4_0),
+            3 => codes(32, 20, NumberFormat::Four, 32, q4_1),
+            6 => codes(32, 22, NumberFormat::Eight, 32, q5_0),
+            7 => codes(32, 24, NumberFormat::Eight, 32, q5_1),
+            8 => codes(32, 34, NumberFormat::Eight, 32, q8_0),
+            12 => codes(256, 144, NumberFormat::Four, 32, q4_k),
+            13 => codes(256, 176, NumberFormat::Eight, 32, q5_k),
+            14 => codes(256, 210, NumberFormat::Eight, 16, q6_k),
+            30 => whole(2, Kind::Half(NumberFormat::Bf16)),
             _ => {
                 let name = NAMES.iter().find(|(known, _)| *known == number);
                 let name =
@@ -76,10 +89,57 @@ impl Format {
 
     /// All numbers of some blocks.
     pub fn read(&self, blocks: &[u8]) -> Vec<f32> {
+        let mut codes = vec![0; self.numbers];
+        let mut read_block = |block: &[u8], to: &mut [f32]| match self.kind {
+            Kind::Single => to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
+            Kind::Half(format) => to[0] = format.number(u16::from_le_bytes([block[0], block[1]])),
+            Kind::Codes { format, group, split } => {
+                let mut scales = [[0.0; 2]; 16];
+                split(block, &mut codes, &mut scales[..self.numbers / group]);
+                let groups = to.chunks_exact_mut(group).zip(codes.chunks_exact(group));
+                for ((to, codes), [scale, offset]) in groups.zip(scales) {
+                    let codes = codes.iter();
+                    to.iter_mut()
+                        .zip(codes)
+                        .for_each(|(x, code)| *x = format.number(*code) * scale + offset);
+                }
+            }
+        };
         let mut numbers = vec![0.0; blocks.len() / self.bytes * self.numbers];
         let places = numbers.chunks_exact_mut(self.numbers);
-        blocks.chunks_exact(self.bytes).zip(places).for_each(|(block, to)| (self.read)(block, to));
+        blocks.chunks_exact(self.bytes).zip(places).for_each(|(block, to)| read_block(block, to));
         numbers
+    }
+
+    /// The matrix of these sizes, `[inner, columns]`, whose column `j` is row `row(j)` of `blocks`, without expanding it;
+    /// `None` if the numbers are in f32 anyway, or a row does not consist of whole blocks.
+    pub fn matrix(
+        &self,
+        blocks: &[u8],
+        sizes @ [inner, _]: [usize; 2],
+        row: impl Fn(usize) -> usize + Sync,
+    ) -> Option<StoredMatrix> {
+        if !inner.is_multiple_of(self.numbers) {
+            return None;
+        }
+        let width = inner / self.numbers * self.bytes;
+        let row = |number: usize| &blocks[row(number) * width..][..width];
+        match self.kind {
+            Kind::Single => None,
+            Kind::Half(format) => Some(StoredMatrix::halves(format, sizes, row)),
+            Kind::Codes { format, group, split } => {
+                let fill = |number: usize, Column { codes, scales }: Column| {
+                    let codes = codes.chunks_exact_mut(self.numbers);
+                    let scales = scales.chunks_exact_mut(self.numbers / group);
+                    let places = codes.zip(scales);
+                    let blocks = row(number).chunks_exact(self.bytes);
+                    blocks
+                        .zip(places)
+                        .for_each(|(block, (codes, scales))| split(block, codes, scales));
+                };
+                Some(StoredMatrix::new(format, sizes, group, fill))
+            }
+        }
     }
 }
 
@@ -88,42 +148,45 @@ fn half(bytes: &[u8]) -> f32 {
 }
 
 /// The lower halves of bytes, then the upper ones.
-fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
-    bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4))
+fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u16> {
+    let both = bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4));
+    both.map(u16::from)
 }
 
 /// Number `i`'s fifth bit, where it is to be added.
-fn fifth(bits: &[u8], i: usize) -> u8 {
-    (bits[i / 8] >> (i % 8) & 1) << 4
+fn fifth(bits: &[u8], i: usize) -> u16 {
+    u16::from(bits[i / 8] >> (i % 8) & 1) << 4
 }
 
-fn q4_0(block: &[u8], to: &mut [f32]) {
+fn q4_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     let scale = half(block);
-    to.iter_mut().zip(nibbles(&block[2..])).for_each(|(x, q)| *x = (f32::from(q) - 8.0) * scale);
+    scales[0] = [scale, -8.0 * scale];
+    codes.iter_mut().zip(nibbles(&block[2..])).for_each(|(code, q)| *code = q);
 }
 
-fn q4_1(block: &[u8], to: &mut [f32]) {
-    let (scale, least) = (half(block), half(&block[2..]));
-    to.iter_mut().zip(nibbles(&block[4..])).for_each(|(x, q)| *x = f32::from(q) * scale + least);
+fn q4_1(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+    scales[0] = [half(block), half(&block[2..])];
+    codes.iter_mut().zip(nibbles(&block[4..])).for_each(|(code, q)| *code = q);
 }
 
-fn q5_0(block: &[u8], to: &mut [f32]) {
+fn q5_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     let scale = half(block);
-    for (i, (x, q)) in to.iter_mut().zip(nibbles(&block[6..])).enumerate() {
-        *x = (f32::from(q | fifth(&block[2..6], i)) - 16.0) * scale;
+    scales[0] = [scale, -16.0 * scale];
+    for (i, (code, q)) in codes.iter_mut().zip(nibbles(&block[6..])).enumerate() {
+        *code = q | fifth(&block[2..6], i);
     }
 }
 
-fn q5_1(block: &[u8], to: &mut [f32]) {
-    let (scale, least) = (half(block), half(&block[2..]));
-    for (i, (x, q)) in to.iter_mut().zip(nibbles(&block[8..])).enumerate() {
-        *x = f32::from(q | fifth(&block[4..8], i)) * scale + least;
+fn q5_1(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+    scales[0] = [half(block), half(&block[2..])];
+    for (i, (code, q)) in codes.iter_mut().zip(nibbles(&block[8..])).enumerate() {
+        *code = q | fifth(&block[4..8], i);
     }
 }
 
-fn q8_0(block: &[u8], to: &mut [f32]) {
-    let scale = half(block);
-    to.iter_mut().zip(&block[2..]).for_each(|(x, q)| *x = f32::from(*q as i8) * scale);
+fn q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+    scales[0] = [half(block), 0.0];
+    codes.iter_mut().zip(&block[2..]).for_each(|(code, q)| *code = (*q).into());
 }
 
 /// The scale and the offset of group `i` of a block of eight, 6 bits each, in 12 bytes.
@@ -137,41 +200,48 @@ fn packed(bytes: &[u8], i: usize) -> [f32; 2] {
     [f32::from(scale), f32::from(least)]
 }
 
-fn q4_k(block: &[u8], to: &mut [f32]) {
+/// The scales and offsets of the eight groups of a block that begins with those of all.
+fn group_scales(block: &[u8], scales: &mut [[f32; 2]]) {
     let (scale, least) = (half(block), half(&block[2..]));
-    let (groups, numbers) = (&block[4..16], &block[16..]);
-    for (i, to) in to.chunks_exact_mut(32).enumerate() {
-        let [s, l] = packed(groups, i);
-        let numbers = &numbers[i / 2 * 32..][..32];
-        for (x, q) in to.iter_mut().zip(numbers) {
-            *x = scale * s * f32::from(q >> (i % 2 * 4) & 15) - least * l;
+    for (i, to) in scales.iter_mut().enumerate() {
+        let [s, l] = packed(&block[4..16], i);
+        *to = [scale * s, -(least * l)];
+    }
+}
+
+fn q4_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+    group_scales(block, scales);
+    for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
+        let numbers = &block[16 + i / 2 * 32..][..32];
+        for (code, q) in codes.iter_mut().zip(numbers) {
+            *code = u16::from(q >> (i % 2 * 4) & 15);
         }
     }
 }
 
-fn q5_k(block: &[u8], to: &mut [f32]) {
-    let (scale, least) = (half(block), half(&block[2..]));
-    let (groups, fifths, numbers) = (&block[4..16], &block[16..48], &block[48..]);
-    for (i, to) in to.chunks_exact_mut(32).enumerate() {
-        let [s, l] = packed(groups, i);
+fn q5_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+    group_scales(block, scales);
+    let (fifths, numbers) = (&block[16..48], &block[48..]);
+    for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
         let numbers = &numbers[i / 2 * 32..][..32];
-        for ((x, q), fifth) in to.iter_mut().zip(numbers).zip(fifths) {
-            let q = q >> (i % 2 * 4) & 15 | (fifth >> i & 1) << 4;
-            *x = scale * s * f32::from(q) - least * l;
+        for ((code, q), fifth) in codes.iter_mut().zip(numbers).zip(fifths) {
+            *code = u16::from(q >> (i % 2 * 4) & 15 | (fifth >> i & 1) << 4);
         }
     }
 }
 
-fn q6_k(block: &[u8], to: &mut [f32]) {
-    let (lower, upper, scales) = (&block[..128], &block[128..192], &block[192..208]);
+fn q6_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+    let (lower, upper) = (&block[..128], &block[128..192]);
     let scale = half(&block[208..]);
-    for (i, x) in to.iter_mut().enumerate() {
+    for (to, s) in scales.iter_mut().zip(&block[192..208]) {
+        *to = [scale * f32::from(*s as i8), 0.0];
+    }
+    for (i, code) in codes.iter_mut().enumerate() {
         // Two halves of 128 numbers, each of four groups of 32.
         let (part, group, l) = (i / 128, i / 32 % 4, i % 32);
         let low = lower[part * 64 + group % 2 * 32 + l] >> (group / 2 * 4) & 15;
         let high = upper[part * 32 + l] >> (group * 2) & 3;
-        let q = f32::from(low | high << 4) - 32.0;
-        *x = scale * f32::from(scales[i / 16] as i8) * q;
+        *code = (low | high << 4).wrapping_sub(32).into();
     }
 }
 

@@ -32,7 +32,7 @@ use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
 use crate::task::{Prompt, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
-use crate::text::{Adapters, Arithmetic, LanguageError, LanguageModel};
+use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use rollout::RolloutSeconds;
 use std::ops::Range;
@@ -178,7 +178,7 @@ impl LanguageTrainer {
         adapt(&mut model, &mut config)?;
         let decoder = model.decoder().with_arithmetic(Arithmetic::of(config.precision));
         // From now on the decoder has them.
-        model.params = Arc::default();
+        model.params = DecoderParams::default();
         if config.update.num_shards == 0 {
             // The gradient of each takes as much memory as the weights.
             let is_large = !decoder.is_small() && !decoder.has_adapters();

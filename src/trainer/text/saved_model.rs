@@ -5,7 +5,7 @@
 
 use super::TextEngine;
 use crate::checkpoint::Checkpoint;
-use crate::text::LanguageModel;
+use crate::text::{DecoderParams, LanguageModel};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{VERSION, WEIGHTS, read_params, unreadable};
 use rayon::prelude::*;
@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The beginning of the names of sections that are files of a model's folder.
 const FILE: &str = "model.";
@@ -65,7 +64,7 @@ pub fn saved_language_model(
             return Err(SnapshotError::NoBase(base.to_path_buf()));
         }
         return LanguageModel::from_metadata(place, files, |shape| {
-            read_params(checkpoint, WEIGHTS, &shape.parameters())
+            Ok(read_params(checkpoint, WEIGHTS, &shape.parameters())?.into())
         });
     }
     let section = checkpoint.section(BASE, VERSION)?;
@@ -81,18 +80,21 @@ pub fn saved_language_model(
     }
     let base = loaded.base().to_path_buf();
     let model = LanguageModel::from_metadata(place, files, |shape| match *shape == loaded.shape {
-        true => Ok(Arc::unwrap_or_clone(loaded.params)),
+        true => Ok(loaded.params),
         false => Err(unreadable(BASE, "the model there has other sizes")),
     });
     Ok(model?.with_base(base))
 }
 
 /// A digest of numbers: SHA-256 of those of their chunks, hexadecimal.
-fn digest(params: &[f32]) -> String {
-    let chunk = |chunk: &[f32]| {
-        let bytes: Vec<u8> = chunk.iter().flat_map(|x| x.to_le_bytes()).collect();
+fn digest(params: &DecoderParams) -> String {
+    let chunk = |first: usize| {
+        let mut numbers = vec![0.0; CHUNK.min(params.len() - first)];
+        params.read(first, &mut numbers);
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         Sha256::digest(bytes).to_vec()
     };
-    let chunks: Vec<Vec<u8>> = params.par_chunks(CHUNK).map(chunk).collect();
+    let chunks = (0..params.len().div_ceil(CHUNK)).into_par_iter();
+    let chunks: Vec<Vec<u8>> = chunks.map(|number| chunk(number * CHUNK)).collect();
     Sha256::digest(chunks.concat()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

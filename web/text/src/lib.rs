@@ -174,7 +174,7 @@ impl Training {
         let model = self.trainer.model();
         let iteration = self.trainer.iteration().into();
         let header = Header { iteration, config: self.settings.clone() };
-        write_params(&model.shape.parameters(), &model.params, Some(&header))
+        write_params(&model.shape.parameters(), model.params.values(), Some(&header))
     }
 
     /// The task and the model, as JSON.

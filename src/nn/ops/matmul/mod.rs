@@ -134,6 +134,16 @@ impl Packed {
         });
     }
 
+    /// The memory of one strip, `[inner, vectors]`, for callers that fill it themselves.
+    ///
+    /// # Panics
+    /// If there are more columns than a strip has.
+    pub fn strip(&mut self, inner: usize, columns: usize) -> &mut [Lanes] {
+        assert!(columns <= STRIP_COLUMNS, "one strip");
+        self.resize(inner, columns);
+        &mut self.lanes
+    }
+
     fn resize(&mut self, inner: usize, columns: usize) {
         (self.inner, self.columns) = (inner, columns);
         self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);

@@ -1,0 +1,229 @@
+//! The parameters of a decoder in host memory, some matrices perhaps in the number format of their file.
+
+use crate::nn::ops::stored::StoredMatrix;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// The parameters of a decoder, in the order of [`DecoderShape::parameters`](crate::nn::arch::DecoderShape::parameters).
+/// Clones share them.
+///
+/// Matrices in the number format of their file are expanded where all numbers are asked for, which takes as much memory
+/// as parameters that were in f32 from the start; products and embeddings do not ask.
+#[derive(Clone, Debug, Default)]
+pub struct DecoderParams(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// All numbers, once they have been asked for.
+    values: OnceLock<Vec<f32>>,
+    /// The parameters by their places, without gaps; none if they were in f32 from the start.
+    parts: Vec<(Range<usize>, Part)>,
+}
+
+/// A parameter.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// In f32.
+    Values(Vec<f32>),
+    /// The weight of a linear layer, `[inputs, outputs]`.
+    Weight(StoredMatrix),
+    /// The table of token embeddings, `[vocabulary, size]`: its transpose, the weight of the head.
+    Table(StoredMatrix),
+}
+
+impl Part {
+    /// The numbers in f32; none of a stored matrix.
+    fn into_values(self) -> Vec<f32> {
+        match self {
+            Self::Values(values) => values,
+            Self::Weight(_) | Self::Table(_) => Vec::new(),
+        }
+    }
+
+    /// The number of numbers.
+    fn len(&self) -> usize {
+        match self {
+            Self::Values(values) => values.len(),
+            Self::Weight(matrix) | Self::Table(matrix) => matrix.inner() * matrix.columns(),
+        }
+    }
+
+    /// Expands the numbers from number `first` on.
+    fn read(&self, first: usize, to: &mut [f32]) {
+        let (width, line): (usize, &(dyn Fn(usize, &mut [f32]) + Sync)) = match self {
+            Self::Values(values) => return to.copy_from_slice(&values[first..][..to.len()]),
+            Self::Weight(matrix) => (matrix.columns(), &|number, to| matrix.row(number, to)),
+            Self::Table(matrix) => (matrix.inner(), &|number, to| matrix.column(number, to)),
+        };
+        let head = ((width - first % width) % width).min(to.len());
+        let (to_head, rest) = to.split_at_mut(head);
+        let partly = |number: usize, from: usize, to: &mut [f32]| {
+            let mut whole = vec![0.0; width];
+            line(number, &mut whole);
+            to.copy_from_slice(&whole[from..][..to.len()]);
+        };
+        if head > 0 {
+            partly(first / width, first % width, to_head);
+        }
+        let number = first.div_ceil(width);
+        rest.par_chunks_mut(width).enumerate().for_each(|(i, to)| match to.len() == width {
+            true => line(number + i, to),
+            false => partly(number + i, 0, to),
+        });
+    }
+}
+
+impl From<Vec<f32>> for DecoderParams {
+    fn from(values: Vec<f32>) -> Self {
+        Self(Arc::new(Shared { values: OnceLock::from(values), parts: Vec::new() }))
+    }
+}
+
+impl PartialEq for DecoderParams {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.values() == other.values()
+    }
+}
+
+impl DecoderParams {
+    /// Parameters in order, of which some may be in the number format of their file.
+    pub fn new(parts: Vec<Part>) -> Self {
+        if parts.iter().all(|part| matches!(part, Part::Values(_))) {
+            let mut values = Vec::with_capacity(parts.iter().map(Part::len).sum());
+            for part in parts {
+                values.extend(part.into_values());
+            }
+            return values.into();
+        }
+        let mut end = 0;
+        let placed = parts.into_iter().map(|part| {
+            let start = end;
+            end += part.len();
+            (start..end, part)
+        });
+        Self(Arc::new(Shared { values: OnceLock::new(), parts: placed.collect() }))
+    }
+
+    /// The number of parameters.
+    pub fn len(&self) -> usize {
+        let parts = || self.0.parts.last().map_or(0, |(place, _)| place.end);
+        self.0.values.get().map_or_else(parts, Vec::len)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All numbers; stored matrices are expanded at the first call.
+    pub fn values(&self) -> &[f32] {
+        self.0.values.get_or_init(|| {
+            let mut values = vec![0.0; self.len()];
+            self.read(0, &mut values);
+            values
+        })
+    }
+
+    /// Copies the numbers from number `first` on, without expanding others.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn read(&self, first: usize, to: &mut [f32]) {
+        if let Some(values) = self.0.values.get() {
+            return to.copy_from_slice(&values[first..][..to.len()]);
+        }
+        let mut done = 0;
+        while done < to.len() {
+            let at = first + done;
+            let (place, part) = self.part(at);
+            let some = (place.end - at).min(to.len() - done);
+            part.read(at - place.start, &mut to[done..][..some]);
+            done += some;
+        }
+    }
+
+    /// The parameters at `place`, which lie within one parameter that is in f32.
+    pub(in crate::nn) fn slice(&self, place: &Range<usize>) -> &[f32] {
+        if place.is_empty() {
+            return &[];
+        }
+        match (self.0.values.get(), self.0.parts.is_empty()) {
+            (None, false) => match self.part(place.start) {
+                (start, Part::Values(values)) => {
+                    &values[place.start - start.start..place.end - start.start]
+                }
+                _ => &self.values()[place.clone()],
+            },
+            _ => &self.values()[place.clone()],
+        }
+    }
+
+    /// The stored matrix at `place`, if that parameter is one.
+    pub(in crate::nn) fn stored(&self, place: &Range<usize>) -> Option<&StoredMatrix> {
+        if self.0.parts.is_empty() {
+            return None;
+        }
+        match self.part(place.start) {
+            (_, Part::Weight(matrix) | Part::Table(matrix)) => Some(matrix),
+            (_, Part::Values(_)) => None,
+        }
+    }
+
+    /// All numbers, to be changed: expanded, and copied if they are shared.
+    pub fn to_mut(&mut self) -> &mut Vec<f32> {
+        let is_alone = Arc::get_mut(&mut self.0)
+            .is_some_and(|shared| shared.parts.is_empty() && shared.values.get().is_some());
+        if !is_alone {
+            *self = match Arc::get_mut(&mut self.0).and_then(|shared| shared.values.take()) {
+                Some(values) => values.into(),
+                None => self.values().to_vec().into(),
+            };
+        }
+        let shared = Arc::get_mut(&mut self.0).expect("no clone of new parameters");
+        shared.values.get_mut().expect("new parameters are in f32")
+    }
+
+    /// The part that parameter number `at` is in.
+    fn part(&self, at: usize) -> &(Range<usize>, Part) {
+        let next = self.0.parts.partition_point(|(place, _)| place.end <= at);
+        &self.0.parts[next]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::stored::NumberFormat;
+
+    fn matrix(sizes: [usize; 2]) -> StoredMatrix {
+        StoredMatrix::new(NumberFormat::Eight, sizes, 2, |j, to| {
+            to.codes.iter_mut().enumerate().for_each(|(k, code)| *code = (10 * k + j) as u16);
+            to.scales.fill([1.0, 0.0]);
+        })
+    }
+
+    #[test]
+    fn parts_expand_in_their_order() {
+        let mut params = DecoderParams::new(vec![
+            Part::Table(matrix([2, 3])),
+            Part::Values(vec![0.5, 0.25]),
+            Part::Weight(matrix([2, 3])),
+        ]);
+        let all = [0.0, 10.0, 1.0, 11.0, 2.0, 12.0, 0.5, 0.25, 0.0, 1.0, 2.0, 10.0, 11.0, 12.0];
+        assert_eq!((params.len(), params.slice(&(7..8))), (all.len(), &[0.25][..]));
+        assert!(params.stored(&(6..8)).is_none() && params.stored(&(8..14)).is_some());
+        for first in 0..all.len() {
+            for end in first..=all.len() {
+                let mut some = vec![0.0; end - first];
+                params.read(first, &mut some);
+                assert_eq!(some, all[first..end]);
+            }
+        }
+        assert_eq!(params.values(), all);
+        let before = params.clone();
+        params.to_mut()[1] = 7.0;
+        assert_eq!((params.values()[1], before.values()[1], params.len()), (7.0, 10.0, all.len()));
+        assert!(params.stored(&(8..14)).is_none() && before.stored(&(8..14)).is_some());
+    }
+}

@@ -1,0 +1,477 @@
+//! Weights in the number format of their file: 4, 8 or 16 bits each, expanded to f32 as products need them.
+//!
+//! An expanded number is exactly the f32 that the format defines, and products sum in the order of
+//! [`matmul`](super::matmul). Results are therefore to the last bit those of weights that were expanded beforehand; they
+//! take less memory, and less time where it goes into reading weights: with few rows.
+
+mod codes;
+
+pub use codes::NumberFormat;
+
+use super::matmul::{Packed, STRIP_COLUMNS, Target, View, matmul_packed, transpose};
+use crate::math::{LANES, Lanes, mul_add};
+use codes::{Bf16, Eight, F16, Four, Pair};
+use multiversion::multiversion;
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+
+/// Strips of columns that a product takes side by side.
+const STRIPS: usize = STRIP_COLUMNS / LANES;
+/// The most rows that are multiplied while weights are expanded; for more, strips are expanded to memory first.
+const FUSED: usize = 4;
+
+thread_local! {
+    /// The memory of expanded strips, for reuse.
+    static EXPANDED: RefCell<Packed> = RefCell::default();
+}
+
+/// A weight, `[inner, columns]`, in the number format of its file. Clones share it.
+#[derive(Clone)]
+pub struct StoredMatrix {
+    storage: Arc<dyn Storage>,
+    sizes: [usize; 2],
+}
+
+/// The codes of a column: of a 4-bit number 0 to 15, of an 8-bit number the bits of an `i8`, of a half-precision number its
+/// own bits. The first two also have a scale and an offset for each group of adjacent rows; their numbers are
+/// `code * scale + offset`.
+pub struct Column<'a> {
+    /// `[inner]`.
+    pub codes: &'a mut [u16],
+    /// Scales and offsets: `[groups, 2]`.
+    pub scales: &'a mut [[f32; 2]],
+}
+
+impl StoredMatrix {
+    /// A matrix of these sizes, `[inner, columns]`, whose columns `fill` writes, given the number of each. A scale holds for
+    /// `group` rows.
+    ///
+    /// # Panics
+    /// If a size is 0, or the group has an odd number of rows.
+    pub fn new(
+        format: NumberFormat,
+        sizes: [usize; 2],
+        group: usize,
+        fill: impl Fn(usize, Column) + Sync,
+    ) -> Self {
+        let storage: Arc<dyn Storage> = match format {
+            NumberFormat::Four => Arc::new(Strips::<Four>::new(sizes, group, fill)),
+            NumberFormat::Eight => Arc::new(Strips::<Eight>::new(sizes, group, fill)),
+            NumberFormat::Bf16 => Arc::new(Strips::<Bf16>::new(sizes, group, fill)),
+            NumberFormat::F16 => Arc::new(Strips::<F16>::new(sizes, group, fill)),
+        };
+        Self { storage, sizes }
+    }
+
+    /// A matrix of half-precision numbers; `column` gives the bytes of each column, least significant byte first.
+    pub fn halves<'a>(
+        format: NumberFormat,
+        sizes: [usize; 2],
+        column: impl Fn(usize) -> &'a [u8] + Sync,
+    ) -> Self {
+        Self::new(format, sizes, sizes[0].next_multiple_of(2), |number, Column { codes, .. }| {
+            let halves = column(number).as_chunks().0;
+            codes.iter_mut().zip(halves).for_each(|(code, half)| *code = u16::from_le_bytes(*half));
+        })
+    }
+
+    /// The number of rows: the inner dimension of a product.
+    pub fn inner(&self) -> usize {
+        self.sizes[0]
+    }
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        self.sizes[1]
+    }
+
+    /// The numbers of a row: `[columns]`.
+    pub fn row(&self, number: usize, to: &mut [f32]) {
+        self.storage.row(number, to);
+    }
+
+    /// The numbers of a column: `[inner]`.
+    pub fn column(&self, number: usize, to: &mut [f32]) {
+        self.storage.column(number, to);
+    }
+
+    /// The numbers of adjacent columns from number `first` on, a multiple of [`LANES`], and one strip at most:
+    /// `[columns, inner]`.
+    pub fn columns_from(&self, first: usize, to: &mut [f32]) {
+        debug_assert!(first.is_multiple_of(LANES) && to.len() <= LANES * self.inner());
+        self.storage.strip(first / LANES, to);
+    }
+
+    /// Whether all numbers are finite.
+    pub fn is_finite(&self) -> bool {
+        self.storage.is_finite()
+    }
+
+    /// All columns, for products.
+    pub fn strips(&self) -> StoredStrips<'_> {
+        StoredStrips { storage: &*self.storage, first: 0, columns: self.columns() }
+    }
+}
+
+impl Debug for StoredMatrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredMatrix").field("sizes", &self.sizes).finish_non_exhaustive()
+    }
+}
+
+/// Adjacent strips of columns of a stored matrix.
+#[derive(Clone, Copy)]
+pub struct StoredStrips<'a> {
+    storage: &'a dyn Storage,
+    /// The first strip of [`LANES`] columns.
+    first: usize,
+    columns: usize,
+}
+
+impl<'a> StoredStrips<'a> {
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Chunks of so many times [`STRIP_COLUMNS`] columns.
+    pub fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
+        let width = (strips * STRIP_COLUMNS).max(1);
+        (0..self.columns).step_by(width).map(move |from| Self {
+            first: self.first + from / LANES,
+            columns: width.min(self.columns - from),
+            ..self
+        })
+    }
+
+    /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
+    pub fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
+        self.storage.multiply([self.first, self.columns], x, y, add);
+    }
+}
+
+/// The numbers of a matrix in one of the formats.
+trait Storage: Send + Sync {
+    fn row(&self, number: usize, to: &mut [f32]);
+    fn column(&self, number: usize, to: &mut [f32]);
+    /// The first columns of a strip, one after the other.
+    fn strip(&self, number: usize, to: &mut [f32]);
+    fn is_finite(&self) -> bool;
+    /// The product with some columns, from a strip on.
+    fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], add: bool);
+}
+
+/// Strips of [`LANES`] columns, padded with columns of zeros.
+struct Strips<P> {
+    /// `[strips, inner / 2]`.
+    pairs: Vec<P>,
+    /// `[strips, groups]`: scales and offsets.
+    scales: Vec<[Lanes; 2]>,
+    group: usize,
+    inner: usize,
+}
+
+/// A strip.
+#[derive(Clone, Copy)]
+struct Strip<'a, P> {
+    pairs: &'a [P],
+    scales: &'a [[Lanes; 2]],
+}
+
+impl<P: Pair> Strips<P> {
+    fn new(
+        [inner, columns]: [usize; 2],
+        group: usize,
+        fill: impl Fn(usize, Column) + Sync,
+    ) -> Self {
+        assert!(inner > 0 && columns > 0 && group > 0 && group.is_multiple_of(2), "sizes");
+        let (strips, groups) = (columns.div_ceil(LANES), inner.div_ceil(group));
+        let mut pairs = vec![P::default(); strips * inner.div_ceil(2)];
+        let mut scales = vec![[[0.0; LANES]; 2]; strips * groups];
+        let all = pairs.par_chunks_mut(inner.div_ceil(2)).zip(scales.par_chunks_mut(groups));
+        all.enumerate().for_each(|(strip, (pairs, scales))| {
+            let (mut codes, mut of_column) = (vec![0; inner], vec![[0.0; 2]; groups]);
+            for lane in 0..LANES.min(columns - strip * LANES) {
+                let column = Column { codes: &mut codes, scales: &mut of_column };
+                fill(strip * LANES + lane, column);
+                for (k, code) in codes.iter().enumerate() {
+                    pairs[k / 2].set(k % 2, lane, *code);
+                }
+                for (to, [scale, offset]) in scales.iter_mut().zip(&of_column) {
+                    (to[0][lane], to[1][lane]) = (*scale, *offset);
+                }
+            }
+        });
+        Self { pairs, scales, group, inner }
+    }
+
+    fn get(&self, number: usize) -> Strip<'_, P> {
+        let (pairs, groups) = (self.inner.div_ceil(2), self.inner.div_ceil(self.group));
+        Strip {
+            pairs: &self.pairs[number * pairs..][..pairs],
+            scales: &self.scales[number * groups..][..groups],
+        }
+    }
+
+    /// The numbers of two adjacent rows in a strip.
+    fn pair(&self, strip: usize, number: usize) -> [Lanes; 2] {
+        let strip = self.get(strip);
+        strip.pairs[number].expand(&strip.scales[2 * number / self.group])
+    }
+
+    /// The part of `y` that the first `R` rows of `x` and up to [`STRIPS`] strips fill, of `width` columns from `from` on.
+    fn fused<const R: usize>(
+        &self,
+        first: usize,
+        x: &[f32],
+        y: &mut Target,
+        [from, width]: [usize; 2],
+    ) -> usize {
+        let last = first + width.div_ceil(LANES) - 1;
+        // Beyond the last strip, it is multiplied again.
+        let strips = std::array::from_fn(|v| self.get((first + v).min(last)));
+        let x = std::array::from_fn(|r| &x[r * self.inner..][..self.inner]);
+        let mut sums = [[[0.0; LANES]; STRIPS]; R];
+        add_up::<P, R>(strips, self.group, x, &mut sums);
+        for (r, sums) in sums.iter().enumerate() {
+            let y_row = &mut y.values[r * y.row + from..][..width];
+            let sums = &sums.as_flattened()[..width];
+            match y.add {
+                true => y_row.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
+                false => y_row.copy_from_slice(sums),
+            }
+        }
+        R
+    }
+}
+
+impl<P: Pair> Storage for Strips<P> {
+    fn row(&self, number: usize, to: &mut [f32]) {
+        for (strip, to) in to.chunks_mut(LANES).enumerate() {
+            to.copy_from_slice(&self.pair(strip, number / 2)[number % 2][..to.len()]);
+        }
+    }
+
+    fn column(&self, number: usize, to: &mut [f32]) {
+        for (k, to) in to.chunks_mut(2).enumerate() {
+            let numbers = self.pair(number / LANES, k).map(|row| row[number % LANES]);
+            to.copy_from_slice(&numbers[..to.len()]);
+        }
+    }
+
+    fn strip(&self, number: usize, to: &mut [f32]) {
+        for first in (0..self.inner).step_by(LANES) {
+            let some = LANES.min(self.inner - first);
+            let mut square = [[0.0; LANES]; LANES];
+            for (k, rows) in square[..some].chunks_mut(2).enumerate() {
+                rows.copy_from_slice(&self.pair(number, first / 2 + k)[..rows.len()]);
+            }
+            for (column, to) in transpose(&square).iter().zip(to.chunks_exact_mut(self.inner)) {
+                to[first..first + some].copy_from_slice(&column[..some]);
+            }
+        }
+    }
+
+    fn is_finite(&self) -> bool {
+        let strips = self.pairs.len() / self.inner.div_ceil(2);
+        (0..strips).into_par_iter().all(|number| {
+            let Strip { pairs, scales } = self.get(number);
+            pairs.chunks(self.group / 2).zip(scales).all(|(pairs, scales)| {
+                let is_finite = |x: &f32| x.is_finite();
+                pairs.iter().all(|pair| pair.expand(scales).as_flattened().iter().all(is_finite))
+            })
+        })
+    }
+
+    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], add: bool) {
+        let (inner, rows) = (self.inner, x.len() / self.inner);
+        let mut expanded = EXPANDED.take();
+        for from in (0..columns).step_by(STRIP_COLUMNS) {
+            let (strip, width) = (first + from / LANES, STRIP_COLUMNS.min(columns - from));
+            if rows > FUSED {
+                let lanes = expanded.strip(inner, width);
+                let vectors = width.div_ceil(LANES);
+                for v in 0..vectors {
+                    expand(self.get(strip + v), self.group, &mut lanes[v..], vectors);
+                }
+                let y = Target { values: &mut y[from..], row: columns, add };
+                matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
+                continue;
+            }
+            let mut done = 0;
+            while done < rows {
+                let x = &x[done * inner..];
+                let mut y = Target { values: &mut y[done * columns..], row: columns, add };
+                done += match rows - done {
+                    1 => self.fused::<1>(strip, x, &mut y, [from, width]),
+                    2 | 3 => self.fused::<2>(strip, x, &mut y, [from, width]),
+                    _ => self.fused::<FUSED>(strip, x, &mut y, [from, width]),
+                };
+            }
+        }
+        EXPANDED.set(expanded);
+    }
+}
+
+/// Fills the sums of `R` rows and some strips, in the order of the inner dimension.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512vl+avx512bw+avx2+fma",
+    "x86_64+avx2+fma",
+    "aarch64+neon"
+))]
+fn add_up<P: Pair, const R: usize>(
+    strips: [Strip<P>; STRIPS],
+    group: usize,
+    x: [&[f32]; R],
+    to: &mut [[Lanes; STRIPS]; R],
+) {
+    let mut sums = [[[0.0f32; LANES]; STRIPS]; R];
+    let inner = x[0].len();
+    for (number, first) in (0..inner).step_by(group).enumerate() {
+        let scales = strips.map(|strip| strip.scales[number]);
+        let count = group.min(inner - first);
+        let x = x.map(|x| &x[first..][..count]);
+        let pairs = strips.map(|strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
+        for k in 0..count.div_ceil(2) {
+            let numbers: [[Lanes; 2]; STRIPS] =
+                std::array::from_fn(|v| pairs[v][k].expand(&scales[v]));
+            for odd in 0..2 {
+                if 2 * k + odd == count {
+                    break;
+                }
+                for (sums, x) in sums.iter_mut().zip(x) {
+                    let x = x[2 * k + odd];
+                    for (sums, numbers) in sums.iter_mut().zip(&numbers) {
+                        for (sum, number) in sums.iter_mut().zip(&numbers[odd]) {
+                            *sum = mul_add(x, *number, *sum);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    *to = sums;
+}
+
+/// Expands a strip: a vector for each row, `step` apart.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512vl+avx512bw+avx2+fma",
+    "x86_64+avx2+fma",
+    "aarch64+neon"
+))]
+fn expand<P: Pair>(strip: Strip<P>, group: usize, to: &mut [Lanes], step: usize) {
+    let mut rows = to.iter_mut().step_by(step);
+    for (pairs, scales) in strip.pairs.chunks(group / 2).zip(strip.scales) {
+        for pair in pairs {
+            for (numbers, to) in pair.expand(scales).into_iter().zip(&mut rows) {
+                *to = numbers;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::check::Draws;
+    use crate::nn::ops::matmul::matmul;
+    use ::half::{bf16, f16};
+
+    const FORMATS: [NumberFormat; 4] =
+        [NumberFormat::Four, NumberFormat::Eight, NumberFormat::Bf16, NumberFormat::F16];
+
+    /// A matrix in a format, and its numbers, column by column.
+    fn stored(
+        format: NumberFormat,
+        [inner, columns]: [usize; 2],
+        group: usize,
+    ) -> (StoredMatrix, Vec<f32>) {
+        let mut draws = Draws::new(9);
+        let groups = inner.div_ceil(group);
+        let numbers = draws.numbers(inner * columns);
+        let scales = draws.numbers(2 * groups * columns);
+        // As many bits as the scales of files have.
+        let scales: Vec<f32> = scales.iter().map(|x| f16::from_f32(*x).to_f32()).collect();
+        let code = |x: f32| match format {
+            NumberFormat::Four => (x.abs() * 40.0) as u16 % 16,
+            NumberFormat::Eight => (x * 400.0) as i8 as u16,
+            NumberFormat::Bf16 => bf16::from_f32(x).to_bits(),
+            NumberFormat::F16 => f16::from_f32(x * 1e-5).to_bits(),
+        };
+        let matrix = StoredMatrix::new(format, [inner, columns], group, |j, column| {
+            let from = &numbers[j * inner..][..inner];
+            column.codes.iter_mut().zip(from).for_each(|(to, x)| *to = code(*x));
+            let from = scales[2 * j * groups..][..2 * groups].chunks(2);
+            column.scales.iter_mut().zip(from).for_each(|(to, x)| *to = [x[0], x[1]]);
+        });
+        let want = (0..inner * columns).map(|at| {
+            let (bits, group) = (code(numbers[at]), (at / inner * groups + at % inner / group) * 2);
+            match format {
+                NumberFormat::Four => f32::from(bits) * scales[group] + scales[group + 1],
+                NumberFormat::Eight => f32::from(bits as i8) * scales[group] + scales[group + 1],
+                NumberFormat::Bf16 => bf16::from_bits(bits).to_f32(),
+                NumberFormat::F16 => f16::from_bits(bits).to_f32(),
+            }
+        });
+        (matrix, want.collect())
+    }
+
+    #[test]
+    fn rows_and_columns_are_the_numbers_of_the_format() {
+        for format in FORMATS {
+            for [inner, columns, group] in [[64, 50, 32], [35, 3, 16], [2, 17, 32]] {
+                let (matrix, want) = stored(format, [inner, columns], group);
+                let (mut column, mut row) = (vec![0.0; inner], vec![0.0; columns]);
+                for (j, want) in want.chunks(inner).enumerate() {
+                    matrix.column(j, &mut column);
+                    assert_eq!(column, want, "{format:?}");
+                }
+                for (strip, want) in want.chunks(16 * inner).enumerate() {
+                    let mut some = vec![0.0; want.len()];
+                    matrix.columns_from(16 * strip, &mut some);
+                    assert_eq!(some, want, "{format:?}");
+                }
+                assert!(matrix.is_finite());
+                for k in 0..inner {
+                    matrix.row(k, &mut row);
+                    assert!(row.iter().enumerate().all(|(j, x)| *x == want[j * inner + k]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_expanded_weights_to_the_last_bit() {
+        let mut draws = Draws::new(10);
+        for format in FORMATS {
+            for [inner, columns, group] in [[64, 150, 32], [35, 49, 16], [96, 16, 32]] {
+                let (matrix, numbers) = stored(format, [inner, columns], group);
+                for rows in [1, 2, 3, 4, 5, 9, 70] {
+                    let x = draws.numbers(rows * inner);
+                    for add in [false, true] {
+                        let mut want = draws.numbers(rows * columns);
+                        let before = want.clone();
+                        let target = Target { values: &mut want, row: columns, add };
+                        let w = View::rows(&numbers, inner).transpose();
+                        matmul(View::rows(&x, inner), w, target, [rows, inner, columns]);
+                        let mut from = 0;
+                        for part in matrix.strips().parts(2) {
+                            let width = part.columns();
+                            let rows_of = |all: &[f32]| -> Vec<f32> {
+                                let rows = all.chunks(columns);
+                                rows.flat_map(|row| &row[from..from + width]).copied().collect()
+                            };
+                            let mut y = rows_of(&before);
+                            part.multiply(&x, &mut y, add);
+                            assert!(y == rows_of(&want), "{format:?}, {rows} rows, column {from}");
+                            from += width;
+                        }
+                        assert_eq!(from, columns);
+                    }
+                }
+            }
+        }
+    }
+}
