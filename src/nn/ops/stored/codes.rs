@@ -1,7 +1,6 @@
 //! The number formats of stored weights.
 
 use crate::math::{LANES, Lanes, mul_add};
-use ::half::{bf16, f16};
 
 /// The format of a stored number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +21,8 @@ impl NumberFormat {
         match self {
             Self::Four => f32::from(code),
             Self::Eight => f32::from(code as i8),
-            Self::Bf16 => bf16::from_bits(code).to_f32(),
-            Self::F16 => f16::from_bits(code).to_f32(),
+            Self::Bf16 => bfloat16(code),
+            Self::F16 => half_precision(code),
         }
     }
 }
@@ -106,7 +105,7 @@ impl Pair for Bf16 {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        self.0.map(|row| row.map(|bits| f32::from_bits(u32::from(bits) << 16)))
+        self.0.map(|row| row.map(bfloat16))
     }
 }
 
@@ -117,17 +116,43 @@ impl Pair for F16 {
         self.0[row][lane] = code;
     }
 
-    /// The exponent's bias is 15 in half precision and 127 in single precision, and a product with a power of two is exact,
-    /// also where the half-precision number is subnormal.
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        let scale = f32::from_bits((127 + 127 - 15) << 23);
-        self.0.map(|row| {
-            row.map(|bits| {
-                let bits = u32::from(bits);
-                let magnitude = f32::from_bits((bits & 0x7fff) << 13) * scale;
-                f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
-            })
-        })
+        self.0.map(|row| row.map(half_precision))
+    }
+}
+
+/// The number with these bits in bfloat16.
+#[inline(always)]
+fn bfloat16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The number with these bits in half precision. The exponent's bias is 15 there and 127 in single precision, and a product
+/// with a power of two is exact, also where the number is subnormal in half precision.
+#[inline(always)]
+fn half_precision(bits: u16) -> f32 {
+    let bits = u32::from(bits);
+    let scale = f32::from_bits((127 + 127 - 15) << 23);
+    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * scale;
+    // Infinities and NaN have all bits of the exponent.
+    let exponent = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(magnitude.to_bits() | exponent | (bits & 0x8000) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::half::{bf16, f16};
+
+    #[test]
+    fn halves_of_all_bits_are_their_numbers() {
+        for bits in 0..=u16::MAX {
+            let want = [bf16::from_bits(bits).to_f32(), f16::from_bits(bits).to_f32()];
+            for (got, want) in [bfloat16(bits), half_precision(bits)].into_iter().zip(want) {
+                let is_same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                assert!(is_same, "{bits:04x}: {got}, not {want}");
+            }
+        }
     }
 }
