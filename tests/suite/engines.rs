@@ -59,23 +59,6 @@ fn on_an_adapter_both_ways_repeat_and_resume_byte_for_byte() {
 }
 
 #[test]
-fn a_run_that_is_resumed_with_smaller_launches_learns_the_same() {
-    let Some(device) = adapter() else { return };
-    let usual = config(Engine::Fused, Start::Branch);
-    let smaller = TrainConfig { launch_size: 1e-6, ..usual.clone() };
-    let mut whole = Trainer::new(Catch::default(), &usual, &device);
-    run(&mut whole, 2);
-    let saved = whole.snapshot().unwrap();
-    run(&mut whole, 2);
-    let mut resumed = Trainer::resume(&saved, Catch::default(), &smaller, &device).unwrap();
-    run(&mut resumed, 2);
-    let without_settings = |trainer: &GameTrainer<Catch>| {
-        bytes(trainer).into_iter().filter(|(name, _)| name != "config.toml").collect::<Vec<_>>()
-    };
-    assert!(without_settings(&whole) == without_settings(&resumed));
-}
-
-#[test]
 fn what_waits_and_what_does_not_give_the_same_bytes() {
     for device in [Some(cpu()), adapter()].into_iter().flatten() {
         for engine in [Engine::Auto, Engine::General] {
