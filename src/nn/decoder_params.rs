@@ -51,10 +51,15 @@ impl Part {
 
     /// Expands the numbers from number `first` on.
     fn read(&self, first: usize, to: &mut [f32]) {
-        let (width, line): (usize, &(dyn Fn(usize, &mut [f32]) + Sync)) = match self {
+        let width = match self {
             Self::Values(values) => return to.copy_from_slice(&values[first..][..to.len()]),
-            Self::Weight(matrix) => (matrix.columns(), &|number, to| matrix.row(number, to)),
-            Self::Table(matrix) => (matrix.inner(), &|number, to| matrix.column(number, to)),
+            Self::Weight(matrix) => matrix.columns(),
+            Self::Table(matrix) => matrix.inner(),
+        };
+        let line = |number: usize, to: &mut [f32]| match self {
+            Self::Values(_) => unreachable!("read above"),
+            Self::Weight(matrix) => matrix.row(number, to),
+            Self::Table(matrix) => matrix.column(number, to),
         };
         let head = ((width - first % width) % width).min(to.len());
         let (to_head, rest) = to.split_at_mut(head);
