@@ -41,7 +41,6 @@ fn paths_that_are_not_utf8_are_taken_or_refused_in_a_sentence() {
         ("train --model tiny --task-data", "--verifier cat"),
         ("fit", "--model tiny"),
         ("train sort --model", "--iterations 1"),
-        ("train sort --seeds 1..2 --model", "--iterations 1"),
     ] {
         let output = of(before, data, after);
         let text = stderr(&output);
