@@ -5,8 +5,9 @@
 //! also gets new namespaces: a network without interfaces, a root that contains the paths of its [`Access`], read-only,
 //! and the working directory, and a PID namespace, whose processes end with the first one, and with Grove. There is no
 //! `/proc`, no device but `/dev/null` and the like, and a seccomp filter refuses sockets and access to other processes.
-//! Where the kernel has Landlock, it confines files, TCP and signals once more, and without namespaces too. If Grove runs as root, the process runs as an unprivileged user, since root is exempt from the limit on processes, or as
-//! root without capabilities. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
+//! Landlock, if the kernel has it, confines files, TCP and signals once more, and without namespaces too. If Grove runs as
+//! root, the process runs as an unprivileged user, since root is exempt from the limit on processes, or as root without
+//! capabilities. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
 
 mod folder;
 #[cfg(target_os = "linux")]

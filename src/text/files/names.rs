@@ -31,11 +31,11 @@ pub(super) fn hugging_face(parameter: &Parameter) -> String {
 
 /// A parameter in a file.
 pub(super) trait Source: Send + Sync {
-    /// Its numbers, as they lie there.
+    /// Reads the numbers, in the order of the file.
     fn read(&self) -> Vec<f32>;
 
-    /// It as a matrix `[inner, columns]` whose columns lie there one after the other, if its numbers are in another
-    /// format than f32.
+    /// Reads a matrix `[inner, columns]`, whose columns follow each other in the file, without expanding its numbers; `None`
+    /// if they are in f32.
     fn stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix>;
 }
 
