@@ -167,7 +167,7 @@ impl Link for Processes {
         };
         let done = start().and_then(|()| self.wait(&mut requests, outgoing.len()));
         if let Err(error) = done {
-            std::mem::forget((arriving, leaving));
+            arriving.into_iter().chain(leaving).for_each(|buffer| _ = buffer.leak());
             return Err(error);
         }
         for (to, from) in incoming.iter_mut().zip(&arriving) {
