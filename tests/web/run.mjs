@@ -11,7 +11,7 @@ import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 
 const MINUTE = 60_000;
-const LIMIT = 5 * MINUTE; // for a check
+const LIMIT = 15 * MINUTE; // for a check
 const ARGUMENTS = [
   '--no-sandbox',
   '--enable-unsafe-webgpu',

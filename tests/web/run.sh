@@ -6,12 +6,13 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/../../target}"
-built="$CARGO_TARGET_DIR/wasm32-unknown-unknown/release"
+built="$CARGO_TARGET_DIR/wasm32-unknown-unknown/page"
 
 source ../../web/tools.sh
 node_packages
 
-cargo build --release --target wasm32-unknown-unknown -p grove-web-tests
+# In the profile of the page, most of which is built already.
+cargo build --profile page --config ../../web/profile.toml --target wasm32-unknown-unknown -p grove-web-tests
 "$(bindgen .)" --target web --no-typescript --out-dir "$built/web" \
     "$built/grove_web_tests.wasm"
 node run.mjs "$built/web" "$@"
