@@ -1,5 +1,5 @@
-//! The general learner: any model on any device through Burn's autodiff. Decoders on the CPU use a
-//! hand-written backward pass instead.
+//! The general learner: any model on any device through Burn's autodiff. Networks with memory that are
+//! built in use a hand-written backward pass on the CPU instead.
 
 use super::experience::{Experience, FirstMemory};
 use super::means::{Partial, SUMS, plus};
@@ -9,7 +9,7 @@ use super::schedule::{entropy_coef, first_update, learning_rate, total_updates};
 use super::weights::{Weights, root_params};
 use crate::data::Trajectory;
 use crate::device;
-use crate::model::{Decoder, Network, SequenceLearner};
+use crate::model::{ByHand, Network};
 use crate::objective::{Loss, Steps, Totals, loss};
 use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes, sum_leaves};
 use crate::settings::{Engine, Precision, TrainConfig};
@@ -24,7 +24,7 @@ pub struct Learner {
     batches: Batches,
     team: Team,
     /// Hand-written backward pass over sequences, if the model has one.
-    by_hand: Option<SequenceLearner>,
+    by_hand: Option<ByHand>,
 }
 
 /// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
@@ -54,12 +54,10 @@ impl Learner {
     pub fn new(policy: impl Into<Network>, config: &TrainConfig) -> Self {
         let policy = policy.into();
         let on_cpu = !device::has_kernels(&policy.device());
-        let by_hand = match policy.get::<Decoder>() {
-            Some(decoder) if on_cpu && config.engine != Engine::General => {
-                let checkpointing = config.update.gradient_checkpointing;
-                Some(SequenceLearner::new(decoder.shape(), checkpointing))
-            }
-            _ => None,
+        let checkpointing = config.update.gradient_checkpointing;
+        let by_hand = match on_cpu && config.engine != Engine::General {
+            true => ByHand::new(&policy, config.precision, checkpointing),
+            false => None,
         };
         let policy = match config.precision {
             precision if precision != Precision::F32 && by_hand.is_none() => {

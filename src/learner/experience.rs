@@ -2,7 +2,7 @@
 
 use super::weights::Weights;
 use crate::data::host::floats;
-use crate::model::{Categorical, Network, SequenceLearner, Sequences};
+use crate::model::{ByHand, Categorical, Network, Sequences};
 use crate::objective::{Loss, Steps};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -89,7 +89,7 @@ impl Experience {
     /// hand-written backward pass of `learner`, in `partials` partial gradients.
     pub fn gradient_by_hand(
         &self,
-        learner: &SequenceLearner,
+        learner: &ByHand,
         partials: usize,
         loss: impl FnOnce(Steps) -> Loss,
     ) -> (Loss, Vec<f32>) {

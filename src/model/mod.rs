@@ -5,6 +5,7 @@
 //! ([`NamedModel`]). [`Network`] holds either, without its type.
 
 mod actor;
+mod by_hand;
 mod categorical;
 mod dense;
 mod lanes;
@@ -17,6 +18,7 @@ pub mod saved;
 mod tensors;
 
 pub use actor::Actor;
+pub use by_hand::ByHand;
 pub use categorical::{Categorical, sample};
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes};
@@ -36,7 +38,7 @@ pub use registry::{
 };
 
 pub use crate::nn::arch::LoraConfig;
-pub use crate::nn::rows::{SequenceLearner, Sequences};
+pub use crate::nn::rows::{SequenceLearner, SequenceModel, Sequences};
 pub use crate::nn::{
     DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,
 };

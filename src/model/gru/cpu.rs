@@ -107,9 +107,8 @@ impl Actor for NativeGru {
 fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
     let size = memory.len();
     for (j, memory) in memory.iter_mut().enumerate() {
-        let gate = |sums: &[Lanes], gate: usize| sums[gate * size + j];
-        let [[ir, iz, i_new], [hr, hz, h_new]] =
-            [inputs, own].map(|s| [0, 1, 2].map(|g| gate(s, g)));
+        let (ir, iz, i_new) = (inputs[j], inputs[size + j], inputs[2 * size + j]);
+        let (hr, hz, h_new) = (own[j], own[size + j], own[2 * size + j]);
         for lane in 0..LANES {
             let reset = sigmoid(ir[lane] + hr[lane]);
             let keep = sigmoid(iz[lane] + hz[lane]);

@@ -3,6 +3,8 @@
 mod burn;
 mod cpu;
 mod kind;
+mod learn;
 
 pub use self::burn::Gru;
 pub use cpu::NativeGru;
+pub use learn::GruSequences;

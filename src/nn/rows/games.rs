@@ -1,47 +1,28 @@
 //! Games on the CPU: learning a decoder over observations from whole sequences, a row for each step.
 //!
-//! One thread takes a game from the first layer to the last and back. Games are distributed over partial gradients,
-//! whose number does not depend on that of the threads, and which are summed in a fixed order, so that any number of
-//! threads gives the same bytes.
+//! One thread takes a game from the first layer to the last and back.
 
 use super::backward::ForwardRecord;
+use super::sequences::{SequenceModel, Sequences};
 use super::weights::Weights;
 use super::{Activations, Attend, Piece, Pool, Prefix, Retention, Scratch, Tape};
 use crate::nn::DecoderParams;
 use crate::nn::arch::{DecoderShape, LinearLayout};
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::attention::sequence::{self, Heads};
-use rayon::prelude::*;
+use std::ops::Range;
 
-/// Parameters summed by one thread at a time.
-const SUM_CHUNK: usize = 1 << 12;
-
-/// Sequences of some games, time-major, as [`Model::sequence`](crate::model::Model::sequence) takes them.
+/// A decoder over observations that learns from sequences.
 #[derive(Clone, Debug)]
-pub struct Sequences {
-    /// Games.
-    pub games: usize,
-    /// `[num_steps, games, num_features]`.
-    pub obs: Vec<f32>,
-    /// `[num_steps, games]`: 1 where an episode starts.
-    pub starts: Vec<f32>,
-    /// `[games, memory_size]`; empty if nothing is remembered.
-    pub memory: Vec<f32>,
-}
-
-/// A decoder over observations that learns from sequences; several may be in progress at a time.
-#[derive(Clone, Debug)]
-pub struct SequenceLearner {
+pub struct DecoderSequences {
     weights: Weights,
     retention: Retention,
-    passes: Pool<Vec<Game>>,
     scratches: Pool<Scratch>,
-    gradients: Pool<Vec<f32>>,
 }
 
 /// The forward pass of a game, as the backward pass needs it.
 #[derive(Debug, Default)]
-struct Game {
+pub struct Game {
     obs: Vec<f32>,
     piece: Option<Piece>,
     tape: Tape,
@@ -72,10 +53,62 @@ impl Attend for Remembered<'_> {
     }
 }
 
-impl SequenceLearner {
-    /// A learner of decoders of this shape, without parameters yet. With `checkpointing` the forward pass keeps only the
-    /// stream before each layer, and the backward pass recomputes the layers: a third more work, and the same gradient
-    /// to the last bit.
+impl SequenceModel for DecoderSequences {
+    type Record = Vec<Game>;
+
+    fn num_params(&self) -> usize {
+        self.weights.shape.num_params()
+    }
+
+    fn num_actions(&self) -> usize {
+        self.weights.shape.num_actions
+    }
+
+    fn set_params(&mut self, params: Vec<f32>) {
+        self.weights.params = params.into();
+        self.weights.repack();
+    }
+
+    fn forward(
+        &self,
+        of: &Sequences,
+        games: Range<usize>,
+        record: &mut Vec<Game>,
+        logits: &mut [f32],
+    ) {
+        let (shape, count) = (&self.weights.shape, games.len());
+        let (rows, actions) = (of.memory.len() / shape.memory_size(), shape.num_actions);
+        assert!(!self.weights.params.is_empty(), "parameters");
+        assert!(rows == 0 || rows == of.games, "memory: [games, memory_size], or nothing");
+        assert_eq!(of.num_features(), shape.num_features, "obs: [steps, games, features]");
+        record.resize_with(count, Game::default);
+        self.scratches.with(|scratch| {
+            for (i, game) in games.zip(&mut *record) {
+                let piece = self.begin(of, i, game);
+                self.game_forward(game, &piece, scratch);
+                game.piece = Some(piece);
+            }
+        });
+        for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
+            to.copy_from_slice(&record[slot % count].logits[slot / count * actions..][..actions]);
+        }
+    }
+
+    fn backward(&self, record: &mut Vec<Game>, d_logits: &[f32], gradient: &mut [f32]) {
+        let (games, actions) = (record.len(), self.weights.shape.num_actions);
+        self.scratches.with(|scratch| {
+            for (i, game) in record.iter().enumerate() {
+                let rows = d_logits.chunks_exact(actions).skip(i).step_by(games);
+                let d_logits = rows.flatten().copied().collect::<Vec<f32>>();
+                self.game_backward(game, &d_logits, gradient, scratch);
+            }
+        });
+    }
+}
+
+impl DecoderSequences {
+    /// Decoders of this shape, without parameters yet. With `checkpointing` the forward pass keeps only the stream before
+    /// each layer, and the backward pass recomputes the layers: a third more work, and the same gradient to the last bit.
     pub fn new(shape: &DecoderShape, checkpointing: bool) -> Self {
         let params = DecoderParams::default();
         Self {
@@ -84,113 +117,8 @@ impl SequenceLearner {
                 true => Retention::Inputs,
                 false => Retention::All,
             },
-            passes: Pool::default(),
             scratches: Pool::default(),
-            gradients: Pool::default(),
         }
-    }
-
-    /// Takes parameters, in the order of [`flatten`](crate::model::flatten), for all that follows.
-    ///
-    /// # Panics
-    /// If their number is not that of the shape.
-    pub fn set_params(&mut self, params: Vec<f32>) {
-        assert_eq!(params.len(), self.weights.shape.num_params(), "params: [num_params]");
-        self.weights.params = params.into();
-        self.weights.repack();
-    }
-
-    /// Logits of sequences: `[num_steps, games, num_actions]`.
-    ///
-    /// # Panics
-    /// If there are no parameters yet, or lengths do not belong together.
-    pub fn logits(&self, of: &Sequences) -> Vec<f32> {
-        self.passes.with(|games| self.forward(of, games, of.games))
-    }
-
-    /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
-    /// `slopes` returns the gradient of the logits that it is given.
-    ///
-    /// # Panics
-    /// If there are no parameters yet, or lengths do not belong together.
-    pub fn gradient(
-        &self,
-        of: &Sequences,
-        partials: usize,
-        slopes: impl FnOnce(Vec<f32>) -> Vec<f32>,
-    ) -> Vec<f32> {
-        self.passes.with(|games| {
-            let d_logits = slopes(self.forward(of, games, partials));
-            self.backward(games, &d_logits, partials)
-        })
-    }
-
-    /// Takes back the memory of a gradient, for the next one.
-    pub fn give_back(&self, gradient: Vec<f32>) {
-        self.gradients.put(gradient);
-    }
-
-    /// Takes all games forward, in so many parts side by side.
-    fn forward(&self, of: &Sequences, all: &mut Vec<Game>, parts: usize) -> Vec<f32> {
-        let (shape, games) = (&self.weights.shape, of.games);
-        let (steps, actions) = (of.starts.len() / games, shape.num_actions);
-        let rows = of.memory.len() / shape.memory_size();
-        assert!(!self.weights.params.is_empty(), "parameters");
-        assert!(rows == 0 || rows == games, "memory: [games, memory_size], or nothing");
-        assert_eq!(
-            of.obs.len(),
-            steps * games * shape.num_features,
-            "obs: [steps, games, features]"
-        );
-        all.resize_with(games, Game::default);
-        let share = games.div_ceil(parts);
-        all.par_chunks_mut(share).enumerate().for_each(|(number, part)| {
-            self.scratches.with(|scratch| {
-                for (i, game) in part.iter_mut().enumerate() {
-                    let piece = self.begin(of, number * share + i, game);
-                    self.game_forward(game, &piece, scratch);
-                    game.piece = Some(piece);
-                }
-            });
-        });
-        let mut logits = vec![0.0; steps * games * actions];
-        for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
-            to.copy_from_slice(&all[slot % games].logits[slot / games * actions..][..actions]);
-        }
-        logits
-    }
-
-    /// Takes all games back, and adds up their gradients.
-    fn backward(&self, all: &[Game], d_logits: &[f32], partials: usize) -> Vec<f32> {
-        let (games, actions) = (all.len(), self.weights.shape.num_actions);
-        let share = games.div_ceil(partials);
-        let partial = |(number, part): (usize, &[Game])| {
-            let mut gradient = self.gradients.take();
-            gradient.clear();
-            gradient.resize(self.weights.params.len(), 0.0);
-            self.scratches.with(|scratch| {
-                for (i, game) in part.iter().enumerate() {
-                    let at = |t: usize| ((t * games) + number * share + i) * actions;
-                    let steps = game.logits.len() / actions;
-                    let rows = (0..steps).flat_map(|t| &d_logits[at(t)..at(t) + actions]);
-                    let d_logits = rows.copied().collect::<Vec<f32>>();
-                    self.game_backward(game, &d_logits, &mut gradient, scratch);
-                }
-            });
-            gradient
-        };
-        let partials: Vec<_> = all.par_chunks(share).enumerate().map(partial).collect();
-        let mut partials = partials.into_iter();
-        let mut gradient = partials.next().expect("there are games");
-        let others: Vec<_> = partials.collect();
-        gradient.par_chunks_mut(SUM_CHUNK).enumerate().for_each(|(i, sum)| {
-            for other in &others {
-                let part = &other[i * SUM_CHUNK..][..sum.len()];
-                sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
-            }
-        });
-        others.into_iter().for_each(|other| self.give_back(other));
-        gradient
     }
 
     /// The linear layer of observations.
@@ -219,7 +147,7 @@ impl SequenceLearner {
         let (shape, games) = (&self.weights.shape, of.games);
         let memory = of.memory.chunks_exact(shape.memory_size()).nth(i);
         let seen = memory.map_or(0, |memory| memory[0] as usize);
-        let steps = of.starts.len() / games;
+        let steps = of.num_steps();
         let (features, context) = (shape.num_features, shape.context);
         let row = |t: usize| &of.obs[(t * games + i) * features..][..features];
         game.obs.clear();

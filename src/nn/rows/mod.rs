@@ -9,12 +9,14 @@ mod device;
 mod games;
 mod layer;
 mod pool;
+mod sequences;
 mod texts;
 mod weights;
 
 pub use crate::nn::ops::attention::cache::Cache;
-pub use games::{SequenceLearner, Sequences};
+pub use games::DecoderSequences;
 pub use pool::Pool;
+pub use sequences::{SequenceLearner, SequenceModel, Sequences};
 pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;

@@ -1,0 +1,437 @@
+//! The gated recurrent network's hand-written backward pass on the CPU, a packed row for each step of a game.
+//!
+//! Only the memory's products go step by step. The encoder, the gates' products with the input, the head and all
+//! gradients of weights take the rows of all steps at once.
+
+use crate::math::activation::{activated, for_activation};
+use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
+use crate::nn::ops::linear::{self, Arithmetic, Weight};
+use crate::nn::ops::matmul::View;
+use crate::nn::ops::{Parallelism, bias};
+use crate::nn::rows::{SequenceModel, Sequences};
+use multiversion::multiversion;
+use std::ops::Range;
+
+const SEQUENTIAL: Parallelism = Parallelism::Sequential;
+
+/// The weights of a [`Gru`](super::Gru), packed for products in both directions.
+#[derive(Clone, Debug)]
+pub struct GruSequences {
+    params: Vec<f32>,
+    encoder: Vec<Layer>,
+    input_gates: Layer,
+    memory_gates: Layer,
+    head: Layer,
+    activation: Activation,
+}
+
+/// A linear layer among the parameters.
+#[derive(Clone, Debug)]
+struct Layer {
+    inputs: usize,
+    outputs: usize,
+    weight: Range<usize>,
+    bias: Range<usize>,
+    forward: Weight,
+    transpose: Weight,
+}
+
+/// Activations of some games, `[num_steps, games, width]` each, which the backward pass overwrites with gradients.
+#[derive(Debug, Default)]
+pub struct Record {
+    games: usize,
+    obs: Vec<f32>,
+    /// 1 where an episode starts: `[num_steps, games]`.
+    starts: Vec<f32>,
+    /// Activations of the encoder's layers, and their derivatives.
+    hidden: Vec<[Vec<f32>; 2]>,
+    /// The gates `r`, `z` and `n`.
+    gates: Vec<f32>,
+    /// What the memory gives to the gates.
+    own: Vec<f32>,
+    /// The memory before and after each step.
+    before: Vec<f32>,
+    after: Vec<f32>,
+    scratch: Scratch,
+}
+
+/// Gradients on the way back.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// By the memory after each step: `[num_steps, games, memory_size]`.
+    d_after: Vec<f32>,
+    /// By the memory before a step: `[games, memory_size]`.
+    d_before: Vec<f32>,
+    /// By the output of two successive layers of the encoder.
+    d_hidden: [Vec<f32>; 2],
+}
+
+impl GruSequences {
+    /// The network of these widths, features and actions included, without parameters yet.
+    ///
+    /// # Panics
+    /// If there is no hidden layer.
+    pub fn new(widths: &[usize], activation: Activation) -> Self {
+        let [encoder @ .., size, actions] = widths else {
+            panic!("widths: of a hidden layer or more")
+        };
+        let mut end = 0;
+        let mut layer = |inputs: usize, outputs: usize| {
+            let weight = end..end + inputs * outputs;
+            let bias = weight.end..weight.end + outputs;
+            end = bias.end;
+            let none = || Weight::F32(Default::default());
+            Layer { inputs, outputs, weight, bias, forward: none(), transpose: none() }
+        };
+        Self {
+            params: Vec::new(),
+            encoder: encoder.windows(2).map(|pair| layer(pair[0], pair[1])).collect(),
+            input_gates: layer(encoder[encoder.len() - 1], 3 * size),
+            memory_gates: layer(*size, 3 * size),
+            head: layer(*size, *actions),
+            activation,
+        }
+    }
+
+    /// The input of the recurrent layer.
+    fn input<'a>(obs: &'a [f32], hidden: &'a [[Vec<f32>; 2]]) -> &'a [f32] {
+        hidden.last().map_or(obs, |[values, _]| values)
+    }
+}
+
+impl Layer {
+    /// Packs the weight anew.
+    fn repack(&mut self, params: &[f32]) {
+        let sizes @ [inputs, outputs] = [self.inputs, self.outputs];
+        let weight = View::rows(&params[self.weight.clone()], outputs);
+        self.forward.repack(SEQUENTIAL, weight, sizes);
+        self.transpose.repack(SEQUENTIAL, weight.transpose(), [outputs, inputs]);
+    }
+
+    /// `y = x w + b`.
+    fn forward(&self, params: &[f32], x: &[f32], y: &mut [f32]) {
+        linear::forward(SEQUENTIAL, x, &self.forward, y, false);
+        bias::forward(&params[self.bias.clone()], y);
+    }
+
+    /// `dx = dy w^T`, or `dx += dy w^T`.
+    fn input_grad(&self, dy: &[f32], dx: &mut [f32], add: bool) {
+        linear::forward(SEQUENTIAL, dy, &self.transpose, dx, add);
+    }
+
+    /// Adds the gradients of weight and bias to those of all parameters.
+    fn param_grads(&self, x: &[f32], dy: &[f32], gradient: &mut [f32]) {
+        let weight = &mut gradient[self.weight.clone()];
+        linear::weight_grads(Arithmetic::F32, SEQUENTIAL, x, self.inputs, [(dy, weight)]);
+        bias::backward(dy, &mut gradient[self.bias.clone()]);
+    }
+}
+
+impl SequenceModel for GruSequences {
+    type Record = Record;
+
+    fn num_params(&self) -> usize {
+        self.head.bias.end
+    }
+
+    fn num_actions(&self) -> usize {
+        self.head.outputs
+    }
+
+    fn set_params(&mut self, params: Vec<f32>) {
+        let Self { encoder, input_gates, memory_gates, head, .. } = self;
+        encoder.iter_mut().chain([input_gates, memory_gates, head]).for_each(|layer| {
+            layer.repack(&params);
+        });
+        self.params = params;
+    }
+
+    fn forward(
+        &self,
+        of: &Sequences,
+        games: Range<usize>,
+        record: &mut Record,
+        logits: &mut [f32],
+    ) {
+        let (params, size, count) = (&self.params[..], self.head.inputs, games.len());
+        let rows = of.num_steps() * count;
+        assert!(of.memory.is_empty() || of.memory.len() == of.games * size, "memory");
+        let Record { obs, starts, hidden, gates, own, before, after, .. } = record;
+        record.games = count;
+        of.rows(&of.obs, games.clone(), obs);
+        of.rows(&of.starts, games.clone(), starts);
+        hidden.resize_with(self.encoder.len(), Default::default);
+        for (number, layer) in self.encoder.iter().enumerate() {
+            let (below, above) = hidden.split_at_mut(number);
+            let [values, slopes] = &mut above[0];
+            values.resize(rows * layer.outputs, 0.0);
+            slopes.resize(values.len(), 0.0);
+            layer.forward(params, Self::input(obs, below), values);
+            activate(self.activation, values, slopes);
+        }
+        for (buffer, width) in
+            [(&mut *gates, 3 * size), (own, 3 * size), (before, size), (after, size)]
+        {
+            buffer.resize(rows * width, 0.0);
+        }
+        self.input_gates.forward(params, Self::input(obs, hidden), gates);
+        let (step, wide) = (count * size, 3 * count * size);
+        for (t, starts) in starts.chunks_exact(count).enumerate() {
+            let remembered = match t {
+                0 if of.memory.is_empty() => &[][..],
+                0 => &of.memory[games.start * size..games.end * size],
+                _ => &record.after[(t - 1) * step..t * step],
+            };
+            let before = &mut record.before[t * step..][..step];
+            let pairs = before.chunks_exact_mut(size).zip(starts);
+            for (game, (to, start)) in pairs.enumerate() {
+                match remembered.get(game * size..(game + 1) * size) {
+                    Some(from) if *start == 0.0 => to.copy_from_slice(from),
+                    _ => to.fill(0.0),
+                }
+            }
+            let own = &mut record.own[t * wide..][..wide];
+            self.memory_gates.forward(params, before, own);
+            let gates = &mut record.gates[t * wide..][..wide];
+            remember(gates, own, before, &mut record.after[t * step..][..step], size);
+        }
+        self.head.forward(params, &record.after, logits);
+    }
+
+    fn backward(&self, record: &mut Record, d_logits: &[f32], gradient: &mut [f32]) {
+        let size = self.head.inputs;
+        let Record { games, obs, starts, hidden, gates, own, before, after, scratch } = record;
+        let Scratch { d_after, d_before, d_hidden } = scratch;
+        d_after.resize(after.len(), 0.0);
+        self.head.input_grad(d_logits, d_after, false);
+        self.head.param_grads(after, d_logits, gradient);
+        d_before.clear();
+        d_before.resize(*games * size, 0.0);
+        let (step, wide) = (*games * size, 3 * *games * size);
+        for (t, starts) in starts.chunks_exact(*games).enumerate().rev() {
+            let d_after = &d_after[t * step..][..step];
+            let [gates, own] = [&mut *gates, &mut *own].map(|all| &mut all[t * wide..][..wide]);
+            remember_backward(gates, own, &before[t * step..][..step], d_after, d_before, size);
+            self.memory_gates.input_grad(own, d_before, true);
+            for (d_memory, start) in d_before.chunks_exact_mut(size).zip(starts) {
+                if *start != 0.0 {
+                    d_memory.fill(0.0);
+                }
+            }
+        }
+        self.memory_gates.param_grads(before, own, gradient);
+        self.input_gates.param_grads(Self::input(obs, hidden), gates, gradient);
+        let [dy, dx] = d_hidden;
+        for (number, layer) in self.encoder.iter().enumerate().rev() {
+            let (below, above) = hidden.split_at(number);
+            let [_, slopes] = &above[0];
+            dx.resize(slopes.len(), 0.0);
+            match self.encoder.get(number + 1) {
+                Some(above) => above.input_grad(dy, dx, false),
+                None => self.input_gates.input_grad(gates, dx, false),
+            }
+            dx.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
+            layer.param_grads(Self::input(obs, below), dx, gradient);
+            std::mem::swap(dy, dx);
+        }
+    }
+}
+
+/// Applies the activation in place and stores its derivatives.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn activate(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
+    for_activation!(activation, KNOWN => {
+        for (x, slope) in values.iter_mut().zip(slopes) {
+            let at = activated(*x, KNOWN);
+            (*x, *slope) = (at.value, at.slope);
+        }
+    });
+}
+
+/// The memory after a step of some games, and its gates in the place of what inputs give to them (see
+/// [`Gru`](super::Gru)).
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn remember(gates: &mut [f32], own: &[f32], before: &[f32], after: &mut [f32], size: usize) {
+    for (row, before) in before.chunks_exact(size).enumerate() {
+        let gates = &mut gates[3 * size * row..][..3 * size];
+        let own = &own[3 * size * row..][..3 * size];
+        let after = &mut after[size * row..][..size];
+        let mut j = 0;
+        while size - j >= LANES {
+            let (own_reset, own_keep) = (block(own, j), block(own, size + j));
+            let own_new = block(own, 2 * size + j);
+            let (reset, keep) = (block(gates, j), block(gates, size + j));
+            let new = block(gates, 2 * size + j);
+            let before = block(before, j);
+            let mut of = [[0.0; LANES]; 4];
+            for i in 0..LANES {
+                let gates = [reset[i] + own_reset[i], keep[i] + own_keep[i], new[i]];
+                let lane = cell(gates, own_new[i], before[i]);
+                (of[0][i], of[1][i], of[2][i], of[3][i]) = (lane[0], lane[1], lane[2], lane[3]);
+            }
+            for (g, lanes) in of[..3].iter().enumerate() {
+                gates[g * size + j..][..LANES].copy_from_slice(lanes);
+            }
+            after[j..][..LANES].copy_from_slice(&of[3]);
+            j += LANES;
+        }
+        for j in j..size {
+            let sums = [0, 1].map(|g| gates[g * size + j] + own[g * size + j]);
+            let gate = [sums[0], sums[1], gates[2 * size + j]];
+            let of = cell(gate, own[2 * size + j], before[j]);
+            [0, 1, 2].into_iter().for_each(|g| gates[g * size + j] = of[g]);
+            after[j] = of[3];
+        }
+    }
+}
+
+/// A block of a row, from position `at` on.
+#[inline(always)]
+fn block(row: &[f32], at: usize) -> Lanes {
+    *row[at..].first_chunk().expect("a block")
+}
+
+/// The gates `r`, `z` and `n` of a unit and its memory after a step, from what the gates get and its memory before.
+#[inline(always)]
+fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
+    let (reset, keep) = (sigmoid(reset), sigmoid(keep));
+    let new = tanh(new + reset * own_new);
+    [reset, keep, new, (before - new) * keep + new]
+}
+
+/// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient by the memory after this step that
+/// comes from later ones; it becomes the part of that by the memory before this step which does not go through its gates.
+/// The gradients by what input and memory give to the gates take the place of `gates` and `own`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn remember_backward(
+    gates: &mut [f32],
+    own: &mut [f32],
+    before: &[f32],
+    d_after: &[f32],
+    d_before: &mut [f32],
+    size: usize,
+) {
+    for (row, before) in before.chunks_exact(size).enumerate() {
+        let gates = &mut gates[3 * size * row..][..3 * size];
+        let own = &mut own[3 * size * row..][..3 * size];
+        let d_after = &d_after[size * row..][..size];
+        let d_before = &mut d_before[size * row..][..size];
+        let mut j = 0;
+        while size - j >= LANES {
+            let (reset, keep) = (block(gates, j), block(gates, size + j));
+            let new = block(gates, 2 * size + j);
+            let (own_new, before) = (block(own, 2 * size + j), block(before, j));
+            let (after, later) = (block(d_after, j), block(d_before, j));
+            let mut of = [[0.0; LANES]; 5];
+            for i in 0..LANES {
+                let lane = [reset[i], keep[i], new[i]];
+                let d = cell_backward(lane, own_new[i], before[i], after[i] + later[i]);
+                (of[0][i], of[1][i], of[2][i], of[3][i], of[4][i]) = (d[0], d[1], d[2], d[3], d[4]);
+            }
+            for (g, lanes) in of[..3].iter().enumerate() {
+                gates[g * size + j..][..LANES].copy_from_slice(lanes);
+            }
+            for (g, lanes) in [&of[0], &of[1], &of[3]].into_iter().enumerate() {
+                own[g * size + j..][..LANES].copy_from_slice(lanes);
+            }
+            d_before[j..][..LANES].copy_from_slice(&of[4]);
+            j += LANES;
+        }
+        for j in j..size {
+            let lane = [0, 1, 2].map(|g| gates[g * size + j]);
+            let d = cell_backward(lane, own[2 * size + j], before[j], d_after[j] + d_before[j]);
+            [0, 1, 2].into_iter().for_each(|g| gates[g * size + j] = d[g]);
+            [0, 1, 3].into_iter().enumerate().for_each(|(g, of)| own[g * size + j] = d[of]);
+            d_before[j] = d[4];
+        }
+    }
+}
+
+/// The backward pass of [`cell`], from the gradient `d` by the memory after the step: by what the gates `r`, `z` and `n`
+/// get, by what the memory gives to `n`, and by the memory before the step, but for the part that goes through its gates.
+#[inline(always)]
+fn cell_backward([r, z, n]: [f32; 3], own_new: f32, before: f32, d: f32) -> [f32; 5] {
+    let d_new = d * (1.0 - z) * (1.0 - n * n);
+    let d_keep = d * (before - n) * (z * (1.0 - z));
+    let d_reset = d_new * own_new * (r * (1.0 - r));
+    [d_reset, d_keep, d_new, d_new * r, d * z]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Gru, Model, PolicyConfig, flatten, unflatten};
+    use crate::nn::rows::SequenceLearner;
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    const STEPS: usize = 9;
+    const GAMES: usize = 7;
+
+    fn wave(count: usize, rate: f32) -> Vec<f32> {
+        (0..count).map(|i| (i as f32 * rate).sin()).collect()
+    }
+
+    fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+        tensor.into_data().iter::<f64>().collect()
+    }
+
+    fn assert_near(name: &str, got: &[f32], want: &[f64]) {
+        let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        assert_eq!(got.len(), want.len(), "{name}");
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            let off = (f64::from(*got) - want).abs();
+            assert!(off < 1e-5 * largest, "{name} {i}: {got} instead of {want}");
+        }
+    }
+
+    #[test]
+    fn gradients_are_those_of_autodiff() {
+        let device = Device::flex();
+        let cases = [
+            (&[17][..], Activation::Relu, 0),
+            (&[7, 5][..], Activation::Tanh, 5),
+            (&[9, 21, 33][..], Activation::Gelu, 33),
+        ];
+        for (hidden, activation, remembered) in cases {
+            let config = PolicyConfig::gru(hidden, activation);
+            let gru = Gru::new(3, 4, &config, 1, &device);
+            let count = flatten(&gru).dims()[0];
+            let params: Vec<f32> = wave(count, 0.731).iter().map(|x| x * 0.7).collect();
+            let flat = Tensor::<1>::from_data(TensorData::new(params.clone(), [count]), &device);
+            let starts = (0..STEPS * GAMES).map(|i| f32::from(u8::from(i % 11 == 0)));
+            let size = hidden[hidden.len() - 1];
+            let of = Sequences {
+                games: GAMES,
+                obs: wave(STEPS * GAMES * 3, 1.3),
+                starts: starts.collect(),
+                memory: wave(GAMES * remembered, 0.9),
+            };
+            let slopes = wave(STEPS * GAMES * 4, 0.37);
+            let mut learner = SequenceLearner::new(GruSequences::new(&gru.widths(), activation));
+            learner.set_params(params);
+
+            let leaf = flat.autodiff().require_grad();
+            let memory = match remembered {
+                0 => Tensor::zeros([GAMES, size], &device),
+                _ => Tensor::from_data(TensorData::new(of.memory.clone(), [GAMES, size]), &device),
+            };
+            let tensor = |values: &[f32], shape| {
+                Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &device)
+            };
+            let starts = tensor(&of.starts, [STEPS, GAMES, 1]).squeeze_dim::<2>(2);
+            let obs = tensor(&of.obs, [STEPS, GAMES, 3]);
+            let logits = unflatten(gru, &leaf).sequence(obs, starts, memory);
+            let loss = (logits.clone() * tensor(&slopes, [STEPS, GAMES, 4])).sum();
+            let want = doubles(leaf.grad_remove(&mut loss.backward()).expect("a gradient"));
+
+            assert_near("logits", &learner.logits(&of), &doubles(logits.without_autodiff()));
+            for partials in [1, 3, 16] {
+                // Twice, since buffers are used again.
+                let [once, again] =
+                    [(); 2].map(|()| learner.gradient(&of, partials, |_| slopes.clone()));
+                assert!(once == again);
+                assert_near("gradient", &once, &want);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Gradients of whole games on the CPU by a hand-written backward pass, for any network that has one.
+//!
+//! Games are distributed over partial gradients, whose number does not depend on that of the threads, and which are
+//! summed in a fixed order, so that any number of threads gives the same bytes.
+
+use super::Pool;
+use rayon::prelude::*;
+use std::fmt::Debug;
+use std::ops::Range;
+
+/// Parameters summed by one thread at a time.
+const SUM_CHUNK: usize = 1 << 12;
+
+/// Sequences of some games, time-major, as [`Model::sequence`](crate::model::Model::sequence) takes them.
+#[derive(Clone, Debug)]
+pub struct Sequences {
+    /// Games.
+    pub games: usize,
+    /// `[num_steps, games, num_features]`.
+    pub obs: Vec<f32>,
+    /// `[num_steps, games]`: 1 where an episode starts.
+    pub starts: Vec<f32>,
+    /// `[games, memory_size]`; empty if nothing is remembered.
+    pub memory: Vec<f32>,
+}
+
+impl Sequences {
+    /// The number of steps of each game.
+    pub fn num_steps(&self) -> usize {
+        self.starts.len() / self.games
+    }
+
+    /// The rows of some games, from `[num_steps, games, width]`: `[num_steps, range, width]`.
+    pub fn rows(&self, all: &[f32], range: Range<usize>, rows: &mut Vec<f32>) {
+        let width = all.len() / self.starts.len();
+        rows.clear();
+        for step in all.chunks_exact(self.games * width) {
+            rows.extend_from_slice(&step[range.start * width..range.end * width]);
+        }
+    }
+
+    /// The number of features of an observation.
+    pub fn num_features(&self) -> usize {
+        self.obs.len() / self.starts.len()
+    }
+}
+
+/// A network with a hand-written backward pass over sequences.
+pub trait SequenceModel: Clone + Debug + Sync {
+    /// The forward pass of some games, as the backward pass needs it.
+    type Record: Debug + Default + Send;
+
+    /// The number of parameters.
+    fn num_params(&self) -> usize;
+
+    /// The number of actions.
+    fn num_actions(&self) -> usize;
+
+    /// Takes parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
+    fn set_params(&mut self, params: Vec<f32>);
+
+    /// Takes the games of this range forward: logits `[num_steps, range, num_actions]`.
+    fn forward(
+        &self,
+        of: &Sequences,
+        games: Range<usize>,
+        record: &mut Self::Record,
+        logits: &mut [f32],
+    );
+
+    /// Adds the gradient of the parameters, from that of the logits, to `gradient`.
+    fn backward(&self, record: &mut Self::Record, d_logits: &[f32], gradient: &mut [f32]);
+}
+
+/// A network that learns from sequences; several updates may be in progress at a time.
+#[derive(Debug)]
+pub struct SequenceLearner<M: SequenceModel> {
+    model: M,
+    passes: Pool<Vec<Part<M::Record>>>,
+    gradients: Pool<Vec<f32>>,
+}
+
+/// Some games that one thread takes forward and back.
+#[derive(Debug, Default)]
+struct Part<R> {
+    games: Range<usize>,
+    record: R,
+    /// Logits of the forward pass, then their gradient: `[num_steps, games, num_actions]`.
+    logits: Vec<f32>,
+}
+
+impl<M: SequenceModel> Clone for SequenceLearner<M> {
+    fn clone(&self) -> Self {
+        Self::new(self.model.clone())
+    }
+}
+
+impl<M: SequenceModel> SequenceLearner<M> {
+    /// A learner of a network, which has no parameters yet.
+    pub fn new(model: M) -> Self {
+        Self { model, passes: Pool::default(), gradients: Pool::default() }
+    }
+
+    /// Takes parameters, in the order of [`flatten`](crate::model::flatten), for all that follows.
+    ///
+    /// # Panics
+    /// If their number is not that of the network.
+    pub fn set_params(&mut self, params: Vec<f32>) {
+        assert_eq!(params.len(), self.model.num_params(), "params: [num_params]");
+        self.model.set_params(params);
+    }
+
+    /// Logits of sequences: `[num_steps, games, num_actions]`.
+    ///
+    /// # Panics
+    /// If there are no parameters yet, or lengths do not belong together.
+    pub fn logits(&self, of: &Sequences) -> Vec<f32> {
+        self.passes.with(|parts| self.forward(of, parts, of.games))
+    }
+
+    /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
+    /// `slopes` returns the gradient of the logits that it is given.
+    ///
+    /// # Panics
+    /// If there are no parameters yet, or lengths do not belong together.
+    pub fn gradient(
+        &self,
+        of: &Sequences,
+        partials: usize,
+        slopes: impl FnOnce(Vec<f32>) -> Vec<f32>,
+    ) -> Vec<f32> {
+        self.passes.with(|parts| {
+            let d_logits = slopes(self.forward(of, parts, partials));
+            self.backward(parts, &d_logits, of.games)
+        })
+    }
+
+    /// Takes back the memory of a gradient, for the next one.
+    pub fn give_back(&self, gradient: Vec<f32>) {
+        self.gradients.put(gradient);
+    }
+
+    /// Takes all games forward, in at most `count` parts side by side.
+    fn forward(&self, of: &Sequences, parts: &mut Vec<Part<M::Record>>, count: usize) -> Vec<f32> {
+        let (actions, steps) = (self.model.num_actions(), of.num_steps());
+        let share = of.games.div_ceil(count);
+        parts.resize_with(of.games.div_ceil(share), Part::default);
+        parts.par_iter_mut().enumerate().for_each(|(number, part)| {
+            part.games = number * share..((number + 1) * share).min(of.games);
+            part.logits.resize(steps * part.games.len() * actions, 0.0);
+            self.model.forward(of, part.games.clone(), &mut part.record, &mut part.logits);
+        });
+        let mut logits = vec![0.0; steps * of.games * actions];
+        for (all, t) in logits.chunks_exact_mut(of.games * actions).zip(0..) {
+            for Part { games, logits, .. } in &*parts {
+                let width = games.len() * actions;
+                all[games.start * actions..][..width]
+                    .copy_from_slice(&logits[t * width..][..width]);
+            }
+        }
+        logits
+    }
+
+    /// Takes all games back, and adds up their gradients.
+    fn backward(&self, parts: &mut [Part<M::Record>], d_logits: &[f32], games: usize) -> Vec<f32> {
+        let actions = self.model.num_actions();
+        let partial = |Part { games: range, record, logits }: &mut Part<M::Record>| {
+            let mut gradient = self.gradients.take();
+            gradient.clear();
+            gradient.resize(self.model.num_params(), 0.0);
+            logits.clear();
+            for all in d_logits.chunks_exact(games * actions) {
+                logits.extend_from_slice(&all[range.start * actions..range.end * actions]);
+            }
+            self.model.backward(record, logits, &mut gradient);
+            gradient
+        };
+        let partials: Vec<_> = parts.par_iter_mut().map(partial).collect();
+        let mut partials = partials.into_iter();
+        let mut gradient = partials.next().expect("there are games");
+        let others: Vec<_> = partials.collect();
+        gradient.par_chunks_mut(SUM_CHUNK).enumerate().for_each(|(i, sum)| {
+            for other in &others {
+                let part = &other[i * SUM_CHUNK..][..sum.len()];
+                sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+            }
+        });
+        others.into_iter().for_each(|other| self.give_back(other));
+        gradient
+    }
+}
