@@ -40,6 +40,7 @@ mod odd_paths;
 mod optimum;
 mod own_game;
 mod own_models;
+mod phrases;
 mod policies;
 mod precision;
 mod program;

@@ -143,3 +143,30 @@ fn a_language_run_has_a_bar_and_the_time_left() {
     assert!(said.contains("/30 ") && said.contains("s left") && said.contains('█'), "{said:?}");
     assert!(said.contains("tokens/s"), "{said:?}");
 }
+
+#[test]
+fn every_setting_has_a_comment() {
+    let folder = TempDir::new().unwrap();
+    let tasks = grove::task::TASKS.iter().map(|task| task.name);
+    for name in grove::env::NAMES.iter().copied().chain(tasks) {
+        let said = run(folder.path(), &format!("settings {name}"));
+        let mut before = "";
+        for line in said.lines() {
+            // The two that name what is trained say enough.
+            let named = ["env = ", "task = "].iter().any(|key| line.starts_with(key));
+            let is_setting = line.starts_with(|c: char| c.is_ascii_lowercase()) && !named;
+            assert!(!is_setting || before.starts_with("# "), "{name}: {line}");
+            before = line;
+        }
+    }
+}
+
+#[test]
+fn a_game_with_other_parameters_has_baselines_with_standard_errors() {
+    let folder = TempDir::new().unwrap();
+    let said = run(folder.path(), "train catch --iterations 2 --set catch.rows=9");
+    for player in ["random ", "chaser ", "this policy, greedy "] {
+        let line = said.lines().find(|line| line.starts_with(player));
+        assert!(line.is_some_and(|line| line.contains(" ± ")), "{player}: {said}");
+    }
+}

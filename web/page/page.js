@@ -366,7 +366,7 @@ function wire() {
       const link = new URL(location.href);
       link.hash = new URLSearchParams({ ...readLink(), agent: await pack(agents.file()) });
       history.replaceState(null, "", link);
-      await copy(link.href, "Link copied: whoever opens it meets this agent.");
+      await copy(link.href, "Link copied: anyone who opens it meets this agent.");
     } catch (error) {
       say(sentence(error));
     }
