@@ -207,6 +207,7 @@ class Chart {
     for (const [, y] of references) [low, high] = [Math.min(low, y), Math.max(high, y)];
     const room = (high - low || Math.abs(high) || 1) * 0.06;
     [low, high] = [low - room, high + room];
+    this.scale = [low, high];
     const rows = ticks(low, high, Math.max(2, height / 45));
     const name = (y) => (this.short ? this.short(y) : fixed(y, rows.digits));
     context.font = "11px system-ui, sans-serif";
@@ -316,7 +317,7 @@ class Chart {
     if (greedy) parts.push(`greedy ${this.write(greedy.y)}`);
     write(this.output, parts.join(", "));
     if (this.note) this.note.hidden = this.plain || !(Math.abs(shown?.y) < NEAR);
-    this.canvas.ariaLabel = `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}${evaluated.length > 1 ? `, after ${this.write(evaluated[0].y)} at first` : ""}. The arrow keys go through the iterations.`;
+    this.canvas.ariaLabel = `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}${evaluated.length > 1 ? `, after ${this.write(evaluated[0].y)} at first` : ""}, on a scale from ${this.scale.map(this.write, this).join(" to ")}. The arrow keys go through the iterations.`;
   }
 }
 

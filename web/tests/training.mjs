@@ -50,6 +50,10 @@ export default [
       await goesOn(page);
       await until(page, '#state', /^Finished catch: iteration 12 of 12/);
       await page.waitForFunction(() => [...document.querySelectorAll('#charts figure canvas')].every(({ ariaLabel }) => /over the iterations [01] to 12/.test(ariaLabel)));
+      // The scale has the whole climb, from a random player at -0.6 to the optimum.
+      const label = await page.locator('figure.score canvas').getAttribute('aria-label');
+      const [low, high] = /on a scale from (\S+) to (\S+)\. /.exec(label)?.slice(1).map(number) ?? [];
+      ok(low <= -0.6 && high >= 1, `the curve is cut: ${label}`);
       for (const figure of await page.locator('#charts figure, figure.score').all()) {
         const [title, value] = [await figure.locator('b').textContent(), await figure.locator('output').textContent()];
         ok(/\d/.test(value), `${title} has no value`);
