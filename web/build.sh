@@ -54,9 +54,9 @@ options=(--config "$here/profile.toml")
 case $crate in "$(cd .. && pwd)"/*) ;; *) options+=(--config "$here/../.cargo/config.toml") ;; esac
 
 # The most bytes that the modules of Grove's own page may have, as a server sends them.
-watch_limit=1000000
+watch_limit=400000
 train_limit=3000000
-text_limit=1300000
+text_limit=600000
 
 out="$CARGO_TARGET_DIR/$target/page"
 new="$out/dist"
@@ -70,7 +70,7 @@ sources() {
         rustc -vV
         echo "${RUSTFLAGS:-}"
         find Cargo.toml Cargo.lock build.rs .cargo src shaders assets web/Cargo.toml web/src web/base web/module web/text web/train web/watch \
-            web/build.sh web/profile.toml web/tools.sh web/package-lock.json -type f \
+            web/build.sh web/linker.mjs web/profile.toml web/tools.sh web/package-lock.json -type f \
             ! -path 'src/program/*' ! -path 'assets/policies/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
     ) | sha256sum | cut -c1-16
 }
@@ -82,14 +82,13 @@ made() {
     shift 4
     own=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$crate/Cargo.toml" | head -1)
     for package in grove-rl grove-web grove-web-base grove-web-train grove-web-watch "$own"; do
-        set -- "$@" --config "profile.page.package.$package.opt-level=$level"
+        set -- --config "profile.page.package.$package.opt-level=$level" "$@"
     done
-    built=$(cd "$crate" && cargo build --lib --profile page --target "$target" "${options[@]}" \
+    built=$(cd "$crate" && cargo rustc --lib --profile page --target "$target" "${options[@]}" \
         --message-format json-render-diagnostics "$@" | node "$here/built.mjs" "$crate")
     rm -rf "${out:?}/$name"
     "$(bindgen "$crate")" --target web --no-typescript --remove-name-section --out-name "$name" --out-dir "$out/$name" "$built"
-    # What only the constructors reach is a part of modules that call them themselves, since they compile kernels.
-    node_modules/.bin/wasm-opt --remove-exports=constructors "$optimisation" "$out/$name/${name}_bg.wasm" -o "$out/$name/${name}_bg.wasm"
+    node_modules/.bin/wasm-opt "$optimisation" "$out/$name/${name}_bg.wasm" -o "$out/$name/${name}_bg.wasm"
 }
 
 # module CRATE NAME LIMIT [...]: puts the module into the page, from the cache if it was built from the same content.
@@ -125,13 +124,15 @@ module() {
 cache=$CARGO_TARGET_DIR/page-cache
 key=$(sources)
 # The module that shows is as small as it can be; those that train are as fast as they can be, where that matters.
-module "$crate" watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"'
+# A module without kernels is linked without what compiles them.
+without_kernels=(-- -C "linker=$here/linker.mjs")
+module "$crate" watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"' "${without_kernels[@]}"
 module "$crate" train "$train_limit" 3 -O3 --features grove-web/train
-module "$here/text" text "$text_limit" 3 -O3
+module "$here/text" text "$text_limit" 3 -O3 "${without_kernels[@]}"
 if [ -n "$relaxed" ]; then
     flags=(--config "target.$target.rustflags=['-C', 'target-feature=+relaxed-simd']")
     module "$crate" train-relaxed "$train_limit" 3 -O3 --features grove-web/train "${flags[@]}"
-    module "$here/text" text-relaxed "$text_limit" 3 -O3 "${flags[@]}"
+    module "$here/text" text-relaxed "$text_limit" 3 -O3 "${flags[@]}" "${without_kernels[@]}"
 fi
 
 for file in page/*; do
