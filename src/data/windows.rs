@@ -25,80 +25,73 @@ impl Cut {
     }
 }
 
-/// A window of an episode, in as few bytes as a dataset of many windows needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
-    /// First step that contributes to the loss.
-    learnt: usize,
-    /// Steps of the episode before that one, as far as anything looks back.
-    before: u32,
-    /// Steps that contribute to the loss.
-    count: u32,
-}
-
-impl Piece {
-    /// The steps that contribute to the loss.
-    fn learnt(&self) -> Range<usize> {
-        self.learnt..self.learnt + self.count as usize
-    }
-
-    /// The steps of the window, of which at most `history` are context.
-    fn seen(&self, history: usize) -> Range<usize> {
-        self.learnt - history.min(self.before as usize)..self.learnt().end
-    }
-}
-
 /// Windows over some episodes, as indices; steps are copied on demand.
 #[derive(Clone, Debug)]
 pub struct Pieces {
     steps: Arc<dyn Steps>,
     cut: Cut,
-    pieces: Vec<Piece>,
+    /// First step of each window that contributes to the loss. The rest of a window follows from where episodes end, so
+    /// that a dataset of many windows takes little memory.
+    learnt: Vec<usize>,
     /// Factor on all weights that makes their mean 1 over all steps, context included.
     scale: f32,
 }
 
 impl Pieces {
-    /// Cuts `episodes` of `steps` into windows. Windows do not cross episodes, the last one of an
+    /// Cuts `episodes` of `steps`, each one whole, into windows. Windows do not cross episodes, the last one of an
     /// episode may be shorter, and windows of total weight 0 are dropped.
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], cut: Cut) -> Self {
-        let short = |steps: usize| u32::try_from(steps).unwrap_or(u32::MAX);
-        let piece = |episode: &Range<usize>, learnt: usize| Piece {
-            learnt,
-            before: short(learnt - episode.start),
-            count: short(cut.window.min(episode.end - learnt)),
-        };
-        let all = episodes.iter().map(|episode| episode.len().div_ceil(cut.window)).sum();
-        let mut pieces = Vec::with_capacity(all);
-        let windows = episodes.iter().flat_map(|episode| {
-            episode.clone().step_by(cut.window).map(|learnt| piece(episode, learnt))
-        });
-        pieces.extend(windows.filter(|piece| piece.learnt().any(|step| steps.weight(step) > 0.0)));
-        let seen: usize = pieces.iter().map(|piece| piece.seen(cut.history).len()).sum();
-        let mut all = 0.0;
-        for step in pieces.iter().flat_map(Piece::learnt) {
-            let by_action = cut.by_action[steps.action(step) as usize];
-            all += f64::from(steps.weight(step) * by_action);
+        let windows = episodes.iter().map(|episode| episode.len().div_ceil(cut.window)).sum();
+        let mut this = Self { steps, cut, learnt: Vec::with_capacity(windows), scale: 1.0 };
+        let (mut seen, mut all) = (0, 0.0);
+        for episode in episodes {
+            for first in episode.clone().step_by(this.cut.window) {
+                let learnt = first..episode.end.min(first.saturating_add(this.cut.window));
+                if !learnt.clone().any(|step| this.steps.weight(step) > 0.0) {
+                    continue;
+                }
+                seen += learnt.len() + this.cut.history.min(first - episode.start);
+                for step in learnt {
+                    let by_action = this.cut.by_action[this.steps.action(step) as usize];
+                    all += f64::from(this.steps.weight(step) * by_action);
+                }
+                this.learnt.push(first);
+            }
         }
-        let scale = if all > 0.0 { (seen as f64 / all) as f32 } else { 1.0 };
-        Self { steps, cut, pieces, scale }
+        if all > 0.0 {
+            this.scale = (seen as f64 / all) as f32;
+        }
+        this
     }
 
     /// Selects some windows; their weights do not change.
     pub fn some(mut self, which: Range<usize>) -> Self {
-        self.pieces.truncate(which.end);
-        self.pieces.drain(..which.start);
+        self.learnt.truncate(which.end);
+        self.learnt.drain(..which.start);
         self
+    }
+
+    /// The steps of the window whose loss starts at step `first`.
+    fn learnt(&self, first: usize) -> Range<usize> {
+        let most = first..self.steps.len().min(first.saturating_add(self.cut.window));
+        let last = most.clone().find(|step| self.steps.end(*step).ended());
+        first..last.map_or(most.end, |last| last + 1)
+    }
+
+    /// The number of steps before `first` in its episode, at most `most`.
+    fn before(&self, first: usize, most: usize) -> usize {
+        let earlier = (first.saturating_sub(most)..first).rev();
+        earlier.take_while(|step| !self.steps.end(*step).ended()).count()
     }
 
     /// Number of windows.
     pub fn len(&self) -> usize {
-        self.pieces.len()
+        self.learnt.len()
     }
 
     /// Whether there are no windows.
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.learnt.is_empty()
     }
 
     /// Maximum number of steps per window.
@@ -124,7 +117,8 @@ impl Pieces {
 
     /// Replaces the contents of `windows` with the windows of the given indices.
     pub fn fill(&self, which: impl ExactSizeIterator<Item = usize>, windows: &mut Windows) {
-        let Cut { stack, by_action, .. } = &self.cut;
+        let Cut { stack, history, by_action, .. } = &self.cut;
+        let (stack, history) = (*stack, *history);
         let (num_steps, width) = (self.num_steps(), self.steps.num_features());
         let Windows { trajectory, counts, weights } = windows;
         trajectory.resize(which.len(), num_steps, width * stack);
@@ -136,9 +130,9 @@ impl Pieces {
         weights.resize(which.len() * num_steps, 0.0);
         counts.clear();
         for (window, which) in which.enumerate() {
-            let piece = &self.pieces[which];
-            let (seen, first) =
-                (piece.seen(self.cut.history), piece.learnt - piece.before as usize);
+            let learnt = self.learnt(self.learnt[which]);
+            let first = learnt.start - self.before(learnt.start, history + stack - 1);
+            let seen = learnt.start - history.min(learnt.start - first)..learnt.end;
             counts.push(seen.len());
             for (slot, step) in (window * num_steps..).zip(seen) {
                 let obs = &mut trajectory.obs[slot * stride..][..width * stack];
@@ -150,7 +144,7 @@ impl Pieces {
                 let action = self.steps.action(step);
                 trajectory.actions[slot] = action;
                 trajectory.ends[slot] = self.steps.end(step);
-                if step >= piece.learnt {
+                if learnt.contains(&step) {
                     let by_action = by_action[action as usize];
                     weights[slot] = self.steps.weight(step) * by_action * self.scale;
                 }
