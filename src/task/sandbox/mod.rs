@@ -180,13 +180,10 @@ impl Sandbox {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.namespaces {
-            let reach = match has_landlock() {
-                true => "code that is run can see other processes",
-                false => "code that is run can access the network and write wherever its user can",
-            };
+            let reach = reach(landlock_version(), HAS_SECCOMP || self.access.network);
             notes.push(format!(
-                "This machine does not permit namespaces: {reach}, and a process that leaves its process group \
-                 may outlive the sandbox."
+                "This machine does not permit namespaces: code that is run can {reach}, and a process that leaves its \
+                 process group may outlive the sandbox."
             ));
         }
         // SAFETY: has no preconditions.
@@ -337,12 +334,30 @@ unsafe fn close_on_exec() {
     }
 }
 
-/// Whether Landlock confines files without namespaces.
-fn has_landlock() -> bool {
+/// Whether seccomp refuses sockets.
+const HAS_SECCOMP: bool =
+    cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")));
+
+/// The version of Landlock in the kernel; 0 if there is none.
+fn landlock_version() -> u32 {
     #[cfg(target_os = "linux")]
-    return landlock::version() > 0;
+    return landlock::version();
     #[cfg(not(target_os = "linux"))]
-    false
+    0
+}
+
+/// The parts of the machine that code reaches without namespaces, beyond its [`Access`]: Landlock confines files, and TCP
+/// since its fourth version, and seccomp refuses sockets.
+fn reach(landlock: u32, confines_sockets: bool) -> &'static str {
+    match (landlock, confines_sockets) {
+        (0, true) => "see other processes and read and write wherever its user can",
+        (0, false) => {
+            "see other processes, read and write wherever its user can, and access the network"
+        }
+        (1..4, false) => "see other processes and access the network",
+        (4.., false) => "see other processes and access the network by other protocols than TCP",
+        (_, true) => "see other processes",
+    }
 }
 
 /// Converts the return value of a system call to a result.
@@ -356,6 +371,15 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
+    /// A sandbox without namespaces, as a machine may have it.
+    fn without_namespaces(readable: Vec<PathBuf>) -> Sandbox {
+        let limits = Limits { cpu_seconds: 5, memory: 0, file_size: 0, processes: 0, files: 0 };
+        let (programs, network, workdir, scratch_mb) = (true, false, None, 16);
+        let access = Access { readable, programs, network, workdir, scratch_mb };
+        let (user, limits_processes) = (User::Current, false);
+        Sandbox { limits, access, namespaces: false, user, limits_processes }
+    }
+
     #[test]
     fn landlock_confines_files_without_namespaces() {
         if landlock::version() == 0 {
@@ -365,16 +389,7 @@ mod tests {
         for folder in [&readable, &hidden] {
             fs::write(folder.path().join("text"), "text").unwrap();
         }
-        let limits = Limits { cpu_seconds: 5, memory: 0, file_size: 0, processes: 0, files: 0 };
-        let access = Access {
-            readable: vec![readable.path().canonicalize().unwrap()],
-            programs: true,
-            network: false,
-            workdir: None,
-            scratch_mb: 16,
-        };
-        let (user, limits_processes) = (User::Current, false);
-        let sandbox = Sandbox { limits, access, namespaces: false, user, limits_processes };
+        let sandbox = without_namespaces(vec![readable.path().canonicalize().unwrap()]);
         let mut command = sandbox.command("sh", own.path(), Scratch::Shared).unwrap();
         let paths = [&readable, &hidden, &own].map(|folder| folder.path().join("text"));
         let [readable, hidden, own] = paths.each_ref().map(|path| path.display());
@@ -384,6 +399,34 @@ mod tests {
         let status = command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
         assert_eq!(status.code(), Some(7));
         assert!(paths.iter().all(|path| fs::read_to_string(path).unwrap() == "text"));
+    }
+
+    #[test]
+    fn notes_name_what_neither_landlock_nor_seccomp_confines() {
+        let reaches = |landlock, sockets, what| reach(landlock, sockets).contains(what);
+        for version in [0, 1, 3, 4, 7] {
+            assert!(!reaches(version, true, "network"), "{version}");
+            assert!(reaches(version, false, "network"), "{version}");
+            assert_eq!(reaches(version, true, "write"), version == 0);
+        }
+        assert!(reaches(3, false, "access the network") && !reaches(3, false, "TCP"));
+        assert!(reaches(4, false, "other protocols than TCP"));
+    }
+
+    #[test]
+    fn seccomp_alone_refuses_the_network() {
+        if !HAS_SECCOMP {
+            return eprintln!("NOT TESTED: no seccomp filter for this architecture");
+        }
+        let own = tempfile::tempdir().unwrap();
+        let sandbox = without_namespaces(Vec::new());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut command = sandbox.command("bash", own.path(), Scratch::Shared).unwrap();
+        let script = format!("exec 3<>/dev/tcp/{}", listener.local_addr().unwrap());
+        let script = script.replace(':', "/");
+        let output = command.args(["-c", &script]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("Operation not permitted"), "{said}");
     }
 
     #[test]
