@@ -2,7 +2,7 @@
 //!
 //! The suite tries some cases of each. `GROVE_FUZZ_SECONDS=600 cargo test --release --lib fuzz:: -- --test-threads 1` goes
 //! on for so many seconds of the processor's time with each, and also refuses cases that take more than five of them;
-//! `ulimit -v` bounds their memory. A failure names its seed, with which arbtest repeats it.
+//! `ulimit -v` bounds their memory. A failure names its seed; `GROVE_FUZZ_SEED=0x1f00000200` repeats it.
 
 mod mutation;
 mod targets;
@@ -30,6 +30,10 @@ fn fuzz(seeds: &[Vec<u8>], read: impl Fn(&[u8])) {
         };
         arbtest(case).seed(number << 32 | BYTES).run();
     };
+    if let Ok(seed) = std::env::var("GROVE_FUZZ_SEED") {
+        let seed = u64::from_str_radix(seed.trim_start_matches("0x"), 16);
+        return run(seed.expect("GROVE_FUZZ_SEED is a number") >> 32);
+    }
     let Ok(seconds) = std::env::var("GROVE_FUZZ_SECONDS") else {
         return (1..=CASES).for_each(run);
     };
