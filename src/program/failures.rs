@@ -100,6 +100,10 @@ impl Run for Failing {
         self.run.obstacle()
     }
 
+    fn smaller_launches(&self) -> Option<String> {
+        Some("--set launch_size=0.25".to_string())
+    }
+
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
         self.may_fail(Work::Iterate, self.run.iteration() + 1);
         self.run.iterate()
@@ -154,7 +158,8 @@ fn fail_everywhere(make: Make, has_model: bool) {
             0 => format!(". The run in {name} had no checkpoint yet (checkpoint.save_every)"),
             4 => format!(". The run in {name} is saved with all its iterations"),
             _ => format!(
-                ". The run in {name} is saved up to iteration {saved}, from where --resume continues it"
+                ". The run in {name} is saved up to iteration {saved}, from where --resume continues it, in smaller \
+                 launches with --set launch_size=0.25"
             ),
         };
         let what = match work {

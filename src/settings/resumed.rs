@@ -4,12 +4,14 @@ use super::{ConfigError, overlay};
 use toml::{Table, Value};
 
 /// Settings that a resumed run may change: none of them decides what is saved, or which levels and prompts come next.
-const CHANGEABLE: [&str; 16] = [
+const CHANGEABLE: [&str; 20] = [
     "iterations",
     "checkpoint",
     "completions",
     "data.patience",
     "fit.patience",
+    "generation.slots",
+    "launch_size",
     "loss.clip_eps_high",
     "loss.clip_eps_low",
     "loss.entropy_coef",
@@ -19,6 +21,8 @@ const CHANGEABLE: [&str; 16] = [
     "optimizer.weight_decay",
     "stop",
     "tracking",
+    "update.gradient_accumulation_steps",
+    "update.gradient_checkpointing",
     "update.max_grad_norm",
     "update.target_kl",
 ];
@@ -74,7 +78,7 @@ mod tests {
         let table = changed("learning_rate=1e-4").unwrap();
         assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(1e-4));
         assert_eq!(changed("stop.seconds=5").unwrap()["stop"]["seconds"].as_float(), Some(5.0));
-        assert!(changed("eval_every=3").is_ok());
+        assert!(changed("eval_every=3").is_ok() && changed("launch_size=0.25").is_ok());
         // The value that it has anyway is no change.
         let size = TrainConfig::default().rollout.group_size;
         assert!(changed(&format!("group_size={size}")).is_ok());

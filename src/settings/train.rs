@@ -18,6 +18,9 @@ settings! {
         engine: Engine = Engine::Auto;
         /// Precision of matrix products on devices that support it.
         precision: Precision;
+        /// Share of the usual size of a kernel's launches, less where a driver resets the device during long ones. The
+        /// result does not depend on it.
+        launch_size: f64 = 1.0, in above(0.0).at_most(1.0);
         /// The network.
         policy: PolicyConfig;
         /// Data collection.

@@ -63,6 +63,7 @@ impl<G: Rules> FusedEngine<G> {
             None => {
                 let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
                 let games = FusedRollout::new(game, &rollout, keys, device);
+                let games = games.with_launch_size(config.launch_size);
                 Source::Games(games.with_precision(config.precision))
             }
             Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {

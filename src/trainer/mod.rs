@@ -32,6 +32,7 @@ use crate::env::HostEnvError;
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Reduction, Seconds};
 use crate::parallel::{Shards, Team, TeamError};
 use burn::cubecl::future::block_on;
+use burn::tensor::Device;
 use engine::Grpo;
 use tracing::{Instrument, info_span};
 use web_time::Instant;
@@ -121,6 +122,11 @@ impl<E: Engine> Trainer<E> {
             true => rayon::scope(|_| block_on(self.iterate_async())),
             false => block_on(self.iterate_async()),
         }
+    }
+
+    /// The device that it works on; `None` for a language model on the CPU.
+    pub fn device(&self) -> Option<&Device> {
+        self.engine.device()
     }
 
     /// The asynchronous form of [`Trainer::iterate`], for a browser, where a thread must not block.

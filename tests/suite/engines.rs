@@ -5,6 +5,7 @@ use crate::support::{adapter, cpu};
 use burn::tensor::Device;
 use grove::env::Catch;
 use grove::metrics::IterationRecord;
+use grove::model::saved::{Header, with_header};
 use grove::settings::{Engine, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
@@ -56,6 +57,30 @@ fn on_an_adapter_both_ways_repeat_and_resume_byte_for_byte() {
     let Some(device) = adapter() else { return };
     repeats_and_resumes(&device, Engine::Auto);
     repeats_and_resumes(&device, Engine::General);
+}
+
+#[test]
+fn a_run_that_is_resumed_with_smaller_launches_learns_the_same() {
+    let Some(device) = adapter() else { return };
+    let usual = config(Engine::Fused, Start::Branch);
+    let smaller = TrainConfig { launch_size: 1e-6, ..usual.clone() };
+    let mut whole = Trainer::new(Catch::default(), &usual, &device);
+    run(&mut whole, 2);
+    let saved = whole.snapshot().unwrap();
+    run(&mut whole, 2);
+    let mut resumed = Trainer::resume(&saved, Catch::default(), &smaller, &device).unwrap();
+    run(&mut resumed, 2);
+    // The weights carry the settings in their header.
+    let header = Header { iteration: 4, config: String::new() };
+    let without_settings = |trainer: &GameTrainer<Catch>| {
+        let sections = bytes(trainer).into_iter().filter(|(name, _)| name != "config.toml");
+        let of = |(name, bytes): (String, Vec<u8>)| match name.as_str() {
+            "weights.safetensors" => (name, with_header(&bytes, &header).unwrap()),
+            _ => (name, bytes),
+        };
+        sections.map(of).collect::<Vec<_>>()
+    };
+    assert!(without_settings(&whole) == without_settings(&resumed));
 }
 
 #[test]

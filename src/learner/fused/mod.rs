@@ -387,7 +387,8 @@ impl<'a, O: Observer> Update<'a, O> {
                 self.sequences(part, params, *games, batch());
             }
             let spread = spread(*games);
-            let cubes = (LAUNCH_SAMPLES / (tiling.tile * spread.tiles)).max(1);
+            let samples = (LAUNCH_SAMPLES as f64 * self.learner.config.launch_size) as usize;
+            let cubes = (samples / (tiling.tile * spread.tiles)).max(1);
             for first in (0..spread.cubes).step_by(cubes) {
                 let end = spread.cubes.min(first + cubes);
                 let rows = argument(&partials);

@@ -75,6 +75,12 @@ impl<G: Rules> FusedRollout<G> {
         Self { steps_per_launch, ..self }
     }
 
+    /// Makes launches a share of their usual size; it does not affect the result.
+    pub fn with_launch_size(self, share: f64) -> Self {
+        let steps_per_launch = ((self.steps_per_launch as f64 * share) as usize).max(1);
+        Self { steps_per_launch, ..self }
+    }
+
     /// Limits the number of groups per part, at least 1; it does not affect the games.
     pub fn with_groups_per_part(self, groups_per_part: usize) -> Self {
         assert!(groups_per_part > 0, "a part has a group or more");

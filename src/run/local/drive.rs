@@ -62,8 +62,7 @@ pub fn finish(
         let scores = run.finish(best)?;
         Ok((scores, files.is_some().then(|| run.model()).flatten()))
     });
-    let iterations = run.schedule().iterations;
-    let (scores, model) = evaluated.map_err(|error| located(error, &files, iterations))?;
+    let (scores, model) = evaluated.map_err(|error| located(error, run, &files))?;
     if let (Some(files), Some(model)) = (files, model) {
         files.save_model(&model)?;
     }

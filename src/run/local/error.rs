@@ -135,6 +135,8 @@ pub struct Saved {
     pub iteration: Option<u64>,
     /// Iterations of the whole run.
     pub iterations: u32,
+    /// Options with which the run asks less of its device at a time, if there are any.
+    pub smaller: Option<String>,
 }
 
 impl Display for Saved {
@@ -144,10 +146,16 @@ impl Display for Saved {
             Some(iteration) if iteration >= self.iterations.into() => {
                 write!(f, ". The run in {path} is saved with all its iterations")
             }
-            Some(iteration) => write!(
-                f,
-                ". The run in {path} is saved up to iteration {iteration}, from where --resume continues it"
-            ),
+            Some(iteration) => {
+                write!(
+                    f,
+                    ". The run in {path} is saved up to iteration {iteration}, from where --resume continues it"
+                )?;
+                match &self.smaller {
+                    Some(options) => write!(f, ", in smaller launches with {options}"),
+                    None => Ok(()),
+                }
+            }
             None => write!(f, ". The run in {path} had no checkpoint yet (checkpoint.save_every)"),
         }
     }

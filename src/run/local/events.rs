@@ -115,7 +115,7 @@ impl<'a> Events<'a> {
         if self.waiting.is_empty() && !self.is_over {
             let is_ready = self.schedule.end(self.run.iteration(), self.run.best()).is_none();
             let step = if is_ready { self.step(ask) } else { Ok(true) };
-            match step.map_err(|error| located(error, &self.files, self.schedule.iterations)) {
+            match step.map_err(|error| located(error, self.run, &self.files)) {
                 Ok(false) => {}
                 Ok(true) => {
                     let end = Event::End(self.end());

@@ -2,6 +2,7 @@
 
 use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject};
 use crate::checkpoint::Checkpoint;
+use crate::device::has_kernels;
 use crate::env::Rules;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::model::{Actor, NativePolicy};
@@ -131,6 +132,16 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
 
     fn obstacle(&self) -> Option<String> {
         self.trainer.obstacle()
+    }
+
+    fn smaller_launches(&self) -> Option<String> {
+        let config = self.trainer.config();
+        let accumulation = 4 * config.update.gradient_accumulation_steps;
+        let device = self.trainer.device().filter(|device| has_kernels(device));
+        device.map(|_| match self.obstacle() {
+            None => format!("--set launch_size={}", config.launch_size / 4.0),
+            Some(_) => format!("--set update.gradient_accumulation_steps={accumulation}"),
+        })
     }
 
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {

@@ -1,7 +1,7 @@
 //! Panics of a device as errors that say where the run continues.
 
 use super::error::Saved;
-use super::{RunError, RunFiles, caught_on_devices};
+use super::{Run, RunError, RunFiles, caught_on_devices};
 
 /// Does a part of a run; a panic of it is an error.
 pub(super) fn guarded<T>(
@@ -15,13 +15,14 @@ pub(super) fn guarded<T>(
 /// The error with the state of the run's folder.
 pub(super) fn located(
     mut error: RunError,
+    run: &dyn Run,
     files: &Option<&mut RunFiles>,
-    iterations: u32,
 ) -> RunError {
     if let (RunError::Failed { saved, .. }, Some(files)) = (&mut error, files) {
         let folder = files.folder();
         let (path, iteration) = (folder.path().to_path_buf(), folder.saved_iteration());
-        *saved = Some(Saved { path, iteration, iterations });
+        let (iterations, smaller) = (run.schedule().iterations, run.smaller_launches());
+        *saved = Some(Saved { path, iteration, iterations, smaller });
     }
     error
 }

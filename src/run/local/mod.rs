@@ -127,6 +127,12 @@ pub trait Run {
     /// The reason why it does not have a fast engine, if so.
     fn obstacle(&self) -> Option<String>;
 
+    /// Options of a resumed run with which it asks less of its device at a time, without another result; `None` on the
+    /// CPU.
+    fn smaller_launches(&self) -> Option<String> {
+        None
+    }
+
     /// Trains one iteration. Returns its record and, for texts, its completions.
     ///
     /// # Errors

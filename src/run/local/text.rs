@@ -101,6 +101,13 @@ impl Run for TextRun {
         None
     }
 
+    fn smaller_launches(&self) -> Option<String> {
+        let slots = self.trainer.config().generation.slots.div_ceil(4);
+        self.trainer.device().map(|_| {
+            format!("--set generation.slots={slots} --set update.gradient_checkpointing=true")
+        })
+    }
+
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
         let mut record = self.trainer.iterate()?;
         let warning = self.health.observe(&record);
