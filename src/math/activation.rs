@@ -4,6 +4,7 @@ use super::{at_least, sigmoid, tanh};
 use crate::schema::names;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
+use multiversion::multiversion;
 
 names! {
     /// An activation function.
@@ -112,6 +113,17 @@ pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
 #[inline(always)]
 pub fn slope(x: f32, #[comptime] activation: Activation) -> f32 {
     activated(x, activation).slope
+}
+
+/// Applies the activation to `values` in place and stores its derivatives in `slopes`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn activate_with_slopes(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
+    for_activation!(activation, KNOWN => {
+        for (x, slope) in values.iter_mut().zip(slopes) {
+            let at = activated(*x, KNOWN);
+            (*x, *slope) = (at.value, at.slope);
+        }
+    });
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::operands::{QUAD, ROWS, Rows, Store, Strided, Transposed};
 use super::product::{multiply, narrow, pack};
 use super::sparse::Nonzeros;
 use crate::data::OBS_MULTIPLE;
-use crate::math::activation::{activated, for_activation};
+use crate::math::activation::activate_with_slopes;
 use crate::model::LANES;
 use crate::settings::Activation;
 use multiversion::multiversion;
@@ -296,7 +296,10 @@ impl Network {
                 }
                 None => multiply(obs, weight, output, layer.columns, store),
             }
-            activate(*activation, output, &mut slopes[..samples * layer.columns]);
+            // A ReLU is applied when the product is stored.
+            if !rectified {
+                activate_with_slopes(*activation, output, &mut slopes[..samples * layer.columns]);
+            }
             input = Some((output, layer.columns));
         }
         let bias = &self.params[head.bias..][..head.rows];
@@ -407,20 +410,4 @@ fn add_columns(values: &[f32], sums: &mut [f32]) {
         }
         sums.iter_mut().zip(total).for_each(|(sum, x)| *sum += x);
     }
-}
-
-/// Applies the activation in place and stores its derivatives. Does nothing for
-/// [`Activation::Relu`].
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn activate(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
-    // Already applied when the product was stored.
-    if activation == Activation::Relu {
-        return;
-    }
-    for_activation!(activation, KNOWN => {
-        for (x, slope) in values.iter_mut().zip(slopes) {
-            let at = activated(*x, KNOWN);
-            (*x, *slope) = (at.value, at.slope);
-        }
-    });
 }

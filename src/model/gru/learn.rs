@@ -3,7 +3,7 @@
 //! Only the memory's products go step by step. The encoder, the gates' products with the input, the head and all
 //! gradients of weights take the rows of all steps at once.
 
-use crate::math::activation::{activated, for_activation};
+use crate::math::activation::activate_with_slopes;
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
 use crate::nn::ops::linear::{self, Arithmetic, Weight};
 use crate::nn::ops::matmul::View;
@@ -47,7 +47,7 @@ pub struct Record {
     hidden: Vec<[Vec<f32>; 2]>,
     /// The gates `r`, `z` and `n`.
     gates: Vec<f32>,
-    /// What the memory gives to the gates.
+    /// The memory's products with the gates' weights.
     own: Vec<f32>,
     /// The memory before and after each step.
     before: Vec<f32>,
@@ -58,11 +58,11 @@ pub struct Record {
 /// Gradients on the way back.
 #[derive(Debug, Default)]
 struct Scratch {
-    /// By the memory after each step: `[num_steps, games, memory_size]`.
+    /// Gradient of the memory after each step: `[num_steps, games, memory_size]`.
     d_after: Vec<f32>,
-    /// By the memory before a step: `[games, memory_size]`.
+    /// Gradient of the memory before a step: `[games, memory_size]`.
     d_before: Vec<f32>,
-    /// By the output of two successive layers of the encoder.
+    /// Gradients of two successive layers of the encoder.
     d_hidden: [Vec<f32>; 2],
 }
 
@@ -167,7 +167,7 @@ impl SequenceModel for GruSequences {
             values.resize(rows * layer.outputs, 0.0);
             slopes.resize(values.len(), 0.0);
             layer.forward(params, Self::input(obs, below), values);
-            activate(self.activation, values, slopes);
+            activate_with_slopes(self.activation, values, slopes);
         }
         for (buffer, width) in
             [(&mut *gates, 3 * size), (own, 3 * size), (before, size), (after, size)]
@@ -237,15 +237,16 @@ impl SequenceModel for GruSequences {
     }
 }
 
-/// Applies the activation in place and stores its derivatives.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn activate(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
-    for_activation!(activation, KNOWN => {
-        for (x, slope) in values.iter_mut().zip(slopes) {
-            let at = activated(*x, KNOWN);
-            (*x, *slope) = (at.value, at.slope);
-        }
-    });
+/// The blocks of three gates in a row from unit `$j` of `$size` on. A macro, since `array::map` would not be compiled for the
+/// instruction set of its caller.
+macro_rules! blocks {
+    ($row:expr, $size:expr, $j:expr) => {
+        [
+            block(&$row[..$size], $j),
+            block(&$row[$size..2 * $size], $j),
+            block(&$row[2 * $size..3 * $size], $j),
+        ]
+    };
 }
 
 /// The memory after a step of some games, and its gates in the place of what inputs give to them (see
@@ -256,12 +257,9 @@ fn remember(gates: &mut [f32], own: &[f32], before: &[f32], after: &mut [f32], s
         let gates = &mut gates[3 * size * row..][..3 * size];
         let own = &own[3 * size * row..][..3 * size];
         let after = &mut after[size * row..][..size];
-        let mut j = 0;
-        while size - j >= LANES {
-            let (own_reset, own_keep) = (block(own, j), block(own, size + j));
-            let own_new = block(own, 2 * size + j);
-            let (reset, keep) = (block(gates, j), block(gates, size + j));
-            let new = block(gates, 2 * size + j);
+        for j in (0..size).step_by(LANES) {
+            let [own_reset, own_keep, own_new] = blocks!(own, size, j);
+            let [reset, keep, new] = blocks!(gates, size, j);
             let before = block(before, j);
             let mut of = [[0.0; LANES]; 4];
             for i in 0..LANES {
@@ -269,26 +267,32 @@ fn remember(gates: &mut [f32], own: &[f32], before: &[f32], after: &mut [f32], s
                 let lane = cell(gates, own_new[i], before[i]);
                 (of[0][i], of[1][i], of[2][i], of[3][i]) = (lane[0], lane[1], lane[2], lane[3]);
             }
-            for (g, lanes) in of[..3].iter().enumerate() {
-                gates[g * size + j..][..LANES].copy_from_slice(lanes);
+            for (gate, lanes) in gates.chunks_exact_mut(size).zip(&of[..3]) {
+                put(lanes, gate, j);
             }
-            after[j..][..LANES].copy_from_slice(&of[3]);
-            j += LANES;
-        }
-        for j in j..size {
-            let sums = [0, 1].map(|g| gates[g * size + j] + own[g * size + j]);
-            let gate = [sums[0], sums[1], gates[2 * size + j]];
-            let of = cell(gate, own[2 * size + j], before[j]);
-            [0, 1, 2].into_iter().for_each(|g| gates[g * size + j] = of[g]);
-            after[j] = of[3];
+            put(&of[3], after, j);
         }
     }
 }
 
-/// A block of a row, from position `at` on.
+/// A block of a row from position `at` on; zeros beyond its end.
 #[inline(always)]
 fn block(row: &[f32], at: usize) -> Lanes {
-    *row[at..].first_chunk().expect("a block")
+    row[at..].first_chunk().copied().unwrap_or_else(|| {
+        let mut lanes = [0.0; LANES];
+        lanes[..row.len() - at].copy_from_slice(&row[at..]);
+        lanes
+    })
+}
+
+/// Writes a block to a row from position `at` on, up to its end.
+#[inline(always)]
+fn put(lanes: &Lanes, row: &mut [f32], at: usize) {
+    let count = LANES.min(row.len() - at);
+    match row[at..].first_chunk_mut() {
+        Some(to) => *to = *lanes,
+        None => row[at..].copy_from_slice(&lanes[..count]),
+    }
 }
 
 /// The gates `r`, `z` and `n` of a unit and its memory after a step, from what the gates get and its memory before.
@@ -316,11 +320,9 @@ fn remember_backward(
         let own = &mut own[3 * size * row..][..3 * size];
         let d_after = &d_after[size * row..][..size];
         let d_before = &mut d_before[size * row..][..size];
-        let mut j = 0;
-        while size - j >= LANES {
-            let (reset, keep) = (block(gates, j), block(gates, size + j));
-            let new = block(gates, 2 * size + j);
-            let (own_new, before) = (block(own, 2 * size + j), block(before, j));
+        for j in (0..size).step_by(LANES) {
+            let [reset, keep, new] = blocks!(gates, size, j);
+            let (own_new, before) = (block(&own[2 * size..], j), block(before, j));
             let (after, later) = (block(d_after, j), block(d_before, j));
             let mut of = [[0.0; LANES]; 5];
             for i in 0..LANES {
@@ -328,21 +330,13 @@ fn remember_backward(
                 let d = cell_backward(lane, own_new[i], before[i], after[i] + later[i]);
                 (of[0][i], of[1][i], of[2][i], of[3][i], of[4][i]) = (d[0], d[1], d[2], d[3], d[4]);
             }
-            for (g, lanes) in of[..3].iter().enumerate() {
-                gates[g * size + j..][..LANES].copy_from_slice(lanes);
+            for (gate, lanes) in gates.chunks_exact_mut(size).zip(&of[..3]) {
+                put(lanes, gate, j);
             }
-            for (g, lanes) in [&of[0], &of[1], &of[3]].into_iter().enumerate() {
-                own[g * size + j..][..LANES].copy_from_slice(lanes);
+            for (own, lanes) in own.chunks_exact_mut(size).zip([&of[0], &of[1], &of[3]]) {
+                put(lanes, own, j);
             }
-            d_before[j..][..LANES].copy_from_slice(&of[4]);
-            j += LANES;
-        }
-        for j in j..size {
-            let lane = [0, 1, 2].map(|g| gates[g * size + j]);
-            let d = cell_backward(lane, own[2 * size + j], before[j], d_after[j] + d_before[j]);
-            [0, 1, 2].into_iter().for_each(|g| gates[g * size + j] = d[g]);
-            [0, 1, 3].into_iter().enumerate().for_each(|(g, of)| own[g * size + j] = d[of]);
-            d_before[j] = d[4];
+            put(&of[4], d_before, j);
         }
     }
 }
