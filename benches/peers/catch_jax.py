@@ -24,7 +24,7 @@ def main():
     use_threads(args.threads)  # before JAX starts its own
     import jax
 
-    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_platforms", args.device)
     run(args, jax)
 
 

@@ -10,7 +10,7 @@ import sys
 import torch
 from torch import nn
 
-from measure import arguments, cores, figure, report, use_threads
+from measure import arguments, captured, cores, figure, report, use_threads
 
 WIDTH, HEIGHT, FRUITS, INTERVAL = 20, 15, 3, 5
 STARTS = WIDTH - 3
@@ -21,18 +21,19 @@ DISCOUNT, CLIP, ENTROPY, LEARNING_RATE = 0.99, 0.2, 0.01, 1e-3
 class FruitCatcher:
     """[levels, 17] games. Fruits are a queue in order of appearance, so the lowest is first."""
 
-    def __init__(self, levels):
+    def __init__(self, levels, device):
         self.shape = (levels, STARTS)
-        self.slots = torch.arange(FRUITS)
+        self.device = device
+        self.slots = torch.arange(FRUITS, device=device)
 
     def reset(self):
         levels = self.shape[0]
-        self.basket = torch.arange(1.0, STARTS + 1).expand(self.shape)
-        self.x = torch.zeros(*self.shape, FRUITS)
-        self.x[..., 0] = torch.randint(WIDTH, (levels, 1)).float()
-        self.y = torch.zeros(*self.shape, FRUITS)
+        self.basket = torch.arange(1.0, STARTS + 1, device=self.device).expand(self.shape)
+        self.x = torch.zeros(*self.shape, FRUITS, device=self.device)
+        self.x[..., 0] = torch.randint(WIDTH, (levels, 1), device=self.device).float()
+        self.y = torch.zeros(*self.shape, FRUITS, device=self.device)
         self.there = (self.slots == 0).expand(*self.shape, FRUITS)
-        self.fallen = torch.zeros(self.shape)  # rows that the newest fruit has fallen
+        self.fallen = torch.zeros(self.shape, device=self.device)  # rows that the newest fruit has fallen
         return self.features()
 
     def features(self):
@@ -62,7 +63,7 @@ class FruitCatcher:
         self.y = torch.where(shift, self.y.roll(-1, -1), self.y)
         count = self.there.sum(-1) - landed.long()
 
-        coin = torch.rand(self.shape) < 0.5
+        coin = torch.rand(self.shape, device=self.device) < 0.5
         more = coin & ~landed & (count < FRUITS) & (self.fallen >= INTERVAL)
         spawn = (count == 0) | more
         self.put(spawn, count)
@@ -73,7 +74,7 @@ class FruitCatcher:
     def put(self, spawn, count):
         """Appends a new fruit in the games where `spawn` is true."""
         new = spawn.unsqueeze(-1) & (self.slots == count.unsqueeze(-1))
-        column = torch.randint(WIDTH, self.shape).float()
+        column = torch.randint(WIDTH, self.shape, device=self.device).float()
         self.x = torch.where(new, column.unsqueeze(-1), self.x)
         self.y = self.y.masked_fill(new, 0)
 
@@ -84,7 +85,7 @@ class LoopedFruitCatcher(FruitCatcher):
 
     def put(self, spawn, count):
         self.x, self.y = self.x.clone(), self.y.clone()
-        columns = torch.randint(WIDTH, (int(spawn.sum()),)).float()
+        columns = torch.randint(WIDTH, (int(spawn.sum()),), device=self.device).float()
         for column, (level, start) in zip(columns, spawn.nonzero().tolist()):
             slot = count[level, start]
             self.x[level, start, slot] = column
@@ -109,12 +110,15 @@ class Brain(nn.Module):
 class Trainer:
     def __init__(self, args):
         catcher = LoopedFruitCatcher if args.spawn == "looped" else FruitCatcher
-        self.game = catcher(args.num_envs // STARTS)
+        self.device = args.device
+        self.game = catcher(args.num_envs // STARTS, args.device)
         self.steps = args.num_steps
-        self.brain = Brain(args.hidden)
-        self.optimizer = torch.optim.AdamW(self.brain.parameters(), LEARNING_RATE, fused=True)
+        self.brain = Brain(args.hidden).to(args.device)
+        self.optimizer = torch.optim.AdamW(
+            self.brain.parameters(), LEARNING_RATE, fused=True, capturable=args.graph
+        )
         self.stepwise = args.loss == "stepwise"
-        self.score = float("nan")
+        self.score = torch.tensor(float("nan"))
         if args.compile:
             # The functions that run a hundred times per epoch, and the loss with its gradient, each as one graph
             # of fixed sizes.
@@ -122,13 +126,18 @@ class Trainer:
             self.game.step = torch.compile(self.game.step, **graph)
             self.act = torch.compile(self.act, **graph)
             self.loss = torch.compile(self.loss, **graph)
+        if args.graph:
+            # An epoch holds a rollout of its own, not the captured one.
+            whole = {name: captured(getattr(self, name)) for name in ("play_at_random", "play", "epoch")}
+            for name, graph in whole.items():
+                setattr(self, name, graph)
 
     @torch.no_grad()
     def play_at_random(self):
         self.game.reset()
-        total = torch.zeros(())
+        total = torch.zeros((), device=self.device)
         for _ in range(self.steps):
-            features, catches, misses = self.game.step(torch.randint(3, self.game.shape))
+            features, catches, misses = self.game.step(torch.randint(3, self.game.shape, device=self.device))
             total += features.sum() + catches.sum() - misses.sum()
         return total
 
@@ -137,14 +146,14 @@ class Trainer:
         logp = self.brain(features)
         # Inverse transform sampling with one uniform number is faster than torch.multinomial.
         bounds = logp[..., :2].exp().cumsum(-1)
-        action = (torch.rand(*self.game.shape, 1) >= bounds).sum(-1)
+        action = (torch.rand(*self.game.shape, 1, device=self.device) >= bounds).sum(-1)
         return action, logp.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     @torch.no_grad()
     def play(self):
         """Plays one episode of every game: features, actions, log-probabilities, rewards."""
         obs, actions, logprobs, rewards = [], [], [], []
-        score = torch.zeros(self.game.shape)
+        score = torch.zeros(self.game.shape, device=self.device)
         features = self.game.reset()
         for _ in range(self.steps):
             action, logprob = self.act(features)
@@ -154,8 +163,8 @@ class Trainer:
             features, catches, misses = self.game.step(action)
             rewards.append((catches - 0.5 * misses - 0.01 + 0.05).clamp(-2, 2))
             score += catches - misses
-        self.score = score.mean().item()
-        return map(torch.stack, (obs, actions, logprobs, rewards))
+        self.score = score.mean()
+        return [torch.stack(part) for part in (obs, actions, logprobs, rewards)]
 
     def advantages(self, rewards):
         """Returns the discounted reward-to-go, normalised by the group's mean and deviation at the same step."""
@@ -220,29 +229,43 @@ def main():
         action="store_true",
         help="use torch.compile for the game's step, the policy and the loss (needs a C++ compiler)",
     )
+    parser.add_argument(
+        "--graph", action="store_true", help="capture rollout and epoch as CUDA graphs (needs --device cuda)"
+    )
     parser.add_argument("--epochs", type=int, help="only train for this many epochs and print the scores")
     args = parser.parse_args()
     use_threads(args.threads)
     torch.manual_seed(1)
     trainer = Trainer(args)
-    args.threads = best_threads(trainer, args.threads or cores())
+    if args.device == "cpu":
+        args.threads = best_threads(trainer, args.threads or cores())
     if args.epochs:
         for epoch in range(args.epochs):
             trainer.epoch()
             if epoch % 20 == 19:
-                print(f"epoch {epoch + 1}: score {trainer.score:.2f}", file=sys.stderr)
+                print(f"epoch {epoch + 1}: score {trainer.score.item():.2f}", file=sys.stderr)
         return
     steps = args.num_envs * args.num_steps
-    figures = {"trained_steps_per_second": figure(trainer.epoch, steps, args.repeats)}
+
+    def measured(work):
+        def whole():
+            work()
+            if args.device != "cpu":
+                torch.cuda.synchronize()
+
+        return figure(whole, steps, args.repeats)
+
+    figures = {"trained_steps_per_second": measured(trainer.epoch)}
     looped = args.spawn == "looped"
     if looped or args.compile or not trainer.stepwise:  # these two do not depend on the loss
         figures |= {
-            "rules_steps_per_second": figure(trainer.play_at_random, steps, args.repeats),
-            "policy_steps_per_second": figure(trainer.play, steps, args.repeats),
+            "rules_steps_per_second": measured(trainer.play_at_random),
+            "policy_steps_per_second": measured(trainer.play),
         }
     report(
         "PyTorch"
         + ", compiled" * args.compile
+        + ", one graph" * args.graph
         + ", loss step by step" * trainer.stepwise
         + ", fruits one by one" * looped,
         args,

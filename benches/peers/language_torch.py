@@ -2,8 +2,8 @@
 
 `loop` is an explicit PyTorch loop with a preallocated KV cache, one prefill per group and no redundant work.
 `transformers` uses that package's model and its `generate`. `trl` is TRL's GRPOTrainer. All have the same sizes,
-those of `tiny` or of SmolLM2-135M, with random weights, and all completions have the maximum length. Prints one
-JSON object.
+those of `tiny` or of SmolLM2-135M (`135M` has its layers and the vocabulary of `tiny`), with random weights, and all
+completions have the maximum length. Prints one JSON object.
 """
 
 import argparse
@@ -16,12 +16,14 @@ import time
 
 import torch
 from decoder_torch import turn
+from measure import captured
 from torch import nn
 from torch.nn import functional as F
 
 NAMES = {"loop": "PyTorch, written out", "transformers": "transformers", "trl": "TRL"}
 SIZES = {
     "tiny": dict(vocabulary=12, size=128, layers=4, heads=4, kv_heads=2, inner=384, bias=True),
+    "135M": dict(vocabulary=12, size=576, layers=30, heads=9, kv_heads=3, inner=1536, bias=True),
     "smollm2": dict(vocabulary=49152, size=576, layers=30, heads=9, kv_heads=3, inner=1536, bias=False),
 }
 
@@ -85,7 +87,17 @@ class Loop:
         self.args = args
         context = args.prompt_tokens + args.completion_tokens
         self.model = Decoder(context=context, **SIZES[args.model])
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-5, fused=True, capturable=args.graph
+        )
+        if args.compile:
+            for layer in self.model.layers:
+                layer.compile()
+        if args.graph:
+            self.generate = captured(self.generate)
+            made = self.generate()
+            learn = captured(lambda: self.update(*made))
+            self.learn = lambda *_: learn()
 
     @torch.no_grad()
     def generate(self):
@@ -103,7 +115,8 @@ class Loop:
         tokens, logprobs = [], []
         for at in range(args.completion_tokens):
             all_logprobs = model.logits(hidden).log_softmax(-1)
-            token = torch.multinomial(all_logprobs.exp(), 1)
+            # The exponential race of torch.multinomial, without its checks, which a graph cannot hold.
+            token = (all_logprobs.exp() / torch.empty_like(all_logprobs).exponential_()).argmax(-1, True)
             tokens.append(token)
             logprobs.append(all_logprobs.gather(1, token))
             if at + 1 < args.completion_tokens:
@@ -111,6 +124,9 @@ class Loop:
         return prompts.repeat_interleave(group, 0), torch.cat(tokens, 1), torch.cat(logprobs, 1)
 
     def learn(self, prompts, tokens, old):
+        self.update(prompts, tokens, old)
+
+    def update(self, prompts, tokens, old):
         args = self.args
         rewards = torch.rand(args.num_prompts, args.group_size)
         advantages = (rewards - rewards.mean(1, True)) / (rewards.std(1, keepdim=True) + 1e-4)
@@ -213,7 +229,7 @@ def by_trl(args):
     micro = args.micro_batch or count
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
-            output_dir=folder, use_cpu=True, bf16=args.precision == "bf16", max_steps=steps, beta=0.0, report_to=[],
+            output_dir=folder, use_cpu=args.device == "cpu", bf16=args.precision == "bf16", max_steps=steps, beta=0.0, report_to=[],
             per_device_train_batch_size=micro, gradient_accumulation_steps=count // micro,
             num_generations=args.group_size, max_completion_length=args.completion_tokens,
             save_strategy="no", logging_steps=1000, disable_tqdm=True, gradient_checkpointing=False,
@@ -245,16 +261,25 @@ def main():
     parser.add_argument("--micro-batch", type=int, default=0, help="completions per micro-batch; 0 for all")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="of weights and arithmetic")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for an NVIDIA GPU [cpu]")
+    parser.add_argument("--graph", action="store_true", help="`loop` as two CUDA graphs (needs --device cuda)")
+    parser.add_argument("--compile", action="store_true", help="`loop` with layers by torch.compile")
+    parser.add_argument(
+        "--precision", choices=["f32", "tf32", "bf16"], default="f32", help="of weights and arithmetic"
+    )
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.precision == "bf16":
         torch.set_default_dtype(torch.bfloat16)
+    if args.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(0)
+    torch.set_default_device(args.device)
+    on_gpu = args.device != "cpu"
     tokens = args.num_prompts * args.group_size * args.completion_tokens
     figures = {
-        "peer": NAMES[args.who], "model": args.model, "num_envs": args.num_prompts * args.group_size,
+        "peer": NAMES[args.who] + ", compiled" * args.compile + ", graphs" * args.graph, "device": args.device, "model": args.model, "num_envs": args.num_prompts * args.group_size,
         "num_steps": args.completion_tokens, "precision": args.precision, "threads": torch.get_num_threads(), "torch": torch.__version__,
     }  # fmt: skip
     if args.who == "trl":
@@ -265,8 +290,12 @@ def main():
         for number in range(args.repeats + 2):
             begin = time.perf_counter()
             made = program.generate()
+            if on_gpu:
+                torch.cuda.synchronize()
             middle = time.perf_counter()
             program.learn(*made)
+            if on_gpu:
+                torch.cuda.synchronize()
             end = time.perf_counter()
             if number >= 2:
                 parts["generated"].append(middle - begin)
@@ -277,6 +306,8 @@ def main():
     figures["trained_per_second"] = rate(tokens, seconds)
     kib = 1024 if sys.platform == "linux" else 1
     figures["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kib
+    if on_gpu:
+        figures["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
     print(json.dumps(figures))
 
 

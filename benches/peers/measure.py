@@ -25,6 +25,7 @@ def arguments(num_envs, num_steps, hidden):
     parser.add_argument("--hidden", type=widths, default=hidden, metavar="N[,N]")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int, help="default: one per core")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for an NVIDIA GPU [cpu]")
     return parser
 
 
@@ -56,12 +57,37 @@ def figure(work, steps, repeats, warm_up=2, at_least=0.1):
     return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
 
 
+def captured(work):
+    """Captures `work`, whose shapes are fixed, as one CUDA graph; returns a function that replays it.
+
+    `work` runs three times before, so that everything is compiled and allocated.
+    """
+    import torch
+
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+
+    def replay():
+        graph.replay()
+        return result
+
+    return replay
+
+
 def report(peer, args, packages, **values):
     """Prints the results as one JSON object."""
     print(
         json.dumps(
             {
                 "peer": peer,
+                "device": args.device,
                 "versions": {"python": platform.python_version()}
                 | {name: version(name) for name in packages},
                 "cores": cores(),
