@@ -7,7 +7,8 @@
 
 It needs only Python 3.10 or newer, so that it also runs on machines without a compiler. To copy a program there,
 compress it: `strip grove && xz -T0 grove` (Python unpacks xz and gzip files), and pass it by `--grove FILE` or
-GROVE_BIN. Vulkan needs its loader, libvulkan.so.1; CUDA needs the driver alone. Without `--json FILE` the results go to
+GROVE_BIN. Vulkan needs its loader, libvulkan.so.1; CUDA needs
+the driver and libdevice.10.bc of the CUDA toolkit, in the folder nvvm/libdevice of CUDA_PATH. Without `--json FILE` the results go to
 `benches/results/`, one file per device.
 
 For each way to a GPU in the program (CUDA, ROCm, and one of Vulkan, Metal and wgpu, which are the same kernels), it

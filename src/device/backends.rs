@@ -38,7 +38,7 @@ pub(super) const BACKENDS: &[Backend] = &[
     Backend {
         kind: "cuda",
         list: |kind| enumerated(kind, "CUDA", burn::tensor::DeviceType::Cuda),
-        start: |_, index| Ok(Device::new(burn_cuda::CudaDevice::new(index))),
+        start: cuda,
     },
     #[cfg(feature = "rocm")]
     Backend {
@@ -53,6 +53,34 @@ pub(super) const BACKENDS: &[Backend] = &[
     #[cfg(feature = "metal")]
     Backend { kind: "metal", list: super::graphics::list, start: super::graphics::start },
 ];
+
+/// Starts a CUDA device, if the library with which kernels are compiled is there: without it every kernel that
+/// computes an exponential would fail later.
+#[cfg(feature = "cuda")]
+fn cuda(kind: &str, index: usize) -> Result<Device, DeviceError> {
+    if !has_libdevice() {
+        let message = format!(
+            "{LIBDEVICE} of the CUDA toolkit was not found; install the toolkit, or set CUDA_PATH to a folder that has \
+             this file (the package nvidia-cuda-nvcc of PyPI has it, too), or use another device, such as vulkan"
+        );
+        return Err(DeviceError::Failed { name: format!("{kind}:{index}"), message });
+    }
+    Ok(Device::new(burn_cuda::CudaDevice::new(index)))
+}
+
+/// CUDA's mathematical functions, in the folder of the toolkit.
+#[cfg(feature = "cuda")]
+const LIBDEVICE: &str = "nvvm/libdevice/libdevice.10.bc";
+
+/// Whether CubeCL finds [`LIBDEVICE`]: in CUDA_PATH if that is set, otherwise where toolkits are usually installed.
+#[cfg(feature = "cuda")]
+pub(super) fn has_libdevice() -> bool {
+    let usual = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"];
+    match std::env::var("CUDA_PATH") {
+        Ok(folder) => std::path::Path::new(&folder).join(LIBDEVICE).is_file(),
+        Err(_) => usual.iter().any(|folder| std::path::Path::new(folder).join(LIBDEVICE).is_file()),
+    }
+}
 
 /// The CPU, as one of Burn's CPU backends.
 #[cfg(any(feature = "flex", feature = "ndarray"))]

@@ -5,6 +5,17 @@ use crate::settings::Precision;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
 
+/// FLOP of a launch: 20 ms of a device that computes 1 TFLOP per second. A display that shares the device stays smooth,
+/// and no driver takes the launch for one that hangs (Windows resets a device after 2 s); a large GPU takes a
+/// millisecond, compared to which starting a launch is nothing.
+const LAUNCH_FLOPS: f64 = 2e10;
+
+/// The number of items that a launch computes, at least 1, if each takes so many FLOP. `size` is the setting
+/// `launch_size`.
+pub(crate) fn launch_items(flops: f64, size: f64) -> usize {
+    ((LAUNCH_FLOPS * size / flops) as usize).max(1)
+}
+
 /// Whether Grove's CubeCL kernels can run on a device.
 pub fn has_kernels(device: &Device) -> bool {
     matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
@@ -15,6 +26,18 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
     let device = device.clone().without_autodiff();
     has_kernels(&device)
         && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
+}
+
+/// A started device's name by its driver and the size of its memory, bytes; `None` for the CPU.
+pub(super) fn identity(device: &Device) -> Option<(String, Option<u64>)> {
+    match device.clone().without_autodiff().as_dispatch() {
+        DispatchDevice::Cube(device) => {
+            let client = device.client();
+            let properties = client.properties();
+            Some((properties.identity.name.clone(), properties.memory.max_memory()))
+        }
+        _ => None,
+    }
 }
 
 /// Utilisation of a GPU by its driver's counter, 0 to 1: `None` for the CPU, `Some(None)` for a driver that

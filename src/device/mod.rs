@@ -14,6 +14,8 @@ mod usage;
 
 #[cfg(feature = "wgpu")]
 pub use graphics::*;
+#[cfg(feature = "kernels")]
+pub(crate) use kernels::launch_items;
 pub use kernels::{has_kernels, has_precision};
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
@@ -168,6 +170,8 @@ pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
 pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
     let devices = list();
     let rank = |info: &&DeviceInfo| match info.kind.as_str() {
+        #[cfg(feature = "cuda")]
+        _ if info.api == "CUDA" && !backends::has_libdevice() => None,
         "gpu" => Some(0),
         "discrete gpu" => Some(1),
         "integrated gpu" => Some(2),
@@ -198,5 +202,24 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
     let backend = BACKENDS.iter().find(|backend| backend.kind == kind);
     let backend = backend.expect("a listed device has a backend");
     let device = (backend.start)(kind, index.parse().expect("the name of a listed device"))?;
-    Ok(Chosen { device, info: info.clone(), reason })
+    Ok(Chosen { info: named(info, &device), device, reason })
+}
+
+/// Description of a device with its driver's name for it and its memory. CUDA and ROCm tell these once the device has
+/// been started, which this does for them; a device that fails to start keeps the description of the list.
+pub fn describe(info: DeviceInfo) -> DeviceInfo {
+    match info.kind.as_str() {
+        "gpu" => start(&info, String::new()).map_or(info, |chosen| chosen.info),
+        _ => info,
+    }
+}
+
+/// Description of a started device.
+fn named(info: &DeviceInfo, device: &Device) -> DeviceInfo {
+    match kernels::identity(device) {
+        Some((description, memory_bytes)) if info.kind == "gpu" => {
+            DeviceInfo { description, memory_bytes, ..info.clone() }
+        }
+        _ => info.clone(),
+    }
 }

@@ -17,3 +17,8 @@ pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
 pub(super) fn utilization(_device: &Device) -> Option<Option<f64>> {
     None
 }
+
+/// A started device's name by its driver, and its memory: always `None`, since this build starts none.
+pub(super) fn identity(_device: &Device) -> Option<(String, Option<u64>)> {
+    None
+}

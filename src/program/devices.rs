@@ -14,7 +14,7 @@ struct Report<'a> {
 }
 
 pub fn run(args: DevicesArgs) -> Result<()> {
-    let devices = device::list();
+    let devices: Vec<_> = device::list().into_iter().map(device::describe).collect();
     let (auto, reason) = device::best()?;
     if args.json {
         return tell_json(&Report { devices: &devices, auto: &auto.name, reason: &reason });
