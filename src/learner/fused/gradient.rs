@@ -7,7 +7,7 @@
 //! cube writes a partial gradient; [`super::optimizer_kernels`] sums them in a fixed order.
 
 use super::loss_kernels::*;
-use super::neuron::{Dense, Neuron, clear, layers, multiply_add};
+use super::neuron::{Dense, Neuron, clear, layers, multiply_add, several};
 use super::tiles::{SUMS, Tiling};
 use crate::device::buffers::Buffer;
 use crate::math::exp;
@@ -19,18 +19,23 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Portion of a [`Spread`](super::tiles::Spread) handled by a launch: cubes `first..end`, whose
-/// partial gradients start at row `first_row`.
+/// Alignment of arrays in workgroup memory, bytes: four numbers are loaded at once.
+const ALIGNMENT: usize = 16;
+
+/// Portion of a [`Spread`](super::tiles::Spread) handled by a launch: tiles `first..end` of each cube. The cubes'
+/// partial gradients start at row `first_row`; between launches they wait there.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Share {
-    /// Partial gradients and sums, `[rows, num_params + SUMS]`.
+    /// Partial gradients and sums, `[rows, num_params + SUMS * tile]`.
     pub partials: Buffer<f32>,
-    /// First cube.
-    pub first: usize,
-    /// End of the cubes, exclusive.
-    pub end: usize,
+    /// Cubes of the spread.
+    pub cubes: usize,
     /// Tiles per cube.
     pub tiles: usize,
+    /// First tile of this launch.
+    pub first: usize,
+    /// End of this launch's tiles, exclusive.
+    pub end: usize,
     /// Row of the spread's first cube.
     pub first_row: usize,
 }
@@ -193,7 +198,7 @@ fn backward_head<O: Observer, I: Float>(
     let unit = UNIT_POS as usize;
     let (tile, actions) = comptime!((plan.tiling.tile, plan.mlp.actions));
     let first = comptime!(plan.mlp.last_weight());
-    clear(slopes, tile, true);
+    clear(slopes, tile);
     #[unroll]
     for a in 0..actions {
         let w = rounded::<f32, I>(params, comptime!(first + a) + unit * actions);
@@ -218,11 +223,17 @@ fn backward_second<I: Float>(
     #[comptime] layer: Dense,
     #[comptime] tile: usize,
 ) {
-    clear(slopes, tile, true);
-    for k in 0..layer.outputs {
+    clear(slopes, tile);
+    let step = comptime!(several(layer.outputs));
+    let mut k = 0usize;
+    while k < layer.outputs {
         let at = comptime!(layer.weight) + unit * layer.outputs + k;
-        let w = rounded::<f32, I>(params, at);
-        multiply_add::<f32>(slopes, back, k * tile, w, tile);
+        #[unroll]
+        for c in 0..step {
+            let w = rounded::<f32, I>(params, at + c);
+            multiply_add::<f32>(slopes, back, (k + c) * tile, w, tile);
+        }
+        k += step;
     }
 }
 
@@ -255,14 +266,22 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let activation = comptime!(shape.activation);
     // Offset of the last hidden layer's activations.
     let last = comptime!(if deep { first.outputs * tile } else { 0 });
-    let cube = share.first + CUBE_POS;
+    let cube = CUBE_POS;
+    // The grid may have excess cubes, which have neither samples nor a row.
+    let has_row = cube < share.cubes;
+    let row = (share.first_row + cube) * comptime!(tiling.row(&shape));
+    let sums_at = row + comptime!(shape.num_params());
 
-    let mut x = Shared::<[I]>::new_slice(comptime!(first.inputs * tile));
-    let mut hidden = Shared::<[I]>::new_slice(comptime!((first.outputs + second.outputs) * tile));
+    let mut x = Shared::<[I]>::new_aligned_slice(comptime!(first.inputs * tile), ALIGNMENT);
+    let mut hidden = Shared::<[I]>::new_aligned_slice(
+        comptime!((first.outputs + second.outputs) * tile),
+        ALIGNMENT,
+    );
     // Derivatives by the pre-activations of the second layer.
-    let mut back = Shared::<[f32]>::new_slice(comptime!(second.outputs.max(1) * tile));
-    let mut z = Shared::<[f32]>::new_slice(comptime!(actions * tile));
-    let mut all_sums = Shared::<[f32]>::new_slice(comptime!(SUMS * tile));
+    let mut back =
+        Shared::<[f32]>::new_aligned_slice(comptime!(second.outputs.max(1) * tile), ALIGNMENT);
+    let mut z = Shared::<[f32]>::new_aligned_slice(comptime!(actions * tile), ALIGNMENT);
+    let mut all_sums = Shared::<[f32]>::new_aligned_slice(comptime!(SUMS * tile), ALIGNMENT);
 
     let mut front = Neuron::new(first, tile);
     let mut middle = Neuron::new(
@@ -273,11 +292,38 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let mut head_bias = 0.0f32;
     let mut slopes = Array::<f32>::new(tile);
     let mut sums = Array::<f32>::new(SUMS);
-    clear(&mut head, actions, true);
-    clear(&mut slopes, tile, true);
-    clear(&mut sums, SUMS, true);
+    clear(&mut head, actions);
+    clear(&mut slopes, tile);
+    clear(&mut sums, SUMS);
+    if has_row && share.first > 0 {
+        // Continues the sums of the launch before.
+        if unit < first.outputs {
+            front.load(&share.partials, row, unit, first);
+        }
+        if comptime!(deep) {
+            if unit < second.outputs {
+                middle.load(&share.partials, row, unit, second);
+            }
+        }
+        if unit < comptime!(shape.last_inputs()) {
+            #[unroll]
+            for a in 0..actions {
+                let at = comptime!(shape.last_weight() + a) + unit * actions;
+                head[a] = share.partials[row + at];
+            }
+        }
+        if unit < actions {
+            head_bias = share.partials[row + comptime!(shape.last_bias()) + unit];
+        }
+        if unit < tile {
+            #[unroll]
+            for q in 0..SUMS {
+                sums[q] = share.partials[sums_at + comptime!(q * tile) + unit];
+            }
+        }
+    }
 
-    for number in 0..share.tiles {
+    for number in share.first..share.end {
         let start = (cube * share.tiles + number) * tile;
         observe_tile::<O, I>(data, &mut x, start, batch, plan);
         sync_cube();
@@ -334,9 +380,6 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         sync_cube();
     }
 
-    // The grid may have excess cubes, which have neither samples nor a row.
-    let row = (share.first_row + cube) * comptime!(shape.num_params() + SUMS);
-    let has_row = cube < share.end;
     if has_row && unit < first.outputs {
         front.store(&mut share.partials, row, unit, first);
     }
@@ -359,14 +402,17 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         #[unroll]
         for q in 0..SUMS {
             all_sums[comptime!(q * tile) + unit] = sums[q];
+            if has_row && share.end < share.tiles {
+                share.partials[sums_at + comptime!(q * tile) + unit] = sums[q];
+            }
         }
     }
     sync_cube();
-    if has_row && unit < SUMS {
+    if has_row && unit < SUMS && share.end == share.tiles {
         let mut sum = 0.0f32;
         for s in 0..tile {
             sum += all_sums[unit * tile + s];
         }
-        share.partials[row + comptime!(shape.num_params()) + unit] = sum;
+        share.partials[sums_at + unit] = sum;
     }
 }

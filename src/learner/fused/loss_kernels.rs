@@ -320,7 +320,7 @@ pub(super) fn count_kernel(
     }
 }
 
-/// Copies the advantages of one game per unit and appends the log-probabilities of its actions
+/// Copies the advantages of games `first..end`, one per unit, and appends the log-probabilities of its actions
 /// under the reference policy.
 ///
 /// Buffers: the reference parameters `[num_params]`; words and advantages of [`Experience`]; the
@@ -332,11 +332,13 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
     advantages: &[f32],
     extended: &mut [f32],
     sizes: PartSizes,
+    first: usize,
+    end: usize,
     #[comptime] plan: Plan<O>,
     #[define(I)] _input: ElemType,
 ) {
-    let env = ABSOLUTE_POS;
-    if env < sizes.num_envs {
+    let env = first + ABSOLUTE_POS;
+    if env < end {
         let mut room = Room::new(comptime!(plan.mlp));
         for row in 0..sizes.learn_steps + 2 {
             extended[row * sizes.num_envs + env] = advantages[row * sizes.num_envs + env];
@@ -396,7 +398,7 @@ fn forward<O: Observer, I: Float>(
     softmax(room.logits.as_slice(), 0usize, action, 1usize, comptime!(plan.mlp.actions))
 }
 
-/// Computes the ratio of one game of a minibatch per unit, and the loss's derivative by its
+/// Computes the ratios of games `first..end` of a minibatch, one per unit, and the loss's derivative by their
 /// log-probabilities.
 ///
 /// Buffers: parameters `[num_params]`; those of [`Experience`]; that of [`Batch`], to which the
@@ -407,11 +409,13 @@ pub(super) fn sequence_kernel<O: Observer, I: Float>(
     data: &Experience,
     batch: &mut Batch,
     by: Coefficients,
+    first: usize,
+    end: usize,
     #[comptime] plan: Plan<O>,
     #[define(I)] _input: ElemType,
 ) {
-    let game = ABSOLUTE_POS;
-    if game < batch.games {
+    let game = first + ABSOLUTE_POS;
+    if game < end {
         let env = data.step(&*batch, game, 0usize).env;
         let mut room = Room::new(comptime!(plan.mlp));
         let mut sum = 0.0f32;

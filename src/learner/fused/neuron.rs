@@ -7,15 +7,32 @@ use crate::settings::Activation;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Maximum number of weight gradients that a unit keeps in registers; larger rows use local memory.
+/// Maximum number of weight gradients that a unit keeps in registers on any device.
 const REGISTERS: usize = 16;
+/// Maximum number of weight gradients that a unit keeps in registers on CUDA, where CubeCL asks LLVM to unroll each
+/// `for` loop over an array of a unit. For larger rows, which are in local memory, the loops are `while` loops: unrolled,
+/// they would take minutes to compile.
+const UNROLLED: usize = 64;
+
+/// Inputs or outputs of a layer per iteration of a loop.
+pub(super) fn several(count: usize) -> usize {
+    if count.is_multiple_of(4) { 4 } else { 1 }
+}
 
 /// Zeroes the first `len` values.
 #[cube]
-pub(super) fn clear(values: &mut Array<f32>, #[comptime] len: usize, #[comptime] unrolled: bool) {
-    #[unroll(unrolled)]
-    for i in 0..len {
-        values[i] = 0.0f32;
+pub(super) fn clear(values: &mut Array<f32>, #[comptime] len: usize) {
+    if comptime!(len <= UNROLLED) {
+        #[unroll(len <= REGISTERS)]
+        for i in 0..len {
+            values[i] = 0.0f32;
+        }
+    } else {
+        let mut i = 0usize;
+        while i < len {
+            values[i] = 0.0f32;
+            i += 1;
+        }
     }
 }
 
@@ -89,9 +106,9 @@ impl Neuron {
         let mut entered = Array::<f32>::new(tile);
         let mut weights = Array::<f32>::new(inputs);
         let mut bias = Array::<f32>::new(1usize);
-        clear(&mut entered, tile, true);
-        clear(&mut weights, inputs, comptime!(inputs <= REGISTERS));
-        clear(&mut bias, 1usize, true);
+        clear(&mut entered, tile);
+        clear(&mut weights, inputs);
+        clear(&mut bias, 1usize);
         Neuron { entered, weights, bias }
     }
 
@@ -109,9 +126,16 @@ impl Neuron {
         for s in 0..tile {
             self.entered[s] = bias;
         }
-        for i in 0..layer.inputs {
-            let w = rounded::<f32, I>(params, comptime!(layer.weight) + i * layer.outputs + unit);
-            multiply_add::<I>(&mut self.entered, inputs, i * tile, w, tile);
+        let step = comptime!(several(layer.inputs));
+        let mut i = 0usize;
+        while i < layer.inputs {
+            let first = comptime!(layer.weight) + i * layer.outputs + unit;
+            #[unroll]
+            for c in 0..step {
+                let w = rounded::<f32, I>(params, first + comptime!(c * layer.outputs));
+                multiply_add::<I>(&mut self.entered, inputs, (i + c) * tile, w, tile);
+            }
+            i += step;
         }
     }
 
@@ -155,18 +179,52 @@ impl Neuron {
         for s in 0..tile {
             self.bias[0] += slopes[s];
         }
-        #[unroll(layer.inputs <= REGISTERS)]
-        for i in 0..layer.inputs {
-            self.weights[i] += dot::<I>(inputs, i * tile, slopes, tile);
+        if comptime!(layer.inputs <= UNROLLED) {
+            #[unroll(layer.inputs <= REGISTERS)]
+            for i in 0..layer.inputs {
+                self.weights[i] += dot::<I>(inputs, i * tile, slopes, tile);
+            }
+        } else {
+            let mut i = 0usize;
+            while i < layer.inputs {
+                self.weights[i] += dot::<I>(inputs, i * tile, slopes, tile);
+                i += 1;
+            }
         }
+    }
+
+    /// Reads the gradient from the cube's row, to which [`Neuron::store`] has written it.
+    pub fn load(&mut self, partials: &[f32], row: usize, unit: usize, #[comptime] layer: Dense) {
+        let first = row + comptime!(layer.weight) + unit;
+        if comptime!(layer.inputs <= UNROLLED) {
+            #[unroll(layer.inputs <= REGISTERS)]
+            for i in 0..layer.inputs {
+                self.weights[i] = partials[first + i * layer.outputs];
+            }
+        } else {
+            let mut i = 0usize;
+            while i < layer.inputs {
+                self.weights[i] = partials[first + i * layer.outputs];
+                i += 1;
+            }
+        }
+        self.bias[0] = partials[row + comptime!(layer.bias) + unit];
     }
 
     /// Writes the gradient to the cube's row, which starts at `row`.
     pub fn store(&self, partials: &mut [f32], row: usize, unit: usize, #[comptime] layer: Dense) {
-        #[unroll(layer.inputs <= REGISTERS)]
-        for i in 0..layer.inputs {
-            let at = comptime!(layer.weight) + i * layer.outputs + unit;
-            partials[row + at] = self.weights[i];
+        let first = row + comptime!(layer.weight) + unit;
+        if comptime!(layer.inputs <= UNROLLED) {
+            #[unroll(layer.inputs <= REGISTERS)]
+            for i in 0..layer.inputs {
+                partials[first + i * layer.outputs] = self.weights[i];
+            }
+        } else {
+            let mut i = 0usize;
+            while i < layer.inputs {
+                partials[first + i * layer.outputs] = self.weights[i];
+                i += 1;
+            }
         }
         partials[row + comptime!(layer.bias) + unit] = self.bias[0];
     }

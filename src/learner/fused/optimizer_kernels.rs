@@ -19,16 +19,22 @@ pub(super) const ADAMW_UNITS: usize = 256;
 /// Sums partial gradients. One unit sums one parameter over one of [`RUNS`] runs of rows; the unit
 /// of the first run then sums over runs.
 ///
-/// Buffers: `[rows, width]`; `[width]`. Workgroup memory: [`SUM_UNITS`] floats.
+/// Buffers: `[rows, stride]`; `[width]`. Workgroup memory: [`SUM_UNITS`] floats.
 #[cube(launch_unchecked)]
-pub(super) fn sum_kernel(partials: &[f32], totals: &mut [f32], rows: usize, width: usize) {
+pub(super) fn sum_kernel(
+    partials: &[f32],
+    totals: &mut [f32],
+    rows: usize,
+    width: usize,
+    stride: usize,
+) {
     let column = UNIT_POS as usize % COLUMNS;
     let run = UNIT_POS as usize / COLUMNS;
     let at = CUBE_POS * COLUMNS + column;
     let mut sum = 0.0f32;
     if at < width {
         for row in run * rows / RUNS..(run + 1) * rows / RUNS {
-            sum += partials[row * width + at];
+            sum += partials[row * stride + at];
         }
     }
     let mut sums = Shared::<[f32]>::new_slice(SUM_UNITS);

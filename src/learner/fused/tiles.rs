@@ -38,6 +38,11 @@ impl Tiling {
         let tile = MAX_TILE.min((SHARED_BYTES / bytes).checked_ilog2().map_or(0, |n| 1 << n));
         (units <= MAX_UNITS && tile > 0).then_some(Self { units, tile })
     }
+
+    /// Floats of a cube's partial gradient, which its sums follow: one per sample of a tile until the last launch.
+    pub fn row(&self, shape: &MlpShape) -> usize {
+        shape.num_params() + SUMS * self.tile
+    }
 }
 
 /// Distribution of a minibatch's samples in a part over cubes of `tiles` tiles.

@@ -60,14 +60,10 @@ impl MlpShape {
         Some(Self { features, first, second, actions, activation: mlp.activation() })
     }
 
-    /// Units of the second layer that [`mlp_logits`] computes side by side.
-    fn block(&self) -> usize {
-        if self.second.is_multiple_of(4) { 4 } else { 1 }
-    }
-
     /// Iterations of loops in a call of [`mlp_logits`].
     pub fn loop_iterations(&self) -> usize {
-        self.first + self.second / self.block() * (1 + self.first)
+        self.first / side_by_side(self.first)
+            + self.second / side_by_side(self.second) * (1 + self.first)
     }
 
     /// The offset of the first layer's biases; its weights `[features, first]` start at 0.
@@ -104,6 +100,16 @@ impl MlpShape {
     pub fn num_params(&self) -> usize {
         self.last_bias() + self.actions
     }
+
+    /// FLOP of a forward pass: a multiplication and an addition per weight.
+    pub fn forward_flops(&self) -> f64 {
+        2.0 * self.num_params() as f64
+    }
+}
+
+/// Units of a layer that [`mlp_logits`] computes side by side.
+fn side_by_side(units: usize) -> usize {
+    if units.is_multiple_of(4) { 4 } else { 1 }
 }
 
 /// Rounds an input to `I`.
@@ -118,44 +124,123 @@ pub(crate) fn rounded<W: Float, I: Float>(weights: &[W], at: usize) -> f32 {
     f32::cast_from(I::cast_from(weights[at]))
 }
 
-/// Unit `j` of the first hidden layer.
+/// Largest layer whose activations a unit keeps in registers; those of larger ones are in local memory.
+const REGISTERS: usize = 128;
+/// Largest first layer whose products with the second are unrolled completely on CUDA: there the compiler then overlaps
+/// sums of several units, which makes 64 units twice as fast on an H100.
+const UNROLLED: usize = 64;
+
+/// Activations of the units `j..j + block` of the first hidden layer.
 #[cube]
-fn first_unit<W: Float, I: Float>(
+fn first_units<W: Float, I: Float>(
     weights: &[W],
     x: &Array<f32>,
     j: usize,
+    #[comptime] block: usize,
     #[comptime] shape: MlpShape,
-) -> f32 {
-    let mut sum = rounded::<W, I>(weights, comptime!(shape.first_bias()) + j);
+) -> Array<f32> {
+    let mut sums = Array::<f32>::new(block);
+    #[unroll]
+    for c in 0..block {
+        sums[c] = rounded::<W, I>(weights, comptime!(shape.first_bias() + c) + j);
+    }
     #[unroll]
     for i in 0..comptime!(shape.features) {
-        sum += x[i] * rounded::<W, I>(weights, comptime!(i * shape.first) + j);
+        #[unroll]
+        for c in 0..block {
+            sums[c] += x[i] * rounded::<W, I>(weights, comptime!(i * shape.first + c) + j);
+        }
     }
-    input::<I>(activate(sum, comptime!(shape.activation)))
+    #[unroll]
+    for c in 0..block {
+        sums[c] = input::<I>(activate(sums[c], comptime!(shape.activation)));
+    }
+    sums
 }
 
-/// Adds the contribution of unit `j` of the last hidden layer, with the value `h`, to the logits.
+/// Adds the contribution of the units `j..j + block` of the last hidden layer, with the values `h`, to the logits.
 #[cube]
 fn add_to_logits<W: Float, I: Float>(
     weights: &[W],
     logits: &mut Array<f32>,
-    h: f32,
+    h: &Array<f32>,
     j: usize,
+    #[comptime] block: usize,
     #[comptime] shape: MlpShape,
 ) {
     let row = comptime!(shape.last_weight()) + j * comptime!(shape.actions);
     #[unroll]
-    for a in 0..comptime!(shape.actions) {
-        logits[a] += h * rounded::<W, I>(weights, row + a);
+    for c in 0..block {
+        #[unroll]
+        for a in 0..comptime!(shape.actions) {
+            let w = rounded::<W, I>(weights, row + comptime!(c * shape.actions + a));
+            logits[a] += h[c] * w;
+        }
     }
+}
+
+/// Adds the contribution of unit `j` of the first hidden layer, with the value `h`, to the units `k..k + block` of the
+/// second.
+#[cube]
+fn add_to_second<W: Float, I: Float>(
+    weights: &[W],
+    sums: &mut Array<f32>,
+    h: f32,
+    j: usize,
+    k: usize,
+    #[comptime] block: usize,
+    #[comptime] shape: MlpShape,
+) {
+    let row = comptime!(shape.second_weight()) + j * comptime!(shape.second) + k;
+    #[unroll]
+    for c in 0..block {
+        sums[c] += h * rounded::<W, I>(weights, row + c);
+    }
+}
+
+/// Computes the units `k..k + block` of the second hidden layer from the activations `front` of the first, and adds
+/// their contribution to the logits.
+#[cube]
+fn add_second_units<W: Float, I: Float>(
+    weights: &[W],
+    front: &Array<f32>,
+    logits: &mut Array<f32>,
+    k: usize,
+    #[comptime] block: usize,
+    #[comptime] shape: MlpShape,
+) {
+    let mut sums = Array::<f32>::new(block);
+    #[unroll]
+    for c in 0..block {
+        sums[c] = rounded::<W, I>(weights, comptime!(shape.second_bias() + c) + k);
+    }
+    if comptime!(shape.first <= REGISTERS) {
+        for j in 0..comptime!(shape.first) {
+            add_to_second::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
+        }
+    } else {
+        let mut j = 0usize;
+        while j < comptime!(shape.first) {
+            add_to_second::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
+            j += 1;
+        }
+    }
+    #[unroll]
+    for c in 0..block {
+        sums[c] = input::<I>(activate(sums[c], comptime!(shape.activation)));
+    }
+    add_to_logits::<W, I>(weights, logits, &sums, k, block, shape);
 }
 
 /// The forward pass of one game in one unit: `logits`, `[actions]`, from the features `x`, `[features]`. Features,
 /// weights and activations are rounded to `I`; sums are f32.
 ///
-/// `weights` is the parameter vector, in global or workgroup memory. With one hidden layer no activation is
-/// stored: each is added to the logits at once. With two, the activations of the first layer are stored in a local
-/// array, and those of the second are computed four at a time if their number is a multiple of four.
+/// `weights` is the parameter vector, in global or workgroup memory. Units are computed four at a time if their number
+/// is a multiple of four, so that weights are read four at a time. With one hidden layer no activation is stored; with
+/// two, those of the first layer are.
+///
+/// Loops that must not be unrolled are `while` loops: CubeCL asks LLVM to unroll each `for` loop over an array of a
+/// unit completely, nested ones too, and compiling two layers of 256 units took minutes.
 #[cube]
 pub(crate) fn mlp_logits<W: Float, I: Float>(
     weights: &[W],
@@ -167,37 +252,46 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
     for a in 0..comptime!(shape.actions) {
         logits[a] = rounded::<W, I>(weights, comptime!(shape.last_bias() + a));
     }
+    let first = comptime!(shape.first);
+    let block = comptime!(side_by_side(first));
     if comptime!(shape.second == 0) {
-        for j in 0..comptime!(shape.first) {
-            let h = first_unit::<W, I>(weights, x, j, shape);
-            add_to_logits::<W, I>(weights, logits, h, j, shape);
+        let mut j = 0usize;
+        while j < first {
+            let h = first_units::<W, I>(weights, x, j, block, shape);
+            add_to_logits::<W, I>(weights, logits, &h, j, block, shape);
+            j += block;
         }
     } else {
-        let mut front = Array::<f32>::new(comptime!(shape.first));
-        for j in 0..comptime!(shape.first) {
-            front[j] = first_unit::<W, I>(weights, x, j, shape);
-        }
-        let block = comptime!(shape.block());
-        let mut sums = Array::<f32>::new(block);
-        for b in 0..comptime!(shape.second / block) {
-            let k = b * block;
-            #[unroll]
-            for c in 0..block {
-                let at = comptime!(shape.second_bias() + c) + k;
-                sums[c] = rounded::<W, I>(weights, at);
-            }
-            for j in 0..comptime!(shape.first) {
-                let h = front[j];
-                let row = comptime!(shape.second_weight()) + j * comptime!(shape.second) + k;
+        let mut front = Array::<f32>::new(first);
+        if comptime!(first <= REGISTERS) {
+            for b in 0..comptime!(first / block) {
+                let h = first_units::<W, I>(weights, x, b * block, block, shape);
                 #[unroll]
                 for c in 0..block {
-                    sums[c] += h * rounded::<W, I>(weights, row + c);
+                    front[b * block + c] = h[c];
                 }
             }
-            #[unroll]
-            for c in 0..block {
-                let h = input::<I>(activate(sums[c], comptime!(shape.activation)));
-                add_to_logits::<W, I>(weights, logits, h, k + c, shape);
+        } else {
+            let mut j = 0usize;
+            while j < first {
+                let h = first_units::<W, I>(weights, x, j, block, shape);
+                #[unroll]
+                for c in 0..block {
+                    front[j + c] = h[c];
+                }
+                j += block;
+            }
+        }
+        let block = comptime!(side_by_side(shape.second));
+        if comptime!(first <= UNROLLED) {
+            for b in 0..comptime!(shape.second / block) {
+                add_second_units::<W, I>(weights, &front, logits, b * block, block, shape);
+            }
+        } else {
+            let mut k = 0usize;
+            while k < comptime!(shape.second) {
+                add_second_units::<W, I>(weights, &front, logits, k, block, shape);
+                k += block;
             }
         }
     }

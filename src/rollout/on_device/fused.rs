@@ -3,7 +3,7 @@
 //! One unit plays one game and writes only a few words of a [`Recording`] per step. If the games
 //! exceed the maximum buffer size, they are played in parts.
 
-use super::env_kernels::{download_envs, steps_per_launch, upload_envs};
+use super::env_kernels::{download_envs, upload_envs};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
 use crate::data::{Part, Recording};
 use crate::device::buffers::{cube_tensor, max_buffer_bytes, uninit};
@@ -15,7 +15,7 @@ use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-use super::fused_kernels::{Buffers, PackedStates};
+use super::fused_kernels::{Buffers, Launches, PackedStates};
 
 /// Rollouts of a run's games on one CubeCL device.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct FusedRollout<G: Rules> {
     keys: RolloutKeys,
     device: Device,
     precision: Precision,
-    steps_per_launch: usize,
+    launches: Launches,
     groups_per_part: usize,
     branches: Branches,
 }
@@ -50,14 +50,13 @@ impl<G: Rules> FusedRollout<G> {
         let limit = max_buffer_bytes(&device);
         let bytes = (num_words(game) + 1).max(values::<G>()) * config.num_steps * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
-        let steps_per_launch = steps_per_launch(config.num_envs());
         Self {
             game,
             config: config.clone(),
             keys,
             device,
             precision: Precision::F32,
-            steps_per_launch,
+            launches: Launches { size: 1.0, steps: usize::MAX },
             groups_per_part,
             branches: Branches::default(),
         }
@@ -69,16 +68,15 @@ impl<G: Rules> FusedRollout<G> {
         Self { precision, ..self }
     }
 
-    /// Sets the number of steps per launch, at least 1; it does not affect the result.
-    pub fn with_steps_per_launch(self, steps_per_launch: usize) -> Self {
-        assert!(steps_per_launch > 0, "a launch plays a step or more");
-        Self { steps_per_launch, ..self }
+    /// Limits the number of steps per launch, at least 1; it does not affect the result.
+    pub fn with_steps_per_launch(self, steps: usize) -> Self {
+        assert!(steps > 0, "a launch plays a step or more");
+        Self { launches: Launches { steps, ..self.launches }, ..self }
     }
 
     /// Makes launches a share of their usual size; it does not affect the result.
-    pub fn with_launch_size(self, share: f64) -> Self {
-        let steps_per_launch = ((self.steps_per_launch as f64 * share) as usize).max(1);
-        Self { steps_per_launch, ..self }
+    pub fn with_launch_size(self, size: f64) -> Self {
+        Self { launches: Launches { size, ..self.launches }, ..self }
     }
 
     /// Limits the number of groups per part, at least 1; it does not affect the games.
@@ -130,8 +128,8 @@ impl<G: Rules> FusedRollout<G> {
                 branches: &branches,
             };
             let origins = self.branches.0.as_deref();
-            let (launch, precision) = (self.steps_per_launch, self.precision);
-            buffers.play(&params, policy.shape, origins, keys, launch, precision);
+            let (launches, precision) = (self.launches, self.precision);
+            buffers.play(&params, policy.shape, origins, keys, launches, precision);
             parts.push(Part {
                 words: Tensor::from_primitive::<Cube>(buffers.words),
                 values: Tensor::from_primitive::<Cube>(buffers.values),

@@ -4,6 +4,7 @@ use super::env_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element};
+use crate::device::launch_items;
 use crate::env::{Played, Rules, num_words, play};
 use crate::model::kernels::{
     FeatureSlots, MlpShape, Observed, Observer, StepWords, input, mlp_logits,
@@ -18,6 +19,24 @@ use std::ops::Range;
 /// Maximum size of weights in workgroup memory, in bytes. Larger weights would reduce occupancy
 /// more than reading them from the cache costs.
 const MAX_SHARED_BYTES: usize = 32 * 1024;
+
+/// Size of launches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Launches {
+    /// A share of the usual size.
+    pub size: f64,
+    /// Steps of each game, at most.
+    pub steps: usize,
+}
+
+impl Launches {
+    /// Steps of each game per launch.
+    fn steps(&self, games: usize, shape: &MlpShape) -> usize {
+        let budget = launch_items(shape.forward_flops() * games as f64, self.size);
+        let most = most_steps_per_launch(1 + shape.loop_iterations());
+        self.steps.min(budget).min(most)
+    }
+}
 
 /// Buffers of a part of an iteration.
 pub(super) struct Buffers<'a, G: Rules> {
@@ -161,7 +180,7 @@ fn play_kernel<G: Rules, I: Float>(
 ) {
     if comptime!(plan.shared) {
         let num_params = comptime!(plan.shape.num_params());
-        let mut weights = Shared::<[I]>::new_slice(num_params);
+        let mut weights = Shared::<[I]>::new_aligned_slice(num_params, 16usize);
         for i in range_stepped(UNIT_POS as usize, num_params, CUBE_DIM as usize) {
             weights[i] = I::cast_from(params[i]);
         }
@@ -173,15 +192,15 @@ fn play_kernel<G: Rules, I: Float>(
 }
 
 impl<G: Rules> Buffers<'_, G> {
-    /// Plays a part of an iteration, `steps_per_launch` steps per launch. `origins` are the branch
-    /// points of the previous iteration, if the games continue from them.
+    /// Plays a part of an iteration. `origins` are the branch points of the previous iteration, if the games continue
+    /// from them.
     pub fn play(
         &self,
         params: &CubeTensor,
         shape: MlpShape,
         origins: Option<&CubeTensor>,
         keys: RolloutKeys,
-        steps_per_launch: usize,
+        launches: Launches,
         precision: Precision,
     ) {
         let config = self.config;
@@ -200,8 +219,7 @@ impl<G: Rules> Buffers<'_, G> {
         let origins = origins.unwrap_or(params);
         let dim = CubeDim::new_1d(cube_units(self.games.len()));
         let count = cubecl::calculate_cube_count_elemwise(client, self.games.len(), dim);
-        let steps_per_launch =
-            steps_per_launch.min(most_steps_per_launch(1 + shape.loop_iterations()));
+        let steps_per_launch = launches.steps(self.games.len(), &shape);
         for first_step in (0..config.num_steps).step_by(steps_per_launch) {
             let games = GamesLaunch::new(
                 argument(&self.envs),
