@@ -1,50 +1,11 @@
-//! Access to the buffers behind Burn tensors, for kernels written in CubeCL.
+//! Buffers for kernels, as in [`crate::nn::buffers`], and what they may be on a device.
 
 use crate::settings::Precision;
-use burn::backend::{Cube, DType, Shape};
-use burn::cubecl::calculate_cube_count_elemwise;
 use burn::cubecl::ir::{ElemType, FloatKind};
-use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// A buffer field in a kernel's argument struct; [`argument`] creates its binding.
-pub(crate) type Buffer<T> = Box<[T]>;
-
-/// Converts a Burn tensor to a contiguous CubeCL tensor.
-pub(crate) fn cube_tensor<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
-    contiguous(tensor.try_into_primitive::<Cube>())
-}
-
-/// Converts an integer Burn tensor to a contiguous CubeCL tensor.
-pub(crate) fn cube_ints<const D: usize>(tensor: Tensor<D, Int>) -> CubeTensor {
-    contiguous(tensor.try_into_primitive::<Cube>())
-}
-
-fn contiguous<E: std::fmt::Debug>(tensor: Result<CubeTensor, E>) -> CubeTensor {
-    let tensor = tensor.unwrap_or_else(|e| panic!("the tensor is not on a CubeCL device: {e:?}"));
-    burn_cubecl::kernel::into_contiguous(tensor)
-}
-
-/// Allocates an uninitialised tensor on the device of `like`.
-pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
-    let shape = Shape::from(shape.to_vec());
-    let handle = like.client.empty(shape.num_elements() * size_of::<u32>());
-    CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, dtype)
-}
-
-/// Binds the whole buffer of a contiguous tensor to a kernel argument.
-pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
-    let len = tensor.meta.num_elements();
-    // SAFETY: tensors from [`cube_tensor`] and `CubeTensor::new_contiguous` are contiguous and hold
-    // `len` elements of 4 bytes.
-    unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), len) }
-}
-
-/// A launch grid of at least `cubes` cubes; rounded up if they exceed one row of the grid.
-pub(crate) fn grid(like: &CubeTensor, cubes: usize) -> CubeCount {
-    calculate_cube_count_elemwise(&like.client, cubes, CubeDim::new_1d(1))
-}
+pub(crate) use crate::nn::buffers::*;
 
 /// A small tensor on `device`, which gives access to the device's client.
 pub(crate) fn probe(device: &Device) -> CubeTensor {

@@ -5,6 +5,8 @@
 //! texts and for games; [`tensors`] executes it in Burn's tensors on any device.
 
 pub mod arch;
+#[cfg(feature = "kernels")]
+pub(crate) mod buffers;
 mod decoder_params;
 pub mod ops;
 pub(crate) mod orthogonal;

@@ -16,7 +16,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("metrics", &["disk"]),
     ("checkpoint", &["disk"]),
     ("parallel", &[]),
-    ("device", &["settings", "metrics"]),
+    ("device", &["settings", "metrics", "nn"]),
     ("env", &["rng", "schema"]),
     ("task", &["disk", "rng", "schema"]),
     ("nn", &["math", "rng", "schema"]),

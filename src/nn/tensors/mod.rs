@@ -4,6 +4,8 @@ pub(crate) mod attention;
 pub(crate) mod decoder;
 #[cfg_attr(not(feature = "general"), path = "host_only.rs")]
 pub mod device_copy;
+#[cfg(feature = "kernels")]
+mod product;
 pub(crate) mod products;
 mod rope;
 #[cfg_attr(not(feature = "kernels"), path = "single_host.rs")]

@@ -25,31 +25,49 @@ impl Products {
         Self { half, may_round: precision == Precision::Tf32 }
     }
 
-    /// Whether the device's own products of these operands `x` round as they should.
-    fn are_the_devices<const D: usize>(self, x: &Tensor<D>) -> bool {
-        self.may_round || !single::has_tf32(&x.device())
+    /// Whether a product is one of Grove's kernels: all those in single precision on devices that run kernels, and others
+    /// if they are too narrow for matrix units.
+    fn is_ours<const D: usize>(self, a: &Tensor<D>, b: &Tensor<D>) -> bool {
+        let device = a.device();
+        if !single::runs_kernels(&device) {
+            return false;
+        }
+        let single = self.half.is_none() && !(self.may_round && single::has_tf32(&device));
+        single || (single::is_narrow(a, b) && (self.half.is_none() || !has_autodiff(a, b)))
     }
 
     /// The product `a b`.
     pub fn of<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+        let ours = self.is_ours(&a, &b);
         match self.half {
-            None if self.are_the_devices(&a) => a.matmul(b),
-            None => single::product(a, b),
+            None if ours => single::product(a, b),
+            None => a.matmul(b),
+            Some(_) if ours => single::linear(a, b, None, self.half),
             Some(half) => single(a.cast(half).matmul(b.cast(half))),
         }
     }
 
     /// The linear layer `x w + b`.
     pub fn linear<const D: usize>(self, linear: &Linear, x: Tensor<D>) -> Tensor<D> {
-        if self.half.is_none() && self.are_the_devices(&x) {
+        if self.half.is_none() && !single::runs_kernels(&x.device()) {
             return linear.forward(x);
         }
-        let y = self.of(x, linear.weight.val().unsqueeze());
-        match &linear.bias {
-            Some(bias) => y + bias.val().unsqueeze(),
+        let weight = linear.weight.val().unsqueeze();
+        let bias = linear.bias.as_ref().map(|bias| bias.val());
+        if !has_autodiff(&x, &weight) && self.is_ours(&x, &weight) {
+            return single::linear(x, weight, bias, self.half);
+        }
+        let y = self.of(x, weight);
+        match bias {
+            Some(bias) => y + bias.unsqueeze(),
             None => y,
         }
     }
+}
+
+/// Whether an operand is on a device with autodiff; data may be on the same device without.
+fn has_autodiff<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
+    a.device().is_autodiff() || b.device().is_autodiff()
 }
 
 /// Casts to single precision.

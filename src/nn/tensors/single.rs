@@ -1,5 +1,7 @@
-//! Products in single precision on devices where Burn's are in TF32: its matrix units take operands of 11 significant bits.
+//! Products on devices that run kernels, as operations of Burn's tensors with autodiff.
 
+use super::product;
+use crate::nn::buffers::cube_tensor;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
@@ -9,13 +11,13 @@ use burn::backend::{
     Backend, Cube, Dispatch, DispatchDevice, Shape, TensorMetadata, backend_extension,
 };
 use burn::cubecl::ir::{ElemType, FloatKind};
-use burn::tensor::{Device, Tensor};
-use burn_cubecl::kernel::matmul::init_matmul_output;
+use burn::tensor::{Device, FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
-use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems};
-use cubek::matmul::multi_level::Strategy as Routine;
-use cubek::matmul::strategy::Strategy;
-use cubek::std::InputBinding;
+
+/// Whether a device runs kernels.
+pub(super) fn runs_kernels(device: &Device) -> bool {
+    matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
+}
 
 /// Whether Burn's own products of single-precision numbers are in TF32 on a device.
 pub(super) fn has_tf32(device: &Device) -> bool {
@@ -35,6 +37,32 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(product)
 }
 
+/// The product `a b + bias` without autodiff, of operands that are rounded to half precision if `half` says so. The
+/// result is in single precision.
+pub(crate) fn linear<const D: usize>(
+    a: Tensor<D>,
+    b: Tensor<D>,
+    bias: Option<Tensor<1>>,
+    half: Option<FloatDType>,
+) -> Tensor<D> {
+    let rounded = ElemType::Float(match half {
+        None => FloatKind::F32,
+        Some(FloatDType::BF16) => FloatKind::BF16,
+        Some(_) => FloatKind::F16,
+    });
+    let [a, b] =
+        [a, b].map(|x| x.try_into_primitive::<Cube>().expect("a device that runs kernels"));
+    let product = product::product(a, b, bias.map(cube_tensor).as_ref(), rounded);
+    Tensor::from_primitive::<Cube>(product)
+}
+
+/// Whether a product has so few tiles that matrix units, which take large ones, would be idle.
+pub(crate) fn is_narrow<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
+    let (a, b) = (a.dims(), b.dims());
+    let batches: usize = (0..D - 2).map(|d| a[d].max(b[d])).product();
+    product::is_narrow(batches * a[D - 2], b[D - 1])
+}
+
 /// Backends that can be asked for products in single precision.
 #[backend_extension(Cube, Autodiff)]
 pub(crate) trait SingleProducts: Backend {
@@ -44,27 +72,8 @@ pub(crate) trait SingleProducts: Backend {
 
 impl SingleProducts for Cube {
     fn single_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
-        // The routine that uses no matrix units.
-        let routine = Strategy::MultiLevel(Routine::SimpleUnit(Default::default()));
-        launch(&routine, a, b)
+        product::product(a, b, None, ElemType::Float(FloatKind::F32))
     }
-}
-
-/// The product `a b` by a routine.
-fn launch(routine: &Strategy, a: CubeTensor, b: CubeTensor) -> CubeTensor {
-    let element = ElemType::Float(FloatKind::F32);
-    let product = init_matmul_output(&a, &b, a.dtype);
-    let elements = MatmulGlobalElems { lhs: element, rhs: element, out: element };
-    let launched = cubek::matmul::launch::launch_ref(
-        routine,
-        &product.client,
-        InputBinding::new(a.binding(), element),
-        InputBinding::new(b.binding(), element),
-        product.clone().binding(),
-        &mut MatmulElems::from_globals(&elements),
-    );
-    launched.expect("products without matrix units run on any device");
-    product
 }
 
 impl<B: SingleProducts, C: CheckpointStrategy> SingleProducts for Autodiff<B, C> {
@@ -125,6 +134,7 @@ fn summed<B: Backend>(gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::Precision;
     use crate::rng::{draw, uniform};
     use burn::tensor::TensorData;
 
@@ -140,6 +150,12 @@ mod tests {
         let all = crate::device::list().into_iter().filter(|info| info.kind != "cpu");
         let all = all.filter(|info| !info.description.contains("llvmpipe"));
         all.map(|info| crate::device::choose(&info.name).unwrap().device)
+    }
+
+    /// Whether a device computes with numbers of a type.
+    fn has_precision(device: &Device, half: FloatDType) -> bool {
+        let precision = if half == FloatDType::F16 { Precision::F16 } else { Precision::Bf16 };
+        crate::device::has_precision(device, precision)
     }
 
     fn assert_near(what: &str, got: &[f32], want: &[f32]) {
@@ -171,12 +187,17 @@ mod tests {
     #[test]
     fn products_and_their_gradients_are_those_of_the_cpu() {
         for device in adapters() {
-            // Odd sizes, and a batch of one that is repeated on either side.
+            // Odd sizes, a batch of one that is repeated on either side, each tiling, and an inner dimension that
+            // several cubes divide.
             let shapes = [
                 [[1, 1, 1], [1, 1, 1]],
                 [[3, 17, 29], [3, 29, 37]],
                 [[5, 7, 67], [1, 67, 13]],
                 [[1, 33, 19], [2, 19, 65]],
+                [[1, 70, 130], [1, 130, 18]],
+                [[130, 9, 17], [130, 17, 66]],
+                [[1, 530, 33], [1, 33, 910]],
+                [[1, 5, 1100], [1, 1100, 6]],
             ];
             for shapes in shapes {
                 let got = with_gradients(shapes, &device, product);
@@ -197,6 +218,50 @@ mod tests {
             let [a, b] = [numbers(4, [31, 11], &cpu), numbers(5, [23, 31], &cpu)];
             let want = host(a.transpose().matmul(b.transpose()));
             assert_near("transposed", &got, &want);
+        }
+    }
+
+    #[test]
+    fn batches_of_several_dimensions_are_repeated() {
+        for device in adapters() {
+            let shapes = [
+                ([2, 4, 5, 8], [2, 1, 8, 7]),
+                ([3, 1, 9, 6], [1, 5, 6, 4]),
+                ([6, 3, 70, 20], [6, 3, 20, 66]),
+                ([4, 2, 1, 30], [1, 1, 30, 10]),
+                ([1, 6, 9, 4], [1, 6, 4, 12]),
+            ];
+            for (left, right) in shapes {
+                let of = |device: &Device| {
+                    let [a, b] = [numbers::<4>(9, left, device), numbers(10, right, device)];
+                    (a.clone(), b.clone(), a.swap_dims(0, 1), b.swap_dims(0, 1))
+                };
+                let (a, b, a_swapped, b_swapped) = of(&device);
+                let (c, d, c_swapped, d_swapped) = of(&Device::flex());
+                let what = format!("{left:?} {right:?}");
+                assert_near(&what, &host(product(a, b)), &host(c.matmul(d)));
+                let [got, want] = [product(a_swapped, b_swapped), c_swapped.matmul(d_swapped)];
+                assert_near(&what, &host(got), &host(want));
+            }
+        }
+    }
+
+    #[test]
+    fn operands_are_rounded_to_half_precision() {
+        for device in adapters() {
+            let [a, b] = [numbers(6, [40, 90], &device), numbers(7, [90, 20], &device)];
+            let cpu = Device::flex();
+            for half in [FloatDType::BF16, FloatDType::F16] {
+                if !has_precision(&device, half) {
+                    continue;
+                }
+                let bias = numbers(8, [20], &device);
+                let got = host(linear(a.clone(), b.clone(), Some(bias), Some(half)));
+                let [a, b] = [numbers(6, [40, 90], &cpu), numbers(7, [90, 20], &cpu)];
+                let rounded = |x: Tensor<2>| x.cast(half).cast(FloatDType::F32);
+                let want = host(rounded(a).matmul(rounded(b)) + numbers(8, [20], &cpu).unsqueeze());
+                assert_near(&format!("{half:?}"), &got, &want);
+            }
         }
     }
 

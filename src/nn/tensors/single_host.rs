@@ -1,6 +1,11 @@
-//! Products in single precision where a build has no kernels: Burn's are.
+//! Products in a build without kernels: Burn's.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
+
+/// Whether a device runs kernels: none of this build does.
+pub(super) fn runs_kernels(_device: &Device) -> bool {
+    false
+}
 
 /// Whether Burn's own products of single-precision numbers are in TF32 on a device.
 pub(super) fn has_tf32(_device: &Device) -> bool {
@@ -10,4 +15,19 @@ pub(super) fn has_tf32(_device: &Device) -> bool {
 /// The product `a b` of matrices, or of batches of them.
 pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     a.matmul(b)
+}
+
+/// The product `a b + bias` without autodiff: never asked for, since no device of this build runs kernels.
+pub(crate) fn linear<const D: usize>(
+    _a: Tensor<D>,
+    _b: Tensor<D>,
+    _bias: Option<Tensor<1>>,
+    _half: Option<FloatDType>,
+) -> Tensor<D> {
+    unreachable!("no device of this build runs kernels")
+}
+
+/// Whether a product is better made without matrix units: never, since this build uses none.
+pub(crate) fn is_narrow<const D: usize>(_a: &Tensor<D>, _b: &Tensor<D>) -> bool {
+    false
 }

@@ -2,7 +2,8 @@
 //!
 //! Rows are packed: a prompt goes through once, whatever the number of its completions, which see its keys and values, and
 //! nothing is padded. Attention recomputes its probabilities backward, so that memory is linear in the length of texts.
-//! Gradients are added up in an order that depends on the texts alone. Products are Burn's.
+//! Gradients are added up in an order that depends on the texts alone. Products are those of
+//! [`Products`](crate::nn::tensors::products::Products).
 
 mod backward;
 mod forward;

@@ -2,7 +2,8 @@
 //!
 //! The formulas are those of [`DeviceDecoder::step`], for one token of each row:
 //! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
-//! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are Burn's.
+//! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are those of
+//! [`Products`](crate::nn::tensors::products::Products).
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::device::has_kernels;
