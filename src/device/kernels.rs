@@ -51,3 +51,19 @@ pub(super) fn utilization(device: &Device) -> Option<Option<f64>> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_has_one_item_or_a_budget_of_them() {
+        for flops in [1.0, 2.6e3, 1.4e5, 9e9] {
+            let items = launch_items(flops, 1.0) as f64;
+            assert!(items * flops <= LAUNCH_FLOPS && (items + 1.0) * flops > LAUNCH_FLOPS);
+            let fewer = launch_items(flops, 0.25) as f64;
+            assert!(fewer <= (items / 4.0).max(1.0), "{fewer} of {items}");
+        }
+        assert_eq!(launch_items(1e12, 1.0), 1);
+    }
+}

@@ -343,7 +343,11 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     };
     let padded = upload(&padded.collect::<Vec<i32>>());
     let sizes = [groups, longest, shape.num_kv_heads, shape.head_dim];
-    let pad = |x: CubeTensor| matrix(x).select(0, padded.clone()).reshape(sizes);
+    // Contiguous, because each token step would copy them otherwise: CUDA pads rows of what it selects.
+    let pad = |x: CubeTensor| -> Tensor<4> {
+        let selected = matrix(x).select(0, padded.clone()).reshape(sizes);
+        Tensor::from_primitive::<Cube>(cube_tensor(selected))
+    };
     let keys_values = all.into_iter().map(|both| both.map(pad)).collect();
     let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();

@@ -27,6 +27,15 @@ pub(super) struct Tiling {
 }
 
 impl Tiling {
+    /// The tiling with as many of its groups as have room in workgroup memory, bytes.
+    pub fn within(self, bytes: usize) -> Self {
+        let mut tiling = self;
+        while tiling.groups > 1 && tiling.floats() * size_of::<f32>() > bytes {
+            tiling.groups /= 2;
+        }
+        tiling
+    }
+
     /// Rows of a tile.
     pub fn rows(&self) -> usize {
         self.part[0] * self.units[0]

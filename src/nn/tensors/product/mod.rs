@@ -53,7 +53,9 @@ pub(super) fn product(
 
     // A dimension of one element has no neighbours, whatever its stride.
     let inner_first = [&left, &right].map(|x| x.inner == 1 && x.outer != 1 && inner > 1);
-    let tiling = Tiling { has_bias: bias.is_some(), ..tiling([rows, columns], count, inner_first) };
+    let room = a.client.properties().hardware.max_shared_memory_size;
+    let tiling = tiling([rows, columns], count, inner_first).within(room);
+    let tiling = Tiling { has_bias: bias.is_some(), ..tiling };
     let (row_tiles, column_tiles) =
         (rows.div_ceil(tiling.rows()), columns.div_ceil(tiling.columns()));
     let spans = spans(count * row_tiles * column_tiles, inner);
