@@ -4,11 +4,11 @@ pub(crate) mod attention;
 pub(crate) mod decoder;
 #[cfg_attr(not(feature = "general"), path = "host_only.rs")]
 pub mod device_copy;
-#[cfg(feature = "kernels")]
+#[cfg(all(feature = "kernels", not(target_family = "wasm")))]
 mod product;
 pub(crate) mod products;
 mod rope;
-#[cfg_attr(not(feature = "kernels"), path = "single_host.rs")]
+#[cfg_attr(not(all(feature = "kernels", not(target_family = "wasm"))), path = "single_host.rs")]
 pub(crate) mod single;
 mod steps;
 #[cfg(feature = "general")]

@@ -1,8 +1,8 @@
-//! Products in a build without kernels: Burn's.
+//! Products in a build without kernels, or on WebAssembly, where a page leaves their kernel out for its size: Burn's.
 
 use burn::tensor::{Device, FloatDType, Tensor};
 
-/// Whether a device runs kernels: none of this build does.
+/// Whether a device runs the kernel of products: none of this build does.
 pub(super) fn runs_kernels(_device: &Device) -> bool {
     false
 }
@@ -17,14 +17,14 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     a.matmul(b)
 }
 
-/// The product `a b + bias` without autodiff: never asked for, since no device of this build runs kernels.
+/// The product `a b + bias` without autodiff: never asked for, since no device of this build runs its kernel.
 pub(crate) fn linear<const D: usize>(
     _a: Tensor<D>,
     _b: Tensor<D>,
     _bias: Option<Tensor<1>>,
     _half: Option<FloatDType>,
 ) -> Tensor<D> {
-    unreachable!("no device of this build runs kernels")
+    unreachable!("no device of this build runs the kernel of products")
 }
 
 /// Whether a product is better made without matrix units: never, since this build uses none.
