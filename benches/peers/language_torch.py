@@ -95,9 +95,9 @@ class Loop:
                 layer.compile()
         if args.graph:
             self.generate = captured(self.generate)
-            made = self.generate()
-            learn = captured(lambda: self.update(*made))
-            self.learn = lambda *_: learn()
+            made, learn = self.generate(), self.learn
+            learnt = captured(lambda: learn(*made))
+            self.learn = lambda *_: learnt()
 
     @torch.no_grad()
     def generate(self):
@@ -124,9 +124,6 @@ class Loop:
         return prompts.repeat_interleave(group, 0), torch.cat(tokens, 1), torch.cat(logprobs, 1)
 
     def learn(self, prompts, tokens, old):
-        self.update(prompts, tokens, old)
-
-    def update(self, prompts, tokens, old):
         args = self.args
         rewards = torch.rand(args.num_prompts, args.group_size)
         advantages = (rewards - rewards.mean(1, True)) / (rewards.std(1, keepdim=True) + 1e-4)

@@ -18,7 +18,7 @@ pub(crate) fn launch_items(flops: f64, size: f64) -> usize {
 
 /// Whether Grove's CubeCL kernels can run on a device.
 pub fn has_kernels(device: &Device) -> bool {
-    matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
+    buffers::runs_kernels(device)
 }
 
 /// Whether kernels on a device support a precision.

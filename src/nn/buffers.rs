@@ -1,10 +1,15 @@
 //! Access to the buffers behind Burn tensors, for kernels written in CubeCL.
 
-use burn::backend::{Cube, DType, Shape};
+use burn::backend::{Cube, DType, DispatchDevice, Shape};
 use burn::cubecl::calculate_cube_count_elemwise;
 use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
+
+/// Whether CubeCL kernels can run on a device.
+pub(crate) fn runs_kernels(device: &Device) -> bool {
+    matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
+}
 
 /// A buffer field in a kernel's argument struct; [`argument`] creates its binding.
 pub(crate) type Buffer<T> = Box<[T]>;

@@ -2,6 +2,7 @@
 
 use super::product;
 use crate::nn::buffers::cube_tensor;
+pub(super) use crate::nn::buffers::runs_kernels;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
@@ -13,11 +14,6 @@ use burn::backend::{
 use burn::cubecl::ir::{ElemType, FloatKind};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
-
-/// Whether a device runs kernels.
-pub(super) fn runs_kernels(device: &Device) -> bool {
-    matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
-}
 
 /// Whether Burn's own products of single-precision numbers are in TF32 on a device.
 pub(super) fn has_tf32(device: &Device) -> bool {

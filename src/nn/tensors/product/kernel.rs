@@ -127,6 +127,34 @@ struct Side {
     inner_first: bool,
 }
 
+impl Side {
+    /// Numbers that each unit moves.
+    fn moved(&self) -> usize {
+        self.depth * self.width / self.group
+    }
+}
+
+/// Place of a number within a tile.
+#[derive(CubeType, Clone, Copy)]
+struct Within {
+    outer: usize,
+    inner: usize,
+}
+
+#[cube]
+impl Within {
+    /// The place of number `e` of a tile, in the order in which units move them.
+    fn of(e: usize, #[comptime] side: Side) -> Within {
+        let mut outer = e / side.depth;
+        let mut inner = e % side.depth;
+        if comptime!(!side.inner_first) {
+            outer = e % side.width;
+            inner = e / side.width;
+        }
+        Within { outer, inner }
+    }
+}
+
 /// Place of an operand's tile, and the unit that moves a part of it.
 #[derive(CubeType, Clone, Copy)]
 struct Tile {
@@ -150,7 +178,7 @@ struct Moved {
 #[cube]
 impl Moved {
     fn new(#[comptime] side: Side) -> Moved {
-        Moved { numbers: Array::<f32>::new(comptime!(side.depth * side.width / side.group)) }
+        Moved { numbers: Array::<f32>::new(comptime!(side.moved())) }
     }
 
     /// Reads a unit's numbers of a tile from inner step `at` on. Those past the ends are 0; the others are rounded to `I`.
@@ -162,21 +190,13 @@ impl Moved {
         end: usize,
         #[comptime] side: Side,
     ) {
-        let (depth, width) = comptime!((side.depth, side.width));
         #[unroll]
-        for i in 0..comptime!(depth * width / side.group) {
-            let e = tile.unit + comptime!(i * side.group);
-            let mut o = e / depth;
-            let mut k = e % depth;
-            if comptime!(!side.inner_first) {
-                o = e % width;
-                k = e / width;
-            }
-            o += tile.outer;
-            k += at;
+        for i in 0..comptime!(side.moved()) {
+            let within = Within::of(tile.unit + comptime!(i * side.group), side);
+            let (outer, inner) = (tile.outer + within.outer, at + within.inner);
             let mut number = 0.0f32;
-            if o < tile.outer_end && k < end {
-                let place = tile.matrix + o * from.outer + k * from.inner;
+            if outer < tile.outer_end && inner < end {
+                let place = tile.matrix + outer * from.outer + inner * from.inner;
                 number = f32::cast_from(I::cast_from(from.numbers[place]));
             }
             self.numbers[i] = number;
@@ -185,17 +205,10 @@ impl Moved {
 
     /// Writes them to workgroup memory.
     fn write(&self, room: &mut [f32], tile: &Tile, #[comptime] side: Side) {
-        let (depth, width) = comptime!((side.depth, side.width));
         #[unroll]
-        for i in 0..comptime!(depth * width / side.group) {
-            let e = tile.unit + comptime!(i * side.group);
-            let mut o = e / depth;
-            let mut k = e % depth;
-            if comptime!(!side.inner_first) {
-                o = e % width;
-                k = e / width;
-            }
-            room[tile.room + k * side.stride + o] = self.numbers[i];
+        for i in 0..comptime!(side.moved()) {
+            let within = Within::of(tile.unit + comptime!(i * side.group), side);
+            room[tile.room + within.inner * side.stride + within.outer] = self.numbers[i];
         }
     }
 }
