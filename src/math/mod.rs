@@ -20,3 +20,13 @@ pub type Lanes = [f32; LANES];
 pub use activation::Activation;
 pub(crate) use elementary::{any, mul_add};
 pub use elementary::{at_least, at_most, exp, ln, sigmoid, tanh};
+
+/// Applies a function to each element, always inlined. Of [`array::map`] the compiler often makes a call, which costs more
+/// than the function, and which has none of the vector instructions that its caller is compiled for.
+#[inline(always)]
+pub(crate) fn each<T: Copy, U, const N: usize>(from: [T; N], f: impl Fn(T) -> U) -> [U; N] {
+    std::array::from_fn(
+        #[inline(always)]
+        |i| f(from[i]),
+    )
+}

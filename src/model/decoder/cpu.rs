@@ -3,7 +3,7 @@
 //! [`LANES`] games go through the network side by side, one in each lane, whose result depends on nothing
 //! but its own observations. Keys and values are written into the games' memory in place.
 
-use crate::math::{at_least, exp, mul_add, sigmoid};
+use crate::math::{at_least, each, exp, mul_add, sigmoid};
 use crate::model::dense::{Dense, dense};
 use crate::model::{Actor, LANES, Lanes};
 use crate::nn::DecoderShape;
@@ -296,7 +296,7 @@ fn look_back(
             total[lane] += score[lane];
         }
     }
-    let share = total.map(|total| 1.0 / total);
+    let share = each(total, |total| 1.0 / total);
     for (i, found) in found.iter_mut().enumerate() {
         let mut sums = [0.0f32; LANES];
         for (weight, value) in scores.iter().zip(cache.values.chunks(cache.row)) {

@@ -1,8 +1,9 @@
 //! Operands of products, rounded to bf16 and packed into tiles.
 
-use crate::math::Lanes;
+use crate::math::{LANES, Lanes};
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::matmul::{View, transpose};
+use crate::nn::ops::stored::Bf16;
 
 /// Rows of a left operand, or columns of a right one, in a tile, and words in a row of a tile.
 pub const SIDE: usize = 16;
@@ -96,6 +97,14 @@ impl Operand {
     pub(super) fn strip(&self, number: usize) -> &[Tile] {
         let blocks = self.inner.div_ceil(DEPTH);
         &self.tiles[number * blocks..][..blocks]
+    }
+
+    /// The rows of words of a strip of columns.
+    pub(super) fn pairs(&self, number: usize) -> &[Bf16] {
+        let tiles = self.strip(number);
+        const { assert!(size_of::<Tile>() == SIDE * size_of::<Bf16>() && SIDE == LANES) };
+        // SAFETY: a tile is an array of 16 rows of 16 words without padding, and `Bf16` is such a row.
+        unsafe { std::slice::from_raw_parts(tiles.as_ptr().cast(), tiles.len() * SIDE) }
     }
 }
 

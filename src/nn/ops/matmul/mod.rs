@@ -14,7 +14,7 @@
 mod tiles;
 
 use super::Parallelism;
-use crate::math::{LANES, Lanes};
+use crate::math::{LANES, Lanes, each};
 use multiversion::multiversion;
 use std::cell::RefCell;
 use tiles::{Columns, Left, Rows};
@@ -185,7 +185,11 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
     if b.column == 1 {
         for (k, row) in rows.iter_mut().enumerate() {
             let (from, _) = b.values[k * b.row..].as_chunks::<LANES>();
-            row[..whole].copy_from_slice(&from[..whole]);
+            match from.first_chunk() {
+                // Vectors in registers, where a slice of any length would be a call.
+                Some(from) if whole == V => *row = *from,
+                _ => row[..whole].copy_from_slice(&from[..whole]),
+            }
         }
     } else if b.row == 1 {
         for (vector, columns) in
@@ -195,15 +199,16 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
                 std::array::from_fn(|lane| &columns[lane * b.column..][..rows.len()]);
             let (blocks, rest) = rows.as_chunks_mut::<LANES>();
             for (number, block) in blocks.iter_mut().enumerate() {
-                let square =
-                    columns.map(|column| *column[number * LANES..].first_chunk().expect("a block"));
+                let square = each(columns, |column| {
+                    *column[number * LANES..].first_chunk().expect("a block")
+                });
                 for (row, lanes) in block.iter_mut().zip(tiles::transpose(&square)) {
                     row[vector] = lanes;
                 }
             }
             let first = blocks.len() * LANES;
             for (k, row) in rest.iter_mut().enumerate() {
-                row[vector] = columns.map(|column| column[first + k]);
+                row[vector] = each(columns, |column| column[first + k]);
             }
         }
     }

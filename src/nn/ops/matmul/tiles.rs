@@ -3,7 +3,7 @@
 use super::Target;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::mul_add;
-use crate::math::{LANES, Lanes};
+use crate::math::{LANES, Lanes, each};
 #[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
@@ -281,7 +281,7 @@ unsafe fn transpose_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
         _mm512_unpacklo_ps,
     };
     // SAFETY: each row has 16 numbers.
-    let rows = rows.each_ref().map(|row| unsafe { _mm512_loadu_ps(row.as_ptr()) });
+    let rows = each(rows.each_ref(), |row| unsafe { _mm512_loadu_ps(row.as_ptr()) });
     let mut pairs = rows;
     for i in (0..LANES).step_by(2) {
         pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
@@ -291,7 +291,7 @@ unsafe fn transpose_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
     let mut fours = pairs;
     for i in (0..LANES).step_by(4) {
         for half in 0..2 {
-            let [a, b] = [pairs[i + half], pairs[i + half + 2]].map(|x| _mm512_castps_pd(x));
+            let [a, b] = each([pairs[i + half], pairs[i + half + 2]], |x| _mm512_castps_pd(x));
             fours[i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
             fours[i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
         }

@@ -1,6 +1,6 @@
 //! The number formats of stored weights.
 
-use crate::math::{LANES, Lanes, mul_add};
+use crate::math::{LANES, Lanes, each, mul_add};
 
 /// The format of a stored number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl NumberFormat {
         match self {
             Self::Four => f32::from(code),
             Self::Eight => f32::from(code as i8),
-            Self::Bf16 => bfloat16(code),
+            Self::Bf16 => f32::from_bits(u32::from(code) << 16),
             Self::F16 => half_precision(code),
         }
     }
@@ -62,9 +62,10 @@ pub struct Four([u8; LANES]);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Eight([[i8; LANES]; 2]);
 
-/// Numbers in bfloat16.
+/// Numbers in bfloat16: those of both rows in a word, row 0 in the low half.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Bf16([[u16; LANES]; 2]);
+#[repr(transparent)]
+pub struct Bf16([u32; LANES]);
 
 /// Numbers in half precision.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +80,7 @@ impl Pair for Four {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        [self.0.map(|byte| f32::from(byte & 15)), self.0.map(|byte| f32::from(byte >> 4))]
+        [each(self.0, |byte| f32::from(byte & 15)), each(self.0, |byte| f32::from(byte >> 4))]
     }
 }
 
@@ -92,7 +93,7 @@ impl Pair for Eight {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        self.0.map(|row| row.map(f32::from))
+        each(self.0, |row| each(row, f32::from))
     }
 }
 
@@ -100,12 +101,15 @@ impl Pair for Bf16 {
     const SCALED: bool = false;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
-        self.0[row][lane] = code;
+        self.0[lane] |= u32::from(code) << (16 * row);
     }
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        self.0.map(|row| row.map(bfloat16))
+        [
+            each(self.0, |word| f32::from_bits(word << 16)),
+            each(self.0, |word| f32::from_bits(word & 0xffff_0000)),
+        ]
     }
 }
 
@@ -118,14 +122,8 @@ impl Pair for F16 {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        self.0.map(|row| row.map(half_precision))
+        each(self.0, |row| each(row, half_precision))
     }
-}
-
-/// The number with these bits in bfloat16.
-#[inline(always)]
-fn bfloat16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
 }
 
 /// The number with these bits in half precision. The exponent's bias is 15 there and 127 in single precision, and a product
@@ -149,7 +147,9 @@ mod tests {
     fn halves_of_all_bits_are_their_numbers() {
         for bits in 0..=u16::MAX {
             let want = [bf16::from_bits(bits).to_f32(), f16::from_bits(bits).to_f32()];
-            for (got, want) in [bfloat16(bits), half_precision(bits)].into_iter().zip(want) {
+            for (got, want) in
+                [NumberFormat::Bf16.number(bits), half_precision(bits)].into_iter().zip(want)
+            {
                 let is_same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
                 assert!(is_same, "{bits:04x}: {got}, not {want}");
             }

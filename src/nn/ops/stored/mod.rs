@@ -6,11 +6,11 @@
 
 mod codes;
 
-pub use codes::NumberFormat;
+pub use codes::{Bf16, NumberFormat};
 
 use super::matmul::{Packed, STRIP_COLUMNS, Target, View, matmul_packed, transpose};
-use crate::math::{LANES, Lanes, mul_add};
-use codes::{Bf16, Eight, F16, Four, Pair};
+use crate::math::{LANES, Lanes, each, mul_add};
+use codes::{Eight, F16, Four, Pair};
 use multiversion::multiversion;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -19,8 +19,10 @@ use std::sync::Arc;
 
 /// Strips of columns that a product takes side by side.
 const STRIPS: usize = STRIP_COLUMNS / LANES;
-/// The most rows that are multiplied while weights are expanded; for more, strips are expanded to memory first.
+/// The most rows that are multiplied side by side while weights are expanded.
 const FUSED: usize = 4;
+/// The most rows for which weights are expanded as they are multiplied; for more, strips are expanded to memory first.
+const FEW: usize = 2 * FUSED;
 
 thread_local! {
     /// The memory of expanded strips, for reuse.
@@ -173,11 +175,13 @@ struct Strips<P> {
     inner: usize,
 }
 
-/// A strip.
+/// A strip of [`LANES`] columns.
 #[derive(Clone, Copy)]
-struct Strip<'a, P> {
-    pairs: &'a [P],
-    scales: &'a [[Lanes; 2]],
+pub struct Strip<'a, P> {
+    /// `[inner / 2]`.
+    pub pairs: &'a [P],
+    /// Scales and offsets of each group, `[groups]`; of numbers without them, one of any.
+    pub scales: &'a [[Lanes; 2]],
 }
 
 impl<P: Pair> Strips<P> {
@@ -220,31 +224,6 @@ impl<P: Pair> Strips<P> {
         let strip = self.get(strip);
         strip.pairs[number].expand(&strip.scales[2 * number / self.group])
     }
-
-    /// The part of `y` that the first `R` rows of `x` and up to [`STRIPS`] strips fill, of `width` columns from `from` on.
-    fn fused<const R: usize>(
-        &self,
-        first: usize,
-        x: &[f32],
-        y: &mut Target,
-        [from, width]: [usize; 2],
-    ) -> usize {
-        let last = first + width.div_ceil(LANES) - 1;
-        // Beyond the last strip, it is multiplied again.
-        let strips = std::array::from_fn(|v| self.get((first + v).min(last)));
-        let x = std::array::from_fn(|r| &x[r * self.inner..][..self.inner]);
-        let mut sums = [[[0.0; LANES]; STRIPS]; R];
-        add_up::<P, R>(strips, self.group, x, &mut sums);
-        for (r, sums) in sums.iter().enumerate() {
-            let y_row = &mut y.values[r * y.row + from..][..width];
-            let sums = &sums.as_flattened()[..width];
-            match y.add {
-                true => y_row.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
-                false => y_row.copy_from_slice(sums),
-            }
-        }
-        R
-    }
 }
 
 impl<P: Pair> Storage for Strips<P> {
@@ -286,33 +265,70 @@ impl<P: Pair> Storage for Strips<P> {
     }
 
     fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], add: bool) {
-        let (inner, rows) = (self.inner, x.len() / self.inner);
-        let mut expanded = EXPANDED.take();
-        for from in (0..columns).step_by(STRIP_COLUMNS) {
-            let (strip, width) = (first + from / LANES, STRIP_COLUMNS.min(columns - from));
-            if rows > FUSED {
-                let lanes = expanded.strip(inner, width);
-                let vectors = width.div_ceil(LANES);
-                for v in 0..vectors {
-                    expand(self.get(strip + v), self.group, &mut lanes[v..], vectors);
-                }
-                let y = Target { values: &mut y[from..], row: columns, add };
-                matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
-                continue;
-            }
-            let mut done = 0;
-            while done < rows {
-                let x = &x[done * inner..];
-                let mut y = Target { values: &mut y[done * columns..], row: columns, add };
-                done += match rows - done {
-                    1 => self.fused::<1>(strip, x, &mut y, [from, width]),
-                    2 | 3 => self.fused::<2>(strip, x, &mut y, [from, width]),
-                    _ => self.fused::<FUSED>(strip, x, &mut y, [from, width]),
-                };
-            }
-        }
-        EXPANDED.set(expanded);
+        multiply([self.inner, self.group], |number| self.get(first + number), columns, x, y, add);
     }
+}
+
+/// `y = x w`, or `y += x w`, with `x` `[rows, inner]`, `y` `[rows, columns]`, and `w` in strips of columns whose scales hold
+/// for `group` rows each.
+pub fn multiply<'a, P: Pair>(
+    [inner, group]: [usize; 2],
+    strip: impl Fn(usize) -> Strip<'a, P>,
+    columns: usize,
+    x: &[f32],
+    y: &mut [f32],
+    add: bool,
+) {
+    let rows = x.len() / inner;
+    let mut expanded = EXPANDED.take();
+    for from in (0..columns).step_by(STRIP_COLUMNS) {
+        let (first, width) = (from / LANES, STRIP_COLUMNS.min(columns - from));
+        let vectors = width.div_ceil(LANES);
+        if rows > FEW {
+            let lanes = expanded.strip(inner, width);
+            for v in 0..vectors {
+                expand(strip(first + v), group, &mut lanes[v..], vectors);
+            }
+            let y = Target { values: &mut y[from..], row: columns, add };
+            matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
+            continue;
+        }
+        // Beyond the last strip, it is multiplied again.
+        let strips = std::array::from_fn(|v| strip(first + v.min(vectors - 1)));
+        let mut done = 0;
+        while done < rows {
+            let x = &x[done * inner..];
+            let y = Target { values: &mut y[done * columns + from..], row: columns, add };
+            done += match rows - done {
+                1 => fused::<P, 1>(strips, [inner, group], x, y, width),
+                2 | 3 => fused::<P, 2>(strips, [inner, group], x, y, width),
+                _ => fused::<P, FUSED>(strips, [inner, group], x, y, width),
+            };
+        }
+    }
+    EXPANDED.set(expanded);
+}
+
+/// The first `width` columns of the product of the first `R` rows of `x` and some strips; returns `R`.
+fn fused<P: Pair, const R: usize>(
+    strips: [Strip<P>; STRIPS],
+    [inner, group]: [usize; 2],
+    x: &[f32],
+    y: Target,
+    width: usize,
+) -> usize {
+    let x = std::array::from_fn(|r| &x[r * inner..][..inner]);
+    let mut sums = [[[0.0; LANES]; STRIPS]; R];
+    add_up::<P, R>(strips, group, x, &mut sums);
+    for (r, sums) in sums.iter().enumerate() {
+        let y_row = &mut y.values[r * y.row..][..width];
+        let sums = &sums.as_flattened()[..width];
+        match y.add {
+            true => y_row.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
+            false => y_row.copy_from_slice(sums),
+        }
+    }
+    R
 }
 
 /// Fills the sums of `R` rows and some strips, in the order of the inner dimension.
@@ -330,13 +346,15 @@ fn add_up<P: Pair, const R: usize>(
     let mut sums = [[[0.0f32; LANES]; STRIPS]; R];
     let inner = x[0].len();
     for (number, first) in (0..inner).step_by(group).enumerate() {
-        let scales = strips.map(|strip| strip.scales[number]);
+        let scales = each(strips, |strip| strip.scales[number]);
         let count = group.min(inner - first);
-        let x = x.map(|x| &x[first..][..count]);
-        let pairs = strips.map(|strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
+        let x = each(x, |x| &x[first..][..count]);
+        let pairs = each(strips, |strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
         for k in 0..count.div_ceil(2) {
-            let numbers: [[Lanes; 2]; STRIPS] =
-                std::array::from_fn(|v| pairs[v][k].expand(&scales[v]));
+            let mut numbers = [[[0.0; LANES]; 2]; STRIPS];
+            for ((numbers, pairs), scales) in numbers.iter_mut().zip(pairs).zip(&scales) {
+                *numbers = pairs[k].expand(scales);
+            }
             for odd in 0..2 {
                 if 2 * k + odd == count {
                     break;
