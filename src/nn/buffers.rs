@@ -11,6 +11,15 @@ pub(crate) fn runs_kernels(device: &Device) -> bool {
     matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
 }
 
+/// The most units of a plane of a device (subgroup, warp); 0 if no kernels run there.
+pub(crate) fn plane_units(device: &Device) -> usize {
+    if !runs_kernels(device) {
+        return 0;
+    }
+    let tensor = cube_tensor(Tensor::<1>::empty([1], device));
+    tensor.client.properties().hardware.plane_size_max as usize
+}
+
 /// A buffer field in a kernel's argument struct; [`argument`] creates its binding.
 pub(crate) type Buffer<T> = Box<[T]>;
 

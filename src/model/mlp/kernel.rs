@@ -4,6 +4,7 @@ use super::Mlp;
 use crate::math::Activation;
 use crate::math::activation::activate;
 use crate::model::flatten;
+use crate::nn::buffers::plane_units;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
@@ -24,6 +25,8 @@ pub(crate) struct MlpShape {
     pub actions: usize,
     /// The activation of the hidden layers.
     pub activation: Activation,
+    /// Units of the first hidden layer that [`mlp_logits`] computes side by side.
+    pub block: usize,
 }
 
 /// A perceptron for kernels: its widths, and its parameters in one vector.
@@ -57,13 +60,14 @@ impl MlpShape {
             _ => return None,
         };
         let (features, actions) = (sizes[0][0], sizes[sizes.len() - 1][1]);
-        Some(Self { features, first, second, actions, activation: mlp.activation() })
+        let wide = plane_units(&mlp.layers()[0].weight.device()) >= WIDE_PLANE;
+        let block = if wide { side_by_side(first) } else { 1 };
+        Some(Self { features, first, second, actions, activation: mlp.activation(), block })
     }
 
     /// Iterations of loops in a call of [`mlp_logits`].
     pub fn loop_iterations(&self) -> usize {
-        self.first / side_by_side(self.first)
-            + self.second / side_by_side(self.second) * (1 + self.first)
+        self.first / self.block + self.second / side_by_side(self.second) * (1 + self.first)
     }
 
     /// The offset of the first layer's biases; its weights `[features, first]` start at 0.
@@ -107,7 +111,11 @@ impl MlpShape {
     }
 }
 
-/// Units of a layer that [`mlp_logits`] computes side by side.
+/// Units of a plane from which on units are computed side by side. Drivers that run on a processor have planes of its
+/// vectors, 4 to 8 units; there the sums of one unit are fastest.
+const WIDE_PLANE: usize = 16;
+
+/// Units of a layer that are computed side by side.
 fn side_by_side(units: usize) -> usize {
     if units.is_multiple_of(4) { 4 } else { 1 }
 }
@@ -236,7 +244,7 @@ fn add_second_units<W: Float, I: Float>(
 /// weights and activations are rounded to `I`; sums are f32.
 ///
 /// `weights` is the parameter vector, in global or workgroup memory. Units are computed four at a time if their number
-/// is a multiple of four, so that weights are read four at a time. With one hidden layer no activation is stored; with
+/// is a multiple of four, so that weights are read four at a time; those of the first layer only on a GPU. With one hidden layer no activation is stored; with
 /// two, those of the first layer are.
 ///
 /// Loops that must not be unrolled are `while` loops: CubeCL asks LLVM to unroll each `for` loop over an array of a
@@ -253,7 +261,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
         logits[a] = rounded::<W, I>(weights, comptime!(shape.last_bias() + a));
     }
     let first = comptime!(shape.first);
-    let block = comptime!(side_by_side(first));
+    let block = comptime!(shape.block);
     if comptime!(shape.second == 0) {
         let mut j = 0usize;
         while j < first {
