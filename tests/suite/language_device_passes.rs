@@ -93,6 +93,6 @@ fn launches_of_learning_are_few() {
     };
     let a_layer = |how: &str| (launches(&format!("4 {how}")) - launches(&format!("2 {how}"))) / 2;
     let [kept, recomputed] = ["kept", "recomputed"].map(a_layer);
-    assert!((38..=46).contains(&kept), "{kept} launches a layer");
-    assert!((50..=60).contains(&recomputed), "{recomputed} launches a layer, recomputed");
+    assert!((36..=40).contains(&kept), "{kept} launches a layer");
+    assert!((42..=52).contains(&recomputed), "{recomputed} launches a layer, recomputed");
 }

@@ -44,6 +44,13 @@ impl Projection {
     pub const ALL: [Self; 7] =
         [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down];
 
+    /// The matrices of the input of attention.
+    pub const OF_ATTENTION: [Self; 3] = [Self::Query, Self::Key, Self::Value];
+    /// The matrices of queries and keys.
+    pub const OF_SCORES: [Self; 2] = [Self::Query, Self::Key];
+    /// The matrices of the input of the feed-forward block.
+    pub const OF_GATE: [Self; 2] = [Self::Gate, Self::Up];
+
     /// The name in a layer, by Hugging Face and PEFT.
     pub fn name(self) -> &'static str {
         match self {

@@ -281,21 +281,20 @@ impl Decoder {
             let rotations = &rotations[self.shape.rope_table(i)];
             let [query_norm, key_norm] = layer.head_norms();
             let input = self.norm_if(before_attention, x.clone());
-            let queries = apply(Projection::Query, input.clone());
-            let keys = apply(Projection::Key, input.clone());
-            let values = self.heads(apply(Projection::Value, input));
+            // Values are kept: a buffer of all three would keep the others, too.
+            let values = self.heads(apply(Projection::Value, input.clone()));
+            let [queries, keys] = self.apply_all(added, i, Projection::OF_SCORES, input);
             let queries = rotate(self.normed_heads(query_norm, queries), rotations);
             let keys = rotate(self.normed_heads(key_norm, keys), rotations);
             let attended = attend(i, queries, [keys, values]);
             let output = apply(Projection::Output, attended);
             x = x + self.norm_if(after_attention, output);
             let input = self.norm_if(before_mlp, x.clone());
-            let gate = apply(Projection::Gate, input.clone());
+            let [gate, up] = self.apply_all(added, i, Projection::OF_GATE, input);
             let gate = match self.shape.activation {
                 Activation::Silu => activation::silu(gate),
                 Activation::GeluTanh => gelu_tanh(gate),
             };
-            let up = apply(Projection::Up, input);
             let output = apply(Projection::Down, gate * up);
             x = x + self.norm_if(after_mlp, output);
         }
@@ -310,12 +309,27 @@ impl Decoder {
         which: Projection,
         x: Tensor<3>,
     ) -> Tensor<3> {
-        let y = self.products.linear(self.layers[layer].linear(which), x.clone());
-        let number = layer * Projection::ALL.len() + which as usize;
-        match added {
-            Some(added) => added.add(self.products, number, x, y),
-            None => y,
+        let [y] = self.apply_all(added, layer, [which], x);
+        y
+    }
+
+    /// The products of one input with matrices of a layer, at most three, their adapters included.
+    pub(crate) fn apply_all<const N: usize>(
+        &self,
+        added: Option<&LowRank>,
+        layer: usize,
+        which: [Projection; N],
+        x: Tensor<3>,
+    ) -> [Tensor<3>; N] {
+        let linears = which.map(|which| self.layers[layer].linear(which));
+        let mut all = self.products.linears(linears, x.clone());
+        if let Some(added) = added {
+            for (y, which) in all.iter_mut().zip(which) {
+                let number = layer * Projection::ALL.len() + which as usize;
+                *y = added.add(self.products, number, x.clone(), y.clone());
+            }
         }
+        all
     }
 
     /// The factors of a norm.

@@ -42,26 +42,58 @@ impl Products {
         match self.half {
             None if ours => single::product(a, b),
             None => a.matmul(b),
-            Some(_) if ours => single::linear(a, b, None, self.half),
+            Some(_) if ours => {
+                let [product] = single::linear(a, [b], None, self.half);
+                product
+            }
             Some(half) => single(a.cast(half).matmul(b.cast(half))),
         }
     }
 
+    /// The products of one matrix with several, at most three: in one launch where they are Grove's and need no autodiff.
+    pub fn of_all<const D: usize, const N: usize>(
+        self,
+        a: Tensor<D>,
+        matrices: [Tensor<D>; N],
+    ) -> [Tensor<D>; N] {
+        if matrices.iter().all(|matrix| self.is_joined(&a, matrix)) {
+            return single::linear(a, matrices, None, self.half);
+        }
+        matrices.map(|matrix| self.of(a.clone(), matrix))
+    }
+
     /// The linear layer `x w + b`.
     pub fn linear<const D: usize>(self, linear: &Linear, x: Tensor<D>) -> Tensor<D> {
+        let [y] = self.linears([linear], x);
+        y
+    }
+
+    /// Linear layers of one input, at most three: in one launch where the products are Grove's and need no autodiff.
+    pub fn linears<const D: usize, const N: usize>(
+        self,
+        linears: [&Linear; N],
+        x: Tensor<D>,
+    ) -> [Tensor<D>; N] {
         if self.half.is_none() && !single::runs_kernels(&x.device()) {
-            return linear.forward(x);
+            return linears.map(|linear| linear.forward(x.clone()));
         }
-        let weight = linear.weight.val().unsqueeze();
-        let bias = linear.bias.as_ref().map(|bias| bias.val());
-        if !has_autodiff(&x, &weight) && self.is_ours(&x, &weight) {
-            return single::linear(x, weight, bias, self.half);
+        let weights = linears.map(|linear| linear.weight.val().unsqueeze());
+        let biases = linears.map(|linear| linear.bias.as_ref().map(|bias| bias.val()));
+        let all_have_one = biases.iter().all(Option::is_some);
+        if all_have_one && weights.iter().all(|weight| self.is_joined(&x, weight)) {
+            let biases = biases.map(|bias| bias.expect("all have one"));
+            return single::linear(x, weights, Some(biases), self.half);
         }
-        let y = self.of(x, weight);
-        match bias {
+        let mut biases = biases.into_iter();
+        self.of_all(x, weights).map(|y| match biases.next().flatten() {
             Some(bias) => y + bias.unsqueeze(),
             None => y,
-        }
+        })
+    }
+
+    /// Whether a product with a weight can be made in one launch with its bias, and with others.
+    fn is_joined<const D: usize>(self, x: &Tensor<D>, weight: &Tensor<D>) -> bool {
+        !has_autodiff(x, weight) && self.is_ours(x, weight)
     }
 }
 

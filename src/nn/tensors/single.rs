@@ -33,23 +33,23 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(product)
 }
 
-/// The product `a b + bias` without autodiff, of operands that are rounded to half precision if `half` says so. The
-/// result is in single precision.
-pub(crate) fn linear<const D: usize>(
+/// The products `a b + bias` with several matrices, at most three, in one launch, without autodiff, of operands that are
+/// rounded to half precision if `half` says so. The results are in single precision.
+pub(crate) fn linear<const D: usize, const N: usize>(
     a: Tensor<D>,
-    b: Tensor<D>,
-    bias: Option<Tensor<1>>,
+    matrices: [Tensor<D>; N],
+    biases: Option<[Tensor<1>; N]>,
     half: Option<FloatDType>,
-) -> Tensor<D> {
+) -> [Tensor<D>; N] {
     let rounded = ElemType::Float(match half {
         None => FloatKind::F32,
         Some(FloatDType::BF16) => FloatKind::BF16,
         Some(_) => FloatKind::F16,
     });
-    let [a, b] =
-        [a, b].map(|x| x.try_into_primitive::<Cube>().expect("a device that runs kernels"));
-    let product = product::product(a, b, bias.map(cube_tensor).as_ref(), rounded);
-    Tensor::from_primitive::<Cube>(product)
+    let tensor = |x: Tensor<D>| x.try_into_primitive::<Cube>().expect("a device that runs kernels");
+    let biases = biases.map(|biases| biases.map(cube_tensor));
+    let products = product::products(tensor(a), matrices.map(tensor), biases.as_ref(), rounded);
+    products.map(Tensor::from_primitive::<Cube>)
 }
 
 /// Whether a product has so few tiles that matrix units, which take large ones, would be idle.
@@ -68,7 +68,8 @@ pub(crate) trait SingleProducts: Backend {
 
 impl SingleProducts for Cube {
     fn single_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
-        product::product(a, b, None, ElemType::Float(FloatKind::F32))
+        let [product] = product::products(a, [b], None, ElemType::Float(FloatKind::F32));
+        product
     }
 }
 
@@ -252,11 +253,41 @@ mod tests {
                     continue;
                 }
                 let bias = numbers(8, [20], &device);
-                let got = host(linear(a.clone(), b.clone(), Some(bias), Some(half)));
+                let [got] = linear(a.clone(), [b.clone()], Some([bias]), Some(half));
+                let got = host(got);
                 let [a, b] = [numbers(6, [40, 90], &cpu), numbers(7, [90, 20], &cpu)];
                 let rounded = |x: Tensor<2>| x.cast(half).cast(FloatDType::F32);
                 let want = host(rounded(a).matmul(rounded(b)) + numbers(8, [20], &cpu).unsqueeze());
                 assert_near(&format!("{half:?}"), &got, &want);
+            }
+        }
+    }
+
+    #[test]
+    fn several_products_of_one_operand_are_those_of_each() {
+        for device in adapters() {
+            // With one tile and several, and an inner dimension that several cubes divide.
+            for (rows, inner) in [(1, 9), (5, 70), (70, 33), (3, 1200)] {
+                let of = |device: &Device| {
+                    let matrix = |key, columns| numbers::<3>(key, [1, inner, columns], device);
+                    let biases = [1, 66, 17].map(|size| numbers::<1>(14, [size], device));
+                    let matrices = [matrix(11, 1), matrix(12, 66), matrix(13, 17)];
+                    (numbers::<3>(10, [rows, 1, inner], device), matrices, biases)
+                };
+                let (x, matrices, biases) = of(&device);
+                let (y, on_host, host_biases) = of(&Device::flex());
+                let got = linear(x.clone(), matrices.clone(), Some(biases), None);
+                for (number, got) in got.into_iter().enumerate() {
+                    let want = y.clone().matmul(on_host[number].clone())
+                        + host_biases[number].clone().unsqueeze();
+                    let what = format!("{rows} rows, {inner}, matrix {number}");
+                    assert_near(&what, &host(got), &host(want));
+                }
+                let [_, second, third] = matrices;
+                for (got, matrix) in linear(x, [second, third], None, None).into_iter().zip(1..) {
+                    let want = host(y.clone().matmul(on_host[matrix].clone()));
+                    assert_near(&format!("{rows} rows, {inner}, pair"), &host(got), &want);
+                }
             }
         }
     }

@@ -17,13 +17,14 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     a.matmul(b)
 }
 
-/// The product `a b + bias` without autodiff: never asked for, since no device of this build runs its kernel.
-pub(crate) fn linear<const D: usize>(
+/// The products `a b + bias` with several matrices without autodiff: never asked for, since no device of this build runs
+/// their kernel.
+pub(crate) fn linear<const D: usize, const N: usize>(
     _a: Tensor<D>,
-    _b: Tensor<D>,
-    _bias: Option<Tensor<1>>,
+    _matrices: [Tensor<D>; N],
+    _biases: Option<[Tensor<1>; N]>,
     _half: Option<FloatDType>,
-) -> Tensor<D> {
+) -> [Tensor<D>; N] {
     unreachable!("no device of this build runs the kernel of products")
 }
 

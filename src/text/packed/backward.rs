@@ -150,27 +150,54 @@ impl PackedPass<'_> {
         d_result: &CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
+        self.linears_backward(layer, [which], input, [d_result], gradients)
+    }
+
+    /// The gradient of the input of several matrices of a layer, at most three, from those of their results; adds those
+    /// of what is learnt of them.
+    fn linears_backward<const N: usize>(
+        &self,
+        layer: usize,
+        which: [Projection; N],
+        input: impl FnOnce() -> Tensor<2>,
+        d_results: [&CubeTensor; N],
+        gradients: &mut Gradients,
+    ) -> Tensor<2> {
         let (decoder, added) = (&self.by.decoder, self.by.added.as_ref());
-        let (linear, products) = (decoder.layers[layer].linear(which), decoder.products);
-        let d = matrix(d_result.clone());
-        let d_input = products.of(d.clone(), linear.weight.val().transpose());
+        let products = decoder.products;
+        let linears = which.map(|which| decoder.layers[layer].linear(which));
+        let d = d_results.map(|d_result| matrix(d_result.clone()));
+        let d_inputs = linears
+            .iter()
+            .zip(&d)
+            .map(|(linear, d)| products.of(d.clone(), linear.weight.val().transpose()));
+        let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
         let Some(added) = added else {
-            gradients.add(&named(layer, which.name()), products.of(input().transpose(), d));
-            if linear.bias.is_some() {
-                let name = format!("layers.{layer}.{}.bias", which.name());
-                gradients.add(&name, columns(d_result));
+            let of_weights = products.of_all(input().transpose(), d);
+            for (i, of_weight) in of_weights.into_iter().enumerate() {
+                gradients.add(&named(layer, which[i].name()), of_weight);
+                if linears[i].bias.is_some() {
+                    let name = format!("layers.{layer}.{}.bias", which[i].name());
+                    gradients.add(&name, columns(d_results[i]));
+                }
             }
             return d_input;
         };
-        let number = layer * Projection::ALL.len() + which as usize;
-        let Some([a, b]) = &added.pairs[number] else { return d_input };
+        let pair = |which| added.pairs[layer * Projection::ALL.len() + which as usize].as_ref();
+        if which.iter().all(|which| pair(*which).is_none()) {
+            return d_input;
+        }
         let x = input();
-        let inner = products.of(x.clone(), a.clone()) * added.scale;
-        let d_inner = products.of(d.clone(), b.clone().transpose()) * added.scale;
-        let d_a = products.of(x.transpose(), d_inner.clone());
-        let d_b = products.of(inner.transpose(), d);
-        gradients.add_adapter(layer, which, [d_a, d_b]);
-        d_input + products.of(d_inner, a.clone().transpose())
+        for (which, d) in which.into_iter().zip(d) {
+            let Some([a, b]) = pair(which) else { continue };
+            let inner = products.of(x.clone(), a.clone()) * added.scale;
+            let d_inner = products.of(d.clone(), b.clone().transpose()) * added.scale;
+            let d_a = products.of(x.clone().transpose(), d_inner.clone());
+            let d_b = products.of(inner.transpose(), d);
+            gradients.add_adapter(layer, which, [d_a, d_b]);
+            d_input = d_input + products.of(d_inner, a.clone().transpose());
+        }
+        d_input
     }
 
     /// The gradient of the input of a layer's feed-forward block.
@@ -203,9 +230,8 @@ impl PackedPass<'_> {
             );
         }
         let input = matrix(self.add_norm(middle.clone(), None, norm).0);
-        let x = || input.clone();
-        let d_input = self.linear_backward(number, Projection::Gate, x, &d_gate, gradients);
-        d_input + self.linear_backward(number, Projection::Up, x, &d_up, gradients)
+        let d_results = [&d_gate, &d_up];
+        self.linears_backward(number, Projection::OF_GATE, || input, d_results, gradients)
     }
 
     /// The gradient of the input of a layer's attention.
@@ -222,11 +248,8 @@ impl PackedPass<'_> {
         let [d_queries, d_keys, d_values] = self.attend_backward(number, kept, &cube_tensor(d));
         self.rotate_backward(number, kept, [&d_queries, &d_keys], gradients);
         let input = matrix(input());
-        let x = || input.clone();
-        let d_input = self.linear_backward(number, Projection::Query, x, &d_queries, gradients);
-        let d_input =
-            d_input + self.linear_backward(number, Projection::Key, x, &d_keys, gradients);
-        d_input + self.linear_backward(number, Projection::Value, x, &d_values, gradients)
+        let d_results = [&d_queries, &d_keys, &d_values];
+        self.linears_backward(number, Projection::OF_ATTENTION, || input, d_results, gradients)
     }
 
     /// The gradients of rotated queries, of keys and of values, from that of the result of attention.

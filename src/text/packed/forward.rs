@@ -190,13 +190,16 @@ impl<'a> PackedPass<'a> {
     ) -> (Activations, CubeTensor) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
         let [_, after_attention, before_mlp, after_mlp] = decoder.layers[number].norms(shape.norms);
+        let added = self.by.added.as_ref();
+        let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
         let apply = |which: Projection, x: &CubeTensor| {
-            let x = Tensor::<3>::from_primitive::<Cube>(x.clone());
-            cube_tensor(decoder.apply(self.by.added.as_ref(), number, which, x))
+            cube_tensor(decoder.apply(added, number, which, tensor(x)))
         };
-        let queries = apply(Projection::Query, &input);
-        let keys = apply(Projection::Key, &input);
+        // Values are kept: a buffer of all three would keep the others, too.
         let values = apply(Projection::Value, &input);
+        let [queries, keys] = decoder
+            .apply_all(added, number, Projection::OF_SCORES, tensor(&input))
+            .map(cube_tensor);
         let values = match decoder.products.half {
             None => values,
             Some(_) => cube_tensor(decoder.products.operand(matrix(values))),
@@ -207,8 +210,8 @@ impl<'a> PackedPass<'a> {
         let attention_output = apply(Projection::Output, &attended);
         let output = Some((attention_output.clone(), after_attention));
         let (input, middle) = self.add_norm(stream, output, before_mlp);
-        let gate = apply(Projection::Gate, &input);
-        let up = apply(Projection::Up, &input);
+        let [gate, up] =
+            decoder.apply_all(added, number, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
         let output = apply(Projection::Down, &gated(&gate, &up, shape.activation));
         let activations = Activations {
             unnormed: self.heads.norms().then_some(unnormed),

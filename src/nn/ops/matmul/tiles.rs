@@ -3,7 +3,7 @@
 use super::Target;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::mul_add;
-use crate::math::{LANES, Lanes, each};
+use crate::math::{LANES, Lanes};
 #[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
@@ -275,6 +275,7 @@ pub fn transpose(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
+    use crate::math::each;
     use std::arch::x86_64::{
         _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_shuffle_f32x4,
         _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,

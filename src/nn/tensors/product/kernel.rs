@@ -4,7 +4,10 @@
 //! tile in registers, and the units of a cube may form groups that divide the inner dimension among them: a product of few
 //! rows has few tiles, and only so many units keep the device busy. The order of all sums depends on sizes alone.
 
-use crate::nn::buffers::Buffer;
+// Compile-time conditions are apart from run-time ones.
+#![allow(clippy::collapsible_if)]
+
+use super::operands::{Block, Operand, Rights};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -24,6 +27,8 @@ pub(super) struct Tiling {
     pub inner_first: [bool; 2],
     /// Whether a bias is added.
     pub has_bias: bool,
+    /// Right operands, 1 to [`JOINED`](super::operands::JOINED).
+    pub joined: usize,
 }
 
 impl Tiling {
@@ -85,24 +90,13 @@ impl Tiling {
     }
 }
 
-/// An operand: a batch of matrices, with any distances between their numbers.
-#[derive(CubeType, CubeLaunch)]
-pub(super) struct Operand<N: Float> {
-    pub numbers: Buffer<N>,
-    /// Distance from one batch to the next; 0 if all batches have the same matrix.
-    pub batch: usize,
-    /// Distance along the rows of the product for the left operand, along its columns for the right one.
-    pub outer: usize,
-    /// Distance along the inner dimension.
-    pub inner: usize,
-}
-
 /// Sizes of a product.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct Sizes {
     pub batches: usize,
     pub rows: usize,
-    pub columns: usize,
+    /// Numbers of the result of a span: those of all blocks.
+    pub numbers: usize,
     pub inner: usize,
     /// Inner steps of a cube.
     pub span: usize,
@@ -110,7 +104,7 @@ pub(super) struct Sizes {
     pub spans: usize,
     /// Tiles along the rows.
     pub row_tiles: usize,
-    /// Tiles along the columns.
+    /// Tiles along the columns of all blocks.
     pub column_tiles: usize,
 }
 
@@ -164,6 +158,8 @@ struct Tile {
     outer: usize,
     /// End of the matrix's rows or columns.
     outer_end: usize,
+    /// End of the inner steps.
+    inner_end: usize,
     /// Place in workgroup memory.
     room: usize,
     unit: usize,
@@ -187,7 +183,6 @@ impl Moved {
         from: &Operand<N>,
         tile: &Tile,
         at: usize,
-        end: usize,
         #[comptime] side: Side,
     ) {
         #[unroll]
@@ -195,11 +190,36 @@ impl Moved {
             let within = Within::of(tile.unit + comptime!(i * side.group), side);
             let (outer, inner) = (tile.outer + within.outer, at + within.inner);
             let mut number = 0.0f32;
-            if outer < tile.outer_end && inner < end {
+            if outer < tile.outer_end && inner < tile.inner_end {
                 let place = tile.matrix + outer * from.outer + inner * from.inner;
                 number = f32::cast_from(I::cast_from(from.numbers[place]));
             }
             self.numbers[i] = number;
+        }
+    }
+
+    /// Reads a unit's numbers of a tile of right operand `number`.
+    fn read_right<N: Float, I: Float>(
+        &mut self,
+        rights: &Rights<N>,
+        number: usize,
+        tile: &Tile,
+        at: usize,
+        #[comptime] side: Side,
+        #[comptime] joined: usize,
+    ) {
+        if number == 0 {
+            self.read::<N, I>(&rights.first.operand, tile, at, side);
+        }
+        if comptime!(joined > 1) {
+            if number == 1 {
+                self.read::<N, I>(&rights.second.operand, tile, at, side);
+            }
+        }
+        if comptime!(joined > 2) {
+            if number == 2 {
+                self.read::<N, I>(&rights.third.operand, tile, at, side);
+            }
         }
     }
 
@@ -213,24 +233,37 @@ impl Moved {
     }
 }
 
-/// Adds the bias of a column to a sum.
+/// Adds the bias of a column of right operand `number` to a sum.
 #[cube]
-fn plus_bias(sum: f32, bias: &[f32], column: usize, #[comptime] has_bias: bool) -> f32 {
-    let mut sum = sum;
-    if comptime!(has_bias) {
-        sum += bias[column];
+fn plus_bias<N: Float>(
+    sum: f32,
+    rights: &Rights<N>,
+    number: usize,
+    column: usize,
+    #[comptime] joined: usize,
+) -> f32 {
+    let mut bias = rights.first.bias[column];
+    if comptime!(joined > 1) {
+        if number == 1 {
+            bias = rights.second.bias[column];
+        }
     }
-    sum
+    if comptime!(joined > 2) {
+        if number == 2 {
+            bias = rights.third.bias[column];
+        }
+    }
+    sum + bias
 }
 
-/// Computes `a b + bias`, or for each span of the inner dimension its share of `a b`: `[batches, spans, rows, columns]`.
+/// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its share, `[batches, spans,
+/// numbers]`: the blocks of the right operands, `[rows, columns]`, one behind the other.
 ///
-/// Buffers: those of the operands; the bias, `[columns]`; the product. Workgroup memory: [`Tiling::floats`].
+/// Buffers: those of the operands; the product. Workgroup memory: [`Tiling::floats`].
 #[cube(launch_unchecked)]
 pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
     a: &Operand<A>,
-    b: &Operand<B>,
-    bias: &[f32],
+    rights: &Rights<B>,
     product: &mut [f32],
     sizes: Sizes,
     #[comptime] tiling: Tiling,
@@ -250,9 +283,11 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
     let rest = rest / sizes.row_tiles;
     let (span, batch) = (rest % sizes.spans, rest / sizes.spans);
     if batch < sizes.batches {
+        let joined = comptime!(tiling.joined);
+        let block = Block::at::<B>(column_tile, rights, joined);
         let group = UNIT_POS as usize / comptime!(tiling.group());
         let unit = UNIT_POS as usize % comptime!(tiling.group());
-        let (row, column) = (row_tile * tile_rows, column_tile * tile_columns);
+        let (row, column) = (row_tile * tile_rows, (column_tile - block.first_tile) * tile_columns);
         let mut end = (span + 1) * sizes.span;
         if end > sizes.inner {
             end = sizes.inner;
@@ -269,12 +304,20 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
         for i in 0..comptime!(part_rows * part_columns) {
             sums[i] = 0.0f32;
         }
-        let a_tile =
-            Tile { matrix: batch * a.batch, outer: row, outer_end: sizes.rows, room: a_room, unit };
+        let a_tile = Tile {
+            matrix: batch * a.batch,
+            outer: row,
+            outer_end: sizes.rows,
+            inner_end: end,
+            room: a_room,
+            unit,
+        };
         let b_tile = Tile {
-            matrix: batch * b.batch,
+            // Several right operands have no batches.
+            matrix: batch * rights.first.operand.batch,
             outer: column,
-            outer_end: sizes.columns,
+            outer_end: block.columns,
+            inner_end: end,
             room: b_room,
             unit,
         };
@@ -284,8 +327,9 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
         let mut a_values = Array::<f32>::new(part_rows);
 
         let mut first = span * sizes.span;
-        a_moved.read::<A, I>(a, &a_tile, first + group * depth, end, a_side);
-        b_moved.read::<B, I>(b, &b_tile, first + group * depth, end, b_side);
+        let from = first + group * depth;
+        a_moved.read::<A, I>(a, &a_tile, from, a_side);
+        b_moved.read_right::<B, I>(rights, block.number, &b_tile, from, b_side, joined);
         while first < end {
             sync_cube();
             a_moved.write(&mut room, &a_tile, a_side);
@@ -293,8 +337,9 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
             sync_cube();
             first += comptime!(depth * groups);
             // The next tiles are on their way while these are multiplied.
-            a_moved.read::<A, I>(a, &a_tile, first + group * depth, end, a_side);
-            b_moved.read::<B, I>(b, &b_tile, first + group * depth, end, b_side);
+            let from = first + group * depth;
+            a_moved.read::<A, I>(a, &a_tile, from, a_side);
+            b_moved.read_right::<B, I>(rights, block.number, &b_tile, from, b_side, joined);
             #[unroll]
             for k in 0..depth {
                 let a_at = a_room + from_row + comptime!(k * a_stride);
@@ -314,7 +359,7 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
             }
         }
 
-        let to = (batch * sizes.spans + span) * sizes.rows;
+        let to = (batch * sizes.spans + span) * sizes.numbers + block.place;
         if comptime!(groups == 1) {
             #[unroll]
             for i in 0..part_rows {
@@ -322,10 +367,14 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
                 #[unroll]
                 for j in 0..part_columns {
                     let c = column + from_column + j;
-                    if r < sizes.rows && c < sizes.columns {
-                        let sum = sums[comptime!(i * part_columns + j)];
-                        product[(to + r) * sizes.columns + c] =
-                            plus_bias(sum, bias, c, comptime!(tiling.has_bias));
+                    if r < sizes.rows && c < block.columns {
+                        let mut sum = sums[comptime!(i * part_columns + j)];
+                        if comptime!(tiling.has_bias) {
+                            if span == 0 {
+                                sum = plus_bias::<B>(sum, rights, block.number, c, joined);
+                            }
+                        }
+                        product[to + r * block.columns + c] = sum;
                     }
                 }
             }
@@ -349,27 +398,27 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
                     sum += room[comptime!(g * tile) + e];
                 }
                 let (r, c) = (row + e / tile_columns, column + e % tile_columns);
-                if r < sizes.rows && c < sizes.columns {
-                    product[(to + r) * sizes.columns + c] =
-                        plus_bias(sum, bias, c, comptime!(tiling.has_bias));
+                if r < sizes.rows && c < block.columns {
+                    if comptime!(tiling.has_bias) {
+                        if span == 0 {
+                            sum = plus_bias::<B>(sum, rights, block.number, c, joined);
+                        }
+                    }
+                    product[to + r * block.columns + c] = sum;
                 }
             }
         }
     }
 }
 
-/// Sums the spans of each batch, in order, and adds the bias: from `[batches, spans, numbers]` to `[batches, numbers]`, one
-/// unit per number. `bias` is `[columns]`.
+/// Sums the spans of each batch, in order: from `[batches, spans, numbers]` to `[batches, numbers]`, one unit per number.
 #[cube(launch_unchecked)]
 pub(super) fn add_spans_kernel(
     shares: &[f32],
-    bias: &[f32],
     product: &mut [f32],
     spans: usize,
     numbers: usize,
     all: usize,
-    columns: usize,
-    #[comptime] has_bias: bool,
 ) {
     let at = ABSOLUTE_POS;
     if at < all {
@@ -378,6 +427,6 @@ pub(super) fn add_spans_kernel(
         for span in 1..spans {
             sum += shares[first + span * numbers];
         }
-        product[at] = plus_bias(sum, bias, at % columns, has_bias);
+        product[at] = sum;
     }
 }

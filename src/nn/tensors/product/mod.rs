@@ -6,6 +6,7 @@
 //! small layers.
 
 mod kernel;
+mod operands;
 
 use crate::nn::buffers::{argument, grid, uninit};
 use burn::backend::ops::FloatTensorOps;
@@ -15,6 +16,7 @@ use burn::cubecl::prelude::{BufferArg, CubeDim, Float};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use kernel::*;
+use operands::*;
 
 /// Cubes that keep a large device busy.
 const BUSY: usize = 128;
@@ -22,54 +24,71 @@ const BUSY: usize = 128;
 const LEAST_SPAN: usize = 512;
 /// Units per cube of [`add_spans_kernel`].
 const UNITS: usize = 128;
+/// Floats of which the place of a buffer that a device binds is a multiple: 256 bytes on any.
+const ALIGNMENT: usize = 64;
 
-/// The product of the matrices in the last two dimensions, `[.., rows, inner]` and `[.., inner, columns]`, plus a bias of
-/// each column. The other dimensions are those of batches; they are equal, or 1 in one of the operands. Operands are
-/// rounded to `rounded`; the product is contiguous and f32.
-pub(super) fn product(
+/// The products of the matrices in the last two dimensions, `[.., rows, inner]`, with each of the right operands, `[..,
+/// inner, columns]` of one type, plus a bias of each column, in one launch. The other dimensions are those of batches; they
+/// are equal, or 1 in one of the operands, and 1 in each of several right operands. Operands are rounded to `rounded`; the
+/// products are contiguous and f32.
+///
+/// # Panics
+/// If the right operands are more than [`JOINED`], or several with batches.
+pub(super) fn products<const N: usize>(
     a: CubeTensor,
-    b: CubeTensor,
-    bias: Option<&CubeTensor>,
+    right: [CubeTensor; N],
+    biases: Option<&[CubeTensor; N]>,
     rounded: ElemType,
-) -> CubeTensor {
+) -> [CubeTensor; N] {
     let dims = a.meta.shape().len();
     let batches: Vec<usize> =
-        (0..dims - 2).map(|d| a.meta.shape()[d].max(b.meta.shape()[d])).collect();
-    let (a, b) = (matrices(a, &batches), matrices(b, &batches));
+        (0..dims - 2).map(|d| a.meta.shape()[d].max(right[0].meta.shape()[d])).collect();
+    let (a, right) = (matrices(a, &batches), right.map(|b| matrices(b, &batches)));
     let (mut rows, inner) = (a.meta.shape()[dims - 2], a.meta.shape()[dims - 1]);
-    let columns = b.meta.shape()[dims - 1];
-    assert_eq!(inner, b.meta.shape()[dims - 2], "the inner dimensions of a product");
-    let shape: Vec<usize> = batches.iter().copied().chain([rows, columns]).collect();
+    let columns = right.each_ref().map(|b| b.meta.shape()[dims - 1]);
     let mut count: usize = batches.iter().product();
-    let [mut left, right] =
-        [Strides::of(&a, [dims - 2, dims - 1]), Strides::of(&b, [dims - 1, dims - 2])];
-    if right.batch == 0 && (rows == 1 || left.batch == rows * left.outer) {
+    let mut left = Strides::of(&a, [dims - 2, dims - 1]);
+    let strides = right.each_ref().map(|b| {
+        assert_eq!(inner, b.meta.shape()[dims - 2], "the inner dimensions of a product");
+        Strides::of(b, [dims - 1, dims - 2])
+    });
+    let is_one = strides.iter().all(|right| right.batch == 0);
+    if is_one && (rows == 1 || left.batch == rows * left.outer) {
         // One matrix for all rows of all batches.
         if rows == 1 {
             left.outer = left.batch;
         }
         (rows, count) = (count * rows, 1);
     }
+    assert!(N == 1 || (N <= JOINED && count == 1), "several right operands have no batches");
 
     // A dimension of one element has no neighbours, whatever its stride.
-    let inner_first = [&left, &right].map(|x| x.inner == 1 && x.outer != 1 && inner > 1);
+    let inner_first = [&left, &strides[0]].map(|x| x.inner == 1 && x.outer != 1 && inner > 1);
     let room = a.client.properties().hardware.max_shared_memory_size;
-    let tiling = tiling([rows, columns], count, inner_first).within(room);
-    let tiling = Tiling { has_bias: bias.is_some(), ..tiling };
-    let (row_tiles, column_tiles) =
-        (rows.div_ceil(tiling.rows()), columns.div_ceil(tiling.columns()));
+    let tiling = tiling([rows, columns.iter().sum()], count, inner_first).within(room);
+    let tiling = Tiling { has_bias: biases.is_some(), joined: N, ..tiling };
+    let row_tiles = rows.div_ceil(tiling.rows());
+    let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
     let spans = spans(count * row_tiles * column_tiles, inner);
     let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
     let spans = inner.div_ceil(span).max(1);
 
-    let product = uninit(&a, &shape, DType::F32);
+    let blocks = Blocks::new(rows, &columns, tiling.columns());
+    let numbers = blocks.numbers;
+    let product = uninit(&a, &[count * numbers], DType::F32);
     let shares = match spans {
         1 => product.clone(),
-        _ => uninit(&a, &[count, spans, rows, columns], DType::F32),
+        _ => uninit(&a, &[count * spans * numbers], DType::F32),
     };
-    // The kernel does not read this buffer if there is no bias.
-    let bias = bias.unwrap_or(&a);
-    let sizes = SizesLaunch::new(count, rows, columns, inner, span, spans, row_tiles, column_tiles);
+    let sizes = SizesLaunch::new(count, rows, numbers, inner, span, spans, row_tiles, column_tiles);
+    let launch = |number: usize| {
+        let number = number.min(N - 1);
+        let [tile, place] = blocks.starts[number];
+        let operand = operand(&right[number], &strides[number]);
+        // The kernel does not read this buffer if there is no bias.
+        let bias = biases.map_or(&a, |biases| &biases[number]);
+        RightLaunch::new(operand, columns[number], tile, place, argument(bias))
+    };
     // SAFETY: accesses stay below the sizes, whose operands have these strides; all units of a cube reach its barriers.
     unsafe {
         product_kernel::launch_unchecked(
@@ -77,36 +96,63 @@ pub(super) fn product(
             grid(&product, count * spans * row_tiles * column_tiles),
             CubeDim::new_1d(tiling.cube() as u32),
             operand(&a, &left),
-            operand(&b, &right),
-            argument(bias),
+            RightsLaunch::new(launch(0), launch(1), launch(2)),
             argument(&shares),
             sizes,
-            Tiling { has_bias: tiling.has_bias && spans == 1, ..tiling },
+            tiling,
             element(&a),
-            element(&b),
+            element(&right[0]),
             rounded,
         );
     }
     if spans > 1 {
-        let (numbers, all) = (rows * columns, count * rows * columns);
         // SAFETY: accesses stay below the number of shares and of results.
         unsafe {
             add_spans_kernel::launch_unchecked(
                 &product.client,
-                grid(&product, all.div_ceil(UNITS)),
+                grid(&product, (count * numbers).div_ceil(UNITS)),
                 CubeDim::new_1d(UNITS as u32),
                 argument(&shares),
-                argument(bias),
                 argument(&product),
                 spans,
                 numbers,
-                all,
-                columns,
-                tiling.has_bias,
+                count * numbers,
             );
         }
     }
-    product
+    std::array::from_fn(|number| {
+        let matrix = [a.meta.shape()[dims - 2], columns[number]];
+        let shape: Vec<usize> = batches.iter().copied().chain(matrix).collect();
+        let (start, len) = (blocks.starts[number][1], shape.iter().product::<usize>());
+        let size = size_of::<f32>();
+        let rest = count * numbers - start - len;
+        let handle = product.handle.clone();
+        let handle = handle.offset_start((start * size) as u64).offset_end((rest * size) as u64);
+        let (client, device) = (product.client.clone(), product.device.clone());
+        CubeTensor::new_contiguous(client, device, shape.into(), handle, DType::F32)
+    })
+}
+
+/// The blocks of the results of a launch with several right operands.
+struct Blocks {
+    /// First column tile and place of each block.
+    starts: Vec<[usize; 2]>,
+    /// Numbers of all blocks.
+    numbers: usize,
+}
+
+impl Blocks {
+    fn new(rows: usize, columns: &[usize], tile: usize) -> Self {
+        let mut next = [0usize; 2];
+        let mut starts = Vec::with_capacity(columns.len());
+        for columns in columns {
+            // A device binds buffers from such places on.
+            next[1] = next[1].next_multiple_of(ALIGNMENT);
+            starts.push(next);
+            next = [next[0] + columns.div_ceil(tile), next[1] + rows * columns];
+        }
+        Self { starts, numbers: next[1] }
+    }
 }
 
 /// Whether a product has so few tiles that large ones would leave most of a device idle.
@@ -122,7 +168,7 @@ fn tiling([rows, columns]: [usize; 2], batches: usize, inner_first: [bool; 2]) -
         17..=32 => ([4, 4], [8, 4], 4),
         _ => ([8, 4], [8, 4], 4),
     };
-    Tiling { part, units, groups, depth: 16, inner_first, has_bias: false }
+    Tiling { part, units, groups, depth: 16, inner_first, has_bias: false, joined: 1 }
 }
 
 /// The number of cubes that divide an inner dimension, if so many tiles have it.

@@ -1,4 +1,4 @@
-//! The token step of generation in kernels of its own: eleven launches a layer where tensors take about seventy.
+//! The token step of generation in kernels of its own: nine launches a layer where tensors take about seventy.
 //!
 //! The formulas are those of [`DeviceDecoder::step`], for one token of each row:
 //! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
@@ -104,22 +104,22 @@ impl TokenStep {
         let mut stream = cube_tensor(decoder.embed(tokens.reshape([rows, 1])));
         let mut output = None;
         for (i, layer) in decoder.layers.iter().enumerate() {
+            let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
             let apply = |which: Projection, x: &CubeTensor| {
-                let x = Tensor::<3>::from_primitive::<Cube>(x.clone());
-                cube_tensor(decoder.apply(added, i, which, x))
+                cube_tensor(decoder.apply(added, i, which, tensor(x)))
             };
             let [before_attention, after_attention, before_mlp, after_mlp] =
                 layer.norms(shape.norms).map(|norm| norm.is_some());
             let (input, sum) = row.add_norm(2 * i, stream, output, before_attention);
-            let queries = apply(Projection::Query, &input);
-            let keys = apply(Projection::Key, &input);
-            let values = apply(Projection::Value, &input);
+            let [queries, keys, values] = decoder
+                .apply_all(added, i, Projection::OF_ATTENTION, tensor(&input))
+                .map(cube_tensor);
             row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table(i)]);
             let attended = apply(Projection::Output, &row.attend(i, &queries));
             let attended = Some((attended, after_attention));
             let (input, sum) = row.add_norm(2 * i + 1, sum, attended, before_mlp);
-            let gate = apply(Projection::Gate, &input);
-            let up = apply(Projection::Up, &input);
+            let [gate, up] =
+                decoder.apply_all(added, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
             output =
                 Some((apply(Projection::Down, &gated(&gate, &up, shape.activation)), after_mlp));
             stream = sum;

@@ -1,0 +1,87 @@
+//! The operands of a product of matrices: one on the left, and up to three on the right, whose products with it are
+//! blocks of one buffer.
+
+// Compile-time conditions are apart from run-time ones.
+#![allow(clippy::collapsible_if)]
+
+use crate::nn::buffers::Buffer;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// Most right operands of a launch.
+pub(super) const JOINED: usize = 3;
+
+/// An operand: a batch of matrices, with any distances between their numbers.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Operand<N: Float> {
+    pub numbers: Buffer<N>,
+    /// Distance from one batch to the next; 0 if all batches have the same matrix.
+    pub batch: usize,
+    /// Distance along the rows of the product for the left operand, along its columns for the right one.
+    pub outer: usize,
+    /// Distance along the inner dimension.
+    pub inner: usize,
+}
+
+/// A right operand, and the block of the result that it gives. The column tiles of the blocks of a launch follow each
+/// other.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Right<N: Float> {
+    pub operand: Operand<N>,
+    pub columns: usize,
+    /// First column tile.
+    pub first_tile: usize,
+    /// Place of the block in the result of a span.
+    pub place: usize,
+    /// The bias, `[columns]`.
+    pub bias: Buffer<f32>,
+}
+
+/// The right operands of a launch; those beyond [`Tiling::joined`] are not read.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Rights<N: Float> {
+    pub first: Right<N>,
+    pub second: Right<N>,
+    pub third: Right<N>,
+}
+
+/// The block of the result that a cube works on.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Block {
+    /// Number of the right operand.
+    pub number: usize,
+    pub columns: usize,
+    pub first_tile: usize,
+    pub place: usize,
+}
+
+#[cube]
+impl Block {
+    /// The block that has a column tile.
+    pub fn at<N: Float>(tile: usize, rights: &Rights<N>, #[comptime] joined: usize) -> Block {
+        let right = &rights.first;
+        let mut number = 0usize;
+        let mut columns = right.columns;
+        let mut first_tile = right.first_tile;
+        let mut place = right.place;
+        if comptime!(joined > 1) {
+            let right = &rights.second;
+            if tile >= right.first_tile {
+                number = 1;
+                columns = right.columns;
+                first_tile = right.first_tile;
+                place = right.place;
+            }
+        }
+        if comptime!(joined > 2) {
+            let right = &rights.third;
+            if tile >= right.first_tile {
+                number = 2;
+                columns = right.columns;
+                first_tile = right.first_tile;
+                place = right.place;
+            }
+        }
+        Block { number, columns, first_tile, place }
+    }
+}
