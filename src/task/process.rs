@@ -25,6 +25,9 @@ const MAX_LINE: u64 = 1 << 20;
 /// Time that a process has to exit after its input was closed.
 const GRACE_PERIOD: Duration = Duration::from_millis(500);
 
+/// Time within which a program that was just written can be executed.
+const BUSY: Duration = Duration::from_secs(30);
+
 /// A running process. Dropping it kills the process, and on Unix its process group.
 pub struct Process {
     child: Child,
@@ -41,8 +44,8 @@ pub struct Process {
 impl Process {
     /// Starts `command` with piped standard streams.
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = spawn(command)?;
         let stdin = child.stdin.take().expect("piped");
         let stdout = child.stdout.take().expect("piped");
         let stderr = child.stderr.take().expect("piped");
@@ -153,6 +156,20 @@ pub fn kill_group(child: &mut Child) {
     let _ = child.kill();
 }
 
+/// Starts a command, whose program this process may have just written. A child that another thread has forked meanwhile
+/// holds the file open until it executes its own program, and the file cannot be executed before.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    let end = Instant::now() + BUSY;
+    loop {
+        match command.spawn() {
+            Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            started => return started,
+        }
+    }
+}
+
 /// Writes lines to a process until the channel or the pipe is closed.
 fn write_all(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
     for line in lines {
@@ -191,5 +208,27 @@ fn keep_last_line(stderr: impl Read, kept: &Mutex<String>) {
         if !text.is_empty() {
             *kept.lock().unwrap_or_else(PoisonError::into_inner) = text;
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+
+    #[test]
+    fn a_program_that_is_still_open_for_writing_is_waited_for() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let program = folder.path().join("cat");
+        fs::copy("/bin/cat", &program).unwrap();
+        let open = File::options().append(true).open(&program).unwrap();
+        let refused = Command::new(&program).spawn().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ExecutableFileBusy);
+        let closed = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            drop(open);
+        });
+        Process::start(&mut Command::new(&program)).unwrap();
+        closed.join().unwrap();
     }
 }
