@@ -2,15 +2,9 @@
 
 use crate::settings::Precision;
 use burn::cubecl::ir::{ElemType, FloatKind};
-use burn::tensor::{Device, Tensor};
-use burn_cubecl::tensor::CubeTensor;
+use burn::tensor::Device;
 
 pub(crate) use crate::nn::buffers::*;
-
-/// A small tensor on `device`, which gives access to the device's client.
-pub(crate) fn probe(device: &Device) -> CubeTensor {
-    cube_tensor(Tensor::<1>::from_floats([0.0], device))
-}
 
 /// Maximum size of a single buffer, bytes, unless the device has a lower limit.
 const MAX_BUFFER_BYTES: u64 = 1 << 31;

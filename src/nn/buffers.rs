@@ -11,13 +11,17 @@ pub(crate) fn runs_kernels(device: &Device) -> bool {
     matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
 }
 
+/// A small tensor on `device`, which gives access to the device's client.
+pub(crate) fn probe(device: &Device) -> CubeTensor {
+    cube_tensor(Tensor::<1>::from_floats([0.0], device))
+}
+
 /// The most units of a plane of a device (subgroup, warp); 0 if no kernels run there.
 pub(crate) fn plane_units(device: &Device) -> usize {
     if !runs_kernels(device) {
         return 0;
     }
-    let tensor = cube_tensor(Tensor::<1>::empty([1], device));
-    tensor.client.properties().hardware.plane_size_max as usize
+    probe(device).client.properties().hardware.plane_size_max as usize
 }
 
 /// A buffer field in a kernel's argument struct; [`argument`] creates its binding.

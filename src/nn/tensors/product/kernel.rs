@@ -233,27 +233,34 @@ impl Moved {
     }
 }
 
-/// Adds the bias of a column of right operand `number` to a sum.
+/// Adds the bias of a column of right operand `number` to a sum, if it has one, once for all spans.
 #[cube]
 fn plus_bias<N: Float>(
     sum: f32,
     rights: &Rights<N>,
     number: usize,
     column: usize,
-    #[comptime] joined: usize,
+    span: usize,
+    #[comptime] tiling: Tiling,
 ) -> f32 {
-    let mut bias = rights.first.bias[column];
-    if comptime!(joined > 1) {
-        if number == 1 {
-            bias = rights.second.bias[column];
+    let mut sum = sum;
+    if comptime!(tiling.has_bias) {
+        if span == 0 {
+            let mut bias = rights.first.bias[column];
+            if comptime!(tiling.joined > 1) {
+                if number == 1 {
+                    bias = rights.second.bias[column];
+                }
+            }
+            if comptime!(tiling.joined > 2) {
+                if number == 2 {
+                    bias = rights.third.bias[column];
+                }
+            }
+            sum += bias;
         }
     }
-    if comptime!(joined > 2) {
-        if number == 2 {
-            bias = rights.third.bias[column];
-        }
-    }
-    sum + bias
+    sum
 }
 
 /// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its share, `[batches, spans,
@@ -368,13 +375,9 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
                 for j in 0..part_columns {
                     let c = column + from_column + j;
                     if r < sizes.rows && c < block.columns {
-                        let mut sum = sums[comptime!(i * part_columns + j)];
-                        if comptime!(tiling.has_bias) {
-                            if span == 0 {
-                                sum = plus_bias::<B>(sum, rights, block.number, c, joined);
-                            }
-                        }
-                        product[to + r * block.columns + c] = sum;
+                        let sum = sums[comptime!(i * part_columns + j)];
+                        product[to + r * block.columns + c] =
+                            plus_bias::<B>(sum, rights, block.number, c, span, tiling);
                     }
                 }
             }
@@ -399,12 +402,8 @@ pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
                 }
                 let (r, c) = (row + e / tile_columns, column + e % tile_columns);
                 if r < sizes.rows && c < block.columns {
-                    if comptime!(tiling.has_bias) {
-                        if span == 0 {
-                            sum = plus_bias::<B>(sum, rights, block.number, c, joined);
-                        }
-                    }
-                    product[to + r * block.columns + c] = sum;
+                    product[to + r * block.columns + c] =
+                        plus_bias::<B>(sum, rights, block.number, c, span, tiling);
                 }
             }
         }
