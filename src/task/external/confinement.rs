@@ -17,6 +17,9 @@ const SEPARATORS: &str = " \t\n'\"=:;,&|()<>{}`";
 /// Folders of the system that are not shown even if a command names them.
 const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
 
+/// Processes and threads that a verifier may have at a time: more than any needs, and fewer than stop a machine.
+const PROCESSES: u64 = 4096;
+
 /// The sandboxes of a verifier's processes.
 pub struct Confinement {
     sandbox: Sandbox,
@@ -39,7 +42,8 @@ impl Confinement {
         };
         let failed = |error: io::Error| refused(format!("{error}."));
         let folder = Folder::new().map_err(failed)?;
-        let limits = Limits { cpu_seconds: 0, memory: 0, file_size: 0, processes: 0, files: 0 };
+        let limits =
+            Limits { cpu_seconds: 0, memory: 0, file_size: 0, processes: PROCESSES, files: 0 };
         let workdir = match &options.folder {
             Some(folder) => folder.canonicalize(),
             None => env::current_dir(),
@@ -157,6 +161,7 @@ fn installation(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<Pat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::external::VerifierSandbox;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -188,5 +193,23 @@ mod tests {
         );
         assert!(!holds("other/secret"), "{found:?}");
         assert!(!found.iter().any(|path| path == Path::new("/") || path.starts_with("/proc")));
+    }
+
+    #[test]
+    fn a_verifier_has_a_limit_on_processes() {
+        let options = VerifierOptions {
+            command: String::new(),
+            folder: None,
+            workers: 1,
+            timeout: 1.0,
+            parts: Vec::new(),
+            sandbox: VerifierSandbox::default(),
+        };
+        let confinement = match Confinement::new(&options) {
+            Ok(confinement) => confinement,
+            Err(error) => return eprintln!("NOT TESTED: {error}"),
+        };
+        let output = confinement.shell("bash -c 'ulimit -u'").unwrap().output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), PROCESSES.to_string());
     }
 }

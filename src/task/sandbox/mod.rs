@@ -5,19 +5,24 @@
 //! also gets new namespaces: a network without interfaces, a root that contains the paths of its [`Access`], read-only,
 //! and the working directory, and a PID namespace, whose processes end with the first one, and with Grove. There is no
 //! `/proc`, no device but `/dev/null` and the like, and a seccomp filter refuses sockets and access to other processes.
-//! Landlock, if the kernel has it, confines files, TCP and signals once more, and without namespaces too. If Grove runs as
+//! Landlock, if the kernel has it, confines files, TCP and signals once more, and without namespaces too. A control group
+//! limits all processes together, if Grove may create one. If memory runs out, the kernel ends them before Grove. If Grove runs as
 //! root, the process runs as an unprivileged user, since root is exempt from the limit on processes, or as root without
 //! capabilities. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
 
+#[cfg(target_os = "linux")]
+mod cgroup;
 mod folder;
 #[cfg(target_os = "linux")]
 mod landlock;
+mod limits;
 #[cfg(target_os = "linux")]
 mod namespaces;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod seccomp;
 
 pub use folder::Folder;
+pub use limits::Limits;
 
 use std::ffi::CString;
 use std::fs;
@@ -26,22 +31,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Resource limits of a sandboxed process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// CPU time, seconds; 0 for no limit.
-    pub cpu_seconds: u64,
-    /// Address space, bytes; 0 for no limit.
-    pub memory: u64,
-    /// Size of a file, bytes; 0 for no limit.
-    pub file_size: u64,
-    /// Simultaneous processes, including those of the sandbox itself; 0 for no limit.
-    pub processes: u64,
-    /// Open files of a process; 0 for no limit.
-    pub files: u64,
-}
 
 /// The parts of the machine that a sandboxed process reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +80,9 @@ pub struct Sandbox {
     user: User,
     /// Whether the number of processes is limited.
     limits_processes: bool,
+    /// The control group of all processes.
+    #[cfg(target_os = "linux")]
+    group: Option<Arc<cgroup::Group>>,
 }
 
 /// The user that a sandboxed process runs as.
@@ -150,16 +145,43 @@ impl Sandbox {
                 let counts: &[bool] =
                     if limits.processes > 0 && is_alone { &[true, false] } else { &[false] };
                 for &limits_processes in counts {
-                    let access = access.clone();
-                    let sandbox = Self { limits, access, namespaces, user, limits_processes };
+                    let sandbox = Self {
+                        limits,
+                        access: access.clone(),
+                        namespaces,
+                        user,
+                        limits_processes,
+                        #[cfg(target_os = "linux")]
+                        group: None,
+                    };
                     match sandbox.probe(folder) {
-                        Ok(()) => return Ok(sandbox),
+                        Ok(()) => return Ok(sandbox.in_group(folder)),
                         Err(error) => last = error,
                     }
                 }
             }
         }
         Err(last)
+    }
+
+    /// Adds a control group, if this machine permits it.
+    fn in_group(self, folder: &Path) -> Self {
+        #[cfg(target_os = "linux")]
+        if self.namespaces && self.limits.processes > 0 {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+            // Each thread may use a process of two kinds, each of which may have a predecessor that is ending.
+            let processes = 4 * threads * self.limits.processes;
+            for parent in cgroup::parents() {
+                let Ok(group) = cgroup::Group::new(&parent, processes) else { continue };
+                let grouped = Self { group: Some(Arc::new(group)), ..self.clone() };
+                if grouped.probe(folder).is_ok() {
+                    return grouped;
+                }
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = folder;
+        self
     }
 
     /// Runs a shell that starts other processes.
@@ -236,31 +258,6 @@ impl Sandbox {
         unsafe { command.pre_exec(move || prepared.enter()) };
         Ok(command)
     }
-
-    fn limit(&self) -> io::Result<()> {
-        let limits = &self.limits;
-        let set = |what, most: u64| {
-            let limit =
-                libc::rlimit { rlim_cur: most as libc::rlim_t, rlim_max: most as libc::rlim_t };
-            // SAFETY: reads a live struct.
-            check(unsafe { libc::setrlimit(what, &raw const limit) })
-        };
-        set(libc::RLIMIT_CORE, 0)?;
-        for (what, most) in [
-            (libc::RLIMIT_AS, limits.memory),
-            (libc::RLIMIT_FSIZE, limits.file_size),
-            (libc::RLIMIT_NOFILE, limits.files),
-            (libc::RLIMIT_CPU, limits.cpu_seconds),
-        ] {
-            if most > 0 {
-                set(what, most)?;
-            }
-        }
-        if self.limits_processes {
-            set(libc::RLIMIT_NPROC, limits.processes)?;
-        }
-        Ok(())
-    }
 }
 
 /// All that a process needs to enter the sandbox, allocated before `fork`.
@@ -287,11 +284,13 @@ impl Prepared {
             check(libc::setsid())?;
             close_on_exec();
             #[cfg(target_os = "linux")]
+            namespaces::end_first();
+            #[cfg(target_os = "linux")]
             if self.sandbox.namespaces {
                 self.root.enter()?;
             }
             check(libc::chdir(self.workdir.as_ptr()))?;
-            self.sandbox.limit()?;
+            self.sandbox.limits.enforce(self.sandbox.limits_processes)?;
             if let Some(user) = self.user {
                 check(libc::setgroups(0, std::ptr::null()))?;
                 check(libc::setgid(user))?;
@@ -304,7 +303,7 @@ impl Prepared {
                 }
                 check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
                 if self.sandbox.namespaces {
-                    namespaces::become_init(self.grove)?;
+                    namespaces::become_init(self.grove, self.sandbox.group.as_deref())?;
                 }
                 self.wall.iter().try_for_each(|wall| wall.enforce(&self.root))?;
             }
@@ -377,7 +376,7 @@ mod tests {
         let (programs, network, workdir, scratch_mb) = (true, false, None, 16);
         let access = Access { readable, programs, network, workdir, scratch_mb };
         let (user, limits_processes) = (User::Current, false);
-        Sandbox { limits, access, namespaces: false, user, limits_processes }
+        Sandbox { limits, access, namespaces: false, user, limits_processes, group: None }
     }
 
     #[test]
@@ -427,6 +426,18 @@ mod tests {
         let output = command.args(["-c", &script]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("Operation not permitted"), "{said}");
+    }
+
+    #[test]
+    fn a_sandbox_is_ended_first_if_memory_runs_out() {
+        let own = tempfile::tempdir().unwrap();
+        let sandbox = without_namespaces(Vec::new());
+        let mut command = sandbox.command("sh", own.path(), Scratch::Shared).unwrap();
+        let mut child = command.args(["-c", "read x"]).stdin(Stdio::piped()).spawn().unwrap();
+        let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", child.id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(score.unwrap().trim(), "1000");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Linux namespaces, with a root that contains only what a program needs.
 
+use super::cgroup::Group;
 use super::{Access, Scratch, check};
 use std::ffi::{CStr, CString};
 use std::io;
@@ -292,15 +293,28 @@ pub unsafe fn drop_capabilities() -> io::Result<()> {
     }
 }
 
+/// Makes the kernel end this process before others, if memory runs out.
+///
+/// # Safety
+/// Only between `fork` and `exec`.
+pub unsafe fn end_first() {
+    // SAFETY: a system call on live bytes. Without `/proc` all stays as it is.
+    let _ = unsafe { write(c"/proc/self/oom_score_adj", b"1000") };
+}
+
 /// Interval at which the parent of a sandbox checks that Grove still runs, milliseconds.
 const WATCH: libc::c_long = 250;
 
 /// Forks and continues in the child, the first process of the new PID namespace. The parent stays
-/// outside the namespace: it forwards the child's exit status, and kills it when `grove` has ended.
+/// outside the namespace: it forwards the child's exit status, and kills it when `grove` has ended. The child joins the
+/// `group`.
+///
+/// # Errors
+/// The system's.
 ///
 /// # Safety
 /// Only between `fork` and `exec`.
-pub unsafe fn become_init(grove: u32) -> io::Result<()> {
+pub unsafe fn become_init(grove: u32, group: Option<&Group>) -> io::Result<()> {
     // SAFETY: system calls on integers and on live structs.
     unsafe {
         let mut ended: libc::sigset_t = std::mem::zeroed();
@@ -312,6 +326,9 @@ pub unsafe fn become_init(grove: u32) -> io::Result<()> {
         check(child)?;
         if child == 0 {
             check(libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()))?;
+            if let Some(group) = group {
+                group.join()?;
+            }
             // If the parent is killed, the namespace ends.
             return check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0));
         }
