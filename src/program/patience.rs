@@ -1,11 +1,14 @@
-//! A message on stderr for work that takes longer than a second.
+//! A message on stderr for work that takes longer than a second; in a terminal with the time that it has taken.
 
-use super::say::say;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use super::say::{self, say};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// The time without a message.
 const SHORT: Duration = Duration::from_secs(1);
+/// The time between two pictures of the message.
+const TICK: Duration = Duration::from_millis(125);
 
 /// Does some work, and prints `what` it is on stderr if it takes longer than a second.
 pub fn patiently<T>(what: &str, work: impl FnOnce() -> T) -> T {
@@ -14,17 +17,36 @@ pub fn patiently<T>(what: &str, work: impl FnOnce() -> T) -> T {
 
 /// Does some work, and prints a line on stderr if it takes longer than this time.
 pub fn after<T>(time: Duration, what: &str, work: impl FnOnce() -> T) -> T {
-    telling(time, || say!("{what}"), work)
+    telling(time, |done| show(what, time, done), work)
 }
 
-/// Does some work, and calls `tell` meanwhile if it takes longer than this time.
-fn telling<T>(time: Duration, tell: impl FnOnce() + Send, work: impl FnOnce() -> T) -> T {
+/// Prints a line or, in a terminal, shows it with the time, which `begun` is the start of, until the work is done.
+fn show(what: &str, begun: Duration, done: &Receiver<()>) {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if bar.is_hidden() || say::is_silent() {
+        return say!("{what}");
+    }
+    let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
+    bar.set_style(style.expect("the template is valid"));
+    bar.set_elapsed(begun);
+    bar.set_message(what.to_string());
+    bar.enable_steady_tick(TICK);
+    let _ = done.recv();
+    bar.finish_and_clear();
+}
+
+/// Does some work, and calls `tell` meanwhile if it takes longer than this time. What `tell` receives from ends with the
+/// work.
+fn telling<T>(
+    time: Duration,
+    tell: impl FnOnce(&Receiver<()>) + Send,
+    work: impl FnOnce() -> T,
+) -> T {
     std::thread::scope(|scope| {
         let (done, waiting) = channel::<()>();
         scope.spawn(move || {
-            // The other end goes away with the work.
             if waiting.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                tell();
+                tell(&waiting);
             }
         });
         let result = work();
@@ -41,7 +63,7 @@ mod tests {
     fn a_message_comes_while_work_takes_longer_and_at_no_other_time() {
         let (tell, told) = channel();
         // This work takes until the message has come.
-        telling(Duration::ZERO, || tell.send(()).unwrap(), || told.recv().unwrap());
-        telling(Duration::MAX, || panic!("the work took no time"), || ());
+        telling(Duration::ZERO, |_| tell.send(()).unwrap(), || told.recv().unwrap());
+        telling(Duration::MAX, |_| panic!("the work took no time"), || ());
     }
 }

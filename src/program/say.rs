@@ -30,9 +30,14 @@ pub fn speak() {
     SILENT.store(false, Ordering::Relaxed);
 }
 
+/// Whether output is suppressed.
+pub fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
+
 /// Prints a line on stderr.
 pub fn stderr(line: Arguments<'_>) {
-    if !SILENT.load(Ordering::Relaxed) {
+    if !is_silent() {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 }
