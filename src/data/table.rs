@@ -72,8 +72,9 @@ impl AnnotatedTable {
         let parts = [0..count - held_out, count - held_out..count];
         for (part, what) in parts.iter().zip(["are learnt from", "are held out"]) {
             if part.len() < window {
+                let way = if window > 1 { "choose a shorter one" } else { "it needs more rows" };
                 return Err(format!(
-                    "{} of its {count} rows {what}, but a window takes {window}: choose a shorter one",
+                    "{} of its {count} rows {what}, but a window takes {window}: {way}",
                     part.len()
                 ));
             }

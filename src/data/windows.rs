@@ -30,19 +30,29 @@ impl Cut {
 pub struct Pieces {
     steps: Arc<dyn Steps>,
     cut: Cut,
-    /// First step of each window that contributes to the loss. The rest of a window follows from where episodes end, so
-    /// that a dataset of many windows takes little memory.
-    learnt: Vec<usize>,
+    /// All windows in order. The rest of a window follows from where episodes end, so that a dataset of many windows
+    /// takes little memory.
+    runs: Vec<Run>,
+    /// The windows that count, by their numbers in `runs`.
+    numbers: Range<usize>,
     /// Factor on all weights that makes their mean 1 over all steps, context included.
     scale: f32,
+}
+
+/// Windows whose losses start at steps of equal distance, the length of a window.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// The number of the first window.
+    window: usize,
+    /// The first step of that window that contributes to the loss.
+    step: usize,
 }
 
 impl Pieces {
     /// Cuts `episodes` of `steps`, each one whole, into windows. Windows do not cross episodes, the last one of an
     /// episode may be shorter, and windows of total weight 0 are dropped.
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], cut: Cut) -> Self {
-        let windows = episodes.iter().map(|episode| episode.len().div_ceil(cut.window)).sum();
-        let mut this = Self { steps, cut, learnt: Vec::with_capacity(windows), scale: 1.0 };
+        let mut this = Self { steps, cut, runs: Vec::new(), numbers: 0..0, scale: 1.0 };
         let (mut seen, mut all) = (0, 0.0);
         for episode in episodes {
             for first in episode.clone().step_by(this.cut.window) {
@@ -55,7 +65,7 @@ impl Pieces {
                     let by_action = this.cut.by_action[this.steps.action(step) as usize];
                     all += f64::from(this.steps.weight(step) * by_action);
                 }
-                this.learnt.push(first);
+                this.push(first);
             }
         }
         if all > 0.0 {
@@ -64,10 +74,25 @@ impl Pieces {
         this
     }
 
+    /// Adds a window whose loss starts at step `first`.
+    fn push(&mut self, first: usize) {
+        let window = self.numbers.end;
+        if self.runs.is_empty() || self.first(window) != first {
+            self.runs.push(Run { window, step: first });
+        }
+        self.numbers.end += 1;
+    }
+
+    /// The step at which the loss of window `number` starts.
+    fn first(&self, number: usize) -> usize {
+        let run = self.runs[self.runs.partition_point(|run| run.window <= number) - 1];
+        run.step + (number - run.window) * self.cut.window
+    }
+
     /// Selects some windows; their weights do not change.
     pub fn some(mut self, which: Range<usize>) -> Self {
-        self.learnt.truncate(which.end);
-        self.learnt.drain(..which.start);
+        let Range { start, end } = self.numbers;
+        self.numbers = (start + which.start).min(end)..(start + which.end).min(end);
         self
     }
 
@@ -86,12 +111,12 @@ impl Pieces {
 
     /// Number of windows.
     pub fn len(&self) -> usize {
-        self.learnt.len()
+        self.numbers.len()
     }
 
     /// Whether there are no windows.
     pub fn is_empty(&self) -> bool {
-        self.learnt.is_empty()
+        self.numbers.is_empty()
     }
 
     /// Maximum number of steps per window.
@@ -130,7 +155,7 @@ impl Pieces {
         weights.resize(which.len() * num_steps, 0.0);
         counts.clear();
         for (window, which) in which.enumerate() {
-            let learnt = self.learnt(self.learnt[which]);
+            let learnt = self.learnt(self.first(self.numbers.start + which));
             let first = learnt.start - self.before(learnt.start, history + stack - 1);
             let seen = learnt.start - history.min(learnt.start - first)..learnt.end;
             counts.push(seen.len());
