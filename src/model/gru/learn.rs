@@ -183,11 +183,13 @@ impl SequenceModel for GruSequences {
                 _ => &record.after[(t - 1) * step..t * step],
             };
             let before = &mut record.before[t * step..][..step];
-            let pairs = before.chunks_exact_mut(size).zip(starts);
-            for (game, (to, start)) in pairs.enumerate() {
-                match remembered.get(game * size..(game + 1) * size) {
-                    Some(from) if *start == 0.0 => to.copy_from_slice(from),
-                    _ => to.fill(0.0),
+            match remembered.is_empty() {
+                true => before.fill(0.0),
+                false => before.copy_from_slice(remembered),
+            }
+            for (row, start) in before.chunks_exact_mut(size).zip(starts) {
+                if *start != 0.0 {
+                    row.fill(0.0);
                 }
             }
             let own = &mut record.own[t * wide..][..wide];
