@@ -248,19 +248,4 @@ mod tests {
             assert!(pool.install(|| orthogonal(n, n, 1.0, 5)) == w, "{threads} threads");
         }
     }
-
-    /// Times the initialisation of wide layers: `cargo test --release --lib weights_of_wide -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "a measurement"]
-    fn weights_of_wide_layers() {
-        for n in [256, 257, 1024, 2048, 4096] {
-            let started = std::time::Instant::now();
-            let w = orthogonal(n, n, 1.0, 1);
-            let seconds = started.elapsed().as_secs_f64();
-            println!(
-                "{n}: {seconds:.3} s, error {:.1e}",
-                error(64.min(n), n, &w[..64.min(n) * n], 1.0)
-            );
-        }
-    }
 }
