@@ -67,7 +67,6 @@ export class Panel {
     write($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
     write($("last"), score(report.last_score ?? NaN));
     write($("episodes"), report.finished.toLocaleString("en"));
-    write($("of-games"), report.games > 2 && !report.person ? `(${report.games.toLocaleString("en")} at once)` : "");
     write($("mean"), `${fixed(report.mean_score ?? NaN)}${report.error === null ? "" : ` ± ${fixed(report.error)}`}`);
     this.actions.show(report.probabilities, report.action);
     if ($("senses").open) {

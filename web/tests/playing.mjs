@@ -76,8 +76,11 @@ export default [
     async run(visit) {
       const page = await visit.open();
       const one = await visit.picture(page);
+      const size = () => page.locator('#stage').evaluate((stage) => [stage.offsetWidth, stage.offsetHeight].join());
+      const outer = await size();
       for (const [place, games] of [[4, 16], [10, 1024]]) {
         await slide(page, '#wall', place);
+        ok((await size()) === outer, `the stage is ${await size()} with ${games} games, ${outer} with one`);
         ok((await text(page, '#wall-out')) === `${games}`, `not ${games} games`);
         await until(page, '#tell-steps', /[1-9][\d.]*[kM]? steps a second/);
         await goesOn(page);
@@ -90,6 +93,8 @@ export default [
       await eventually('boards of many shades', async () => new Set(await pixels(page, '#shade')).size, (shades) => shades > 8);
       await until(page, '#shade-how', /from [−\d]+ \(orange\) to \d+ \(green\)/);
       await visit.shot(page, 'wall-shaded');
+      const cut = await page.locator('main *').evaluateAll((all) => all.filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > one.closest('main').getBoundingClientRect().right + 1).map(({ id, tagName }) => `${tagName} ${id}`));
+      ok(cut.length === 0, `beyond the right edge are ${cut}`);
       const rate = await text(page, '#tell-steps');
       await slide(page, '#wall', 0);
       await goesOn(page);
@@ -193,7 +198,7 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16&speed=max' });
       await until(page, '#episodes', /\d{3}/);
-      await until(page, '#of-games', /16 at once/);
+      await until(page, '#wall-out', /^16$/);
       ok(/^[\d.]+ ± \d/.test(await text(page, '#mean')), `the mean is ${await text(page, '#mean')}`);
       const panel = await page.locator('#panel').evaluate((one) => one.scrollWidth - one.clientWidth);
       ok(panel <= 1, `the panel's content is ${panel} px too wide`);

@@ -187,7 +187,12 @@ export default [
       const first = await scores();
       const agents = await page.locator('#agent option').allTextContents();
       for (const seed of [1, 2, 3]) ok(agents.includes(`Trained here, seed ${seed}`), `no agent of seed ${seed}: ${agents}`);
+      const legend = (await page.locator('#seeds li').allTextContents()).join();
+      ok(legend === 'seed 1,seed 2,seed 3,mean,range', `the legend of the curves is ${legend}`);
       await page.selectOption('#agent', 'here 3');
+      await page.click('#beside summary');
+      for (const seed of [1, 2]) await page.check(`#rivals input[value="here ${seed}"]`);
+      await eventually('the seeds by name', async () => (await page.locator('#names span').allTextContents()).join(), (names) => /^Seed 3,(Untrained,)?Seed 1,Seed 2$/.test(names));
       await goesOn(page);
       await visit.shot(page, 'seeds', true);
       ok((await scores()) === first, 'the same seeds give other scores');
