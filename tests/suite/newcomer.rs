@@ -3,6 +3,7 @@
 use crate::support::{grove, json, refusal, stderr, stdout, train};
 #[cfg(target_os = "linux")]
 use crate::words::{in_terminal, without_escapes};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -50,6 +51,14 @@ fn a_language_run_says_its_phases_and_its_next_steps_work() {
     let said = run(folder, "generate runs/sort-1 314");
     assert!(said.contains(&format!("Note: prompts of this run look like `{example}`.")), "{said}");
     assert_eq!(json(folder, &["eval", "sort", "--episodes", "8", "--json"])["run"], "runs/sort-1");
+}
+
+#[test]
+#[ignore = "slow: two minutes of processor time"]
+fn add_is_learnt_with_its_defaults() {
+    let folder = TempDir::new().unwrap();
+    let report = json(folder.path(), &["train", "add", "--json"]);
+    assert!(report["mean_score"].as_f64().unwrap() > 0.9, "{report}");
 }
 
 #[test]
@@ -142,6 +151,51 @@ fn a_language_run_has_a_bar_and_the_time_left() {
     let Some(said) = in_terminal(folder.path(), "cols 80", &line, "") else { return };
     assert!(said.contains("/30 ") && said.contains("s left") && said.contains('█'), "{said:?}");
     assert!(said.contains("tokens/s"), "{said:?}");
+    // So many episodes take longer than a second; the line goes when the scores come.
+    let line = "eval sort --episodes 20000";
+    let said = in_terminal(folder.path(), "cols 80", line, "").unwrap();
+    let shown = said.split('\r').filter(|part| part.contains("Evaluating on 20000")).count();
+    assert!(shown > 1 && said.contains("this model, greedy"), "{said:?}");
+}
+
+/// The paths of all keys of some JSON, with those of a list's first element.
+fn keys(value: &serde_json::Value, path: &str, found: &mut BTreeSet<String>) {
+    if let Some(object) = value.as_object() {
+        for (key, value) in object {
+            found.insert(format!("{path}{key}"));
+            keys(value, &format!("{path}{key}."), found);
+        }
+    }
+    value.as_array().and_then(|list| list.first()).iter().for_each(|it| keys(it, path, found));
+}
+
+#[test]
+fn games_and_texts_report_in_the_same_words() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    run(folder, "train catch --iterations 2 --set num_groups=8 --set eval_every=2");
+    run(folder, &format!("train sort --iterations 4 --set fit.iterations=2 {TINY}"));
+    let eval = |of: &str| json(folder, &["eval", of, "--episodes", "8", "--json"]);
+    let file = |path: &str| fs::read_to_string(folder.join(path)).unwrap();
+    let last = |path: &str| file(path).lines().last().unwrap().to_string();
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let pairs = [
+        [eval("catch"), eval("sort")],
+        ["runs/catch-1/run.json", "runs/sort-1/run.json"].map(|path| read(&file(path))),
+        ["runs/catch-1/metrics.jsonl", "runs/sort-1/metrics.jsonl"].map(|path| read(&last(path))),
+    ];
+    for pair in pairs {
+        let [game, text] = pair.map(|report| {
+            let mut found = BTreeSet::new();
+            keys(&report, "", &mut found);
+            found
+        });
+        // Texts have no other players to compare with.
+        let only: Vec<_> =
+            game.difference(&text).filter(|key| !key.starts_with("baselines")).collect();
+        assert!(only.is_empty() || only == ["env"], "{only:?}");
+        assert!(text.contains("task") == game.contains("env"));
+    }
 }
 
 #[test]
