@@ -55,9 +55,12 @@ pub trait Steps: Debug + Send + Sync {
 /// both are spread over the whole dataset.
 pub fn split(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>; 2] {
     let every = (1.0 / validation).round().max(2.0) as usize;
-    let (held_out, learnt): (Vec<_>, Vec<_>) =
-        episodes.into_iter().enumerate().partition(|(i, _)| i % every == every - 1);
-    [learnt, held_out].map(|part| part.into_iter().map(|(_, episode)| episode).collect())
+    let (mut learnt, mut held_out) = (Vec::new(), Vec::new());
+    for (i, episode) in episodes.into_iter().enumerate() {
+        let part = if i % every == every - 1 { &mut held_out } else { &mut learnt };
+        part.push(episode);
+    }
+    [learnt, held_out]
 }
 
 /// Steps in memory, column by column.
