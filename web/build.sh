@@ -4,7 +4,7 @@
 # build.sh --crate DIR makes a page of the games of another crate into DIR/dist: a cdylib that calls
 # `grove_web::page!` (examples/own_page is one). Trained policies in DIR/policies, GAME.safetensors, come with it.
 #
-# build.sh --relaxed adds the modules with relaxed SIMD, which train a quarter to a third faster where a browser has it and
+# build.sh --relaxed adds the modules with relaxed SIMD, which train up to a quarter faster where a browser has it and
 # take twice as long to build: for a page that is published. Without them the page takes the modules for all browsers.
 #
 # GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page, for its preview.
