@@ -4,8 +4,8 @@
 # build.sh --crate DIR makes a page of the games of another crate into DIR/dist: a cdylib that calls
 # `grove_web::page!` (examples/own_page is one). Trained policies in DIR/policies, GAME.safetensors, come with it.
 #
-# build.sh --relaxed adds the modules with relaxed SIMD, which train up to a quarter faster where a browser has it and
-# take twice as long to build: for a page that is published. Without them the page takes the modules for all browsers.
+# build.sh --quick leaves out the modules with relaxed SIMD, which train up to a quarter faster in browsers that have it and
+# take as long to build again: for work on the page. Without them the page takes the modules for all browsers.
 #
 # GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page, for its preview.
 #
@@ -16,12 +16,12 @@
 # it is missing.
 set -euo pipefail
 crate=
-relaxed=
+relaxed=1
 while [ $# -gt 0 ]; do
     case $1 in
         --crate) crate=$(cd "${2:?--crate takes a folder}" && pwd); shift 2 ;;
-        --relaxed) relaxed=1; shift ;;
-        *) echo "usage: web/build.sh [--crate DIR] [--relaxed]" >&2; exit 2 ;;
+        --quick) relaxed=; shift ;;
+        *) echo "usage: web/build.sh [--crate DIR] [--quick]" >&2; exit 2 ;;
     esac
 done
 cd "$(dirname "$0")"
