@@ -151,10 +151,10 @@ fn a_language_run_has_a_bar_and_the_time_left() {
     let Some(said) = in_terminal(folder.path(), "cols 80", &line, "") else { return };
     assert!(said.contains("/30 ") && said.contains("s left") && said.contains('█'), "{said:?}");
     assert!(said.contains("tokens/s"), "{said:?}");
-    // So many episodes take longer than a second; the line goes when the scores come.
-    let line = "eval sort --episodes 20000";
+    // So many episodes take seconds; the line, which comes after one, goes when the scores come.
+    let line = "eval sort --episodes 100000";
     let said = in_terminal(folder.path(), "cols 80", line, "").unwrap();
-    let shown = said.split('\r').filter(|part| part.contains("Evaluating on 20000")).count();
+    let shown = said.split('\r').filter(|part| part.contains("Evaluating on 100000")).count();
     assert!(shown > 1 && said.contains("this model, greedy"), "{said:?}");
 }
 
