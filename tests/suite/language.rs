@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// What `transformers` says of a folder; `tests/language/make_fixtures.py` wrote it.
+/// The expectations of `transformers` for a folder; `tests/language/make_fixtures.py` wrote it.
 #[derive(Deserialize)]
 struct Expected {
     text: String,

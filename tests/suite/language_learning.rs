@@ -1,4 +1,4 @@
-//! What language models learn from texts by hand is what autodiff says.
+//! Gradients of language models by hand, against autodiff.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::learner::UpdateMeans;

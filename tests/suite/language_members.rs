@@ -219,7 +219,7 @@ impl Task for Failing {
     }
 }
 
-/// What three members' iterations came to, by rank; at rank 1 the verifier may fail.
+/// The results of three members' iterations, by rank; at rank 1 the verifier may fail.
 fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
     let mut config = LanguageConfig::for_model("tiny");
     config.model.tiny.hidden_size = 16;

@@ -1,4 +1,4 @@
-//! What a language model in training shows besides what it learns from: examples, and answers to somebody.
+//! Output of a language model in training besides its metrics: examples, and answers to somebody.
 
 use grove::task::{Split, find};
 use grove::text::generate::Sampling;

@@ -239,7 +239,7 @@ fn mpirun(folder: &Path, ranks: usize) -> Command {
     command
 }
 
-/// What so many processes do with these arguments.
+/// The output of so many processes with these arguments.
 pub fn on_ranks(folder: &Path, ranks: usize, arguments: &[&str]) -> Output {
     mpirun(folder, ranks).args(arguments).output().expect("mpirun is there")
 }

@@ -16,7 +16,7 @@ fn score<G: Rules + DeserializeOwned>(episodes: usize) -> (G, f64) {
     (game, evaluation.mean_score)
 }
 
-/// That score as a share of the optimum's.
+/// The same score as a share of the optimum's.
 fn share_of_optimum<G: Rules + DeserializeOwned>() -> f64 {
     let (game, score) = score::<G>(4000);
     let (player, optimum) = *game.references().last().unwrap();

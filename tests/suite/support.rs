@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers that several tests share.
 
 pub use crate::shared::cpu;
 use burn::tensor::Device;

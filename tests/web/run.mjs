@@ -58,7 +58,7 @@ const browser = await chromium.launch({
   args: ARGUMENTS,
 });
 
-/// What `ask` gives in a fresh page; an error if the page logs one, crashes or is silent too long.
+/// Returns the result of `ask` in a fresh page; an error if the page logs one, crashes or is silent too long.
 async function inPage(ask, argument) {
   const context = await browser.newContext();
   const page = await context.newPage();

@@ -6,7 +6,7 @@ import { readToml, writeToml, at } from "./toml.js";
 /** Steps of all games of an iteration, at most. */
 const MOST_STEPS = 1 << 22;
 
-/** Of each field: its name in the link, what it is called, its limits, and the settings that it stands for. */
+/** Fields, each with its name in the link, what it is called, its limits, and the settings that it stands for. */
 const FIELDS = [
   { id: "rate", label: "Learning rate", min: 1e-6, max: 0.1, step: "any", paths: ["optimizer.learning_rate"] },
   { id: "groups", label: "Groups", min: 1, max: 4096, step: 1, paths: ["rollout.num_groups"] },
@@ -23,7 +23,7 @@ const FIELDS = [
   { id: "seeds", label: "Seeds at once", min: 1, max: 8, step: 1, paths: [] },
 ];
 
-/** Where is trained; auto is WebGPU on a real GPU, else the CPU. */
+/** The device to train on; auto is WebGPU on a real GPU, else the CPU. */
 const WAYS = ["auto", "WebGPU", "CPU"];
 
 export class Settings {
@@ -75,7 +75,7 @@ export class Settings {
     return this.inputs[id].input.valueAsNumber;
   }
 
-  /** What differs from the defaults, for the link. */
+  /** Settings that differ from the defaults, for the link. */
   changes() {
     const texts = FIELDS.map(({ id }) => [id, this.inputs[id].input.value]);
     const changed = texts.filter(([id, text]) => text !== `${this.standard(id)}`);

@@ -23,7 +23,7 @@ const taken = (page, action, again = () => {}) => eventually(`action ${action}`,
 /// The buttons of a game's actions: the key on each.
 const pads = (page) => page.locator('#pads button kbd').allTextContents();
 
-/// What axe-core finds wrong with the page, as text.
+/// Violations that axe-core finds in the page, as text.
 export async function violations(page, when) {
   if (!(await page.evaluate(() => 'axe' in window))) {
     await page.evaluate(await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8'));

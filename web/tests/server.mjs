@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { join, normalize } from 'node:path';
 
-/// Where the page is on the host: not at its root.
+/// The path of the page on the host: not its root.
 export const BELOW = '/some/where/';
 
 const TYPES = {
@@ -17,7 +17,7 @@ const TYPES = {
   png: 'image/png',
 };
 
-/// As in src/program/watch/site.rs.
+/// The same as in src/program/watch/site.rs.
 const HEADERS = {
   'Content-Security-Policy':
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; " +

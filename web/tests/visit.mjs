@@ -89,7 +89,7 @@ export class Visit {
     await page.screenshot({ path: join(this.shots, `${name}${this.gpu ? '' : '-2d'}.png`), fullPage });
   }
 
-  /// What is to be seen of an element: how many colours, its size in pixels, and a number for the whole.
+  /// Describes the picture of an element: how many colours, its size in pixels, and a number for the whole.
   async picture(page, selector = '#stage .canvas canvas') {
     const png = await page.locator(selector).screenshot();
     const blank = await (this.blank ??= this.context().then((context) => context.newPage()));

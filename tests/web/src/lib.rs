@@ -1,4 +1,4 @@
-//! What the native tests hold on a graphics adapter, held on WebGPU in a browser.
+//! Checks of the native GPU tests, on WebGPU in a browser.
 
 #[path = "../../shared/mod.rs"]
 mod shared;
