@@ -25,15 +25,20 @@ impl Products {
         Self { half, may_round: precision == Precision::Tf32 }
     }
 
-    /// Whether a product is one of Grove's kernels: all those in single precision on devices that run kernels, and others
-    /// if they are too narrow for matrix units.
+    /// Whether a product is one of Grove's kernels: all those in single precision on devices that run kernels; those in
+    /// half precision, if they need no autodiff and are too narrow for Burn's or run on matrix units.
     fn is_ours<const D: usize>(self, a: &Tensor<D>, b: &Tensor<D>) -> bool {
         let device = a.device();
         if !single::runs_kernels(&device) {
             return false;
         }
-        let single = self.half.is_none() && !(self.may_round && single::has_tf32(&device));
-        single || (single::is_narrow(a, b) && (self.half.is_none() || !has_autodiff(a, b)))
+        match self.half {
+            Some(half) => {
+                let suits = single::has_matrix_units(&device, half) || single::is_narrow(a, b);
+                suits && !has_autodiff(a, b)
+            }
+            None => !(self.may_round && single::has_tf32(&device)) || single::is_narrow(a, b),
+        }
     }
 
     /// The product `a b`.

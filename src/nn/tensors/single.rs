@@ -11,18 +11,35 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{
     Backend, Cube, Dispatch, DispatchDevice, Shape, TensorMetadata, backend_extension,
 };
-use burn::cubecl::ir::{ElemType, FloatKind};
+use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
 /// Whether Burn's own products of single-precision numbers are in TF32 on a device.
 pub(super) fn has_tf32(device: &Device) -> bool {
+    satisfies(device, |properties| properties.supports_type(ElemType::Float(FloatKind::TF32)))
+}
+
+/// Whether a device has matrix units that Grove's products of operands in half precision use.
+pub(super) fn has_matrix_units(device: &Device, half: FloatDType) -> bool {
+    satisfies(device, |properties| product::matrix_units(properties, kind(Some(half))).is_some())
+}
+
+/// Whether a device runs kernels and satisfies a condition.
+fn satisfies(device: &Device, condition: impl Fn(&DeviceProperties) -> bool) -> bool {
     match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => {
-            device.client().properties().supports_type(ElemType::Float(FloatKind::TF32))
-        }
+        DispatchDevice::Cube(device) => condition(device.client().properties()),
         _ => false,
     }
+}
+
+/// The type that operands of products are rounded to.
+fn kind(half: Option<FloatDType>) -> ElemType {
+    ElemType::Float(match half {
+        None => FloatKind::F32,
+        Some(FloatDType::BF16) => FloatKind::BF16,
+        Some(_) => FloatKind::F16,
+    })
 }
 
 /// The product `a b` of matrices, or of batches of them, on a device that runs kernels, by multiplications and additions
@@ -41,14 +58,9 @@ pub(crate) fn linear<const D: usize, const N: usize>(
     biases: Option<[Tensor<1>; N]>,
     half: Option<FloatDType>,
 ) -> [Tensor<D>; N] {
-    let rounded = ElemType::Float(match half {
-        None => FloatKind::F32,
-        Some(FloatDType::BF16) => FloatKind::BF16,
-        Some(_) => FloatKind::F16,
-    });
     let tensor = |x: Tensor<D>| x.try_into_primitive::<Cube>().expect("a device that runs kernels");
     let biases = biases.map(|biases| biases.map(cube_tensor));
-    let products = product::products(tensor(a), matrices.map(tensor), biases.as_ref(), rounded);
+    let products = product::products(tensor(a), matrices.map(tensor), biases.as_ref(), kind(half));
     products.map(Tensor::from_primitive::<Cube>)
 }
 

@@ -28,6 +28,11 @@ pub(crate) fn linear<const D: usize, const N: usize>(
     unreachable!("no device of this build runs the kernel of products")
 }
 
+/// Whether a device has matrix units for Grove's products: none does here.
+pub(super) fn has_matrix_units(_: &Device, _: FloatDType) -> bool {
+    false
+}
+
 /// Whether a product is better made without matrix units: never, since this build uses none.
 pub(crate) fn is_narrow<const D: usize>(_a: &Tensor<D>, _b: &Tensor<D>) -> bool {
     false

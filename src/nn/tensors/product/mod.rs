@@ -6,22 +6,24 @@
 //! small layers.
 
 mod kernel;
+mod matrix_units;
 mod operands;
+mod tiles;
 
 use crate::nn::buffers::{argument, grid, uninit};
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Cube, DType};
-use burn::cubecl::ir::{ElemType, FloatKind};
+use burn::cubecl::features::MmaConfig;
+use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
 use burn::cubecl::prelude::{BufferArg, CubeDim, Float};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use kernel::*;
 use operands::*;
+use tiles::{FRAGMENT, SizesLaunch, Tiling};
 
 /// Cubes that keep a large device busy.
 const BUSY: usize = 128;
-/// Least inner steps of a cube where several divide the inner dimension.
-const LEAST_SPAN: usize = 512;
 /// Units per cube of [`add_spans_kernel`].
 const UNITS: usize = 128;
 /// Floats of which the place of a buffer that a device binds is a multiple: 256 bytes on any.
@@ -65,11 +67,17 @@ pub(super) fn products<const N: usize>(
     // A dimension of one element has no neighbours, whatever its stride.
     let inner_first = [&left, &strides[0]].map(|x| x.inner == 1 && x.outer != 1 && inner > 1);
     let room = a.client.properties().hardware.max_shared_memory_size;
-    let tiling = tiling([rows, columns.iter().sum()], count, inner_first).within(room);
-    let tiling = Tiling { has_bias: biases.is_some(), joined: N, ..tiling };
+    let shape = [rows, columns.iter().sum()];
+    let narrow = is_narrow(count * rows, shape[1]);
+    let tiling = match matrix_units(a.client.properties(), rounded) {
+        Some(plane) => matrix_tiling(shape, count, plane),
+        None => tiling(shape, count),
+    };
+    let tiling = Tiling { inner_first, has_bias: biases.is_some(), joined: N, ..tiling };
+    let tiling = tiling.within(room);
     let row_tiles = rows.div_ceil(tiling.rows());
     let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
-    let spans = spans(count * row_tiles * column_tiles, inner);
+    let spans = spans(count * row_tiles * column_tiles, inner, narrow, &tiling);
     let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
     let spans = inner.div_ceil(span).max(1);
 
@@ -161,19 +169,59 @@ pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
 }
 
 /// Tiling of products of `[rows, columns]`.
-fn tiling([rows, columns]: [usize; 2], batches: usize, inner_first: [bool; 2]) -> Tiling {
-    let (part, units, groups) = match rows {
-        _ if !is_narrow(batches * rows, columns) => ([8, 8], [8, 8], 1),
+fn tiling([rows, columns]: [usize; 2], batches: usize) -> Tiling {
+    let (part, parts, groups) = match rows {
+        _ if !is_narrow(batches * rows, columns) => ([8, 8], [8, 8], 2),
         0..=16 => ([2, 4], [8, 4], 4),
         17..=32 => ([4, 4], [8, 4], 4),
         _ => ([8, 4], [8, 4], 4),
     };
-    Tiling { part, units, groups, depth: 16, inner_first, has_bias: false, joined: 1 }
+    Tiling { part, parts, groups, depth: 16, ..Tiling::default() }
 }
 
-/// The number of cubes that divide an inner dimension, if so many tiles have it.
-fn spans(tiles: usize, inner: usize) -> usize {
-    (BUSY * 2 / tiles.max(1)).min(inner / LEAST_SPAN).max(1)
+/// Tiling of products of `[rows, columns]` on matrix units of planes of so many units.
+fn matrix_tiling([rows, columns]: [usize; 2], batches: usize, plane: usize) -> Tiling {
+    // Columns of which few would be beyond the last of larger tiles.
+    let fills = |size: usize| (columns.next_multiple_of(size) - columns) * 16 <= columns;
+    let (part, parts, groups) = match rows {
+        _ if !is_narrow(batches * rows, columns) && fills(128) => ([32, 32], [2, 4], 1),
+        _ if !is_narrow(batches * rows, columns) => ([32, 32], [2, 2], 1),
+        0..=16 => ([16, 16], [1, 1], 8),
+        17..=32 => ([16, 16], [2, 1], 4),
+        _ if columns >= 2048 => ([16, 32], [4, 1], 4),
+        _ => ([32, 16], [2, 1], 4),
+    };
+    Tiling { part, parts, workers: plane, groups, depth: 2 * FRAGMENT, ..Tiling::default() }
+}
+
+/// Units of a plane whose matrix units multiply numbers of this type, in fragments of [`FRAGMENT`] rows, columns and
+/// steps, with sums in single precision; `None` where there are none.
+pub(super) fn matrix_units(properties: &DeviceProperties, rounded: ElemType) -> Option<usize> {
+    let hardware = &properties.hardware;
+    let size = FRAGMENT as u32;
+    let form = MmaConfig {
+        a_type: rounded,
+        b_type: rounded,
+        cd_type: ElemType::Float(FloatKind::F32),
+        m: size,
+        n: size,
+        k: size,
+    };
+    let plane = hardware.plane_size_max;
+    let has_form = properties.features.matmul.cmma.contains(&form);
+    (has_form && plane == hardware.plane_size_min).then_some(plane as usize)
+}
+
+/// The number of cubes that divide an inner dimension, if so many tiles have it: more where there are few units, unless
+/// sums would be short.
+fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
+    let (units, least) = match (is_narrow, tiling.has_matrix_units()) {
+        (true, false) => (20 << 10, 192),
+        (true, true) => (30 << 10, 192),
+        (false, false) => (128 << 10, 512),
+        (false, true) => (64 << 10, 512),
+    };
+    (units / (tiles * tiling.cube()).max(1)).min(inner / least).max(1)
 }
 
 /// The tensor with batches that are one stride apart: a copy, unless it has one batch or those are so already.
@@ -242,4 +290,37 @@ fn element(tensor: &CubeTensor) -> ElemType {
         DType::BF16 => FloatKind::BF16,
         _ => FloatKind::F32,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_begin_where_matrix_units_read_from() {
+        for shape in [[5, 7], [30, 900], [64, 576], [64, 3072], [2056, 576], [2056, 1536]] {
+            for inner_first in [[false, false], [true, false], [false, true], [true, true]] {
+                let tiling = Tiling { inner_first, ..matrix_tiling(shape, 1, 32) };
+                assert!(tiling.has_matrix_units() && tiling.part.iter().all(|x| x % FRAGMENT == 0));
+                // 32 bytes, of operands in half precision and of sums.
+                for side in [tiling.side(0), tiling.side(1)] {
+                    assert_eq!((side.numbers() % 16, side.stride % 8), (0, 0), "{tiling:?}");
+                }
+                assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
+                // What every device has that has matrix units.
+                assert!(tiling.within(32 << 10).groups >= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn several_cubes_divide_an_inner_dimension_where_tiles_are_few() {
+        let narrow = matrix_tiling([64, 576], 1, 32);
+        assert_eq!(spans(36, 1536, true, &narrow), 3);
+        assert_eq!(spans(192, 576, true, &narrow), 1);
+        let wide = tiling([2056, 576], 1);
+        assert_eq!(spans(81, 2056, false, &wide), 4);
+        assert_eq!(spans(81, 100, false, &wide), 1);
+        assert_eq!(spans(0, 0, false, &wide), 1);
+    }
 }
