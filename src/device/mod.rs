@@ -27,6 +27,7 @@ use backends::{BACKENDS, KINDS};
 use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A device that this build supports and that is present on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -126,6 +127,21 @@ pub fn numerics(info: &DeviceInfo) -> String {
     let has: [(&str, bool); 0] = [];
     let has = has.iter().filter(|(_, has)| *has).map(|(name, _)| *name);
     format!("{} {} {}", info.api, std::env::consts::ARCH, has.collect::<Vec<_>>().join(" "))
+}
+
+/// Whether threads of this process share out a run.
+static HAS_RANKS: AtomicBool = AtomicBool::new(false);
+
+/// Notes that threads of this process share out a run, each on its device, so that no token steps are recorded as graphs:
+/// CUDA lets no thread allocate memory while another records. To be called before the threads start.
+pub fn expect_ranks() {
+    HAS_RANKS.store(true, Ordering::Relaxed);
+}
+
+/// Whether launches may be recorded as a graph.
+#[cfg(all(feature = "general", feature = "kernels"))]
+pub(crate) fn may_record() -> bool {
+    !HAS_RANKS.load(Ordering::Relaxed)
 }
 
 /// Lists all devices that this build can use on this machine, the CPU first. Queries every driver.

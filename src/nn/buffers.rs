@@ -45,7 +45,7 @@ fn contiguous<E: std::fmt::Debug>(tensor: Result<CubeTensor, E>) -> CubeTensor {
 /// Allocates an uninitialised tensor on the device of `like`.
 pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
     let shape = Shape::from(shape.to_vec());
-    let handle = like.client.empty(shape.num_elements() * size_of::<u32>());
+    let handle = like.client.empty(shape.num_elements() * dtype.size());
     CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, dtype)
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTe
 pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
     let len = tensor.meta.num_elements();
     // SAFETY: tensors from [`cube_tensor`] and `CubeTensor::new_contiguous` are contiguous and hold
-    // `len` elements of 4 bytes.
+    // `len` elements.
     unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), len) }
 }
 

@@ -203,6 +203,7 @@ fn on_threads<T: Send>(
     work: &(impl Fn(Rank) -> Result<T> + Sync),
 ) -> Result<T> {
     let each = (rayon::current_num_threads() / most).max(1);
+    device::expect_ranks();
     let results: Vec<Result<T>> = std::thread::scope(|scope| {
         let start = |(team, device): (Team, &&str)| {
             let rank = Rank { team, device: device.to_string() };

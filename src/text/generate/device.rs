@@ -1,9 +1,10 @@
 //! Generation on a device: a batch of completions decodes one token per step. Tokens are sampled on the device, and
 //! read back a block of steps at a time.
 
+use super::decode::{BLOCK, Decode, Step};
 #[cfg(feature = "kernels")]
-use super::token_step::{self, Choices, TokenStep};
-use super::{Chosen, Completion, Generator, Prompt, Scratch, choose};
+use super::token_step::{KernelBatch, TokenStep};
+use super::{Chosen, Completion, Generator, Prompt, Sampling, Scratch, choose};
 use crate::device;
 use crate::math::softmax::LEAST_SUM;
 use crate::model::Categorical;
@@ -12,11 +13,8 @@ use crate::rng::{draw, uniform};
 use crate::text::packed;
 use crate::text::{Completions, DeviceDecoder, Prompts, integers, sharpness};
 use burn::tensor::{Int, Tensor};
-#[cfg(feature = "kernels")]
-use rayon::prelude::*;
+use std::collections::VecDeque;
 
-/// Decoding steps between two read-backs, which tell which completions have ended.
-const BLOCK: usize = 8;
 /// Weights of a partial sum, so that the prefix sums of a large vocabulary stay short.
 const PART: usize = 256;
 
@@ -26,8 +24,9 @@ pub(super) fn generate(
     decoder: &DeviceDecoder,
     prompts: &[Prompt],
 ) -> Vec<Vec<Completion>> {
+    #[cfg(feature = "kernels")]
+    let kernels = TokenStep::new(decoder);
     let mut all = Vec::with_capacity(prompts.len());
-    let stepper = Stepper::new(decoder);
     // Prompts in one batch have equally many completions.
     for same in prompts.chunk_by(|a, b| a.completions == b.completions) {
         let members = same[0].completions;
@@ -36,65 +35,104 @@ pub(super) fn generate(
             continue;
         }
         for part in same.chunks((generator.slots / members).max(1)) {
-            let first = all.len();
-            all.extend(Batch::new(generator, &stepper, part, members).run(first));
+            let batch = Batch::new(generator, all.len(), part);
+            let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
+            #[cfg(feature = "kernels")]
+            if let Some(kernels) = &kernels {
+                let prompts = packed::prefill(decoder, &tokens);
+                let draws = batch.draws(decoder);
+                let kernels =
+                    KernelBatch::new(kernels, decoder, generator.sampling, prompts, draws);
+                all.extend(batch.run(kernels));
+                continue;
+            }
+            let tensors = TensorBatch::new(decoder, &batch, decoder.prompts(&tokens));
+            all.extend(batch.run(tensors));
         }
     }
     all
 }
 
-/// A decoder and, where the device runs them, the kernels of its token step.
-struct Stepper<'a> {
-    decoder: &'a DeviceDecoder,
-    #[cfg(feature = "kernels")]
-    kernels: Option<TokenStep>,
-}
-
-impl<'a> Stepper<'a> {
-    fn new(decoder: &'a DeviceDecoder) -> Self {
-        Self {
-            decoder,
-            #[cfg(feature = "kernels")]
-            kernels: TokenStep::new(decoder),
-        }
-    }
-
-    /// Takes prompts through all layers.
-    fn prompts(&self, prompts: &[&[u32]]) -> Prompts {
-        #[cfg(feature = "kernels")]
-        if self.kernels.is_some() {
-            return packed::prefill(self.decoder, prompts);
-        }
-        self.decoder.prompts(prompts)
-    }
-
-    /// Takes the next token of each row through all layers.
-    fn step(
-        &self,
-        prompts: &Prompts,
-        decoding: &mut Completions,
-        tokens: Tensor<1, Int>,
-    ) -> Tensor<2> {
-        #[cfg(feature = "kernels")]
-        if let Some(kernels) = &self.kernels {
-            return kernels.step(self.decoder, prompts, decoding, tokens);
-        }
-        self.decoder.step(prompts, decoding, tokens)
-    }
-}
-
 /// A batch of prompts, each with `members` completions.
 struct Batch<'a> {
     generator: &'a Generator<'a>,
-    stepper: &'a Stepper<'a>,
+    /// The index of the first prompt among all.
+    first: usize,
     members: usize,
+    /// The draws of all tokens: `[max_new_tokens, rows]`.
+    draws: Vec<f32>,
+    completions: Vec<Completion>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(generator: &'a Generator<'a>, first: usize, prompts: &[Prompt]) -> Self {
+        let members = prompts[0].completions;
+        let keys: Vec<u32> = prompts
+            .iter()
+            .flat_map(|prompt| (0..members).map(|member| draw(prompt.key, member as u32)))
+            .collect();
+        let draws = (0..generator.sampling.max_new_tokens)
+            .flat_map(|at| keys.iter().map(move |key| uniform(draw(*key, at as u32))));
+        let (draws, completions) = (draws.collect(), vec![Completion::default(); keys.len()]);
+        Self { generator, first, members, draws, completions }
+    }
+
+    /// The draws on the device.
+    fn draws(&self, decoder: &DeviceDecoder) -> Tensor<2> {
+        let rows = self.completions.len();
+        let draws = device::upload(self.draws.clone(), decoder.device());
+        draws.reshape([self.generator.sampling.max_new_tokens, rows])
+    }
+
+    /// All completions, group by group.
+    fn run(mut self, mut tokens: impl Decode) -> Vec<Vec<Completion>> {
+        let most = self.generator.sampling.max_new_tokens;
+        for start in (0..most).step_by(BLOCK) {
+            let steps = BLOCK.min(most - start);
+            (0..steps).for_each(|_| tokens.advance());
+            if self.take_over(tokens.read(steps)) {
+                break;
+            }
+        }
+        self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
+    }
+
+    /// Adds a block of tokens to the completions, and says whether all have come to their end.
+    fn take_over(&mut self, block: Vec<Step>) -> bool {
+        let Generator { sampling, stop, listener, .. } = self.generator;
+        for mut step in block {
+            for (row, completion) in self.completions.iter_mut().enumerate() {
+                if completion.ended {
+                    continue;
+                }
+                completion.tokens.push(step.tokens[row]);
+                completion.logprobs.push(step.logprobs[row]);
+                completion.entropies.push(step.entropies[row]);
+                completion.candidates.extend(step.candidates.get_mut(row).map(std::mem::take));
+                if let Some(listener) = listener {
+                    let (prompt, number) = (self.first + row / self.members, row % self.members);
+                    listener(prompt, number, &completion.tokens);
+                }
+                completion.ended = sampling.stop_tokens.contains(&step.tokens[row])
+                    || stop.is_some_and(|stop| stop(&completion.tokens));
+            }
+        }
+        self.completions.iter().all(|completion| completion.ended)
+    }
+}
+
+/// A batch in tensors, on a device that runs no kernels.
+struct TensorBatch<'a> {
+    decoder: &'a DeviceDecoder,
+    sampling: &'a Sampling,
     prompts: Prompts,
     decoding: Completions,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
     /// A copy of the draws on the device.
     uploaded: Tensor<2>,
-    completions: Vec<Completion>,
+    /// The last choices, at most [`BLOCK`].
+    block: VecDeque<Tokens>,
 }
 
 /// A token of each row, `[rows]`, with its log-probability and the entropy of the choice.
@@ -102,124 +140,65 @@ struct Tokens {
     tokens: Tensor<1, Int>,
     logprobs: Tensor<1>,
     entropies: Tensor<1>,
-    /// The candidates of each row; none where nothing is left out, or masks tell.
+    /// The candidates of each row; none where nothing is left out.
     candidates: Vec<Vec<u32>>,
-    /// Masks of the candidates, `[rows, masks]`, where a kernel has found them.
-    masks: Option<Tensor<2>>,
 }
 
-impl<'a> Batch<'a> {
-    fn new(
-        generator: &'a Generator<'a>,
-        stepper: &'a Stepper<'a>,
-        prompts: &[Prompt],
-        members: usize,
-    ) -> Self {
-        let decoder = stepper.decoder;
-        let (rows, most) = (prompts.len() * members, generator.sampling.max_new_tokens);
-        let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.tokens[..]).collect();
-        let keys: Vec<u32> = prompts
-            .iter()
-            .flat_map(|prompt| (0..members).map(|member| draw(prompt.key, member as u32)))
-            .collect();
-        let draws =
-            (0..most).flat_map(|at| keys.iter().map(move |key| uniform(draw(*key, at as u32))));
-        let draws: Vec<f32> = draws.collect();
-        let uploaded = device::upload(draws.clone(), decoder.device()).reshape([most, rows]);
+impl Decode for TensorBatch<'_> {
+    fn advance(&mut self) {
+        let rows = self.uploaded.dims()[1];
+        let hidden = match self.block.back() {
+            Some(last) => self.decoder.step(&self.prompts, &mut self.decoding, last.tokens.clone()),
+            None => {
+                let [groups, size] = self.prompts.last.dims();
+                let last = self.prompts.last.clone().reshape([groups, 1, size]);
+                last.expand([groups, rows / groups, size]).reshape([rows, size])
+            }
+        };
+        if self.block.len() == BLOCK {
+            self.block.pop_front();
+        }
+        let number = self.decoding.count;
+        self.block.push_back(self.choose(hidden, number));
+    }
+
+    fn read(&mut self, steps: usize) -> Vec<Step> {
+        let rows = self.uploaded.dims()[1];
+        let block = self.block.iter_mut().rev().take(steps).rev();
+        let read = |one: &mut Tokens| {
+            let Tokens { tokens, logprobs, entropies, candidates } = one;
+            let all = [tokens.clone().float(), logprobs.clone(), entropies.clone()];
+            // A token's number is exact in 24 bits.
+            let all = device::fetch(Tensor::cat(all.to_vec(), 0));
+            Step {
+                tokens: all[..rows].iter().map(|token| *token as u32).collect(),
+                logprobs: all[rows..2 * rows].to_vec(),
+                entropies: all[2 * rows..].to_vec(),
+                candidates: std::mem::take(candidates),
+            }
+        };
+        block.map(read).collect()
+    }
+}
+
+impl<'a> TensorBatch<'a> {
+    fn new(decoder: &'a DeviceDecoder, batch: &Batch<'a>, prompts: Prompts) -> Self {
+        let (rows, sampling) = (batch.completions.len(), batch.generator.sampling);
         Self {
-            generator,
-            stepper,
-            members,
-            prompts: stepper.prompts(&tokens),
-            decoding: decoder.room(rows, most),
-            draws,
-            uploaded,
-            completions: vec![Completion::default(); rows],
+            decoder,
+            sampling,
+            prompts,
+            decoding: decoder.room(rows, sampling.max_new_tokens),
+            draws: batch.draws.clone(),
+            uploaded: batch.draws(decoder),
+            block: VecDeque::with_capacity(BLOCK),
         }
     }
 
-    /// All completions, group by group; the first prompt is number `first` of all.
-    fn run(mut self, first: usize) -> Vec<Vec<Completion>> {
-        let rows = self.completions.len();
-        let [groups, size] = self.prompts.last.dims();
-        let last = self.prompts.last.clone().reshape([groups, 1, size]);
-        let mut hidden = last.expand([groups, self.members, size]).reshape([rows, size]);
-        let mut block: Vec<Tokens> = Vec::with_capacity(BLOCK);
-        let most = self.generator.sampling.max_new_tokens;
-        for at in 0..most {
-            let chosen = self.choose(hidden.clone(), at);
-            let is_last = at + 1 == most;
-            let tokens = chosen.tokens.clone();
-            block.push(chosen);
-            if (block.len() == BLOCK || is_last) && self.read_back(&mut block, first) {
-                break;
-            }
-            if !is_last {
-                hidden = self.stepper.step(&self.prompts, &mut self.decoding, tokens);
-            }
-        }
-        self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
-    }
-
-    /// Takes the tokens of a block over, and says whether all completions have come to their end.
-    fn read_back(&mut self, block: &mut Vec<Tokens>, first: usize) -> bool {
-        let rows = self.completions.len();
-        let (mut all, mut candidates) = (Vec::new(), Vec::new());
-        let mut words = 0;
-        for one in block.drain(..) {
-            all.extend([one.tokens.float(), one.logprobs, one.entropies]);
-            if let Some(masks) = one.masks {
-                words = masks.dims()[1];
-                all.push(masks.reshape([rows * words]));
-            }
-            candidates.push(one.candidates);
-        }
-        // A token's number is exact in 24 bits.
-        let all = device::fetch(Tensor::cat(all, 0));
-        let Generator { sampling, stop, listener, .. } = self.generator;
-        for (step, mut candidates) in candidates.into_iter().enumerate() {
-            let all = &all[step * (3 + words) * rows..][..(3 + words) * rows];
-            let of = |which: usize| &all[which * rows..][..rows];
-            let [tokens, logprobs, entropies] = [of(0), of(1), of(2)];
-            #[cfg(feature = "kernels")]
-            if words > 0 {
-                let vocabulary = self.stepper.decoder.vocabulary();
-                let masks = all[3 * rows..].par_chunks_exact(words);
-                candidates = masks.map(|row| token_step::candidates(row, vocabulary)).collect();
-            }
-            for (row, completion) in self.completions.iter_mut().enumerate() {
-                if completion.ended {
-                    continue;
-                }
-                completion.tokens.push(tokens[row] as u32);
-                completion.logprobs.push(logprobs[row]);
-                completion.entropies.push(entropies[row]);
-                completion.candidates.extend(candidates.get_mut(row).map(std::mem::take));
-                if let Some(listener) = listener {
-                    let (prompt, number) = (first + row / self.members, row % self.members);
-                    listener(prompt, number, &completion.tokens);
-                }
-                completion.ended = sampling.stop_tokens.contains(&(tokens[row] as u32))
-                    || stop.is_some_and(|stop| stop(&completion.tokens));
-            }
-        }
-        self.completions.iter().all(|completion| completion.ended)
-    }
-
-    /// The next token of each row, from normed streams `[rows, hidden_size]`.
+    /// Chooses token number `at` of each row, from normed streams `[rows, hidden_size]`.
     fn choose(&self, hidden: Tensor<2>, at: usize) -> Tokens {
-        let sampling = self.generator.sampling;
-        let logits = self.stepper.decoder.logits(hidden);
-        #[cfg(feature = "kernels")]
-        if self.stepper.kernels.is_some() {
-            let temperature = sampling.temperature;
-            let sharpness = (temperature > 0.0).then(|| sharpness(temperature));
-            let Choices { tokens, logprobs, entropies, masks } = match sampling.narrows() {
-                true => token_step::narrow(logits, &self.uploaded, at, sampling),
-                false => token_step::choose(logits, &self.uploaded, at, sharpness),
-            };
-            return Tokens { tokens, logprobs, entropies, candidates: Vec::new(), masks };
-        }
+        let sampling = self.sampling;
+        let logits = self.decoder.logits(hidden);
         if sampling.narrows() {
             return self.choose_here(logits, at);
         }
@@ -231,14 +210,8 @@ impl<'a> Batch<'a> {
         } else {
             invert(policy.probabilities(), self.uploaded.clone().narrow(0, at, 1).flatten(0, 1))
         };
-        let logprobs = policy.logprob(tokens.clone());
-        Tokens {
-            logprobs,
-            entropies: policy.entropy(),
-            tokens,
-            candidates: Vec::new(),
-            masks: None,
-        }
+        let (logprobs, entropies) = (policy.logprob(tokens.clone()), policy.entropy());
+        Tokens { tokens, logprobs, entropies, candidates: Vec::new() }
     }
 
     /// Chooses the next token of each row in the host's memory, where top-k, top-p and min-p are.
@@ -250,9 +223,9 @@ impl<'a> Batch<'a> {
         let chosen: Vec<Chosen> = logits
             .chunks_exact(vocabulary)
             .zip(draws)
-            .map(|(logits, u)| choose(logits, self.generator.sampling, *u, &mut scratch))
+            .map(|(logits, u)| choose(logits, self.sampling, *u, &mut scratch))
             .collect();
-        let device = self.stepper.decoder.device();
+        let device = self.decoder.device();
         let tokens: Vec<i32> = chosen.iter().map(|one| one.token as i32).collect();
         let upload =
             |of: fn(&Chosen) -> f32| device::upload(chosen.iter().map(of).collect(), device);
@@ -261,7 +234,6 @@ impl<'a> Batch<'a> {
             logprobs: upload(|one| one.logprob),
             entropies: upload(|one| one.entropy),
             candidates: chosen.into_iter().map(|one| one.candidates).collect(),
-            masks: None,
         }
     }
 }

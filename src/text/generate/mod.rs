@@ -5,6 +5,8 @@
 //! key and the weights alone, whatever else is in the batch and however many threads there are.
 
 #[cfg(feature = "general")]
+mod decode;
+#[cfg(feature = "general")]
 mod device;
 mod sample;
 pub mod stop;

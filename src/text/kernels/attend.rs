@@ -1,7 +1,7 @@
 //! The kernel of attention over caches.
 
 use super::UNITS;
-use super::heads::{Heads, Positions};
+use super::heads::{Heads, Progress};
 use crate::device::buffers::Buffer;
 use crate::math::exp;
 use crate::math::softmax::ILLEGAL;
@@ -29,16 +29,18 @@ pub(crate) struct Cached<C: Float> {
 /// Attention of one head of one row over its prompt and the tokens of its completion, by blocks of keys with a running
 /// softmax (Milakov & Gimelshein 2018); one cube per row and head.
 ///
-/// Buffers: queries `[rows, query_size]`, scaled; those of [`Cached`] and [`Positions`]; `[rows, query_size]`.
+/// Buffers: queries `[rows, query_size]`, scaled; those of [`Cached`] and [`Progress`]; `[rows, query_size]`. `bound` is the
+/// number of keys, the padding of prompts included, rounded up to a multiple of [`UNITS`].
 /// Workgroup memory: 2 x [`UNITS`] floats and a head.
 #[cube(launch_unchecked)]
 pub(crate) fn attend_kernel<C: Float>(
     queries: &[f32],
     cached: &Cached<C>,
-    positions: &Positions,
+    progress: &Progress,
     attended: &mut [f32],
     rows: usize,
     window: usize,
+    bound: usize,
     #[comptime] heads: Heads,
     #[define(C)] _cache: ElemType,
 ) {
@@ -47,12 +49,13 @@ pub(crate) fn attend_kernel<C: Float>(
     if cube < rows * count {
         let unit = UNIT_POS as usize;
         let (row, head) = (cube / count, cube % count);
-        let group = row / positions.members;
+        let group = row / progress.members;
         let of_head = head / comptime!(heads.queries / heads.keys) * dim;
         let own = row * cached.most * comptime!(heads.key_size()) + of_head;
         let shared = group * cached.longest * comptime!(heads.key_size()) + of_head;
-        let (prompt, longest) = (positions.prompt(row), cached.longest);
-        let position = prompt + positions.at;
+        let (prompt, longest) = (progress.prompt(row), cached.longest);
+        let taken = progress.taken();
+        let position = prompt + taken;
 
         let mut query = Shared::<[f32]>::new_slice(dim);
         for i in range_stepped(unit, dim, UNITS) {
@@ -69,9 +72,9 @@ pub(crate) fn attend_kernel<C: Float>(
         }
         let mut most = f32::new(ILLEGAL);
         let mut sum = 0.0f32;
-        // The bound is the same for all cubes, so that all units reach each barrier.
-        let end = longest + positions.at + 1;
-        for start in range_stepped(0, end, UNITS) {
+        let end = longest + taken + 1;
+        // The bound is an argument, so that all units surely reach each barrier.
+        for start in range_stepped(0, bound, UNITS) {
             let i = start + unit;
             let mut score = f32::new(ILLEGAL);
             if i < end {
@@ -117,9 +120,9 @@ pub(crate) fn attend_kernel<C: Float>(
             for part in 0..parts {
                 sums[part] *= kept;
             }
-            let mut last = end - start;
-            if last > UNITS {
-                last = UNITS.runtime();
+            let mut last = UNITS.runtime();
+            if start + UNITS > end {
+                last = end - start;
             }
             for key in 0..last {
                 let (weight, i) = (weights[key], start + key);

@@ -1,30 +1,72 @@
 //! The kernel that chooses tokens.
 
 use super::UNITS;
+use super::heads::Progress;
 use super::rows::{largest, total};
+use crate::device::buffers::Buffer;
 use crate::math::softmax::{LEAST_SUM, logprob, normalizer, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
+/// Records of the choices of the last steps, which the host reads together.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct Records {
+    /// For each step the tokens as floats, the log-probabilities and the entropies in nats, `[3, rows]`, then masks of
+    /// the tokens that could be drawn, `[rows, masks]`.
+    pub numbers: Buffer<f32>,
+    /// Steps whose records are kept: that of step `n` is number `n` modulo these.
+    pub steps: usize,
+    /// Numbers of a step.
+    pub size: usize,
+}
+
+#[cube]
+impl Records {
+    /// Notes the choice of a row in step `number`.
+    pub fn note(
+        &mut self,
+        number: usize,
+        row: usize,
+        rows: usize,
+        token: usize,
+        logprob: f32,
+        entropy: f32,
+    ) {
+        let place = number % self.steps * self.size + row;
+        self.numbers[place] = token as f32;
+        self.numbers[place + rows] = logprob;
+        self.numbers[place + 2 * rows] = entropy;
+    }
+
+    /// Notes a mask of step `number`.
+    pub fn mask(&mut self, number: usize, rows: usize, place: usize, mask: u32) {
+        self.numbers[number % self.steps * self.size + 3 * rows + place] = mask as f32;
+    }
+}
+
 /// Chooses a token of each row by its draw, or the most likely one; one cube per row.
 ///
-/// Buffers: logits `[rows, vocabulary]`; draws, those of the rows from number `draw` on; tokens `[rows]`; log-probabilities, then entropies in nats,
-/// `[2, rows]`. Workgroup memory: 3 x [`UNITS`] floats.
+/// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`Progress`]; tokens `[rows]`; those of [`Records`].
+/// Workgroup memory: 3 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn choose_kernel(
     logits: &[f32],
     draws: &[f32],
+    progress: &mut Progress,
     tokens: &mut [i32],
-    figures: &mut [f32],
+    records: &mut Records,
     rows: usize,
     vocabulary: usize,
-    draw: usize,
     sharpness: f32,
     #[comptime] is_greedy: bool,
 ) {
     let row = CUBE_POS;
     if row < rows {
         let (unit, start) = (UNIT_POS as usize, row * vocabulary);
+        let number = progress.next();
+        if ABSOLUTE_POS == 0 {
+            progress.choose(number);
+        }
         let mut own = logits[start] * sharpness;
         for i in range_stepped(unit, vocabulary, UNITS) {
             let logit = logits[start + i] * sharpness;
@@ -74,7 +116,7 @@ pub(crate) fn choose_kernel(
                 }
             }
         } else {
-            let mut target = draws[draw + row] * all;
+            let mut target = draws[number * rows + row] * all;
             if target < LEAST_SUM {
                 target = f32::new(LEAST_SUM);
             }
@@ -108,8 +150,9 @@ pub(crate) fn choose_kernel(
         }
         if unit == at {
             tokens[row] = token as i32;
-            figures[row] = logprob(logits[start + token] * sharpness, &by);
-            figures[rows + row] = by.log_total - mean * by.share;
+            let logprob = logprob(logits[start + token] * sharpness, &by);
+            let entropy = by.log_total - mean * by.share;
+            records.note(number, row, rows, token, logprob, entropy);
         }
     }
 }

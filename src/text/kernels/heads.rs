@@ -6,32 +6,65 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Positions of the rows of a step, each that of the next token of a completion.
+/// Progress of a batch of completions. It is on the device, so that the launches of a step can be repeated as they are.
+///
+/// No kernel writes a count that it reads, since its cubes run in any order: a choice counts from the token that was
+/// taken before it, and a step takes the token that was chosen.
 #[derive(CubeType, CubeLaunch)]
-pub(crate) struct Positions {
-    /// Tokens of each prompt: `[groups]`.
-    pub lengths: Buffer<i32>,
+pub(crate) struct Progress {
+    /// The number of the last token chosen; that of the token which goes through the layers, -1 before the first; then
+    /// the tokens of each prompt: `[2 + groups]`.
+    pub counts: Buffer<i32>,
     /// Completions of a prompt.
     pub members: usize,
-    /// Tokens of each completion before this one.
-    pub at: usize,
 }
 
+/// Numbers of [`Progress::counts`] before those of prompts.
+pub(crate) const COUNTS: usize = 2;
+const CHOSEN: usize = 0;
+const TAKEN: usize = 1;
+
 #[cube]
-impl Positions {
+impl Progress {
     /// Tokens of the prompt of a row.
     pub fn prompt(&self, row: usize) -> usize {
-        self.lengths[row / self.members] as usize
+        self.counts[COUNTS + row / self.members] as usize
+    }
+
+    /// The number of the token that goes through the layers: the tokens of each completion before it.
+    pub fn taken(&self) -> usize {
+        self.counts[TAKEN] as usize
+    }
+
+    /// The number of the last token chosen.
+    fn chosen(&self) -> usize {
+        self.counts[CHOSEN] as usize
+    }
+
+    /// Notes the number of the token that goes through the layers.
+    fn take(&mut self, number: usize) {
+        self.counts[TAKEN] = number as i32;
+    }
+
+    /// The number of the token to choose.
+    pub fn next(&self) -> usize {
+        (self.counts[TAKEN] + 1) as usize
+    }
+
+    /// Notes the number of the token that has been chosen.
+    pub fn choose(&mut self, number: usize) {
+        self.counts[CHOSEN] = number as i32;
     }
 }
 
-/// Computes cosine and sine of each pair of a head at the position of each row; one unit per row and pair.
+/// Computes cosine and sine of each pair of a head at the position of each row, and takes the token chosen; one unit per
+/// row and pair.
 ///
-/// Buffers: those of [`Positions`]; the rotations of low and high parts, `[low + high, half, 2]`;
+/// Buffers: those of [`Progress`]; the rotations of low and high parts, `[low + high, half, 2]`;
 /// `[rows, half, 2]`.
 #[cube(launch_unchecked)]
 pub(crate) fn rotation_kernel(
-    positions: &Positions,
+    progress: &mut Progress,
     table: &[f32],
     rotations: &mut [f32],
     rows: usize,
@@ -42,7 +75,11 @@ pub(crate) fn rotation_kernel(
     let unit = ABSOLUTE_POS;
     if unit < rows * half {
         let (row, pair) = (unit / half, unit % half);
-        let position = positions.prompt(row) + positions.at;
+        let number = progress.chosen();
+        if unit == 0 {
+            progress.take(number);
+        }
+        let position = progress.prompt(row) + number;
         let a = 2 * (position % low * half + pair);
         let b = 2 * ((low + position / low % high) * half + pair);
         let (cl, sl, ch, sh) = (table[a], table[a + 1], table[b], table[b + 1]);
@@ -200,7 +237,7 @@ pub(crate) fn head_roots(
 /// caches; one cube per row.
 ///
 /// Buffers: `[rows, query_size]`; `[rows, key_size]` twice; rotations `[rows, half, 2]`; weights of the norms of
-/// queries and keys; caches `[rows, most, key_size]`. Workgroup memory: a float per head.
+/// queries and keys; caches `[rows, most, key_size]`; those of [`Progress`]. Workgroup memory: a float per head.
 #[cube(launch_unchecked)]
 pub(crate) fn store_kernel<C: Float>(
     queries: &mut [f32],
@@ -210,9 +247,9 @@ pub(crate) fn store_kernel<C: Float>(
     weights: &[f32],
     key_cache: &mut [C],
     value_cache: &mut [C],
+    progress: &Progress,
     rows: usize,
     most: usize,
-    at: usize,
     scale: f32,
     eps: f32,
     #[comptime] heads: Heads,
@@ -246,7 +283,7 @@ pub(crate) fn store_kernel<C: Float>(
             heads,
         );
         sync_cube();
-        let place = (row * most + at) * comptime!(heads.key_size());
+        let place = (row * most + progress.taken()) * comptime!(heads.key_size());
         for i in range_stepped(unit, comptime!(heads.key_size()), UNITS) {
             key_cache[place + i] = C::cast_from(keys[key + i]);
             value_cache[place + i] = C::cast_from(values[key + i]);

@@ -5,6 +5,8 @@
 //! octaves, then the weight itself by bisection over its bits, among the tokens of that octave alone.
 
 use super::UNITS;
+use super::choose::Records;
+use super::heads::Progress;
 use super::rows::{largest, total};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
@@ -32,8 +34,6 @@ pub(crate) struct Narrowing {
     pub min_p: f32,
     /// The factor of logits.
     pub sharpness: f32,
-    /// The number of the first row's draw.
-    pub draw: usize,
 }
 
 /// Buffers of a choice that nobody else reads.
@@ -227,17 +227,16 @@ fn ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
 
 /// Chooses a token of each row by its draw among those that top-k, top-p and min-p leave; one cube per row.
 ///
-/// Buffers: logits `[rows, vocabulary]`; draws; those of [`NarrowScratch`]; tokens `[rows]`; log-probabilities, then entropies in nats,
-/// `[2, rows]`; masks of the tokens that could be drawn, [`TOKENS`] bits each, `[rows, masks]`. Workgroup memory: 41 x
-/// [`UNITS`] floats.
+/// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens `[rows]`;
+/// those of [`Records`], whose masks have [`TOKENS`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn narrow_kernel(
     logits: &[f32],
     draws: &[f32],
     scratch: &mut NarrowScratch,
+    progress: &mut Progress,
     tokens: &mut [i32],
-    figures: &mut [f32],
-    masks: &mut [f32],
+    records: &mut Records,
     by: Narrowing,
     rows: usize,
     vocabulary: usize,
@@ -245,6 +244,10 @@ pub(crate) fn narrow_kernel(
     let row = CUBE_POS;
     if row < rows {
         let (unit, start) = (UNIT_POS as usize, row * vocabulary);
+        let number = progress.next();
+        if ABSOLUTE_POS == 0 {
+            progress.choose(number);
+        }
         let mut sums = Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS));
         let mut octaves = Shared::<[f32]>::new_slice(OCTAVES);
         let mut own = logits[start] * by.sharpness;
@@ -344,7 +347,7 @@ pub(crate) fn narrow_kernel(
             mean += kept * least * ln(least);
         }
 
-        let mut goal = draws[by.draw + row] * sum;
+        let mut goal = draws[number * rows + row] * sum;
         if goal < LEAST_SUM {
             goal = f32::new(LEAST_SUM);
         }
@@ -394,13 +397,13 @@ pub(crate) fn narrow_kernel(
                     }
                 }
             }
-            masks[row * words + word] = mask as f32;
+            records.mask(number, rows, row * words + word, mask);
         }
         if unit == 0 {
             let log_total = ln(sum);
             tokens[row] = token as i32;
-            figures[row] = logits[start + token] * by.sharpness - most - log_total;
-            figures[rows + row] = log_total - mean / sum;
+            let logprob = logits[start + token] * by.sharpness - most - log_total;
+            records.note(number, row, rows, token, logprob, log_total - mean / sum);
         }
     }
 }

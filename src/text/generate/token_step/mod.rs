@@ -5,21 +5,20 @@
 //! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are those of
 //! [`Products`](crate::nn::tensors::products::Products).
 
-use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
+mod batch;
+
+pub(super) use batch::KernelBatch;
+
+use crate::device::buffers::{argument, cube_tensor, grid, uninit};
 use crate::device::has_kernels;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::attention::{KeysValues, attention_scale};
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
-use crate::text::generate::Sampling;
+use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
-use crate::text::kernels::choose::choose_kernel;
-use crate::text::kernels::heads::{Heads, PositionsLaunch, rotation_kernel, store_kernel};
+use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
 use crate::text::kernels::launch::{Table, add_norm, element, gated, heads};
-use crate::text::kernels::narrow::{
-    NarrowScratchLaunch, NarrowingLaunch, TOKENS as MASKED, narrow_kernel,
-};
-use crate::text::{Completions, DeviceDecoder, Prompts, sharpness};
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::CubeDim;
@@ -37,18 +36,6 @@ pub(super) struct TokenStep {
     /// Rotations of low and high parts of positions of each of the shape's tables: `[low + high, half, 2]`.
     tables: Vec<Table>,
     heads: Heads,
-}
-
-/// The tokens chosen for each row, `[rows]`, their log-probabilities and the entropies of the choices.
-pub(super) struct Choices {
-    /// The tokens.
-    pub tokens: Tensor<1, Int>,
-    /// The log-probabilities at the temperature.
-    pub logprobs: Tensor<1>,
-    /// The entropies, nats.
-    pub entropies: Tensor<1>,
-    /// Masks of the tokens that could be drawn, of [`MASKED`] bits each, `[rows, masks]`; `None` where all could.
-    pub masks: Option<Tensor<2>>,
 }
 
 impl TokenStep {
@@ -87,19 +74,32 @@ impl TokenStep {
         }
     }
 
-    /// Takes the next token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does: the
-    /// normed streams, `[rows, hidden_size]`.
-    pub(super) fn step(
+    /// Takes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does: the normed
+    /// streams, `[rows, hidden_size]`. The number of the token is in `progress`, the counts of a
+    /// [`Progress`](crate::text::kernels::heads::Progress). `bound` is the number of keys, rounded up to a multiple of
+    /// [`UNITS`].
+    fn step(
         &self,
         by: &DeviceDecoder,
-        prompts: &Prompts,
-        completions: &mut Completions,
+        [prompts, completions]: [&[KeysValues]; 2],
+        progress: &CubeTensor,
         tokens: Tensor<1, Int>,
+        bound: usize,
     ) -> Tensor<2> {
         let (decoder, added) = (&by.decoder, by.added.as_ref());
         let rows = tokens.dims()[0];
         let shape = decoder.shape();
-        let row = Row::new(self, decoder, prompts, completions, rows);
+        let row = Row {
+            by: self,
+            shape,
+            prompts,
+            completions,
+            progress,
+            bound,
+            rows,
+            members: rows / (progress.meta.num_elements() - COUNTS),
+            cache: element(decoder.products),
+        };
         let rotations: Vec<_> = self.tables.iter().map(|table| row.rotations(table)).collect();
         let mut stream = cube_tensor(decoder.embed(tokens.reshape([rows, 1])));
         let mut output = None;
@@ -125,7 +125,6 @@ impl TokenStep {
             stream = sum;
         }
         let (hidden, _) = row.add_norm(2 * decoder.layers.len(), stream, output, true);
-        completions.count += 1;
         Tensor::<3>::from_primitive::<Cube>(hidden).reshape([rows, shape.hidden_size])
     }
 }
@@ -137,9 +136,9 @@ struct Row<'a> {
     /// Keys and values of prompts and of completions, layer by layer.
     prompts: &'a [KeysValues],
     completions: &'a [KeysValues],
-    /// Tokens of each completion before this one.
-    at: usize,
-    lengths: CubeTensor,
+    progress: &'a CubeTensor,
+    /// The number of keys, rounded up to a multiple of [`UNITS`].
+    bound: usize,
     rows: usize,
     /// Completions of a prompt.
     members: usize,
@@ -147,30 +146,7 @@ struct Row<'a> {
     cache: ElemType,
 }
 
-impl<'a> Row<'a> {
-    fn new(
-        by: &'a TokenStep,
-        decoder: &'a Decoder,
-        prompts: &'a Prompts,
-        completions: &'a Completions,
-        rows: usize,
-    ) -> Self {
-        let cache = element(decoder.products);
-        let members = rows / prompts.lengths.dims()[0];
-        let lengths = cube_ints(prompts.lengths.clone());
-        Self {
-            by,
-            shape: decoder.shape(),
-            prompts: &prompts.keys_values,
-            completions: &completions.keys_values,
-            at: completions.count,
-            lengths,
-            rows,
-            members,
-            cache,
-        }
-    }
-
+impl Row<'_> {
     /// Adds the output of a block, normed if so, to the stream. Returns the sum, normed if so, and the sum.
     fn add_norm(
         &self,
@@ -187,22 +163,22 @@ impl<'a> Row<'a> {
         add_norm(stream, output, norm, (self.shape.rms_norm_eps, 0.0))
     }
 
-    fn positions(&self) -> PositionsLaunch {
-        PositionsLaunch::new(argument(&self.lengths), self.members, self.at)
+    fn progress(&self) -> ProgressLaunch {
+        ProgressLaunch::new(argument(self.progress), self.members)
     }
 
-    /// The rotations of each row's position: `[rows, half, 2]`.
+    /// The rotations of each row's position, `[rows, half, 2]`. The token chosen becomes the one that is taken.
     fn rotations(&self, table: &Table) -> CubeTensor {
         let half = self.by.heads.half;
-        let rotations = uninit(&self.lengths, &[self.rows, half, 2], DType::F32);
+        let rotations = uninit(self.progress, &[self.rows, half, 2], DType::F32);
         let cubes = (self.rows * half).div_ceil(UNITS);
         // SAFETY: accesses stay below the rows and the parts of the table.
         unsafe {
             rotation_kernel::launch_unchecked(
-                &self.lengths.client,
-                grid(&self.lengths, cubes),
+                &self.progress.client,
+                grid(self.progress, cubes),
                 CubeDim::new_1d(UNITS as u32),
-                self.positions(),
+                self.progress(),
                 argument(&table.rotations),
                 argument(&rotations),
                 self.rows,
@@ -237,9 +213,9 @@ impl<'a> Row<'a> {
                 argument(&self.by.head_norms[layer]),
                 argument(&caches[0]),
                 argument(&caches[1]),
+                self.progress(),
                 self.rows,
                 most,
-                self.at,
                 attention_scale(self.shape),
                 self.shape.rms_norm_eps,
                 self.by.heads,
@@ -275,113 +251,15 @@ impl<'a> Row<'a> {
                     most,
                     longest,
                 ),
-                self.positions(),
+                self.progress(),
                 argument(&attended),
                 self.rows,
                 window,
+                self.bound,
                 heads,
                 self.cache,
             );
         }
         attended
     }
-}
-
-/// Chooses token number `at` of each row from logits, `[rows, vocabulary]`, multiplied by `sharpness`: the one at which
-/// the sum of probabilities exceeds the draw, of `[tokens, rows]`, or, with a sharpness of `None`, the likeliest one.
-pub(super) fn choose(
-    logits: Tensor<2>,
-    draws: &Tensor<2>,
-    at: usize,
-    sharpness: Option<f32>,
-) -> Choices {
-    let [rows, vocabulary] = logits.dims();
-    let (logits, draws) = (cube_tensor(logits), cube_tensor(draws.clone()));
-    let tokens = uninit(&logits, &[rows], DType::I32);
-    let figures = uninit(&logits, &[2, rows], DType::F32);
-    // SAFETY: accesses stay below `rows` and `vocabulary`; all units of a cube reach its barriers.
-    unsafe {
-        choose_kernel::launch_unchecked(
-            &logits.client,
-            grid(&logits, rows),
-            CubeDim::new_1d(UNITS as u32),
-            argument(&logits),
-            argument(&draws),
-            argument(&tokens),
-            argument(&figures),
-            rows,
-            vocabulary,
-            at * rows,
-            sharpness.unwrap_or(1.0),
-            sharpness.is_none(),
-        );
-    }
-    Choices::new(tokens, figures, None)
-}
-
-impl Choices {
-    fn new(tokens: CubeTensor, figures: CubeTensor, masks: Option<CubeTensor>) -> Self {
-        let figures = Tensor::<2>::from_primitive::<Cube>(figures);
-        let rows = figures.dims()[1];
-        let row = |number: usize| figures.clone().narrow(0, number, 1).reshape([rows]);
-        Self {
-            tokens: Tensor::<1, Int>::from_primitive::<Cube>(tokens),
-            logprobs: row(0),
-            entropies: row(1),
-            masks: masks.map(Tensor::<2>::from_primitive::<Cube>),
-        }
-    }
-}
-
-/// Chooses token number `at` of each row from logits, `[rows, vocabulary]`, as [`choose`] does, but among the tokens that
-/// top-k, top-p and min-p leave; the likeliest come first in the sum of probabilities.
-pub(super) fn narrow(
-    logits: Tensor<2>,
-    draws: &Tensor<2>,
-    at: usize,
-    sampling: &Sampling,
-) -> Choices {
-    let [rows, vocabulary] = logits.dims();
-    let (logits, draws) = (cube_tensor(logits), cube_tensor(draws.clone()));
-    let new = |sizes: &[usize], dtype| uninit(&logits, sizes, dtype);
-    let weights = new(&[rows, vocabulary], DType::F32);
-    let lists = new(&[rows, vocabulary], DType::U32);
-    let tokens = new(&[rows], DType::I32);
-    let figures = new(&[2, rows], DType::F32);
-    let masks = new(&[rows, vocabulary.div_ceil(MASKED)], DType::F32);
-    // SAFETY: accesses stay below `rows` and `vocabulary`; all units of a cube reach its barriers.
-    unsafe {
-        narrow_kernel::launch_unchecked(
-            &logits.client,
-            grid(&logits, rows),
-            CubeDim::new_1d(UNITS as u32),
-            argument(&logits),
-            argument(&draws),
-            NarrowScratchLaunch::new(argument(&weights), argument(&lists)),
-            argument(&tokens),
-            argument(&figures),
-            argument(&masks),
-            NarrowingLaunch::new(
-                sampling.top_k,
-                sampling.top_p,
-                sampling.min_p,
-                sharpness(sampling.temperature),
-                at * rows,
-            ),
-            rows,
-            vocabulary,
-        );
-    }
-    Choices::new(tokens, figures, Some(masks))
-}
-
-/// The tokens of a row's masks; none if they are all tokens.
-pub(super) fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
-    let words = masks.iter().map(|mask| *mask as u32).enumerate();
-    let of = |(number, mask): (usize, u32)| {
-        let bits = (0..MASKED as u32).filter(move |bit| mask >> bit & 1 == 1);
-        bits.map(move |bit| (number * MASKED) as u32 + bit)
-    };
-    let all: Vec<u32> = words.flat_map(of).collect();
-    if all.len() == vocabulary { Vec::new() } else { all }
 }

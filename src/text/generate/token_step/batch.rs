@@ -1,0 +1,284 @@
+//! A batch of completions that decode together in kernels.
+//!
+//! Everything that a step changes is in buffers on the device, so that its launches can be recorded once as a graph
+//! (CUDA graphs, or a list of dispatches in wgpu) and replayed for each token: the host then issues one call a token in
+//! place of hundreds.
+
+use super::TokenStep;
+use crate::device;
+use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
+use crate::nn::tensors::attention::KeysValues;
+use crate::text::generate::Sampling;
+use crate::text::generate::decode::{BLOCK, Decode, Step};
+use crate::text::kernels::UNITS;
+use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
+use crate::text::kernels::heads::{COUNTS, ProgressLaunch};
+use crate::text::kernels::narrow::{
+    NarrowScratchLaunch, NarrowingLaunch, TOKENS as MASKED, narrow_kernel,
+};
+use crate::text::{DeviceDecoder, Prompts, sharpness};
+use burn::backend::{Cube, DType};
+use burn::cubecl::client::Graph;
+use burn::cubecl::prelude::CubeDim;
+use burn::cubecl::server::ServerError;
+use burn::tensor::{FloatDType, Int, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+use rayon::prelude::*;
+
+/// The fewest steps that a graph is worth being recorded for.
+const LEAST_REPLAYS: usize = 4;
+
+/// A batch of prompts with equally many completions each.
+pub(in crate::text::generate) struct KernelBatch<'a> {
+    step: &'a TokenStep,
+    by: &'a DeviceDecoder,
+    sampling: &'a Sampling,
+    prompts: Prompts,
+    /// The draws of all tokens: `[max_new_tokens, rows]`.
+    draws: CubeTensor,
+    state: State,
+    /// Tokens chosen so far.
+    count: usize,
+    graph: Option<Recorded>,
+    may_record: bool,
+}
+
+/// What a step reads and changes.
+struct State {
+    /// Keys and values of completions, layer by layer: `[rows, max_new_tokens, num_kv_heads, head_dim]`.
+    keys_values: Vec<KeysValues>,
+    /// The counts of [`Progress`](crate::text::kernels::heads::Progress).
+    progress: CubeTensor,
+    /// The tokens chosen last: `[rows]`.
+    tokens: CubeTensor,
+    /// The last choices: `[BLOCK, size]`, as [`Records`](crate::text::kernels::choose::Records) has them.
+    records: CubeTensor,
+}
+
+/// The launches of a step.
+struct Recorded {
+    graph: Graph,
+    /// Keys of the steps that they are those of, at most.
+    bound: usize,
+}
+
+impl State {
+    fn new(by: &DeviceDecoder, prompts: &Prompts, draws: &CubeTensor, masks: usize) -> Self {
+        let shape = by.decoder.shape();
+        let [most, rows] = [draws.meta.shape()[0], draws.meta.shape()[1]];
+        let dtype = match by.decoder.products.half {
+            None => DType::F32,
+            Some(FloatDType::BF16) => DType::BF16,
+            Some(_) => DType::F16,
+        };
+        let cache = || {
+            let sizes = [rows, most, shape.num_kv_heads, shape.head_dim];
+            Tensor::<4>::from_primitive::<Cube>(uninit(draws, &sizes, dtype))
+        };
+        let lengths = prompts.lengths.clone();
+        let groups = lengths.dims()[0];
+        let counts = Tensor::from_ints([0, -1], by.device());
+        Self {
+            keys_values: (0..shape.num_layers).map(|_| [cache(), cache()]).collect(),
+            progress: cube_ints(Tensor::cat(vec![counts, lengths.reshape([groups])], 0)),
+            tokens: uninit(draws, &[rows], DType::I32),
+            records: uninit(draws, &[BLOCK, (3 + masks) * rows], DType::F32),
+        }
+    }
+}
+
+impl Decode for KernelBatch<'_> {
+    fn advance(&mut self) {
+        if self.count == 0 {
+            let rows = self.rows();
+            let [groups, size] = self.prompts.last.dims();
+            let last = self.prompts.last.clone().reshape([groups, 1, size]);
+            self.choose(last.expand([groups, rows / groups, size]).reshape([rows, size]));
+        } else {
+            self.repeat();
+        }
+        self.count += 1;
+    }
+
+    fn read(&mut self, steps: usize) -> Vec<Step> {
+        let (rows, vocabulary) = (self.rows(), self.by.vocabulary());
+        let records = Tensor::<2>::from_primitive::<Cube>(self.state.records.clone());
+        let size = records.dims()[1];
+        let all = device::fetch(records.reshape([BLOCK * size]));
+        let of = |number: usize| {
+            let numbers = &all[number % BLOCK * size..][..size];
+            let (numbers, masks) = numbers.split_at(3 * rows);
+            let words = masks.len() / rows;
+            let masks = masks.par_chunks_exact(words.max(1));
+            Step {
+                tokens: numbers[..rows].iter().map(|token| *token as u32).collect(),
+                logprobs: numbers[rows..2 * rows].to_vec(),
+                entropies: numbers[2 * rows..].to_vec(),
+                candidates: masks.map(|row| candidates(row, vocabulary)).collect(),
+            }
+        };
+        (self.count - steps..self.count).map(of).collect()
+    }
+}
+
+impl<'a> KernelBatch<'a> {
+    /// A batch that follows prompts with `draws` of all tokens, `[max_new_tokens, rows]`.
+    pub fn new(
+        step: &'a TokenStep,
+        by: &'a DeviceDecoder,
+        sampling: &'a Sampling,
+        prompts: Prompts,
+        draws: Tensor<2>,
+    ) -> Self {
+        let draws = cube_tensor(draws);
+        let state = State::new(by, &prompts, &draws, masks(by, sampling));
+        Self {
+            step,
+            by,
+            sampling,
+            prompts,
+            draws,
+            state,
+            count: 0,
+            graph: None,
+            may_record: device::may_record(),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.draws.meta.shape()[1]
+    }
+
+    /// Takes the last tokens through all layers and chooses the next ones: by the graph of such a step, if there is one
+    /// or it is worth recording.
+    fn repeat(&mut self) {
+        // The keys that the tokens see: those of prompts, of the tokens before them, and their own.
+        let longest = self.prompts.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1]);
+        let bound = (longest + self.count).next_multiple_of(UNITS);
+        if self.graph.as_ref().is_some_and(|recorded| recorded.bound < bound) {
+            self.graph = None;
+        }
+        let left =
+            (self.sampling.max_new_tokens - self.count).min(bound + 1 - longest - self.count);
+        let result = match &self.graph {
+            // SAFETY: the graph keeps the buffers of its launches, which are those of this batch and of a decoder
+            // that it borrows; all work on them is issued from here.
+            Some(recorded) => unsafe { recorded.graph.replay() },
+            None if self.may_record && left > LEAST_REPLAYS => self.record(bound),
+            None => {
+                self.launch(bound);
+                Ok(())
+            }
+        };
+        if result.is_err() {
+            self.begin_again();
+        }
+    }
+
+    /// Takes a step, and records its launches.
+    fn record(&mut self, bound: usize) -> Result<(), ServerError> {
+        let client = self.draws.client.clone();
+        if client.graph_prepare().is_err() {
+            // The device records nothing.
+            self.may_record = false;
+            self.launch(bound);
+            return Ok(());
+        }
+        // The memory of a step is what the recorded one uses.
+        self.launch(bound);
+        client.start_capture()?;
+        self.launch(bound);
+        self.graph = Some(Recorded { graph: client.stop_capture()?, bound });
+        Ok(())
+    }
+
+    /// Repeats all steps, this one included, without a graph: a recording has failed, and what it would have written
+    /// is lost.
+    fn begin_again(&mut self) {
+        (self.graph, self.may_record) = (None, false);
+        let masks = masks(self.by, self.sampling);
+        self.state = State::new(self.by, &self.prompts, &self.draws, masks);
+        let count = std::mem::take(&mut self.count);
+        for _ in 0..=count {
+            self.advance();
+        }
+        self.count = count;
+    }
+
+    /// Launches the kernels of a step.
+    fn launch(&self, bound: usize) {
+        let State { keys_values, progress, tokens, .. } = &self.state;
+        let tokens = Tensor::<1, Int>::from_primitive::<Cube>(tokens.clone());
+        let keys_values = [&self.prompts.keys_values[..], keys_values];
+        self.choose(self.step.step(self.by, keys_values, progress, tokens, bound));
+    }
+
+    /// Chooses a token of each row from normed streams, `[rows, hidden_size]`.
+    fn choose(&self, hidden: Tensor<2>) {
+        let logits = cube_tensor(self.by.logits(hidden));
+        let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
+        let State { progress, tokens, records, .. } = &self.state;
+        let (client, cubes) = (logits.client.clone(), grid(&logits, rows));
+        let units = CubeDim::new_1d(UNITS as u32);
+        let groups = progress.meta.num_elements() - COUNTS;
+        let progress = ProgressLaunch::new(argument(progress), rows / groups);
+        let records = RecordsLaunch::new(argument(records), BLOCK, records.meta.shape()[1]);
+        let Sampling { temperature, top_k, top_p, min_p, .. } = *self.sampling;
+        if !self.sampling.narrows() {
+            // SAFETY: accesses stay below `rows`, `vocabulary` and the steps of draws and records; all units of a cube
+            // reach its barriers.
+            unsafe {
+                choose_kernel::launch_unchecked(
+                    &client,
+                    cubes,
+                    units,
+                    argument(&logits),
+                    argument(&self.draws),
+                    progress,
+                    argument(tokens),
+                    records,
+                    rows,
+                    vocabulary,
+                    if temperature > 0.0 { sharpness(temperature) } else { 1.0 },
+                    temperature == 0.0,
+                );
+            }
+            return;
+        }
+        let scratch = |dtype| uninit(&logits, &[rows, vocabulary], dtype);
+        let [weights, lists] = [DType::F32, DType::U32].map(scratch);
+        // SAFETY: as above.
+        unsafe {
+            narrow_kernel::launch_unchecked(
+                &client,
+                cubes,
+                units,
+                argument(&logits),
+                argument(&self.draws),
+                NarrowScratchLaunch::new(argument(&weights), argument(&lists)),
+                progress,
+                argument(tokens),
+                records,
+                NarrowingLaunch::new(top_k, top_p, min_p, sharpness(temperature)),
+                rows,
+                vocabulary,
+            );
+        }
+    }
+}
+
+/// Masks of a row, where a choice is among some of the tokens.
+fn masks(by: &DeviceDecoder, sampling: &Sampling) -> usize {
+    if sampling.narrows() { by.vocabulary().div_ceil(MASKED) } else { 0 }
+}
+
+/// The tokens of a row's masks; none if they are all tokens.
+fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
+    let words = masks.iter().map(|mask| *mask as u32).enumerate();
+    let of = |(number, mask): (usize, u32)| {
+        let bits = (0..MASKED as u32).filter(move |bit| mask >> bit & 1 == 1);
+        bits.map(move |bit| (number * MASKED) as u32 + bit)
+    };
+    let all: Vec<u32> = words.flat_map(of).collect();
+    if all.len() == vocabulary { Vec::new() } else { all }
+}
