@@ -8,7 +8,9 @@ pub(crate) mod launch;
 pub(crate) mod narrow;
 pub(crate) mod rows;
 pub(crate) mod text_attention;
+pub(crate) mod text_gradients;
 pub(crate) mod text_heads;
+pub(crate) mod tiles;
 pub(crate) mod token_loss;
 
 /// Units of a cube.

@@ -1,30 +1,26 @@
-//! Kernels of attention over whole texts, both ways: a running softmax forward, probabilities recomputed backward (Dao et
-//! al. 2022), so that memory is linear in the length. A row's gradient is one cube's, so nothing is added atomically.
+//! Attention over whole texts, by a running softmax.
+//!
+//! A cube takes a block of neighbouring rows of a piece, and goes over the rows that they see tile by tile in workgroup
+//! memory.
 
 use super::UNITS;
 use super::heads::Heads;
 use super::text_heads::Pieces;
+use super::tiles::{
+    Rows, Tiles, WIDTH, accumulate, clear, load_keys, load_queries, multiply, pad, store_queries,
+};
 use crate::math::softmax::ILLEGAL;
 use crate::math::{exp, ln};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// The row of key number `i` among those that a row may see: its prompt's, then its piece's up to itself.
-#[cube]
-fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize {
-    let mut row = prompt_begin + i;
-    if i >= prompt {
-        row = begin + i - prompt;
-    }
-    row
-}
-
-/// Attention of one head of one row; one cube per row and head.
+/// Attention of the heads that share a head of keys, for a block of rows; one cube per block and head of keys.
 ///
-/// Buffers: queries `[rows, query_size]`, scaled; keys and values `[rows, key_size]`; those of [`Pieces`];
-/// `[rows, query_size]`; for each row and head the logarithm of its softmax's denominator, and a second number that
-/// [`delta_kernel`] writes, `[rows, heads, 2]`. Workgroup memory: 2 x [`UNITS`] floats and a head.
+/// Buffers: queries `[rows, query_size]`, scaled; keys and values `[rows, key_size]`; those of [`Pieces`], with the blocks
+/// from `place` on; `[rows, query_size]`; for each row and head the logarithm of its softmax's denominator, and a second
+/// number that [`delta_kernel`](super::text_gradients::delta_kernel) writes, `[rows, heads, 2]`. Workgroup memory: a tile of queries, one of keys, their
+/// products, and three numbers of each query.
 #[cube(launch_unchecked)]
 pub(crate) fn text_attend_kernel<C: Float>(
     queries: &[f32],
@@ -33,308 +29,147 @@ pub(crate) fn text_attend_kernel<C: Float>(
     pieces: &Pieces,
     attended: &mut [f32],
     figures: &mut [f32],
+    place: usize,
+    blocks: usize,
     window: usize,
     #[comptime] heads: Heads,
+    #[comptime] tiles: Tiles,
     #[define(C)] _cache: ElemType,
 ) {
-    let (dim, count) = comptime!((heads.dim, heads.queries));
-    let cube = CUBE_POS;
-    if cube < pieces.rows * count {
+    let block = CUBE_POS / comptime!(heads.keys);
+    if block < blocks {
         let unit = UNIT_POS as usize;
-        let (row, head) = (cube / count, cube % count);
-        let of_head = head / comptime!(heads.queries / heads.keys) * dim;
-        let (begin, prompt_begin) = (pieces.bound(row, 0usize), pieces.bound(row, 2usize));
-        let prompt = pieces.bound(row, 3usize) - prompt_begin;
-        // Keys of the text up to this row; the last one is its own.
-        let end = prompt + row - begin + 1;
-        let mut first = 0usize.runtime();
-        if end > window {
-            first = end - window;
-        }
-        let mut query = Shared::<[f32]>::new_slice(dim);
-        for i in range_stepped(unit, dim, UNITS) {
-            query[i] = queries[cube * dim + i];
-        }
-        let mut scores = Shared::<[f32]>::new_slice(UNITS);
-        let mut weights = Shared::<[f32]>::new_slice(UNITS);
-        let parts = comptime!(heads.dim.div_ceil(UNITS));
-        let mut sums = Array::<f32>::new(parts);
-        #[unroll]
-        for part in 0..parts {
-            sums[part] = 0.0f32;
-        }
-        let mut most = f32::new(ILLEGAL);
-        let mut sum = 0.0f32;
-        sync_cube();
-        for start in range_stepped(first, end, UNITS) {
-            let i = start + unit;
-            let mut score = f32::new(ILLEGAL);
-            if i < end {
-                let place =
-                    key_row(i, prompt_begin, prompt, begin) * comptime!(heads.key_size()) + of_head;
-                let mut product = 0.0f32;
-                for d in 0..dim {
-                    product += query[d] * f32::cast_from(keys[place + d]);
-                }
-                score = product;
-            }
-            scores[unit] = score;
-            sync_cube();
-            let before = most;
-            for i in 0..UNITS {
-                if scores[i] > most {
-                    most = scores[i];
-                }
-            }
-            let mut weight = 0.0f32;
-            if score > ILLEGAL {
-                weight = exp(score - most);
-            }
-            weights[unit] = weight;
-            sync_cube();
-            let kept = exp(before - most);
-            sum *= kept;
-            #[unroll]
-            for part in 0..parts {
-                sums[part] *= kept;
-            }
-            let mut last = end - start;
-            if last > UNITS {
-                last = UNITS.runtime();
-            }
-            for key in 0..last {
-                let weight = weights[key];
-                sum += weight;
-                let place = key_row(start + key, prompt_begin, prompt, begin)
-                    * comptime!(heads.key_size())
-                    + of_head;
-                #[unroll]
-                for part in 0..parts {
-                    let d = unit + comptime!(part * UNITS);
-                    if d < dim {
-                        sums[part] += weight * f32::cast_from(values[place + d]);
-                    }
-                }
-            }
-        }
-        #[unroll]
-        for part in 0..parts {
-            let d = unit + comptime!(part * UNITS);
-            if d < dim {
-                attended[cube * dim + d] = sums[part] / sum;
-            }
-        }
-        if unit == 0 {
-            figures[2 * cube] = most + ln(sum);
-        }
-    }
-}
-
-/// Computes the product of the result of attention with its gradient, for each row and head; one unit each.
-///
-/// Buffers: the result and its gradient, `[count, dim]`; `[count, 2]`, the second numbers of which are written.
-#[cube(launch_unchecked)]
-pub(crate) fn delta_kernel(
-    attended: &[f32],
-    d_attended: &[f32],
-    figures: &mut [f32],
-    count: usize,
-    #[comptime] dim: usize,
-) {
-    let i = ABSOLUTE_POS;
-    if i < count {
-        let mut sum = 0.0f32;
-        for d in 0..dim {
-            sum += attended[i * dim + d] * d_attended[i * dim + d];
-        }
-        figures[2 * i + 1] = sum;
-    }
-}
-
-/// The gradient of queries; one cube per row and head.
-///
-/// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`;
-/// the figures of [`text_attend_kernel`]; those of [`Pieces`]; `[rows, query_size]`. Workgroup memory: [`UNITS`] floats
-/// and two heads.
-#[cube(launch_unchecked)]
-pub(crate) fn query_gradient_kernel<C: Float>(
-    queries: &[f32],
-    d_attended: &[f32],
-    keys: &[C],
-    values: &[C],
-    figures: &[f32],
-    pieces: &Pieces,
-    d_queries: &mut [f32],
-    window: usize,
-    #[comptime] heads: Heads,
-    #[define(C)] _cache: ElemType,
-) {
-    let (dim, count) = comptime!((heads.dim, heads.queries));
-    let cube = CUBE_POS;
-    if cube < pieces.rows * count {
-        let unit = UNIT_POS as usize;
-        let (row, head) = (cube / count, cube % count);
-        let of_head = head / comptime!(heads.queries / heads.keys) * dim;
-        let (begin, prompt_begin) = (pieces.bound(row, 0usize), pieces.bound(row, 2usize));
-        let prompt = pieces.bound(row, 3usize) - prompt_begin;
-        let end = prompt + row - begin + 1;
-        let mut first = 0usize.runtime();
-        if end > window {
-            first = end - window;
-        }
-        let mut query = Shared::<[f32]>::new_slice(dim);
-        let mut d_result = Shared::<[f32]>::new_slice(dim);
-        for i in range_stepped(unit, dim, UNITS) {
-            query[i] = queries[cube * dim + i];
-            d_result[i] = d_attended[cube * dim + i];
-        }
-        let (log_total, delta) = (figures[2 * cube], figures[2 * cube + 1]);
-        let mut slopes = Shared::<[f32]>::new_slice(UNITS);
-        let parts = comptime!(heads.dim.div_ceil(UNITS));
-        let mut sums = Array::<f32>::new(parts);
-        #[unroll]
-        for part in 0..parts {
-            sums[part] = 0.0f32;
-        }
-        for start in range_stepped(first, end, UNITS) {
-            sync_cube();
-            let i = start + unit;
-            if i < end {
-                let place =
-                    key_row(i, prompt_begin, prompt, begin) * comptime!(heads.key_size()) + of_head;
-                let mut score = 0.0f32;
-                let mut of_weight = 0.0f32;
-                for d in 0..dim {
-                    score += query[d] * f32::cast_from(keys[place + d]);
-                    of_weight += d_result[d] * f32::cast_from(values[place + d]);
-                }
-                slopes[unit] = exp(score - log_total) * (of_weight - delta);
-            }
-            sync_cube();
-            let mut last = end - start;
-            if last > UNITS {
-                last = UNITS.runtime();
-            }
-            for key in 0..last {
-                let slope = slopes[key];
-                let place = key_row(start + key, prompt_begin, prompt, begin)
-                    * comptime!(heads.key_size())
-                    + of_head;
-                #[unroll]
-                for part in 0..parts {
-                    let d = unit + comptime!(part * UNITS);
-                    if d < dim {
-                        sums[part] += slope * f32::cast_from(keys[place + d]);
-                    }
-                }
-            }
-        }
-        #[unroll]
-        for part in 0..parts {
-            let d = unit + comptime!(part * UNITS);
-            if d < dim {
-                d_queries[cube * dim + d] = sums[part];
-            }
-        }
-    }
-}
-
-/// The gradient of keys, or of values; one cube per row and head of keys. The rows that see a key are those of its piece
-/// from its own on, and those of the completions that follow it.
-///
-/// Buffers: those of [`query_gradient_kernel`], but for the last: `[rows, key_size]`. Workgroup memory: [`UNITS`] floats
-/// and two heads.
-#[cube(launch_unchecked)]
-pub(crate) fn key_gradient_kernel<C: Float>(
-    queries: &[f32],
-    d_attended: &[f32],
-    keys: &[C],
-    values: &[C],
-    figures: &[f32],
-    pieces: &Pieces,
-    gradient: &mut [f32],
-    window: usize,
-    #[comptime] heads: Heads,
-    #[comptime] of_values: bool,
-    #[define(C)] _cache: ElemType,
-) {
-    let (dim, count) = comptime!((heads.dim, heads.keys));
-    let cube = CUBE_POS;
-    if cube < pieces.rows * count {
-        let unit = UNIT_POS as usize;
-        let (row, head) = (cube / count, cube % count);
+        let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
+        let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let members = comptime!(heads.queries / heads.keys);
-        let follower = pieces.bound(row, 4usize);
-        let own = pieces.bound(row, 1usize) - row;
-        // Rows and heads that see the key.
-        let end = (own + pieces.bound(row, 5usize) - follower) * members;
-        let position = pieces.position(row);
-        let mut key = Shared::<[f32]>::new_slice(dim);
-        let mut value = Shared::<[f32]>::new_slice(dim);
-        for i in range_stepped(unit, dim, UNITS) {
-            key[i] = f32::cast_from(keys[cube * dim + i]);
-            value[i] = f32::cast_from(values[cube * dim + i]);
+        let rows = Rows::of(pieces, place, block, CUBE_POS % comptime!(heads.keys));
+        let count = rows.queries(heads);
+
+        let mut of_queries =
+            Shared::<[f32]>::new_aligned_slice(comptime!(tiles.queries * stride), 16usize);
+        let mut of_keys =
+            Shared::<[f32]>::new_aligned_slice(comptime!(tiles.keys * stride), 16usize);
+        let mut weights = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
+        let mut peaks = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
+        let mut totals = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
+        let mut kept = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
+        load_queries(&mut of_queries, queries, &rows, heads, tiles);
+        pad(&mut of_queries, tiles.queries, tiles);
+        pad(&mut of_keys, tiles.keys, tiles);
+        if unit < comptime!(tiles.queries) {
+            peaks[unit] = f32::new(ILLEGAL);
+            totals[unit] = 0.0f32;
         }
-        let mut slopes = Shared::<[f32]>::new_slice(UNITS);
-        let mut places = Shared::<[u32]>::new_slice(UNITS);
-        let parts = comptime!(heads.dim.div_ceil(UNITS));
-        let mut sums = Array::<f32>::new(parts);
-        #[unroll]
-        for part in 0..parts {
-            sums[part] = 0.0f32;
-        }
-        for start in range_stepped(0, end, UNITS) {
+        let mut products = Array::<f32>::new(comptime!(part[0] * part[1]));
+        let shares = comptime!(tiles.shares(tiles.queries));
+        let mut sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
+        clear(&mut sums, comptime!(shares * WIDTH * WIDTH));
+
+        // Keys up to the last row's own.
+        let end = rows.position(rows.end);
+        for start in range_stepped(rows.first_key(window), end, comptime!(tiles.keys)) {
             sync_cube();
-            let i = start + unit;
-            if i < end {
-                let number = i / members;
-                let mut by = row + number;
-                if number >= own {
-                    by = follower + number - own;
-                }
-                let place = by * comptime!(heads.queries) + head * members + i % members;
-                let mut slope = 0.0f32;
-                if pieces.position(by) < position + window {
-                    let mut score = 0.0f32;
-                    let mut of_weight = 0.0f32;
-                    for d in 0..dim {
-                        score += key[d] * queries[place * dim + d];
-                        of_weight += value[d] * d_attended[place * dim + d];
-                    }
-                    slope = exp(score - figures[2 * place]);
-                    if comptime!(!of_values) {
-                        slope *= of_weight - figures[2 * place + 1];
-                    }
-                }
-                slopes[unit] = slope;
-                places[unit] = place as u32;
-            }
+            load_keys::<C>(&mut of_keys, keys, &rows, start, end, heads, tiles);
             sync_cube();
-            let mut last = end - start;
-            if last > UNITS {
-                last = UNITS.runtime();
-            }
-            for number in 0..last {
-                let (slope, place) = (slopes[number], places[number] as usize);
+            multiply(&of_queries, &of_keys, &mut products, tiles);
+            #[unroll]
+            for i in 0..comptime!(part[0]) {
+                let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
+                let position = rows.position(rows.first + query / members);
                 #[unroll]
-                for part in 0..parts {
-                    let d = unit + comptime!(part * UNITS);
-                    if d < dim {
-                        if comptime!(of_values) {
-                            sums[part] += slope * d_attended[place * dim + d];
-                        } else {
-                            sums[part] += slope * queries[place * dim + d];
+                for j in 0..comptime!(part[1]) {
+                    let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
+                    let number = start + key;
+                    let is_seen = query < count && number <= position && number + window > position;
+                    let mut score = f32::new(ILLEGAL);
+                    if is_seen {
+                        score = products[comptime!(i * part[1] + j)];
+                    }
+                    products[comptime!(i * part[1] + j)] = score;
+                    if query < comptime!(tiles.queries) {
+                        weights[query * row_size + key] = score;
+                    }
+                }
+            }
+            sync_cube();
+            if unit < comptime!(tiles.queries) {
+                let before = peaks[unit];
+                let mut peak = before;
+                for key in 0..comptime!(tiles.keys) {
+                    let score = weights[unit * row_size + key];
+                    if score > peak {
+                        peak = score;
+                    }
+                }
+                peaks[unit] = peak;
+                kept[unit] = exp(before - peak);
+            }
+            // Values take the place of keys.
+            load_keys::<C>(&mut of_keys, values, &rows, start, end, heads, tiles);
+            sync_cube();
+            #[unroll]
+            for i in 0..comptime!(part[0]) {
+                let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
+                #[unroll]
+                for j in 0..comptime!(part[1]) {
+                    let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
+                    let score = products[comptime!(i * part[1] + j)];
+                    let mut weight = 0.0f32;
+                    if score > ILLEGAL {
+                        weight = exp(score - peaks[query]);
+                    }
+                    if query < comptime!(tiles.queries) {
+                        weights[query * row_size + key] = weight;
+                    }
+                }
+            }
+            sync_cube();
+            if unit < comptime!(tiles.queries) {
+                let mut total = totals[unit] * kept[unit];
+                for key in 0..comptime!(tiles.keys) {
+                    total += weights[unit * row_size + key];
+                }
+                totals[unit] = total;
+            }
+            #[unroll]
+            for share in 0..shares {
+                let item = unit + comptime!(share * UNITS);
+                let row = item / comptime!(tiles.columns()) * WIDTH;
+                if row < comptime!(tiles.queries) {
+                    #[unroll]
+                    for i in 0..WIDTH {
+                        let factor = kept[row + i];
+                        #[unroll]
+                        for c in 0..WIDTH {
+                            sums[comptime!((share * WIDTH + i) * WIDTH + c)] *= factor;
                         }
                     }
                 }
             }
-        }
-        #[unroll]
-        for part in 0..parts {
-            let d = unit + comptime!(part * UNITS);
-            if d < dim {
-                gradient[cube * dim + d] = sums[part];
+            let mut steps = end - start;
+            if steps > comptime!(tiles.keys) {
+                steps = tiles.keys.runtime();
             }
+            accumulate(&mut sums, &weights, &of_keys, row_size, 1, steps, tiles.queries, tiles);
+        }
+        sync_cube();
+        #[unroll]
+        for share in 0..shares {
+            let row = (unit + comptime!(share * UNITS)) / comptime!(tiles.columns()) * WIDTH;
+            if row < comptime!(tiles.queries) {
+                #[unroll]
+                for i in 0..WIDTH {
+                    let total = totals[row + i];
+                    #[unroll]
+                    for c in 0..WIDTH {
+                        sums[comptime!((share * WIDTH + i) * WIDTH + c)] /= total;
+                    }
+                }
+            }
+        }
+        store_queries(&sums, attended, &rows, heads, tiles);
+        if unit < count {
+            figures[2 * rows.place(unit, heads)] = peaks[unit] + ln(totals[unit]);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The backward pass over packed texts.
 
-use super::forward::{Activations, LayerPass, PackedPass, matrix};
+use super::forward::{Activations, Block, LayerPass, PackedPass, matrix};
 use super::gradients::Gradients;
 use super::head::scatter;
 use super::layout::Scatter;
@@ -13,7 +13,7 @@ use crate::text::kernels::launch::{formula, gated, rows_of};
 use crate::text::kernels::rows::{
     COLUMNS, NormBackward, ROWS, columns_kernel, gate_backward_kernel, norm_backward_kernel,
 };
-use crate::text::kernels::text_attention::{
+use crate::text::kernels::text_gradients::{
     delta_kernel, key_gradient_kernel, query_gradient_kernel,
 };
 use crate::text::kernels::text_heads::rotate_backward_kernel;
@@ -265,6 +265,8 @@ impl PackedPass<'_> {
         let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));
         let new = |size: usize| uninit(queries, &[1, rows, size], DType::F32);
         let d_queries = new(heads.query_size());
+        let [d_keys, d_values] = [new(heads.key_size()), new(heads.key_size())];
+        let [_, of_queries, of_keys] = self.blocks.kernels;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
         // second numbers are read by the kernels that follow alone.
         unsafe {
@@ -278,9 +280,10 @@ impl PackedPass<'_> {
                 count,
                 heads.dim,
             );
+            let Block { tiles, place, count } = of_queries;
             query_gradient_kernel::launch_unchecked(
                 client,
-                grid(queries, count),
+                grid(queries, count * heads.keys),
                 units,
                 argument(queries),
                 argument(d_attended),
@@ -289,34 +292,34 @@ impl PackedPass<'_> {
                 argument(figures),
                 self.pieces(),
                 argument(&d_queries),
+                place,
+                count,
                 window,
                 heads,
+                tiles,
+                self.element,
+            );
+            let Block { tiles, place, count } = of_keys;
+            key_gradient_kernel::launch_unchecked(
+                client,
+                grid(queries, count * heads.keys),
+                CubeDim::new_1d(tiles.units as u32),
+                argument(queries),
+                argument(d_attended),
+                argument(keys),
+                argument(values),
+                argument(figures),
+                self.pieces(),
+                argument(&d_keys),
+                argument(&d_values),
+                place,
+                count,
+                window,
+                heads,
+                tiles,
                 self.element,
             );
         }
-        let [d_keys, d_values] = [false, true].map(|of_values| {
-            let gradient = new(heads.key_size());
-            // SAFETY: as above.
-            unsafe {
-                key_gradient_kernel::launch_unchecked(
-                    client,
-                    grid(queries, rows * heads.keys),
-                    units,
-                    argument(queries),
-                    argument(d_attended),
-                    argument(keys),
-                    argument(values),
-                    argument(figures),
-                    self.pieces(),
-                    argument(&gradient),
-                    window,
-                    heads,
-                    of_values,
-                    self.element,
-                );
-            }
-            gradient
-        });
         [d_queries, d_keys, d_values]
     }
 

@@ -10,6 +10,7 @@ use crate::text::kernels::heads::Heads;
 use crate::text::kernels::launch::{Table, add_norm, element, gated, heads};
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_heads::{PiecesLaunch, rotate_kernel, text_rotation_kernel};
+use crate::text::kernels::tiles::Tiles;
 use crate::text::{DeviceDecoder, Prompts, Retention, Text, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
@@ -24,14 +25,65 @@ pub(crate) struct PackedPass<'a> {
     pub(super) heads: Heads,
     /// The type of keys and values.
     pub(super) element: ElemType,
-    /// The table of [`Layout`].
+    /// The table of [`Layout`], then the blocks of rows that queries and keys are divided into.
     pub(super) table: CubeTensor,
+    pub(super) blocks: Blocks,
     /// For each of the shape's tables the rotations of each row: `[rows, half, 2]`.
     pub(super) rotations: Vec<CubeTensor>,
     pub(super) layers: Vec<LayerPass>,
     /// The stream after the last layer: `[1, rows, hidden_size]`, as are all streams.
     pub(super) last: CubeTensor,
     hidden: CubeTensor,
+}
+
+/// Bytes of workgroup memory of which cubes of several teams leave a device enough for others.
+const LARGE_ROOM: usize = 32 << 10;
+
+/// Blocks of rows that the cubes of attention take, with the tiles of each kernel.
+pub(super) struct Blocks {
+    /// For attention, the gradient of queries and that of keys and values.
+    pub kernels: [Block; 3],
+}
+
+/// Blocks of rows of a kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    pub tiles: Tiles,
+    /// Place in the table of pieces.
+    pub place: usize,
+    pub count: usize,
+}
+
+impl Blocks {
+    /// The blocks of texts, and the table of their layout with these behind it.
+    fn new(layout: &Layout, heads: Heads, like: &CubeTensor) -> (Self, Vec<i32>) {
+        let room = like.client.properties().hardware.max_shared_memory_size;
+        let members = heads.queries / heads.keys;
+        let tiles = |queries: usize, keys| Tiles {
+            // A row's heads are in one tile.
+            queries: queries.max(members.next_power_of_two()),
+            keys,
+            dim: heads.dim,
+            units: UNITS,
+        };
+        let mut table = layout.table.clone();
+        let mut add = |tiles: Tiles, rows: usize| {
+            let (place, blocks) = (table.len(), layout.blocks(rows));
+            table.extend(&blocks);
+            Block { tiles, place, count: blocks.len() / 2 }
+        };
+        let of_queries = |tiles: Tiles| tiles.queries / members;
+        // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
+        let units = if room >= LARGE_ROOM { 4 * UNITS } else { UNITS };
+        let [forward, back, keys] = [
+            tiles(16, 32).within(1, 1, room),
+            tiles(16, 32).within(2, 1, room),
+            Tiles { units, ..tiles(32, 16) }.within(2, 2, room),
+        ];
+        let kernels =
+            [add(forward, of_queries(forward)), add(back, of_queries(back)), add(keys, keys.keys)];
+        (Self { kernels }, table)
+    }
 }
 
 /// The activations of a layer that are kept.
@@ -81,15 +133,18 @@ impl<'a> PackedPass<'a> {
         let (decoder, layout) = (&by.decoder, Layout::new(texts));
         let shape = decoder.shape();
         let rows = layout.tokens.len();
-        let table = cube_ints(integers(&layout.table, [1, layout.table.len()], by.device()));
         let tokens = integers(&layout.tokens, [1, rows], by.device());
         let stream = cube_tensor(decoder.embed(tokens));
+        let heads = heads(shape);
+        let (blocks, table) = Blocks::new(&layout, heads, &stream);
+        let table = cube_ints(integers(&table, [1, table.len()], by.device()));
         let mut pass = Self {
             by,
             layout,
-            heads: heads(shape),
+            heads,
             element: element(decoder.products),
             table,
+            blocks,
             rotations: Vec::new(),
             layers: Vec::new(),
             last: stream.clone(),
@@ -288,11 +343,12 @@ impl<'a> PackedPass<'a> {
         let (rows, heads) = (self.rows(), self.heads);
         let attended = uninit(queries, &[1, rows, heads.query_size()], DType::F32);
         let figures = uninit(queries, &[rows, heads.queries, 2], DType::F32);
+        let Block { tiles, place, count } = self.blocks.kernels[0];
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             text_attend_kernel::launch_unchecked(
                 &queries.client,
-                grid(queries, rows * heads.queries),
+                grid(queries, count * heads.keys),
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
@@ -300,8 +356,11 @@ impl<'a> PackedPass<'a> {
                 self.pieces(),
                 argument(&attended),
                 argument(&figures),
+                place,
+                count,
                 self.window(layer),
                 heads,
+                tiles,
                 self.element,
             );
         }

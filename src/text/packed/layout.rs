@@ -62,6 +62,15 @@ impl Layout {
         Self { tokens, table, pieces, first_pieces }
     }
 
+    /// Divides each piece into blocks of at most `size` rows: begin and end of each.
+    pub fn blocks(&self, size: usize) -> Vec<i32> {
+        let blocks = self.pieces.iter().flat_map(|piece| {
+            let block = move |begin: usize| [begin, (begin + size).min(piece.end)];
+            piece.clone().step_by(size).flat_map(block)
+        });
+        blocks.map(|bound| bound as i32).collect()
+    }
+
     /// The rows of a prompt.
     pub fn prompt(&self, text: usize) -> Range<usize> {
         self.pieces[text].clone()
@@ -129,6 +138,7 @@ mod tests {
         assert_eq!(layout.prediction([0, 0], 2), 7);
         assert_eq!(layout.prediction([2, 0], 1), 8);
         assert_eq!(layout.prompt(2), 3..6);
+        assert_eq!(layout.blocks(2), [0, 2, 2, 3, 3, 5, 5, 6, 6, 8, 8, 9]);
     }
 
     #[test]

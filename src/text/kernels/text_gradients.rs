@@ -1,0 +1,292 @@
+//! Gradients of attention over whole texts: probabilities are recomputed (Dao et al. 2022), so that memory is linear in the
+//! length. A row's gradient is one cube's, so nothing is added atomically.
+
+use super::UNITS;
+use super::heads::Heads;
+use super::text_heads::Pieces;
+use super::tiles::{
+    Rows, Tiles, WIDTH, accumulate, add_teams, clear, load_keys, load_queries, multiply, pad,
+    store_queries,
+};
+use crate::math::exp;
+use burn::cubecl;
+use burn::cubecl::ir::ElemType;
+use burn::cubecl::prelude::*;
+
+/// Computes the product of the result of attention with its gradient, for each row and head; one unit each.
+///
+/// Buffers: the result and its gradient, `[count, dim]`; `[count, 2]`, the second numbers of which are written.
+#[cube(launch_unchecked)]
+pub(crate) fn delta_kernel(
+    attended: &[f32],
+    d_attended: &[f32],
+    figures: &mut [f32],
+    count: usize,
+    #[comptime] dim: usize,
+) {
+    let i = ABSOLUTE_POS;
+    if i < count {
+        let mut sum = 0.0f32;
+        for d in 0..dim {
+            sum += attended[i * dim + d] * d_attended[i * dim + d];
+        }
+        figures[2 * i + 1] = sum;
+    }
+}
+
+/// The gradient of queries; one cube per block of rows and head of keys.
+///
+/// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`;
+/// the figures of [`text_attend_kernel`](super::text_attention::text_attend_kernel); those of [`Pieces`], with the blocks from `place` on; `[rows, query_size]`.
+/// Workgroup memory: two tiles of queries, two of keys, and a product of them.
+#[cube(launch_unchecked)]
+pub(crate) fn query_gradient_kernel<C: Float>(
+    queries: &[f32],
+    d_attended: &[f32],
+    keys: &[C],
+    values: &[C],
+    figures: &[f32],
+    pieces: &Pieces,
+    d_queries: &mut [f32],
+    place: usize,
+    blocks: usize,
+    window: usize,
+    #[comptime] heads: Heads,
+    #[comptime] tiles: Tiles,
+    #[define(C)] _cache: ElemType,
+) {
+    let block = CUBE_POS / comptime!(heads.keys);
+    if block < blocks {
+        let unit = UNIT_POS as usize;
+        let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
+        let (groups, part) = comptime!((tiles.groups(), tiles.part()));
+        let members = comptime!(heads.queries / heads.keys);
+        let rows = Rows::of(pieces, place, block, CUBE_POS % comptime!(heads.keys));
+        let count = rows.queries(heads);
+
+        let size = comptime!(tiles.queries * stride);
+        let mut of_queries = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut of_results = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let size = comptime!(tiles.keys * stride);
+        let mut of_keys = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut of_values = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
+        load_queries(&mut of_queries, queries, &rows, heads, tiles);
+        load_queries(&mut of_results, d_attended, &rows, heads, tiles);
+        pad(&mut of_queries, tiles.queries, tiles);
+        pad(&mut of_results, tiles.queries, tiles);
+        pad(&mut of_keys, tiles.keys, tiles);
+        pad(&mut of_values, tiles.keys, tiles);
+        let mut scores = Array::<f32>::new(comptime!(part[0] * part[1]));
+        let mut of_weights = Array::<f32>::new(comptime!(part[0] * part[1]));
+        let shares = comptime!(tiles.shares(tiles.queries));
+        let mut sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
+        clear(&mut sums, comptime!(shares * WIDTH * WIDTH));
+
+        let end = rows.position(rows.end);
+        for start in range_stepped(rows.first_key(window), end, comptime!(tiles.keys)) {
+            sync_cube();
+            load_keys::<C>(&mut of_keys, keys, &rows, start, end, heads, tiles);
+            load_keys::<C>(&mut of_values, values, &rows, start, end, heads, tiles);
+            sync_cube();
+            multiply(&of_queries, &of_keys, &mut scores, tiles);
+            multiply(&of_results, &of_values, &mut of_weights, tiles);
+            #[unroll]
+            for i in 0..comptime!(part[0]) {
+                let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
+                let position = rows.position(rows.first + query / members);
+                let figure = 2 * rows.place(query, heads);
+                #[unroll]
+                for j in 0..comptime!(part[1]) {
+                    let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
+                    let number = start + key;
+                    let mut slope = 0.0f32;
+                    if query < count && number <= position && number + window > position {
+                        let weight = exp(scores[comptime!(i * part[1] + j)] - figures[figure]);
+                        slope =
+                            weight * (of_weights[comptime!(i * part[1] + j)] - figures[figure + 1]);
+                    }
+                    if query < comptime!(tiles.queries) {
+                        slopes[query * row_size + key] = slope;
+                    }
+                }
+            }
+            sync_cube();
+            let mut steps = end - start;
+            if steps > comptime!(tiles.keys) {
+                steps = tiles.keys.runtime();
+            }
+            accumulate(&mut sums, &slopes, &of_keys, row_size, 1, steps, tiles.queries, tiles);
+        }
+        store_queries(&sums, d_queries, &rows, heads, tiles);
+    }
+}
+
+/// The gradients of keys and of values; one cube per block of rows and head of keys. The rows that see a key are those of
+/// its piece from its own on, and those of the completions that follow it.
+///
+/// Buffers: those of [`query_gradient_kernel`], but for the last: the gradients, `[rows, key_size]` each. Workgroup memory:
+/// two tiles of queries, two of keys, and two products of them.
+#[cube(launch_unchecked)]
+pub(crate) fn key_gradient_kernel<C: Float>(
+    queries: &[f32],
+    d_attended: &[f32],
+    keys: &[C],
+    values: &[C],
+    figures: &[f32],
+    pieces: &Pieces,
+    d_keys: &mut [f32],
+    d_values: &mut [f32],
+    place: usize,
+    blocks: usize,
+    window: usize,
+    #[comptime] heads: Heads,
+    #[comptime] tiles: Tiles,
+    #[define(C)] _cache: ElemType,
+) {
+    let block = CUBE_POS / comptime!(heads.keys);
+    if block < blocks {
+        let unit = UNIT_POS as usize;
+        let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row()));
+        let (groups, part) = comptime!((tiles.groups(), tiles.part()));
+        let members = comptime!(heads.queries / heads.keys);
+        let rows = Rows::of(pieces, place, block, CUBE_POS % comptime!(heads.keys));
+        let of_head = rows.head * dim;
+        let follower = pieces.bound(rows.first, 4usize);
+        // Rows of the piece from the block on, then all rows and heads that see some of the keys.
+        let own = pieces.bound(rows.first, 1usize) - rows.first;
+        let end = (own + pieces.bound(rows.first, 5usize) - follower) * members;
+
+        // The teams add up their shares in here, too.
+        let size = comptime!((tiles.queries * stride).max(tiles.units * WIDTH));
+        let mut of_queries = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut of_results = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let size = comptime!(tiles.keys * stride);
+        let mut of_keys = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut of_values = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut weights = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
+        let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
+        // The block's own keys, whose numbers follow those of the prompt.
+        let (begin, last) = (rows.position(rows.first), rows.position(rows.end));
+        load_keys::<C>(&mut of_keys, keys, &rows, begin, last, heads, tiles);
+        load_keys::<C>(&mut of_values, values, &rows, begin, last, heads, tiles);
+        pad(&mut of_queries, tiles.queries, tiles);
+        pad(&mut of_results, tiles.queries, tiles);
+        pad(&mut of_keys, tiles.keys, tiles);
+        pad(&mut of_values, tiles.keys, tiles);
+        let mut scores = Array::<f32>::new(comptime!(part[0] * part[1]));
+        let mut of_weights = Array::<f32>::new(comptime!(part[0] * part[1]));
+        let shares = comptime!(tiles.shares(tiles.keys));
+        let mut key_sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
+        let mut value_sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
+        clear(&mut key_sums, comptime!(shares * WIDTH * WIDTH));
+        clear(&mut value_sums, comptime!(shares * WIDTH * WIDTH));
+
+        for start in range_stepped(0, end, comptime!(tiles.queries)) {
+            sync_cube();
+            for e in range_stepped(unit, comptime!(tiles.queries * dim), tiles.units) {
+                let i = start + e / dim;
+                let mut number = 0.0f32;
+                let mut d_result = 0.0f32;
+                if i < end {
+                    let mut row = rows.first + i / members;
+                    if i / members >= own {
+                        row = follower + i / members - own;
+                    }
+                    let head = rows.head * members + i % members;
+                    let at = (row * comptime!(heads.queries) + head) * dim + e % dim;
+                    number = queries[at];
+                    d_result = d_attended[at];
+                }
+                of_queries[e / dim * stride + e % dim] = number;
+                of_results[e / dim * stride + e % dim] = d_result;
+            }
+            sync_cube();
+            multiply(&of_queries, &of_keys, &mut scores, tiles);
+            multiply(&of_results, &of_values, &mut of_weights, tiles);
+            #[unroll]
+            for i in 0..comptime!(part[0]) {
+                let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
+                let number = start + query;
+                // Rows that follow see all keys, but for the window.
+                let mut row = rows.first + number / members;
+                let mut last = row;
+                if number / members >= own {
+                    row = follower + number / members - own;
+                    last = rows.end;
+                }
+                let head = rows.head * members + number % members;
+                let figure = 2 * (row * comptime!(heads.queries) + head);
+                let mut position = 0usize.runtime();
+                if number < end {
+                    position = pieces.position(row);
+                }
+                #[unroll]
+                for j in 0..comptime!(part[1]) {
+                    let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
+                    let key_row = rows.first + key;
+                    let mut weight = 0.0f32;
+                    let mut slope = 0.0f32;
+                    if number < end
+                        && key_row < rows.end
+                        && key_row <= last
+                        && rows.position(key_row) + window > position
+                    {
+                        weight = exp(scores[comptime!(i * part[1] + j)] - figures[figure]);
+                        slope =
+                            weight * (of_weights[comptime!(i * part[1] + j)] - figures[figure + 1]);
+                    }
+                    if query < comptime!(tiles.queries) {
+                        weights[query * row_size + key] = weight;
+                        slopes[query * row_size + key] = slope;
+                    }
+                }
+            }
+            sync_cube();
+            let mut steps = end - start;
+            if steps > comptime!(tiles.queries) {
+                steps = tiles.queries.runtime();
+            }
+            accumulate(&mut key_sums, &slopes, &of_queries, 1, row_size, steps, tiles.keys, tiles);
+            accumulate(
+                &mut value_sums,
+                &weights,
+                &of_results,
+                1,
+                row_size,
+                steps,
+                tiles.keys,
+                tiles,
+            );
+        }
+        if comptime!(tiles.teams() > 1) {
+            add_teams(&mut key_sums, &mut of_queries, tiles);
+            add_teams(&mut value_sums, &mut of_queries, tiles);
+        }
+        if unit < UNITS {
+            #[unroll]
+            for share in 0..shares {
+                let item = unit + comptime!(share * UNITS);
+                let (first, d) = (
+                    item / comptime!(tiles.columns()) * WIDTH,
+                    item % comptime!(tiles.columns()) * WIDTH,
+                );
+                #[unroll]
+                for i in 0..WIDTH {
+                    let row = rows.first + first + i;
+                    if row < rows.end {
+                        let to = row * comptime!(heads.key_size()) + of_head + d;
+                        #[unroll]
+                        for c in 0..WIDTH {
+                            if d + c < dim {
+                                let sum = comptime!((share * WIDTH + i) * WIDTH + c);
+                                d_keys[to + c] = key_sums[sum];
+                                d_values[to + c] = value_sums[sum];
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

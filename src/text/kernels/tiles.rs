@@ -1,0 +1,353 @@
+//! Tiles of queries and of keys in workgroup memory, for attention over whole texts.
+
+use super::UNITS;
+use super::heads::Heads;
+use super::text_heads::Pieces;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// Numbers of a head that a unit reads at a time.
+pub(super) const WIDTH: usize = 4;
+
+/// Tiles of queries and of keys in workgroup memory; a compile-time value of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tiles {
+    /// Queries of a tile: heads that share keys, of one or several rows.
+    pub queries: usize,
+    /// Keys of a tile.
+    pub keys: usize,
+    /// Numbers of a head.
+    pub dim: usize,
+    /// Units of a cube.
+    pub units: usize,
+}
+
+impl Tiles {
+    /// Tiles of so many queries and keys, or fewer so that `count` tiles of each, and as many of their products as are
+    /// in `products`, have room in workgroup memory, bytes.
+    pub fn within(self, count: usize, products: usize, bytes: usize) -> Self {
+        let mut tiles = self;
+        let floats = |tiles: Self| {
+            let Self { queries, keys, .. } = tiles;
+            // And three numbers of each query.
+            count * (queries + keys) * tiles.stride()
+                + products * queries * tiles.row()
+                + 3 * queries
+        };
+        while floats(tiles) * size_of::<f32>() > bytes && tiles.queries.max(tiles.keys) > WIDTH {
+            let larger =
+                if tiles.queries > tiles.keys { &mut tiles.queries } else { &mut tiles.keys };
+            *larger /= 2;
+        }
+        tiles
+    }
+
+    /// Floats of a row of a tile: those of a head with zeros behind, so that units read [`WIDTH`] of them at a time, and
+    /// as many more, so that rows start in different banks.
+    pub const fn stride(self) -> usize {
+        self.dim.next_multiple_of(WIDTH) + WIDTH
+    }
+
+    /// Floats of a row of the products of a tile of queries with one of keys.
+    pub const fn row(self) -> usize {
+        self.keys + 1
+    }
+
+    /// Groups of units along the queries of a product, and along its keys.
+    pub const fn groups(self) -> [usize; 2] {
+        let most = if self.units > UNITS { 16 } else { 8 };
+        let keys = if self.keys < most { self.keys } else { most };
+        [self.units / keys, keys]
+    }
+
+    /// Queries and keys of a unit's part of a product, each a group apart.
+    pub const fn part(self) -> [usize; 2] {
+        let [queries, keys] = self.groups();
+        [self.queries.div_ceil(queries), self.keys / keys]
+    }
+
+    /// Groups of numbers of a head.
+    pub const fn columns(self) -> usize {
+        self.dim.div_ceil(WIDTH)
+    }
+
+    /// Parts of [`WIDTH`] rows and as many numbers that each of [`UNITS`] units has of a matrix of this many rows of heads.
+    pub const fn shares(self, rows: usize) -> usize {
+        (rows / WIDTH * self.columns()).div_ceil(UNITS)
+    }
+
+    /// Groups of [`UNITS`] units, which divide the steps of a sum among them.
+    pub const fn teams(self) -> usize {
+        self.units / UNITS
+    }
+}
+
+/// The row of key number `i` among those that a row may see: its prompt's, then its piece's up to itself.
+#[cube]
+fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize {
+    let mut row = prompt_begin + i;
+    if i >= prompt {
+        row = begin + i - prompt;
+    }
+    row
+}
+
+/// Rows of a piece that a cube takes, for one head of keys.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Rows {
+    /// First row, and the end of the rows.
+    pub first: usize,
+    pub end: usize,
+    /// First row of the piece.
+    pub begin: usize,
+    /// First row of the prompt, and its rows.
+    pub prompt_begin: usize,
+    pub prompt: usize,
+    /// The head.
+    pub head: usize,
+}
+
+#[cube]
+impl Rows {
+    /// Block number `block` of those from `place` on in the table of pieces.
+    pub fn of(pieces: &Pieces, place: usize, block: usize, head: usize) -> Rows {
+        let first = pieces.table[place + 2 * block] as usize;
+        let prompt_begin = pieces.bound(first, 2usize);
+        Rows {
+            first,
+            end: pieces.table[place + 2 * block + 1] as usize,
+            begin: pieces.bound(first, 0usize),
+            prompt_begin,
+            prompt: pieces.bound(first, 3usize) - prompt_begin,
+            head,
+        }
+    }
+
+    /// The position of a row of the piece, which is also the number of its own key.
+    pub fn position(&self, row: usize) -> usize {
+        self.prompt + row - self.begin
+    }
+
+    /// The place of query number `query` of the block among those of all rows: the heads that share a head of keys come
+    /// row by row.
+    pub fn place(&self, query: usize, #[comptime] heads: Heads) -> usize {
+        let members = comptime!(heads.queries / heads.keys);
+        (self.first + query / members) * heads.queries + self.head * members + query % members
+    }
+
+    /// Queries of the block.
+    pub fn queries(&self, #[comptime] heads: Heads) -> usize {
+        (self.end - self.first) * comptime!(heads.queries / heads.keys)
+    }
+
+    /// The number of the first key that the block sees.
+    pub fn first_key(&self, window: usize) -> usize {
+        let keys = self.position(self.first) + 1;
+        let mut first = 0usize.runtime();
+        if keys > window {
+            first = keys - window;
+        }
+        first
+    }
+}
+
+/// Loads the queries of a block, or as many numbers of each, to a tile; those past its end are 0.
+#[cube]
+pub(super) fn load_queries(
+    room: &mut Shared<[f32]>,
+    from: &[f32],
+    rows: &Rows,
+    #[comptime] heads: Heads,
+    #[comptime] tiles: Tiles,
+) {
+    let count = rows.queries(heads);
+    for e in range_stepped(UNIT_POS as usize, comptime!(tiles.queries * tiles.dim), tiles.units) {
+        let (query, d) = (e / tiles.dim, e % tiles.dim);
+        let mut number = 0.0f32;
+        if query < count {
+            number = from[rows.place(query, heads) * tiles.dim + d];
+        }
+        room[query * comptime!(tiles.stride()) + d] = number;
+    }
+}
+
+/// Loads keys from number `start` on, or their values, to a tile; those past `end` are 0.
+#[cube]
+pub(super) fn load_keys<C: Float>(
+    room: &mut Shared<[f32]>,
+    from: &[C],
+    rows: &Rows,
+    start: usize,
+    end: usize,
+    #[comptime] heads: Heads,
+    #[comptime] tiles: Tiles,
+) {
+    for e in range_stepped(UNIT_POS as usize, comptime!(tiles.keys * tiles.dim), tiles.units) {
+        let (key, d) = (e / tiles.dim, e % tiles.dim);
+        let mut number = 0.0f32;
+        if start + key < end {
+            let row = key_row(start + key, rows.prompt_begin, rows.prompt, rows.begin);
+            let place = row * comptime!(heads.key_size()) + rows.head * tiles.dim + d;
+            number = f32::cast_from(from[place]);
+        }
+        room[key * comptime!(tiles.stride()) + d] = number;
+    }
+}
+
+/// Stores a unit's shares of a block's queries.
+#[cube]
+pub(super) fn store_queries(
+    sums: &Array<f32>,
+    to: &mut [f32],
+    rows: &Rows,
+    #[comptime] heads: Heads,
+    #[comptime] tiles: Tiles,
+) {
+    let count = rows.queries(heads);
+    #[unroll]
+    for share in 0..comptime!(tiles.shares(tiles.queries)) {
+        let item = UNIT_POS as usize + comptime!(share * UNITS);
+        let (first, d) =
+            (item / comptime!(tiles.columns()) * WIDTH, item % comptime!(tiles.columns()) * WIDTH);
+        #[unroll]
+        for i in 0..WIDTH {
+            if first + i < count {
+                let place = rows.place(first + i, heads) * tiles.dim + d;
+                #[unroll]
+                for c in 0..WIDTH {
+                    if d + c < tiles.dim {
+                        to[place + c] = sums[comptime!((share * WIDTH + i) * WIDTH + c)];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Clears an array.
+#[cube]
+pub(super) fn clear(numbers: &mut Array<f32>, #[comptime] count: usize) {
+    #[unroll]
+    for i in 0..count {
+        numbers[i] = 0.0f32;
+    }
+}
+
+/// Clears the numbers behind the heads of a tile.
+#[cube]
+pub(super) fn pad(room: &mut Shared<[f32]>, rows: usize, #[comptime] tiles: Tiles) {
+    let more = comptime!(tiles.stride() - tiles.dim);
+    for e in range_stepped(UNIT_POS as usize, rows * more, tiles.units) {
+        room[e / more * comptime!(tiles.stride()) + tiles.dim + e % more] = 0.0f32;
+    }
+}
+
+/// Computes a unit's part of the products of a tile of queries with one of keys, `[part of queries, part of keys]`.
+#[cube]
+pub(super) fn multiply(
+    queries: &Shared<[f32]>,
+    keys: &Shared<[f32]>,
+    products: &mut Array<f32>,
+    #[comptime] tiles: Tiles,
+) {
+    let (groups, part) = comptime!((tiles.groups(), tiles.part()));
+    let stride = comptime!(tiles.stride());
+    let (query, key) =
+        (UNIT_POS as usize / comptime!(groups[1]), UNIT_POS as usize % comptime!(groups[1]));
+    #[unroll]
+    for i in 0..comptime!(part[0] * part[1]) {
+        products[i] = 0.0f32;
+    }
+    if query < comptime!(tiles.queries) {
+        let mut of_query = Array::<f32>::new(comptime!(part[0] * WIDTH));
+        for column in 0..comptime!(tiles.columns()) {
+            let d = column * WIDTH;
+            #[unroll]
+            for i in 0..comptime!(part[0]) {
+                let from = (query + comptime!(i * groups[0])) * stride + d;
+                #[unroll]
+                for c in 0..WIDTH {
+                    of_query[comptime!(i * WIDTH + c)] = queries[from + c];
+                }
+            }
+            #[unroll]
+            for j in 0..comptime!(part[1]) {
+                let from = (key + comptime!(j * groups[1])) * stride + d;
+                #[unroll]
+                for c in 0..WIDTH {
+                    let number = keys[from + c];
+                    #[unroll]
+                    for i in 0..comptime!(part[0]) {
+                        products[comptime!(i * part[1] + j)] +=
+                            of_query[comptime!(i * WIDTH + c)] * number;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds to a unit's shares of `[rows, dim]`, of which each team of units has one, the products of weights, of which that of row `r` and step `k` is at `r * by_row + k *
+/// by_step`, with a tile of heads.
+#[cube]
+pub(super) fn accumulate(
+    sums: &mut Array<f32>,
+    weights: &Shared<[f32]>,
+    heads_of: &Shared<[f32]>,
+    by_row: usize,
+    by_step: usize,
+    steps: usize,
+    #[comptime] rows: usize,
+    #[comptime] tiles: Tiles,
+) {
+    let (columns, stride) = comptime!((tiles.columns(), tiles.stride()));
+    #[unroll]
+    for share in 0..comptime!(tiles.shares(rows)) {
+        let item = UNIT_POS as usize % UNITS + comptime!(share * UNITS);
+        if item < comptime!(rows / WIDTH * tiles.columns()) {
+            let (row, d) = (item / columns * WIDTH, item % columns * WIDTH);
+            let mut numbers = Array::<f32>::new(WIDTH);
+            for k in range_stepped(UNIT_POS as usize / UNITS, steps, comptime!(tiles.teams())) {
+                #[unroll]
+                for c in 0..WIDTH {
+                    numbers[c] = heads_of[k * stride + d + c];
+                }
+                #[unroll]
+                for i in 0..WIDTH {
+                    let weight = weights[(row + i) * by_row + k * by_step];
+                    #[unroll]
+                    for c in 0..WIDTH {
+                        sums[comptime!((share * WIDTH + i) * WIDTH + c)] += weight * numbers[c];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds the shares of all teams to those of the first, in order, through a tile.
+#[cube]
+pub(super) fn add_teams(sums: &mut Array<f32>, room: &mut Shared<[f32]>, #[comptime] tiles: Tiles) {
+    let (unit, team) = (UNIT_POS as usize % UNITS, UNIT_POS as usize / UNITS);
+    let count = comptime!(tiles.shares(tiles.keys) * WIDTH * WIDTH);
+    // A part of the shares at a time, since a tile has no room for all.
+    #[unroll]
+    for part in 0..comptime!(count / WIDTH) {
+        sync_cube();
+        #[unroll]
+        for c in 0..WIDTH {
+            room[(team * WIDTH + c) * UNITS + unit] = sums[comptime!(part * WIDTH + c)];
+        }
+        sync_cube();
+        if team == 0 {
+            #[unroll]
+            for other in 1..comptime!(tiles.teams()) {
+                #[unroll]
+                for c in 0..WIDTH {
+                    sums[comptime!(part * WIDTH + c)] +=
+                        room[comptime!((other * WIDTH + c) * UNITS) + unit];
+                }
+            }
+        }
+    }
+}
