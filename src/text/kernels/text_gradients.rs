@@ -36,9 +36,9 @@ pub(crate) fn delta_kernel(
 
 /// The gradient of queries; one cube per block of rows and head of keys.
 ///
-/// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`;
-/// the figures of [`text_attend_kernel`](super::text_attention::text_attend_kernel); those of [`Pieces`], with the blocks from `place` on; `[rows, query_size]`.
-/// Workgroup memory: two tiles of queries, two of keys, and a product of them.
+/// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`; the figures of
+/// [`text_attend_kernel`](super::text_attention::text_attend_kernel); those of [`Pieces`], with the blocks from `place` on;
+/// `[rows, query_size]`. Workgroup memory: two tiles of queries, two of keys, and a product of them.
 #[cube(launch_unchecked)]
 pub(crate) fn query_gradient_kernel<C: Float>(
     queries: &[f32],

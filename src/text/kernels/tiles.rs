@@ -23,9 +23,9 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    /// Tiles of so many queries and keys, or fewer so that `count` tiles of each, and as many of their products as are
-    /// in `products`, have room in workgroup memory, bytes.
-    pub fn within(self, count: usize, products: usize, bytes: usize) -> Self {
+    /// Tiles of so many queries and keys, or fewer, but at least `least` queries, so that `count` tiles of each and
+    /// `products` of their products have room in workgroup memory, bytes.
+    pub fn within(self, least: usize, [count, products]: [usize; 2], bytes: usize) -> Self {
         let mut tiles = self;
         let floats = |tiles: Self| {
             let Self { queries, keys, .. } = tiles;
@@ -34,10 +34,13 @@ impl Tiles {
                 + products * queries * tiles.row()
                 + 3 * queries
         };
-        while floats(tiles) * size_of::<f32>() > bytes && tiles.queries.max(tiles.keys) > WIDTH {
-            let larger =
-                if tiles.queries > tiles.keys { &mut tiles.queries } else { &mut tiles.keys };
-            *larger /= 2;
+        while floats(tiles) * size_of::<f32>() > bytes {
+            let Tiles { queries, keys, .. } = &mut tiles;
+            match *queries / 2 >= least.max(WIDTH) {
+                true if *queries > *keys || *keys == WIDTH => *queries /= 2,
+                _ if *keys > WIDTH => *keys /= 2,
+                _ => break,
+            }
         }
         tiles
     }
@@ -151,7 +154,7 @@ impl Rows {
     }
 }
 
-/// Loads the queries of a block, or as many numbers of each, to a tile; those past its end are 0.
+/// Loads the queries of a block, or the gradients of their results, to a tile; those past the block are 0.
 #[cube]
 pub(super) fn load_queries(
     room: &mut Shared<[f32]>,
@@ -287,8 +290,8 @@ pub(super) fn multiply(
     }
 }
 
-/// Adds to a unit's shares of `[rows, dim]`, of which each team of units has one, the products of weights, of which that of row `r` and step `k` is at `r * by_row + k *
-/// by_step`, with a tile of heads.
+/// Adds products of weights with a tile of heads, `[steps, dim]`, to a unit's shares of `[rows, dim]`. The weight of row `r` and
+/// step `k` is at `r * by_row + k * by_step`; each team takes some of the steps, and has shares of its own.
 #[cube]
 pub(super) fn accumulate(
     sums: &mut Array<f32>,
@@ -348,6 +351,48 @@ pub(super) fn add_teams(sums: &mut Array<f32>, room: &mut Shared<[f32]>, #[compt
                         room[comptime!((other * WIDTH + c) * UNITS) + unit];
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_made_smaller_until_they_have_room() {
+        let tiles = Tiles { queries: 32, keys: 32, dim: 64, units: UNITS };
+        let floats = |tiles: Tiles| 2 * (tiles.queries + tiles.keys) * tiles.stride();
+        for least in [1, 8, 16] {
+            for bytes in [16 << 10, 32 << 10, 256 << 10] {
+                let fitting = tiles.within(least, [2, 1], bytes);
+                assert!(4 * floats(fitting) < bytes, "{fitting:?}");
+                assert!(fitting.queries >= least && fitting.keys >= WIDTH, "{fitting:?}");
+            }
+        }
+        assert_eq!(tiles.within(1, [2, 1], 256 << 10), tiles);
+        // There is never less than one.
+        let fitting = Tiles { dim: 4096, ..tiles }.within(16, [2, 1], 1 << 10);
+        assert_eq!((fitting.queries, fitting.keys), (16, WIDTH));
+    }
+
+    #[test]
+    fn the_units_of_a_cube_have_each_product_once() {
+        for (queries, keys, units) in
+            [(16, 32, 64), (8, 8, 64), (4, 16, 64), (16, 4, 64), (32, 16, 256), (32, 8, 256)]
+        {
+            let tiles = Tiles { queries, keys, dim: 5, units };
+            let ([query_groups, key_groups], part) = (tiles.groups(), tiles.part());
+            let mut found = vec![0; queries * keys];
+            for unit in 0..units {
+                for (i, j) in (0..part[0]).flat_map(|i| (0..part[1]).map(move |j| (i, j))) {
+                    let query = unit / key_groups + i * query_groups;
+                    if query < queries {
+                        found[query * keys + unit % key_groups + j * key_groups] += 1;
+                    }
+                }
+            }
+            assert!(found.iter().all(|count| *count == 1), "{tiles:?}: {found:?}");
         }
     }
 }

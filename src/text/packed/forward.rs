@@ -76,9 +76,9 @@ impl Blocks {
         // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
         let units = if room >= LARGE_ROOM { 4 * UNITS } else { UNITS };
         let [forward, back, keys] = [
-            tiles(16, 32).within(1, 1, room),
-            tiles(16, 32).within(2, 1, room),
-            Tiles { units, ..tiles(32, 16) }.within(2, 2, room),
+            tiles(16, 32).within(members, [1, 1], room),
+            tiles(16, 32).within(members, [2, 1], room),
+            Tiles { units, ..tiles(32, 16) }.within(1, [2, 2], room),
         ];
         let kernels =
             [add(forward, of_queries(forward)), add(back, of_queries(back)), add(keys, keys.keys)];
