@@ -51,6 +51,13 @@ pub struct Prompts {
 }
 
 impl Prompts {
+    /// The streams of [`Prompts::last`] for `rows` completions, equally many of each prompt: `[rows, hidden_size]`.
+    pub(crate) fn last_for(&self, rows: usize) -> Tensor<2> {
+        let [groups, size] = self.last.dims();
+        let last = self.last.clone().reshape([groups, 1, size]);
+        last.expand([groups, rows / groups, size]).reshape([rows, size])
+    }
+
     /// Prompts whose keys and values are these, layer by layer, with their lengths and the streams of their last tokens.
     #[cfg(feature = "kernels")]
     pub(crate) fn new(

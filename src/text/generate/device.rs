@@ -149,11 +149,7 @@ impl Decode for TensorBatch<'_> {
         let rows = self.uploaded.dims()[1];
         let hidden = match self.block.back() {
             Some(last) => self.decoder.step(&self.prompts, &mut self.decoding, last.tokens.clone()),
-            None => {
-                let [groups, size] = self.prompts.last.dims();
-                let last = self.prompts.last.clone().reshape([groups, 1, size]);
-                last.expand([groups, rows / groups, size]).reshape([rows, size])
-            }
+            None => self.prompts.last_for(rows),
         };
         if self.block.len() == BLOCK {
             self.block.pop_front();

@@ -54,11 +54,20 @@ pub(crate) fn heads(shape: &DecoderShape) -> Heads {
 }
 
 /// The type of keys and values: that of the operands of products.
+pub(crate) fn dtype(products: Products) -> DType {
+    match products.half {
+        None => DType::F32,
+        Some(FloatDType::BF16) => DType::BF16,
+        Some(_) => DType::F16,
+    }
+}
+
+/// The type of keys and values in kernels.
 pub(crate) fn element(products: Products) -> ElemType {
-    ElemType::Float(match products.half {
-        None => FloatKind::F32,
-        Some(FloatDType::BF16) => FloatKind::BF16,
-        Some(_) => FloatKind::F16,
+    ElemType::Float(match dtype(products) {
+        DType::BF16 => FloatKind::BF16,
+        DType::F16 => FloatKind::F16,
+        _ => FloatKind::F32,
     })
 }
 

@@ -257,10 +257,7 @@ pub(super) fn multiply(
     let stride = comptime!(tiles.stride());
     let (query, key) =
         (UNIT_POS as usize / comptime!(groups[1]), UNIT_POS as usize % comptime!(groups[1]));
-    #[unroll]
-    for i in 0..comptime!(part[0] * part[1]) {
-        products[i] = 0.0f32;
-    }
+    clear(products, comptime!(part[0] * part[1]));
     if query < comptime!(tiles.queries) {
         let mut of_query = Array::<f32>::new(comptime!(part[0] * WIDTH));
         for column in 0..comptime!(tiles.columns()) {

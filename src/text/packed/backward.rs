@@ -266,7 +266,6 @@ impl PackedPass<'_> {
         let new = |size: usize| uninit(queries, &[1, rows, size], DType::F32);
         let d_queries = new(heads.query_size());
         let [d_keys, d_values] = [new(heads.key_size()), new(heads.key_size())];
-        let [_, of_queries, of_keys] = self.blocks.kernels;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
         // second numbers are read by the kernels that follow alone.
         unsafe {
@@ -280,7 +279,7 @@ impl PackedPass<'_> {
                 count,
                 heads.dim,
             );
-            let Block { tiles, place, count } = of_queries;
+            let Block { tiles, place, count } = self.blocks.query_gradient;
             query_gradient_kernel::launch_unchecked(
                 client,
                 grid(queries, count * heads.keys),
@@ -299,7 +298,7 @@ impl PackedPass<'_> {
                 tiles,
                 self.element,
             );
-            let Block { tiles, place, count } = of_keys;
+            let Block { tiles, place, count } = self.blocks.key_gradient;
             key_gradient_kernel::launch_unchecked(
                 client,
                 grid(queries, count * heads.keys),

@@ -7,7 +7,7 @@ use crate::nn::tensors::attention::attention_scale;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::{Table, add_norm, element, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, dtype, element, gated, heads};
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_heads::{PiecesLaunch, rotate_kernel, text_rotation_kernel};
 use crate::text::kernels::tiles::Tiles;
@@ -15,7 +15,7 @@ use crate::text::{DeviceDecoder, Prompts, Retention, Text, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::CubeDim;
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
 /// A pass of texts through a decoder: hidden states, and the activations that the backward pass needs.
@@ -36,13 +36,14 @@ pub(crate) struct PackedPass<'a> {
     hidden: CubeTensor,
 }
 
-/// Bytes of workgroup memory of which cubes of several teams leave a device enough for others.
+/// The least workgroup memory, bytes, of a device on which cubes have several teams of units.
 const LARGE_ROOM: usize = 32 << 10;
 
 /// Blocks of rows that the cubes of attention take, with the tiles of each kernel.
 pub(super) struct Blocks {
-    /// For attention, the gradient of queries and that of keys and values.
-    pub kernels: [Block; 3],
+    pub attention: Block,
+    pub query_gradient: Block,
+    pub key_gradient: Block,
 }
 
 /// Blocks of rows of a kernel.
@@ -80,9 +81,12 @@ impl Blocks {
             tiles(16, 32).within(members, [2, 1], room),
             Tiles { units, ..tiles(32, 16) }.within(1, [2, 2], room),
         ];
-        let kernels =
-            [add(forward, of_queries(forward)), add(back, of_queries(back)), add(keys, keys.keys)];
-        (Self { kernels }, table)
+        let blocks = Self {
+            attention: add(forward, of_queries(forward)),
+            query_gradient: add(back, of_queries(back)),
+            key_gradient: add(keys, keys.keys),
+        };
+        (blocks, table)
     }
 }
 
@@ -303,11 +307,7 @@ impl<'a> PackedPass<'a> {
 
     /// Norms and rotates queries and keys.
     fn rotate_heads(&self, layer: usize, [queries, keys]: &[CubeTensor; 2]) -> [CubeTensor; 2] {
-        let element = match self.by.decoder.products.half {
-            None => DType::F32,
-            Some(FloatDType::BF16) => DType::BF16,
-            Some(_) => DType::F16,
-        };
+        let element = dtype(self.by.decoder.products);
         let rows = self.rows();
         let rotated_queries = uninit(queries, &[1, rows, self.heads.query_size()], DType::F32);
         let rotated_keys = uninit(queries, &[1, rows, self.heads.key_size()], element);
@@ -343,7 +343,7 @@ impl<'a> PackedPass<'a> {
         let (rows, heads) = (self.rows(), self.heads);
         let attended = uninit(queries, &[1, rows, heads.query_size()], DType::F32);
         let figures = uninit(queries, &[rows, heads.queries, 2], DType::F32);
-        let Block { tiles, place, count } = self.blocks.kernels[0];
+        let Block { tiles, place, count } = self.blocks.attention;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             text_attend_kernel::launch_unchecked(

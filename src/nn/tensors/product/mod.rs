@@ -70,8 +70,8 @@ pub(super) fn products<const N: usize>(
     let shape = [rows, columns.iter().sum()];
     let narrow = is_narrow(count * rows, shape[1]);
     let tiling = match matrix_units(a.client.properties(), rounded) {
-        Some(plane) => matrix_tiling(shape, count, plane),
-        None => tiling(shape, count),
+        Some(plane) => matrix_tiling(shape, narrow, plane),
+        None => tiling(rows, narrow),
     };
     let tiling = Tiling { inner_first, has_bias: biases.is_some(), joined: N, ..tiling };
     let tiling = tiling.within(room);
@@ -168,10 +168,10 @@ pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
     rows.div_ceil(64) * columns.div_ceil(64) < BUSY
 }
 
-/// Tiling of products of `[rows, columns]`.
-fn tiling([rows, columns]: [usize; 2], batches: usize) -> Tiling {
+/// Tiling of products of so many rows.
+fn tiling(rows: usize, is_narrow: bool) -> Tiling {
     let (part, parts, groups) = match rows {
-        _ if !is_narrow(batches * rows, columns) => ([8, 8], [8, 8], 2),
+        _ if !is_narrow => ([8, 8], [8, 8], 2),
         0..=16 => ([2, 4], [8, 4], 4),
         17..=32 => ([4, 4], [8, 4], 4),
         _ => ([8, 4], [8, 4], 4),
@@ -180,12 +180,12 @@ fn tiling([rows, columns]: [usize; 2], batches: usize) -> Tiling {
 }
 
 /// Tiling of products of `[rows, columns]` on matrix units of planes of so many units.
-fn matrix_tiling([rows, columns]: [usize; 2], batches: usize, plane: usize) -> Tiling {
+fn matrix_tiling([rows, columns]: [usize; 2], is_narrow: bool, plane: usize) -> Tiling {
     // Columns of which few would be beyond the last of larger tiles.
     let fills = |size: usize| (columns.next_multiple_of(size) - columns) * 16 <= columns;
     let (part, parts, groups) = match rows {
-        _ if !is_narrow(batches * rows, columns) && fills(128) => ([32, 32], [2, 4], 1),
-        _ if !is_narrow(batches * rows, columns) => ([32, 32], [2, 2], 1),
+        _ if !is_narrow && fills(128) => ([32, 32], [2, 4], 1),
+        _ if !is_narrow => ([32, 32], [2, 2], 1),
         0..=16 => ([16, 16], [1, 1], 8),
         17..=32 => ([16, 16], [2, 1], 4),
         _ if columns >= 2048 => ([16, 32], [4, 1], 4),
@@ -300,7 +300,10 @@ mod tests {
     fn fragments_begin_where_matrix_units_read_from() {
         for shape in [[5, 7], [30, 900], [64, 576], [64, 3072], [2056, 576], [2056, 1536]] {
             for inner_first in [[false, false], [true, false], [false, true], [true, true]] {
-                let tiling = Tiling { inner_first, ..matrix_tiling(shape, 1, 32) };
+                let tiling = Tiling {
+                    inner_first,
+                    ..matrix_tiling(shape, is_narrow(shape[0], shape[1]), 32)
+                };
                 assert!(tiling.has_matrix_units() && tiling.part.iter().all(|x| x % FRAGMENT == 0));
                 // 32 bytes, of operands in half precision and of sums.
                 for side in [tiling.side(0), tiling.side(1)] {
@@ -315,10 +318,10 @@ mod tests {
 
     #[test]
     fn several_cubes_divide_an_inner_dimension_where_tiles_are_few() {
-        let narrow = matrix_tiling([64, 576], 1, 32);
+        let narrow = matrix_tiling([64, 576], true, 32);
         assert_eq!(spans(36, 1536, true, &narrow), 3);
         assert_eq!(spans(192, 576, true, &narrow), 1);
-        let wide = tiling([2056, 576], 1);
+        let wide = tiling(2056, false);
         assert_eq!(spans(81, 2056, false, &wide), 4);
         assert_eq!(spans(81, 100, false, &wide), 1);
         assert_eq!(spans(0, 0, false, &wide), 1);

@@ -13,6 +13,7 @@ use crate::text::generate::decode::{BLOCK, Decode, Step};
 use crate::text::kernels::UNITS;
 use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
 use crate::text::kernels::heads::{COUNTS, ProgressLaunch};
+use crate::text::kernels::launch::dtype;
 use crate::text::kernels::narrow::{
     NarrowScratchLaunch, NarrowingLaunch, TOKENS as MASKED, narrow_kernel,
 };
@@ -21,7 +22,7 @@ use burn::backend::{Cube, DType};
 use burn::cubecl::client::Graph;
 use burn::cubecl::prelude::CubeDim;
 use burn::cubecl::server::ServerError;
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use rayon::prelude::*;
 
@@ -43,7 +44,7 @@ pub(in crate::text::generate) struct KernelBatch<'a> {
     may_record: bool,
 }
 
-/// What a step reads and changes.
+/// The buffers that a step reads and changes.
 struct State {
     /// Keys and values of completions, layer by layer: `[rows, max_new_tokens, num_kv_heads, head_dim]`.
     keys_values: Vec<KeysValues>,
@@ -66,11 +67,7 @@ impl State {
     fn new(by: &DeviceDecoder, prompts: &Prompts, draws: &CubeTensor, masks: usize) -> Self {
         let shape = by.decoder.shape();
         let [most, rows] = [draws.meta.shape()[0], draws.meta.shape()[1]];
-        let dtype = match by.decoder.products.half {
-            None => DType::F32,
-            Some(FloatDType::BF16) => DType::BF16,
-            Some(_) => DType::F16,
-        };
+        let dtype = dtype(by.decoder.products);
         let cache = || {
             let sizes = [rows, most, shape.num_kv_heads, shape.head_dim];
             Tensor::<4>::from_primitive::<Cube>(uninit(draws, &sizes, dtype))
@@ -90,10 +87,7 @@ impl State {
 impl Decode for KernelBatch<'_> {
     fn advance(&mut self) {
         if self.count == 0 {
-            let rows = self.rows();
-            let [groups, size] = self.prompts.last.dims();
-            let last = self.prompts.last.clone().reshape([groups, 1, size]);
-            self.choose(last.expand([groups, rows / groups, size]).reshape([rows, size]));
+            self.choose(self.prompts.last_for(self.rows()));
         } else {
             self.repeat();
         }
