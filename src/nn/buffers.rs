@@ -6,6 +6,10 @@ use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
+/// Numbers of which the place of a view in its buffer is a multiple, so that any device binds it, in half precision, too:
+/// 256 bytes.
+pub(crate) const ALIGNMENT: usize = 128;
+
 /// Whether CubeCL kernels can run on a device.
 pub(crate) fn runs_kernels(device: &Device) -> bool {
     matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
@@ -47,6 +51,14 @@ pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTe
     let shape = Shape::from(shape.to_vec());
     let handle = like.client.empty(shape.num_elements() * dtype.size());
     CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, dtype)
+}
+
+/// A contiguous tensor in the memory of another, whose number `start` is its first.
+pub(crate) fn view(of: &CubeTensor, start: usize, shape: Shape) -> CubeTensor {
+    let (size, rest) = (of.dtype.size(), of.meta.num_elements() - start - shape.num_elements());
+    let handle = of.handle.clone();
+    let handle = handle.offset_start((start * size) as u64).offset_end((rest * size) as u64);
+    CubeTensor::new_contiguous(of.client.clone(), of.device.clone(), shape, handle, of.dtype)
 }
 
 /// Binds the whole buffer of a contiguous tensor to a kernel argument.

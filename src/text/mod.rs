@@ -26,6 +26,10 @@ pub use crate::nn::ops::loss::{EXCLUDED, normalize, restrict, sharpness, softmax
 pub use crate::nn::ops::region::region;
 pub use crate::nn::rows::{Cache, Decoding, Pass, Pool, Retention, Row, TextPass, TokenDecoder};
 #[cfg(feature = "general")]
+pub(crate) use crate::nn::tensors::arenas::Arenas;
+#[cfg(all(feature = "general", feature = "kernels"))]
+pub(crate) use crate::nn::tensors::arenas::Packing;
+#[cfg(feature = "general")]
 pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
 pub use crate::nn::text::Text;
 pub use characters::{Characters, END};

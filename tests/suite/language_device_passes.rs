@@ -2,7 +2,7 @@
 
 use crate::language_device::{architectures, decoders, groups, length, long_prompts, rule, wide};
 use crate::support::adapter;
-use grove::learner::text::{Group, LanguageRule, Sample, gradient};
+use grove::learner::text::{Group, LanguageLearner, LanguageRule, Sample, gradient};
 use grove::objective::LossConfig;
 use grove::settings::Precision;
 use grove::text::{LanguageModel, TokenDecoder};
@@ -63,11 +63,18 @@ fn gradients_in_kernels_are_those_of_the_cpu_and_the_same_bits_each_time() {
 fn launches_of_learning_are_few() {
     const LAYERS: &str = "GROVE_TEST_LAYERS_TO_LEARN";
     if let Ok(sizes) = std::env::var(LAYERS) {
-        let (layers, recomputed) = sizes.split_once(' ').expect("a number and a word");
+        let (layers, how) = sizes.split_once(' ').expect("a number and a word");
         let device = adapter().expect("the other process has found one");
-        let decoder = wide(layers.parse().unwrap()).with_device(Some(device), Precision::F32);
+        let decoder = wide(layers.parse().unwrap());
         let mut rule = rule(LossConfig::new());
-        rule.update.gradient_checkpointing = recomputed == "recomputed";
+        rule.update.gradient_checkpointing = how == "recomputed";
+        if how == "stepped" {
+            (rule.update.update_epochs, rule.update.num_minibatches) = (1, 1);
+            let mut learner = LanguageLearner::new(decoder, 1).on(device, Precision::F32);
+            learner.update(&rule, &long_groups(), 0, 0.1, &[1e-3]).unwrap();
+            return;
+        }
+        let decoder = decoder.with_device(Some(device), Precision::F32);
         gradient(&decoder, &rule, &long_groups(), None, 0.1);
         return;
     }
@@ -92,7 +99,8 @@ fn launches_of_learning_are_few() {
         log.lines().filter(|line| line.starts_with("Executing ")).count()
     };
     let a_layer = |how: &str| (launches(&format!("4 {how}")) - launches(&format!("2 {how}"))) / 2;
-    let [kept, recomputed] = ["kept", "recomputed"].map(a_layer);
+    let [kept, recomputed, stepped] = ["kept", "recomputed", "stepped"].map(a_layer);
     assert!((36..=40).contains(&kept), "{kept} launches a layer");
     assert!((42..=52).contains(&recomputed), "{recomputed} launches a layer, recomputed");
+    assert_eq!(stepped, kept, "launches a layer and step");
 }

@@ -63,7 +63,6 @@ pub(super) fn step(
     gradient: Gradient,
     _: (f64, f64),
     _: &OptimizerConfig,
-    _: &[bool],
 ) -> Tensor<1> {
     match gradient {}
 }

@@ -159,7 +159,7 @@ pub struct LanguageMeans {
 #[derive(Clone, Debug)]
 enum Optimizer {
     Host(Moments),
-    Device(DeviceMoments),
+    Device(Box<DeviceMoments>),
 }
 
 /// A language model in training.
@@ -329,13 +329,10 @@ impl LanguageLearner {
             self.optimizer = Optimizer::Host(moments.download());
         }
         let Optimizer::Host(moments) = &mut self.optimizer else { unreachable!("downloaded") };
-        let spared = spared(&self.decoder, config);
-        let ends = self.decoder.sizes().into_iter().scan(0, |end, size| {
-            *end += size;
-            Some(*end - size..*end)
-        });
-        let spared: Vec<Range<usize>> =
-            ends.zip(spared).filter_map(|(place, is_spared)| is_spared.then_some(place)).collect();
+        let spared = match config.decay_norms_and_biases {
+            true => Vec::new(),
+            false => vectors(&self.decoder),
+        };
         self.decoder.update(|params| {
             moments.clipped_step(params, gradient, max_norm, rate, config, &spared)
         })
@@ -351,11 +348,11 @@ impl LanguageLearner {
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         if let Optimizer::Host(moments) = &self.optimizer {
-            self.optimizer = Optimizer::Device(DeviceMoments::upload(moments, &self.decoder));
+            self.optimizer =
+                Optimizer::Device(Box::new(DeviceMoments::upload(moments, &self.decoder)));
         }
         let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
-        let spared = spared(&self.decoder, config);
-        device::step(&mut self.decoder, moments, gradient, clip_and_rate, config, &spared)
+        device::step(&mut self.decoder, moments, gradient, clip_and_rate, config)
     }
 
     /// The log-probabilities of the tokens of our groups under the reference, where there is one; of the other
@@ -376,12 +373,17 @@ impl LanguageLearner {
     }
 }
 
-/// Whether weight decay spares each learnt parameter: norms and biases, which are vectors.
-fn spared(decoder: &TokenDecoder, optimizer: &OptimizerConfig) -> Vec<bool> {
-    if optimizer.decay_norms_and_biases || decoder.has_adapters() {
-        return vec![false; decoder.sizes().len()];
+/// The places of the learnt parameters that weight decay spares if it spares vectors, norms and biases.
+fn vectors(decoder: &TokenDecoder) -> Vec<Range<usize>> {
+    if decoder.has_adapters() {
+        return Vec::new();
     }
-    decoder.shape().parameters().iter().map(|parameter| parameter.shape.len() == 1).collect()
+    let parameters = decoder.shape().parameters().into_iter();
+    let places = parameters.scan(0, |end, parameter| {
+        let start = std::mem::replace(end, *end + parameter.count());
+        Some((start..*end, parameter.shape.len() == 1))
+    });
+    places.filter_map(|(place, is_vector)| is_vector.then_some(place)).collect()
 }
 
 /// The log-probability of each token of the samples of each group.

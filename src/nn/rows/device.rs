@@ -26,8 +26,8 @@ impl TokenDecoder {
         self.device.missing_bytes(self.weights.shape.num_params(), self.weights.adapters.as_ref())
     }
 
-    /// Replaces each learnt parameter on the device, `[count]`, by what `change` makes of it and its number. The host
-    /// gets the result when it asks for it ([`TokenDecoder::trained`]), and gives the memory of its own copy back.
+    /// Replaces each arena of the learnt parameters on the device, `[len]`, by what `change` makes of it and its number.
+    /// The host gets the result when it asks for it ([`TokenDecoder::trained`]), and gives the memory of its own copy back.
     ///
     /// # Panics
     /// If the decoder is on the CPU.

@@ -154,29 +154,48 @@ impl Decoder {
     /// # Panics
     /// If their number is not that of the shape.
     pub fn from_params(shape: DecoderShape, params: &[f32], device: &Device) -> Self {
-        /// Uploads one parameter after the other: one tensor of all would be larger than a device binds.
-        struct Fill<'a>(&'a [f32]);
-        impl ModuleMapper for Fill<'_> {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let (id, value, _) = param.consume();
-                let (shape, device) = (value.shape(), value.device());
-                let (own, others) = self.0.split_at(shape.num_elements());
-                self.0 = others;
-                let data = TensorData::new(own.to_vec(), shape);
-                Param::initialized(id, Tensor::from_data(data, &device))
-            }
-        }
-        let mut fill = Fill(params);
-        let decoder = Self::unfilled(shape, device).map(&mut fill);
-        assert!(fill.0.is_empty(), "params: [num_params]");
+        let mut others = params;
+        // One tensor of all would be larger than a device binds.
+        let decoder = Self::unfilled(shape, device).with_parameters(|count| {
+            let own = others.split_off(..count).expect("params: [num_params]").to_vec();
+            Tensor::from_data(TensorData::new(own, [count]), device)
+        });
+        assert!(others.is_empty(), "params: [num_params]");
         decoder
     }
 
-    /// A decoder whose parameters are any numbers.
-    fn unfilled(shape: DecoderShape, device: &Device) -> Self {
-        let vector = |count: usize| Param::from_tensor(Tensor::<1>::empty([count], device));
+    /// The same decoder with other parameters, in the order of [`DecoderShape::parameters`]: `next` gives each, `[count]`,
+    /// for its number of elements, or one number for all of them, `[1]`.
+    pub(crate) fn with_parameters(self, next: impl FnMut(usize) -> Tensor<1>) -> Self {
+        struct Fill<F>(F);
+        impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Fill<F> {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let (id, value, _) = param.consume();
+                let dims = value.dims();
+                let numbers = (self.0)(dims.iter().product());
+                let value = match numbers.dims() {
+                    [1] => numbers.expand(dims),
+                    _ => numbers.reshape(dims),
+                };
+                Param::initialized(id, value)
+            }
+        }
+        self.map(&mut Fill(next))
+    }
+
+    /// The same decoder without the memory of its parameters, which are any numbers.
+    #[cfg(feature = "general")]
+    pub(crate) fn emptied(self, device: &Device) -> Self {
+        let any = Tensor::empty([1], device);
+        self.with_parameters(|_| any.clone())
+    }
+
+    /// A decoder whose parameters are any numbers, and have no memory.
+    pub(crate) fn unfilled(shape: DecoderShape, device: &Device) -> Self {
+        let any = Tensor::<1>::empty([1], device);
+        let vector = |count: usize| Param::from_tensor(any.clone().expand([count]));
         let linear = |inputs: usize, outputs: usize, has_bias: bool| Linear {
-            weight: Param::from_tensor(Tensor::empty([inputs, outputs], device)),
+            weight: Param::from_tensor(any.clone().expand([inputs, outputs])),
             bias: has_bias.then(|| vector(outputs)),
         };
         let size = shape.hidden_size;
@@ -211,7 +230,7 @@ impl Decoder {
         });
         let layers = layers.collect();
         let tokens = shape.takes_tokens();
-        let table = || Param::from_tensor(Tensor::empty([shape.num_actions, size], device));
+        let table = || Param::from_tensor(any.clone().expand([shape.num_actions, size]));
         let rope = shape.rope_tables().iter().map(|table| table.tensors(device).to_vec()).collect();
         Self {
             input: (!tokens).then(|| linear(shape.num_features, size, true)),

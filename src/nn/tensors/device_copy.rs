@@ -1,12 +1,9 @@
 //! The weights of a decoder over tokens on its device, and which of the two copies of them is the present one.
 
-use super::decoder::LowRank;
-use super::texts::DeviceDecoder;
-use crate::nn::arch::lora::AdapterLayout;
+use super::texts::{DeviceAdapters, DeviceDecoder};
 use crate::nn::arch::{Adapters, DecoderShape};
 use crate::nn::{DecoderParams, Precision};
-use burn::tensor::{Device, Tensor, TensorData};
-use std::ops::Range;
+use burn::tensor::Device;
 use std::sync::{Arc, OnceLock};
 
 /// The device of a decoder over tokens, if it is not on the CPU, and the copy of its weights there.
@@ -17,7 +14,7 @@ pub struct DeviceCopy {
     /// The weights without adapters, uploaded when first needed.
     weights: Arc<OnceLock<DeviceDecoder>>,
     /// The adapters, likewise.
-    adapters: Arc<OnceLock<LowRank>>,
+    adapters: Arc<OnceLock<DeviceAdapters>>,
     /// The learnt parameters if the device has changed them since the host had them last: downloaded when first asked
     /// for.
     newer: Option<Newer>,
@@ -66,8 +63,9 @@ impl DeviceCopy {
     ) -> Option<DeviceDecoder> {
         let (device, precision) = self.device.as_ref()?;
         let new = || DeviceDecoder::new(shape, params.values(), device, *precision);
-        let added = adapters
-            .map(|adapters| self.adapters.get_or_init(|| uploaded(adapters, device)).clone());
+        let added = adapters.map(|adapters| {
+            self.adapters.get_or_init(|| DeviceAdapters::new(adapters, device)).clone()
+        });
         Some(self.weights.get_or_init(new).clone().with_adapters(added))
     }
 
@@ -83,8 +81,8 @@ impl DeviceCopy {
             true => self.adapters = Arc::default(),
             false => self.weights = Arc::default(),
         }
-        let mut changed = change(present);
-        match changed.added.take() {
+        let (changed, adapters) = change(present).apart();
+        match adapters {
             Some(added) => {
                 self.adapters = Arc::new(OnceLock::from(added));
                 self.newer = Some(Newer::Adapters(OnceLock::new()));
@@ -99,7 +97,7 @@ impl DeviceCopy {
     /// The present weights in host memory, where `host` are those that it had last.
     pub(crate) fn params<'a>(&'a self, host: &'a DecoderParams) -> &'a DecoderParams {
         match (&self.newer, self.weights.get()) {
-            (Some(Newer::Weights(newer)), Some(on)) => newer.get_or_init(|| on.learnt().into()),
+            (Some(Newer::Weights(newer)), Some(on)) => newer.get_or_init(|| on.download().into()),
             _ => host,
         }
     }
@@ -108,7 +106,7 @@ impl DeviceCopy {
     pub(crate) fn adapters<'a>(&'a self, host: &'a Adapters) -> &'a Adapters {
         match (&self.newer, self.weights.get(), self.adapters.get()) {
             (Some(Newer::Adapters(newer)), Some(on), Some(added)) => newer.get_or_init(|| {
-                let learnt = on.clone().with_adapters(Some(added.clone())).learnt();
+                let learnt = on.clone().with_adapters(Some(added.clone())).download();
                 host.clone().with_params(learnt)
             }),
             _ => host,
@@ -119,20 +117,4 @@ impl DeviceCopy {
     pub(crate) fn is_newer(&self) -> bool {
         self.newer.is_some()
     }
-}
-
-/// Uploads adapters.
-fn uploaded(adapters: &Adapters, device: &Device) -> LowRank {
-    let pair = |layout: &AdapterLayout| {
-        let r = adapters.config().r;
-        let upload = |place: &Range<usize>, sizes: [usize; 2]| {
-            let numbers = adapters.params()[place.clone()].to_vec();
-            Tensor::from_data(TensorData::new(numbers, sizes), device)
-        };
-        let (inputs, outputs) = (layout.a.len() / r, layout.b.len() / r);
-        [upload(&layout.a, [inputs, r]), upload(&layout.b, [r, outputs])]
-    };
-    let layouts = adapters.layouts.iter();
-    let pairs = layouts.map(|layout| layout.as_ref().map(pair)).collect();
-    LowRank { pairs, scale: adapters.scale() }
 }

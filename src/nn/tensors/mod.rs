@@ -1,5 +1,7 @@
 //! The execution of a decoder in Burn's tensors, on any device, with or without autodiff.
 
+#[cfg(feature = "general")]
+pub(crate) mod arenas;
 pub(crate) mod attention;
 pub(crate) mod decoder;
 #[cfg_attr(not(feature = "general"), path = "host_only.rs")]

@@ -48,7 +48,7 @@ impl Products {
             None if ours => single::product(a, b),
             None => a.matmul(b),
             Some(_) if ours => {
-                let [product] = single::linear(a, [b], None, self.half);
+                let [product] = single::linear(a, [b], None, self.half, None);
                 product
             }
             Some(half) => single(a.cast(half).matmul(b.cast(half))),
@@ -61,8 +61,19 @@ impl Products {
         a: Tensor<D>,
         matrices: [Tensor<D>; N],
     ) -> [Tensor<D>; N] {
+        self.of_all_into(a, matrices, &mut None)
+    }
+
+    /// The products of [`Products::of_all`], in the memory `into` if it is given and they are made in one launch, which
+    /// takes it: one behind the other, each from the first multiple of the alignment of buffers on.
+    pub fn of_all_into<const D: usize, const N: usize>(
+        self,
+        a: Tensor<D>,
+        matrices: [Tensor<D>; N],
+        into: &mut Option<Tensor<1>>,
+    ) -> [Tensor<D>; N] {
         if matrices.iter().all(|matrix| self.is_joined(&a, matrix)) {
-            return single::linear(a, matrices, None, self.half);
+            return single::linear(a, matrices, None, self.half, into.take());
         }
         matrices.map(|matrix| self.of(a.clone(), matrix))
     }
@@ -87,7 +98,7 @@ impl Products {
         let all_have_one = biases.iter().all(Option::is_some);
         if all_have_one && weights.iter().all(|weight| self.is_joined(&x, weight)) {
             let biases = biases.map(|bias| bias.expect("all have one"));
-            return single::linear(x, weights, Some(biases), self.half);
+            return single::linear(x, weights, Some(biases), self.half, None);
         }
         let mut biases = biases.into_iter();
         self.of_all(x, weights).map(|y| match biases.next().flatten() {

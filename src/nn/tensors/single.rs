@@ -51,16 +51,19 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
 }
 
 /// The products `a b + bias` with several matrices, at most three, in one launch, without autodiff, of operands that are
-/// rounded to half precision if `half` says so. The results are in single precision.
+/// rounded to half precision if `half` says so. The results are in single precision; `into` may be their memory, as
+/// [`product::products`] has it.
 pub(crate) fn linear<const D: usize, const N: usize>(
     a: Tensor<D>,
     matrices: [Tensor<D>; N],
     biases: Option<[Tensor<1>; N]>,
     half: Option<FloatDType>,
+    into: Option<Tensor<1>>,
 ) -> [Tensor<D>; N] {
     let tensor = |x: Tensor<D>| x.try_into_primitive::<Cube>().expect("a device that runs kernels");
     let biases = biases.map(|biases| biases.map(cube_tensor));
-    let products = product::products(tensor(a), matrices.map(tensor), biases.as_ref(), kind(half));
+    let (a, matrices, into) = (tensor(a), matrices.map(tensor), into.map(cube_tensor));
+    let products = product::products(a, matrices, biases.as_ref(), kind(half), into);
     products.map(Tensor::from_primitive::<Cube>)
 }
 
@@ -80,7 +83,7 @@ pub(crate) trait SingleProducts: Backend {
 
 impl SingleProducts for Cube {
     fn single_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
-        let [product] = product::products(a, [b], None, ElemType::Float(FloatKind::F32));
+        let [product] = product::products(a, [b], None, kind(None), None);
         product
     }
 }
@@ -265,7 +268,7 @@ mod tests {
                     continue;
                 }
                 let bias = numbers(8, [20], &device);
-                let [got] = linear(a.clone(), [b.clone()], Some([bias]), Some(half));
+                let [got] = linear(a.clone(), [b.clone()], Some([bias]), Some(half), None);
                 let got = host(got);
                 let [a, b] = [numbers(6, [40, 90], &cpu), numbers(7, [90, 20], &cpu)];
                 let rounded = |x: Tensor<2>| x.cast(half).cast(FloatDType::F32);
@@ -288,7 +291,7 @@ mod tests {
                 };
                 let (x, matrices, biases) = of(&device);
                 let (y, on_host, host_biases) = of(&Device::flex());
-                let got = linear(x.clone(), matrices.clone(), Some(biases), None);
+                let got = linear(x.clone(), matrices.clone(), Some(biases), None, None);
                 for (number, got) in got.into_iter().enumerate() {
                     let want = y.clone().matmul(on_host[number].clone())
                         + host_biases[number].clone().unsqueeze();
@@ -296,7 +299,9 @@ mod tests {
                     assert_near(&what, &host(got), &host(want));
                 }
                 let [_, second, third] = matrices;
-                for (got, matrix) in linear(x, [second, third], None, None).into_iter().zip(1..) {
+                for (got, matrix) in
+                    linear(x, [second, third], None, None, None).into_iter().zip(1..)
+                {
                     let want = host(y.clone().matmul(on_host[matrix].clone()));
                     assert_near(&format!("{rows} rows, {inner}, pair"), &host(got), &want);
                 }

@@ -4,22 +4,78 @@
 //! padded on the right; no token sees the padding.
 
 use super::Decoder;
+use super::arenas::{Arenas, Packing};
 use super::attention::{KeysValues, Prefix, UNSEEN, attend, attention_scale, causal, causal_rows};
 use super::decoder::LowRank;
 use super::products::Products;
 use crate::nn::Precision;
-use crate::nn::arch::DecoderShape;
+use crate::nn::arch::{Adapters, DecoderShape};
 use crate::nn::text::Text;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A decoder over tokens on a device.
 #[derive(Clone, Debug)]
 pub struct DeviceDecoder {
     pub(crate) decoder: Decoder,
     pub(crate) added: Option<LowRank>,
+    /// The parameters of the decoder, in whose memory its tensors are.
+    weights: Arenas,
+    /// Those of the adapters, likewise.
+    adapters: Option<Arenas>,
     device: Device,
+}
+
+/// Adapters on a device, and their parameters, in whose memory they are.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceAdapters {
+    added: LowRank,
+    arenas: Arenas,
+}
+
+impl DeviceAdapters {
+    /// Uploads adapters.
+    pub fn new(adapters: &Adapters, device: &Device) -> Self {
+        let packing = Arc::new(Packing::new(adapters.parameters(), device));
+        let mut arenas = Arenas::zeros(packing, device).upload(adapters.params(), uploaded(device));
+        let r = adapters.config().r;
+        let sizes = adapters.layouts.iter().map(|layout| {
+            let layout = layout.as_ref()?;
+            Some([[layout.a.len() / r, r], [r, layout.b.len() / r]])
+        });
+        let added = low_rank(sizes, adapters.scale(), &mut arenas);
+        Self { added, arenas }
+    }
+}
+
+/// Adapters of matrices of these sizes, `a` and `b` of each that has them, in the memory of arenas.
+fn low_rank(
+    sizes: impl Iterator<Item = Option<[[usize; 2]; 2]>>,
+    scale: f32,
+    arenas: &mut Arenas,
+) -> LowRank {
+    let mut views = arenas.views();
+    let mut view = |sizes: [usize; 2]| views.next().expect("every matrix").reshape(sizes);
+    let pairs = sizes.map(|pair| pair.map(|pair| pair.map(&mut view))).collect();
+    LowRank { pairs, scale }
+}
+
+/// The upload of a vector to a device.
+fn uploaded(device: &Device) -> impl Fn(Vec<f32>) -> Tensor<1> {
+    move |numbers| {
+        let count = numbers.len();
+        Tensor::from_data(TensorData::new(numbers, [count]), device)
+    }
+}
+
+impl Decoder {
+    /// The same decoder with parameters in the memory of arenas.
+    fn viewing(self, arenas: &mut Arenas) -> Self {
+        let mut views = arenas.views();
+        self.with_parameters(|_| views.next().expect("every parameter"))
+    }
 }
 
 impl Products {
@@ -125,66 +181,59 @@ impl DeviceDecoder {
         device: &Device,
         precision: Precision,
     ) -> Self {
-        let decoder = Decoder::from_params(shape.clone(), params, device);
-        let decoder = decoder.in_precision(precision);
-        Self { decoder, added: None, device: device.clone() }
+        let packing = Arc::new(Packing::new(&shape.parameters(), device));
+        let mut weights = Arenas::zeros(packing, device).upload(params, uploaded(device));
+        let decoder = Decoder::unfilled(shape.clone(), device).in_precision(precision);
+        let decoder = decoder.viewing(&mut weights);
+        Self { decoder, added: None, weights, adapters: None, device: device.clone() }
     }
 
     /// The same decoder with adapters, or without.
-    pub(crate) fn with_adapters(self, added: Option<LowRank>) -> Self {
-        Self { added, ..self }
+    pub(super) fn with_adapters(self, adapters: Option<DeviceAdapters>) -> Self {
+        let adapters = adapters.map(|DeviceAdapters { added, arenas }| (added, arenas));
+        let (added, adapters) = adapters.unzip();
+        Self { added, adapters, ..self }
     }
 
-    /// Replaces each learnt parameter, `[count]`, by what `change` makes of it and its number. A tensor is given away whole,
-    /// so that its memory can become that of the result.
-    pub(crate) fn map_learnt(self, mut change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
-        struct Change<F>(usize, F);
-        impl<F: FnMut(usize, Tensor<1>) -> Tensor<1>> Change<F> {
-            fn apply<const D: usize>(&mut self, value: Tensor<D>) -> Tensor<D> {
-                let shape = value.shape();
-                let changed = (self.1)(self.0, value.reshape([shape.num_elements()]));
-                self.0 += 1;
-                changed.reshape(shape)
+    /// The decoder without adapters, and these.
+    pub(super) fn apart(self) -> (Self, Option<DeviceAdapters>) {
+        let Self { added, adapters, .. } = self;
+        let both = added.zip(adapters).map(|(added, arenas)| DeviceAdapters { added, arenas });
+        (Self { added: None, adapters: None, ..self }, both)
+    }
+
+    /// The learnt parameters: those of the adapters, or without any all weights.
+    pub(crate) fn learnt(&self) -> &Arenas {
+        self.adapters.as_ref().unwrap_or(&self.weights)
+    }
+
+    /// Replaces each arena of the learnt parameters, `[len]`, by what `change` makes of it and its number. An arena is given
+    /// away whole, so that its memory can become that of the result.
+    pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
+        // Views go first: nothing else may refer to memory that changes.
+        match self.adapters.take().zip(self.added.take()) {
+            Some((arenas, LowRank { pairs, scale })) => {
+                let dims = |pair: &Option<[Tensor<2>; 2]>| {
+                    pair.as_ref().map(|pair| pair.each_ref().map(|x| x.dims()))
+                };
+                let sizes: Vec<_> = pairs.iter().map(dims).collect();
+                drop(pairs);
+                let mut arenas = arenas.map(change);
+                self.added = Some(low_rank(sizes.into_iter(), scale, &mut arenas));
+                self.adapters = Some(arenas);
+                self
             }
-        }
-        impl<F: FnMut(usize, Tensor<1>) -> Tensor<1>> ModuleMapper for Change<F> {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let (id, value, _) = param.consume();
-                Param::initialized(id, self.apply(value))
+            None => {
+                let decoder = self.decoder.emptied(&self.device);
+                let mut weights = self.weights.map(change);
+                Self { decoder: decoder.viewing(&mut weights), weights, ..self }
             }
-        }
-        let mut change = Change(0, &mut change);
-        let Self { decoder, added, device } = self;
-        match added {
-            Some(LowRank { pairs, scale }) => {
-                let pair =
-                    |pair: Option<[Tensor<2>; 2]>| pair.map(|pair| pair.map(|x| change.apply(x)));
-                let pairs = pairs.into_iter().map(pair).collect();
-                Self { decoder, added: Some(LowRank { pairs, scale }), device }
-            }
-            None => Self { decoder: decoder.map(&mut change), added: None, device },
         }
     }
 
-    /// Downloads the learnt parameters, in their order, one at a time.
-    pub(crate) fn learnt(&self) -> Vec<f32> {
-        struct Collect(Vec<f32>);
-        impl Collect {
-            fn add<const D: usize>(&mut self, value: Tensor<D>) {
-                self.0.extend(value.into_data().iter::<f32>());
-            }
-        }
-        impl ModuleVisitor for Collect {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.add(param.val());
-            }
-        }
-        let mut all = Collect(Vec::new());
-        match &self.added {
-            Some(added) => added.pairs.iter().flatten().flatten().for_each(|x| all.add(x.clone())),
-            None => self.decoder.visit(&mut all),
-        }
-        all.0
+    /// Downloads the learnt parameters, in their order.
+    pub(crate) fn download(&self) -> Vec<f32> {
+        self.learnt().download(|x| x.into_data().try_into_vec().expect("all are f32"))
     }
 
     /// The factor of a gradient in the backward pass, given its first numbers: if products are in half precision the power
@@ -199,18 +248,16 @@ impl DeviceDecoder {
 
     /// The same decoder for generation alone, with its matrices in the precision of products.
     pub fn acting(self) -> Self {
-        struct Operands(Products);
-        impl ModuleMapper for Operands {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                if D < 2 {
-                    return param;
-                }
-                let (id, value, _) = param.consume();
-                Param::initialized(id, self.0.operand(value))
-            }
+        let products = self.decoder.products;
+        if products.half.is_none() {
+            return self;
         }
-        let mut operands = Operands(self.decoder.products);
-        Self { decoder: self.decoder.map(&mut operands), ..self }
+        let packing = self.weights.packing().clone();
+        let mut weights = self.weights.map(|number, arena| match packing.are_vectors(number) {
+            true => arena,
+            false => products.operand(arena),
+        });
+        Self { decoder: self.decoder.viewing(&mut weights), weights, ..self }
     }
 
     /// Tokens in the vocabulary.
@@ -244,8 +291,8 @@ impl DeviceDecoder {
         own
     }
 
-    /// The gradients of the learnt parameters, in their order; `None` for a parameter without one.
-    pub fn gradients(&self, of: &mut Gradients) -> Vec<Option<Tensor<1>>> {
+    /// The gradients of the learnt parameters by autodiff, on a device that runs no kernels.
+    pub(crate) fn gradients(&self, of: &mut Gradients) -> Arenas {
         struct Collect<'a>(&'a mut Gradients, Vec<Option<Tensor<1>>>);
         impl ModuleVisitor for Collect<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -253,7 +300,7 @@ impl DeviceDecoder {
                 self.1.push(gradient.map(|x| x.flatten(0, D - 1)));
             }
         }
-        match &self.added {
+        let all: Vec<Option<Tensor<1>>> = match &self.added {
             Some(added) => {
                 let all = added.pairs.iter().flatten().flatten();
                 all.map(|x| x.grad_remove(of).map(|x| x.flatten(0, 1))).collect()
@@ -263,7 +310,12 @@ impl DeviceDecoder {
                 self.decoder.visit(&mut collect);
                 collect.1
             }
+        };
+        let mut gradients = self.learnt().zeros_like();
+        for (parameter, gradient) in all.into_iter().enumerate() {
+            gradient.into_iter().for_each(|numbers| gradients.put_alone(parameter, numbers));
         }
+        gradients
     }
 
     /// Takes prompts through all layers.

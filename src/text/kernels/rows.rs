@@ -254,6 +254,21 @@ pub(crate) fn columns_kernel(matrix: &[f32], sums: &mut [f32], rows: usize, widt
     }
 }
 
+/// Puts numbers into the place of others, or adds them to these; one unit per number.
+///
+/// Buffers: `[count]` each.
+#[cube(launch_unchecked)]
+pub(crate) fn put_kernel(from: &[f32], to: &mut [f32], count: usize, #[comptime] adds: bool) {
+    let i = ABSOLUTE_POS;
+    if i < count {
+        let mut number = from[i];
+        if comptime!(adds) {
+            number += to[i];
+        }
+        to[i] = number;
+    }
+}
+
 /// Adds up rows by destination: `to[to_row] += scale * sum(from[row])` over the rows of each; one cube per destination.
 ///
 /// Buffers: for `count` destinations where the rows of each begin, and the end of the last, `[count + 1]`, then their

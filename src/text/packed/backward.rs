@@ -22,11 +22,12 @@ use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Sums the columns of a matrix, `[.., width]`: `[width]`.
-fn columns(matrix: &CubeTensor) -> Tensor<1> {
+/// Sums the columns of a matrix, `[.., width]`: `[width]`, in the memory `into` if that is given, which it takes.
+fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     let rows = rows_of(matrix);
     let width = matrix.meta.num_elements() / rows;
-    let sums = uninit(matrix, &[width], DType::F32);
+    let sums = into.take().map_or_else(|| uninit(matrix, &[width], DType::F32), cube_tensor);
+    debug_assert_eq!(sums.meta.num_elements(), width);
     // SAFETY: accesses stay below `rows` and `width`; all units of a cube reach its barrier.
     unsafe {
         columns_kernel::launch_unchecked(
@@ -136,7 +137,7 @@ impl PackedPass<'_> {
             );
         }
         if learns {
-            gradients.add(&name, columns(&partials));
+            gradients.add([&name], |into| [columns(&partials, into)]);
         }
         d_input
     }
@@ -173,12 +174,15 @@ impl PackedPass<'_> {
             .map(|(linear, d)| products.of(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
         let Some(added) = added else {
-            let of_weights = products.of_all(input().transpose(), d);
-            for (i, of_weight) in of_weights.into_iter().enumerate() {
-                gradients.add(&named(layer, which[i].name()), of_weight);
-                if linears[i].bias.is_some() {
+            let names = which.map(|which| named(layer, which.name()));
+            let x = input().transpose();
+            gradients.add(names.each_ref().map(|name| &name[..]), |into| {
+                products.of_all_into(x, d, into)
+            });
+            for (i, linear) in linears.iter().enumerate() {
+                if linear.bias.is_some() {
                     let name = format!("layers.{layer}.{}.bias", which[i].name());
-                    gradients.add(&name, columns(d_results[i]));
+                    gradients.add([&name], |into| [columns(d_results[i], into)]);
                 }
             }
             return d_input;
@@ -192,9 +196,13 @@ impl PackedPass<'_> {
             let Some([a, b]) = pair(which) else { continue };
             let inner = products.of(x.clone(), a.clone()) * added.scale;
             let d_inner = products.of(d.clone(), b.clone().transpose()) * added.scale;
-            let d_a = products.of(x.clone().transpose(), d_inner.clone());
-            let d_b = products.of(inner.transpose(), d);
-            gradients.add_adapter(layer, which, [d_a, d_b]);
+            let adapter = (layer, which);
+            gradients.add_adapter(adapter, false, |into| {
+                products.of_all_into(x.clone().transpose(), [d_inner.clone()], into)
+            });
+            gradients.add_adapter(adapter, true, |into| {
+                products.of_all_into(inner.transpose(), [d], into)
+            });
             d_input = d_input + products.of(d_inner, a.clone().transpose());
         }
         d_input
@@ -361,25 +369,21 @@ impl PackedPass<'_> {
             );
         }
         if heads.norms() && gradients.are_of_weights() {
-            let (sums, of_queries) = (columns(&partials), heads.query_weights());
-            let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
-            gradients.add(&named(layer, "self_attn.q_norm"), part(0, of_queries));
-            let rest = heads.weights() - of_queries;
-            gradients.add(&named(layer, "self_attn.k_norm"), part(of_queries, rest));
+            let names = ["self_attn.q_norm", "self_attn.k_norm"].map(|name| named(layer, name));
+            gradients.add(names.each_ref().map(|name| &name[..]), |into| {
+                // The sums have no gap between the two.
+                let mut into = into.take_if(|into| into.dims()[0] == heads.weights());
+                let (sums, of_queries) = (columns(&partials, &mut into), heads.query_weights());
+                let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
+                [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
+            });
         }
     }
 
     /// Adds the gradient of the table of embeddings.
     fn embed_backward(&self, d_stream: CubeTensor, gradients: &mut Gradients) {
-        if !gradients.are_of_weights() {
-            return;
-        }
-        let (name, shape) = ("embed_tokens.weight", self.shape());
-        let size = [shape.num_actions, shape.hidden_size];
-        let sum = gradients.take(name).map(|sum| sum.reshape(size));
-        let sum = sum.unwrap_or_else(|| Tensor::zeros(size, self.by.device()));
+        let Some(sum) = gradients.present("embed_tokens.weight") else { return };
         let places = Scatter::new(&self.layout.tokens);
-        let scale = shape.embedding_scale;
-        gradients.add(name, scatter(&places, matrix(d_stream), sum, scale, true));
+        scatter(&places, matrix(d_stream), &sum, self.shape().embedding_scale, true);
     }
 }

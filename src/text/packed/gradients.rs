@@ -1,13 +1,21 @@
 //! Gradients of a decoder's learnt parameters, found by what they are of.
 
+use crate::device::buffers::{argument, cube_tensor, grid};
 use crate::nn::arch::Projection;
+use crate::nn::tensors::arenas::Arenas;
 use crate::text::DeviceDecoder;
+use crate::text::kernels::UNITS;
+use crate::text::kernels::rows::put_kernel;
+use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
 use std::collections::HashMap;
 
-/// The gradients of the learnt parameters on a device; none for a parameter that no loss has reached.
+/// The gradients of the learnt parameters on a device.
 pub(crate) struct Gradients {
-    all: Vec<Option<Tensor<1>>>,
+    all: Arenas,
+    /// The parameters that a loss has reached; the others' gradients are 0.
+    reached: Vec<bool>,
     places: Places,
 }
 
@@ -22,7 +30,7 @@ enum Places {
 impl Gradients {
     /// No gradients yet, of the learnt parameters of a decoder.
     pub fn new(of: &DeviceDecoder) -> Self {
-        match &of.added {
+        let places = match &of.added {
             Some(added) => {
                 let mut count = 0;
                 let places = added.pairs.iter().map(|pair| {
@@ -31,16 +39,16 @@ impl Gradients {
                         count - 2
                     })
                 });
-                let places = Places::Adapters(places.collect());
-                Self { all: vec![None; count], places }
+                Places::Adapters(places.collect())
             }
             None => {
                 let parameters = of.decoder.shape().parameters().into_iter();
-                let names: HashMap<String, usize> =
-                    parameters.enumerate().map(|(i, parameter)| (parameter.name, i)).collect();
-                Self { all: vec![None; names.len()], places: Places::Weights(names) }
+                Places::Weights(parameters.enumerate().map(|(i, of)| (of.name, i)).collect())
             }
-        }
+        };
+        let all = of.learnt().zeros_like();
+        let reached = vec![false; all.packing().counts().count()];
+        Self { all, reached, places }
     }
 
     /// Whether the weights are learnt, not adapters.
@@ -48,41 +56,78 @@ impl Gradients {
         matches!(self.places, Places::Weights(_))
     }
 
-    /// Adds the gradient of a weight.
-    pub fn add<const D: usize>(&mut self, name: &str, gradient: Tensor<D>) {
+    /// Adds the gradients of some weights, if weights are learnt. `make` computes them in the memory that it is given,
+    /// which it then takes, or in other memory. They begin there one behind the other, each at the first multiple of the
+    /// alignment of buffers.
+    pub fn add<const D: usize, const N: usize>(
+        &mut self,
+        names: [&str; N],
+        make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
+    ) {
         let Places::Weights(places) = &self.places else { return };
-        let place = places[name];
-        self.add_to(place, gradient);
+        let numbers = names.map(|name| places[name]);
+        self.add_to(numbers, make);
     }
 
-    /// Takes the gradient of a weight out, if there is one.
-    pub fn take(&mut self, name: &str) -> Option<Tensor<1>> {
-        match &self.places {
-            Places::Weights(places) => self.all[places[name]].take(),
-            Places::Adapters(_) => None,
-        }
-    }
-
-    /// Adds the gradients of the adapter of a layer's matrix.
-    pub fn add_adapter(&mut self, layer: usize, which: Projection, [a, b]: [Tensor<2>; 2]) {
+    /// Adds the gradient of `a` or of `b` of the adapter of a layer's matrix, as [`Gradients::add`] does.
+    pub fn add_adapter(
+        &mut self,
+        (layer, which): (usize, Projection),
+        is_b: bool,
+        make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
+    ) {
         let number = layer * Projection::ALL.len() + which as usize;
         let Places::Adapters(places) = &self.places else { return };
         let Some(place) = places[number] else { return };
-        self.add_to(place, a);
-        self.add_to(place + 1, b);
+        self.add_to([place + usize::from(is_b)], make);
     }
 
-    fn add_to<const D: usize>(&mut self, place: usize, gradient: Tensor<D>) {
-        let count = gradient.shape().num_elements();
-        let gradient = gradient.reshape([count]);
-        self.all[place] = Some(match self.all[place].take() {
-            Some(sum) => sum + gradient,
-            None => gradient,
-        });
+    /// The memory of the gradient of a weight so far, `[count]`, to which the caller adds; `None` if adapters are learnt.
+    pub fn present(&mut self, name: &str) -> Option<CubeTensor> {
+        let Places::Weights(places) = &self.places else { return None };
+        let number = places[name];
+        self.reached[number] = true;
+        Some(cube_tensor(self.all.view(number)))
     }
 
-    /// The gradients in the order of the learnt parameters.
-    pub fn into_parameters(self) -> Vec<Option<Tensor<1>>> {
+    fn add_to<const D: usize, const N: usize>(
+        &mut self,
+        numbers: [usize; N],
+        make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
+    ) {
+        let are_new = numbers.iter().all(|number| !self.reached[*number]);
+        let mut memory = if are_new { self.all.joined(&numbers) } else { None };
+        let is_given = memory.is_some();
+        let made = make(&mut memory);
+        let is_there = is_given && memory.is_none();
+        for (number, gradient) in numbers.into_iter().zip(made) {
+            let was_reached = std::mem::replace(&mut self.reached[number], true);
+            if !is_there {
+                put(&cube_tensor(gradient), &cube_tensor(self.all.view(number)), was_reached);
+            }
+        }
+    }
+
+    /// The gradients of all learnt parameters.
+    pub fn into_arenas(self) -> Arenas {
         self.all
+    }
+}
+
+/// Puts numbers into the memory of others, or adds them to these.
+fn put(from: &CubeTensor, to: &CubeTensor, adds: bool) {
+    let count = to.meta.num_elements();
+    assert_eq!(from.meta.num_elements(), count, "numbers of a gradient");
+    // SAFETY: accesses stay below `count`; only gradients refer to the memory that changes.
+    unsafe {
+        put_kernel::launch_unchecked(
+            &to.client,
+            grid(to, count.div_ceil(UNITS)),
+            CubeDim::new_1d(UNITS as u32),
+            argument(from),
+            argument(to),
+            count,
+            adds,
+        );
     }
 }

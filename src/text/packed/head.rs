@@ -103,60 +103,48 @@ impl<'a> Targets<'a> {
         }
         let d = Tensor::<2>::from_primitive::<Cube>(logits);
         let (decoder, products) = (&self.by.decoder, self.by.decoder.products);
-        let learns = gradients.are_of_weights();
         match decoder.lm_head() {
             Some(head) => {
-                if learns {
-                    let d_head = products.of(self.hidden.clone().transpose(), d.clone());
-                    gradients.add("lm_head.weight", d_head);
-                }
+                gradients.add(["lm_head.weight"], |into| {
+                    products.of_all_into(self.hidden.clone().transpose(), [d.clone()], into)
+                });
                 products.of(d, head.transpose())
             }
             None => {
-                if learns {
-                    let d_table = products.of(d.clone().transpose(), self.hidden.clone());
-                    gradients.add("embed_tokens.weight", d_table);
-                }
+                gradients.add(["embed_tokens.weight"], |into| {
+                    products.of_all_into(d.clone().transpose(), [self.hidden.clone()], into)
+                });
                 products.of(d, decoder.table())
             }
         }
     }
 }
 
-/// Adds up rows by destination: each row of `from` goes to its row of `to`.
-pub(super) fn scatter(
-    places: &Scatter,
-    from: Tensor<2>,
-    to: Tensor<2>,
-    scale: f32,
-    adds: bool,
-) -> Tensor<2> {
-    let size = to.dims()[1];
-    let device = to.device();
+/// Adds up rows by destination: each row of `from`, `[rows, size]`, goes to its row of `to`, whose memory changes.
+pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale: f32, adds: bool) {
+    let (size, device) = (from.dims()[1], from.device());
     let numbers = cube_ints(integers(&places.places, [1, places.places.len()], &device));
-    let (from, to) = (cube_tensor(from), cube_tensor(to));
-    let to = if to.can_mut() { to } else { to.copy() };
-    // SAFETY: accesses stay below the places, and their rows below those of both tensors, as the caller's do; nothing else
-    // refers to the memory that changes.
+    // SAFETY: accesses stay below the places, and their rows below those of both tensors, as the caller's do; what else
+    // refers to the memory that changes reads it later.
     unsafe {
         scatter_kernel::launch_unchecked(
             &to.client,
-            grid(&to, places.count),
+            grid(to, places.count),
             CubeDim::new_1d(UNITS as u32),
             argument(&numbers),
-            argument(&from),
-            argument(&to),
+            argument(&cube_tensor(from)),
+            argument(to),
             places.count,
             size,
             scale,
             adds,
         );
     }
-    Tensor::<2>::from_primitive::<Cube>(to)
 }
 
 /// A matrix of `rows` rows that are 0, but for the sums of the rows of `from` whose destination they are.
 pub(crate) fn scattered(from: Tensor<2>, destinations: &[i32], rows: usize) -> Tensor<2> {
-    let to = Tensor::zeros([rows, from.dims()[1]], &from.device());
-    scatter(&Scatter::new(destinations), from, to, 1.0, false)
+    let to = cube_tensor(Tensor::<2>::zeros([rows, from.dims()[1]], &from.device()));
+    scatter(&Scatter::new(destinations), from, &to, 1.0, false);
+    Tensor::<2>::from_primitive::<Cube>(to)
 }

@@ -1,10 +1,10 @@
 //! Texts in Burn's tensors, differentiated by autodiff: on devices that run no kernels.
 
+use super::DevicePass;
 use super::tokens::LossTokens;
-use super::{DevicePass, Gradient};
 use crate::device;
 use crate::model::Categorical;
-use crate::text::{DeviceDecoder, EXCLUDED, HiddenStates, Retention, Text, sharpness};
+use crate::text::{Arenas, DeviceDecoder, EXCLUDED, HiddenStates, Retention, Text, sharpness};
 use burn::tensor::Tensor;
 use std::ops::Range;
 
@@ -77,18 +77,13 @@ impl<'a> DevicePass<'a> for AutodiffPass {
         [logprobs, entropies]
     }
 
-    fn backward(
-        self,
-        tokens: &LossTokens,
-        temperature: f32,
-        slopes: [Vec<f32>; 2],
-    ) -> Vec<Option<Tensor<1>>> {
+    fn backward(self, tokens: &LossTokens, temperature: f32, slopes: [Vec<f32>; 2]) -> Arenas {
         let device = self.by.device();
         let hidden = self.hidden(tokens);
         let fixed = hidden.clone().without_autodiff();
         let chosen = tokens.tokens(device);
         let [slopes, weights] = slopes.map(|x| device::upload(x, device));
-        let mut gradient = Gradient::default();
+        let mut gradient = self.by.learnt().zeros_like();
         let of_hidden = tokens.parts(self.by.vocabulary()).map(|range| {
             let (start, len) = (range.start, range.len());
             let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
@@ -104,6 +99,6 @@ impl<'a> DevicePass<'a> for AutodiffPass {
         let of_hidden = Tensor::cat(of_hidden.collect(), 0);
         let mut found = (hidden * of_hidden).sum().backward();
         gradient.add(self.by.gradients(&mut found), 1.0);
-        gradient.0
+        gradient
     }
 }

@@ -4,7 +4,7 @@ use super::DevicePass;
 use super::tokens::LossTokens;
 use crate::device;
 use crate::text::packed::{Gradients, PackedPass, Targets, scattered};
-use crate::text::{DeviceDecoder, Retention, Text, sharpness};
+use crate::text::{Arenas, DeviceDecoder, Retention, Text, sharpness};
 use burn::tensor::Tensor;
 
 /// A pass in kernels.
@@ -52,12 +52,7 @@ impl<'a> DevicePass<'a> for KernelPass<'a> {
         [logprobs, entropies]
     }
 
-    fn backward(
-        self,
-        tokens: &LossTokens,
-        temperature: f32,
-        slopes: [Vec<f32>; 2],
-    ) -> Vec<Option<Tensor<1>>> {
+    fn backward(self, tokens: &LossTokens, temperature: f32, slopes: [Vec<f32>; 2]) -> Arenas {
         let device = self.on.device();
         let count = tokens.rows.len();
         let slopes = device::upload(slopes.concat(), device).reshape([2, count]);
@@ -69,6 +64,6 @@ impl<'a> DevicePass<'a> for KernelPass<'a> {
         let rows = self.pass.hidden().dims()[0];
         let d_hidden = scattered(d_tokens, &tokens.rows, rows);
         self.pass.backward(d_hidden, &mut gradients);
-        gradients.into_parameters()
+        gradients.into_arenas()
     }
 }

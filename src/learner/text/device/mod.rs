@@ -18,9 +18,9 @@ use super::{Group, LanguageLearner, Sample, texts};
 use crate::device;
 use crate::parallel::Node;
 use crate::settings::Precision;
-use crate::text::{DeviceDecoder, Retention, Text, TokenDecoder, on_device};
+use crate::text::{Arenas, DeviceDecoder, Retention, Text, TokenDecoder, on_device};
 use autodiff::AutodiffPass;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 pub(super) use optimizer::{DeviceMoments, norms, step};
 use std::ops::Range;
 use tokens::LossTokens;
@@ -41,12 +41,7 @@ trait DevicePass<'a> {
 
     /// The gradients of the learnt parameters of a loss with these slopes by log-probabilities and, with the opposite
     /// sign, by entropies.
-    fn backward(
-        self,
-        tokens: &LossTokens,
-        temperature: f32,
-        slopes: [Vec<f32>; 2],
-    ) -> Vec<Option<Tensor<1>>>;
+    fn backward(self, tokens: &LossTokens, temperature: f32, slopes: [Vec<f32>; 2]) -> Arenas;
 }
 
 /// The log-probability of each token of the samples of each group; `None` if the decoder is on the CPU.
@@ -84,35 +79,22 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     groups.iter().map(|group| all.by_ref().take(group.samples.len()).collect()).collect()
 }
 
-/// Gradients of the learnt parameters; `None` for a parameter that no loss has reached yet.
+/// Gradients of the learnt parameters; `None` if no loss has reached them yet.
 #[derive(Debug, Default)]
-pub(super) struct Gradient(Vec<Option<Tensor<1>>>);
+pub(super) struct Gradient(Option<Arenas>);
 
 impl Gradient {
     /// Adds more of them, which are too large by the factor `scale`.
-    fn add(&mut self, more: Vec<Option<Tensor<1>>>, scale: f32) {
-        self.0.resize(more.len(), None);
-        let right = |x: Tensor<1>| if scale == 1.0 { x } else { x / scale };
-        for (sum, more) in self.0.iter_mut().zip(more) {
-            let more = more.map(right);
-            *sum = match (sum.take(), more) {
-                (Some(sum), Some(more)) => Some(sum + more),
-                (sum, more) => sum.or(more),
-            };
-        }
+    fn add(&mut self, more: Arenas, scale: f32) {
+        self.0.get_or_insert_with(|| more.zeros_like()).add(more, scale);
     }
 
     /// Downloads the gradient of all learnt parameters, whose numbers of elements are `sizes`.
     pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
-        let mut all = Vec::with_capacity(sizes.iter().sum());
-        let mut parts = self.0.into_iter();
-        for size in sizes {
-            match parts.next().flatten() {
-                Some(part) => all.extend(device::fetch(part)),
-                None => all.resize(all.len() + size, 0.0),
-            }
+        match self.0 {
+            Some(all) => all.download(device::fetch),
+            None => vec![0.0; sizes.iter().sum()],
         }
-        all
     }
 }
 

@@ -1,23 +1,26 @@
-//! The end of an optimiser step on a device: global norm, clipping and AdamW, one parameter after the other.
+//! The end of an optimiser step on a device: global norm, clipping and AdamW, one arena of parameters after the other.
 
 use super::Gradient;
 #[cfg(feature = "kernels")]
-use super::optimizer_kernels::Kernels;
+use super::optimizer_kernels::{Kernels, Portions};
 use crate::device;
 use crate::learner::Moments;
 use crate::learner::optimizer::{clip_tensor, factors};
 use crate::math::adamw::Factors;
 use crate::settings::OptimizerConfig;
-use crate::text::TokenDecoder;
+use crate::text::{Arenas, TokenDecoder};
 use burn::tensor::Tensor;
 
 /// The optimiser's state on a device.
 #[derive(Clone, Debug)]
 pub(in crate::learner::text) struct DeviceMoments {
-    /// The first and the second moment of each learnt parameter, `[count]`.
-    moments: Vec<[Tensor<1>; 2]>,
+    /// The first and the second moment of each learnt parameter.
+    moments: [Arenas; 2],
     /// Number of steps taken.
     steps: u64,
+    /// What the kernels' cubes take, if the device runs any.
+    #[cfg(feature = "kernels")]
+    portions: Option<Portions>,
 }
 
 impl DeviceMoments {
@@ -27,38 +30,39 @@ impl DeviceMoments {
     /// If the decoder is on the CPU.
     pub fn upload(from: &Moments, decoder: &TokenDecoder) -> Self {
         let on = decoder.on_device().expect("a decoder on a device");
-        let (sizes, device) = (decoder.sizes(), on.device());
-        let mut start = 0;
-        let moments = sizes.iter().map(|size| {
-            let place = start..start + size;
-            start += size;
-            [&from.first_moment, &from.second_moment].map(|moment| match from.steps {
-                0 => Tensor::zeros([*size], device),
-                _ => device::upload(moment[place.clone()].to_vec(), device),
-            })
+        let moments = [&from.first_moment, &from.second_moment].map(|moment| {
+            let zeros = on.learnt().zeros_like();
+            match from.steps {
+                0 => zeros,
+                _ => zeros.upload(moment, |numbers| device::upload(numbers, on.device())),
+            }
         });
-        Self { moments: moments.collect(), steps: from.steps }
+        Self {
+            moments,
+            steps: from.steps,
+            #[cfg(feature = "kernels")]
+            portions: device::has_kernels(on.device())
+                .then(|| Portions::new(on.learnt().packing(), on.device())),
+        }
     }
 
     /// Downloads the moments.
     pub fn download(&self) -> Moments {
-        let all = |which: usize| -> Vec<f32> {
-            let each = self.moments.iter().map(|both| device::fetch(both[which].clone()));
-            each.flatten().collect()
-        };
-        Moments { first_moment: all(0), second_moment: all(1), steps: self.steps }
+        let [first_moment, second_moment] =
+            self.moments.each_ref().map(|moment| moment.download(device::fetch));
+        Moments { first_moment, second_moment, steps: self.steps }
     }
 }
 
-/// The gradient of one optimiser step with its norm, and the way in which a parameter is stepped.
-struct Step<'a> {
-    gradients: Vec<Tensor<1>>,
+/// The gradient of one optimiser step, and the way in which an arena is stepped.
+struct Step {
+    gradient: Arenas,
     decayed: Factors,
-    spared: &'a [bool],
+    /// Whether weight decay leaves out vectors.
+    spares_vectors: bool,
 }
 
-/// Performs a step of AdamW with a gradient clipped to `max_norm`, and returns its norm before clipping, `[1]`. Weight decay
-/// leaves out the parameters that are `spared`.
+/// Performs a step of AdamW with a gradient clipped to `max_norm`, and returns its norm before clipping, `[1]`.
 ///
 /// # Panics
 /// If the decoder is on the CPU.
@@ -68,28 +72,24 @@ pub(in crate::learner::text) fn step(
     gradient: Gradient,
     (max_norm, learning_rate): (f64, f64),
     config: &OptimizerConfig,
-    spared: &[bool],
 ) -> Tensor<1> {
     state.steps += 1;
     let decayed = factors(config, learning_rate, state.steps);
-    let mut gradients = gradient.0.into_iter();
-    let device = state.moments[0][0].device();
-    let gradients = state
-        .moments
-        .iter()
-        .map(|[first, _]| gradients.next().flatten().unwrap_or_else(|| first.zeros_like()));
-    let step = Step { gradients: gradients.collect(), decayed, spared };
+    let mut gradient = gradient.0.unwrap_or_else(|| state.moments[0].zeros_like());
+    let device = gradient.device().clone();
+    let arenas: Vec<Tensor<1>> = gradient.arenas().collect();
+    let step = Step { gradient, decayed, spares_vectors: !config.decay_norms_and_biases };
     #[cfg(feature = "kernels")]
-    if device::has_kernels(&device) {
-        let kernels = Kernels::new(&step.gradients, max_norm);
-        step.apply(decoder, state, |values, by| kernels.step(values, by));
+    if let Some(portions) = state.portions.clone() {
+        let kernels = Kernels::new(&arenas, portions, max_norm);
+        step.apply(decoder, state, |number, values, by| kernels.step(number, values, by));
         return kernels.norm();
     }
-    let squares = step.gradients.iter().map(|gradient| gradient.clone().square().sum());
+    let squares = arenas.into_iter().map(|gradient| gradient.square().sum());
     let norm = squares.reduce(|sum, more| sum + more);
     let norm = norm.unwrap_or_else(|| Tensor::zeros([1], &device)).sqrt();
     let scale = clip_tensor(&norm, max_norm);
-    step.apply(decoder, state, |[gradient, param, first, second], by| {
+    step.apply(decoder, state, |_, [gradient, param, first, second], by| {
         let gradient = match &scale {
             Some(scale) => gradient * scale.clone(),
             None => gradient,
@@ -102,24 +102,26 @@ pub(in crate::learner::text) fn step(
     norm
 }
 
-impl Step<'_> {
-    /// Steps each learnt parameter of a decoder by `step`, which makes a parameter and its moments of its gradient and
-    /// the present ones.
+impl Step {
+    /// Steps each arena of a decoder's learnt parameters by `step`, which makes it and its moments of its number, its
+    /// gradient and the present ones.
     fn apply(
-        self,
+        mut self,
         decoder: &mut TokenDecoder,
         state: &mut DeviceMoments,
-        mut step: impl FnMut([Tensor<1>; 4], &Factors) -> [Tensor<1>; 3],
+        mut step: impl FnMut(usize, [Tensor<1>; 4], &Factors) -> [Tensor<1>; 3],
     ) {
         let undecayed = Factors { decay: 1.0, ..self.decayed };
-        let mut gradients = self.gradients.into_iter();
-        let mut moments = std::mem::take(&mut state.moments).into_iter();
+        let packing = self.gradient.packing().clone();
         decoder.change_on_device(|number, param| {
-            let gradient = gradients.next().expect("a gradient of each parameter");
-            let [first, second] = moments.next().expect("moments of each parameter");
-            let by = if self.spared[number] { &undecayed } else { &self.decayed };
-            let [param, first, second] = step([gradient, param, first, second], by);
-            state.moments.push([first, second]);
+            let gradient = self.gradient.take(number);
+            let [first, second] = state.moments.each_mut().map(|moment| moment.take(number));
+            let is_spared = self.spares_vectors && packing.are_vectors(number);
+            let by = if is_spared { &undecayed } else { &self.decayed };
+            let [param, first, second] = step(number, [gradient, param, first, second], by);
+            for (moment, changed) in state.moments.iter_mut().zip([first, second]) {
+                moment.put(number, changed);
+            }
             param
         });
     }

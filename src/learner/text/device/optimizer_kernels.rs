@@ -1,17 +1,22 @@
-//! Kernels of an optimiser step whose parameters are tensors of their own: sums of squares, the norm of all, AdamW.
+//! Kernels of an optimiser step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
 
-use crate::device::buffers::{argument, cube_tensor, grid, uninit};
+use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::math::adamw::{Factors, FactorsLaunch, Moving, clip_scale, step};
+use crate::text::{Packing, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
 /// Units of a cube.
 const UNITS: usize = 256;
-/// Numbers that a cube of [`squares_kernel`] sums.
+/// Numbers of a parameter that a cube of [`squares_kernel`] sums.
 const PORTION: usize = UNITS * 64;
+/// Numbers that a cube of [`adamw_kernel`] steps.
+const PIECE: usize = UNITS * 16;
+/// Columns of a table of [`Portions`]: begin and end in the arena, and the number among the portions of all parameters.
+const COLUMNS: usize = 3;
 
 /// Sums a number of each unit of the cube.
 #[cube]
@@ -31,18 +36,15 @@ fn total(own: f32) -> f32 {
     sums[0]
 }
 
-/// Sums the squares of a parameter's gradient, one cube per [`PORTION`].
+/// Sums the squares of each portion of an arena of gradients, one cube per portion.
 ///
-/// Buffers: `[count]`; the sums of all parameters' portions, this one's from number `first` on. Workgroup memory:
+/// Buffers: `[len]`; `[count, COLUMNS]`; the sums of the portions of all arenas, by their numbers. Workgroup memory:
 /// [`UNITS`] floats.
 #[cube(launch_unchecked)]
-fn squares_kernel(gradient: &[f32], sums: &mut [f32], count: usize, first: usize) {
-    let start = CUBE_POS * PORTION;
-    if start < count {
-        let mut end = start + PORTION;
-        if end > count {
-            end = count;
-        }
+fn squares_kernel(gradient: &[f32], portions: &[i32], sums: &mut [f32], count: usize) {
+    let at = CUBE_POS * COLUMNS;
+    if CUBE_POS < count {
+        let (start, end) = (portions[at] as usize, portions[at + 1] as usize);
         let unit = UNIT_POS as usize;
         let mut sum = 0.0f32;
         for i in range_stepped(start + unit, end, UNITS) {
@@ -50,7 +52,7 @@ fn squares_kernel(gradient: &[f32], sums: &mut [f32], count: usize, first: usize
         }
         let sum = total(sum);
         if unit == 0 {
-            sums[first + CUBE_POS] = sum;
+            sums[portions[at + 2] as usize] = sum;
         }
     }
 }
@@ -83,31 +85,78 @@ fn norm_kernel(
     }
 }
 
-/// Steps one number of a parameter per unit, in place.
+/// Steps the parameters of an arena in place, one cube per [`PIECE`] of a portion.
 ///
-/// Buffers: the gradient, the parameter and its two moments, `[count]`; the norm and the factor of [`norm_kernel`].
+/// Buffers: the gradient, the parameters and their two moments, `[len]`; `[count, COLUMNS]`; the norm and the factor of
+/// [`norm_kernel`].
 #[cube(launch_unchecked)]
 fn adamw_kernel(
     gradient: &[f32],
     params: &mut [f32],
     firsts: &mut [f32],
     seconds: &mut [f32],
+    portions: &[i32],
     norm: &[f32],
     by: Factors,
     count: usize,
 ) {
-    let i = ABSOLUTE_POS;
-    if i < count {
-        let before = Moving { param: params[i], first: firsts[i], second: seconds[i] };
-        let after = step(&before, gradient[i] * norm[1], &by);
-        params[i] = after.param;
-        firsts[i] = after.first;
-        seconds[i] = after.second;
+    let pieces = comptime!(PORTION / PIECE);
+    let portion = CUBE_POS / pieces;
+    if portion < count {
+        let start = portions[portion * COLUMNS] as usize + CUBE_POS % pieces * PIECE;
+        let mut end = portions[portion * COLUMNS + 1] as usize;
+        if end > start + PIECE {
+            end = start + PIECE;
+        }
+        for i in range_stepped(start + UNIT_POS as usize, end, UNITS) {
+            let before = Moving { param: params[i], first: firsts[i], second: seconds[i] };
+            let after = step(&before, gradient[i] * norm[1], &by);
+            params[i] = after.param;
+            firsts[i] = after.first;
+            seconds[i] = after.second;
+        }
     }
+}
+
+/// The portions of parameters in arenas: tables for cubes, which leave out what is between the parameters.
+#[derive(Clone, Debug)]
+pub(super) struct Portions {
+    /// The table of each arena, `[count, COLUMNS]`.
+    tables: Vec<CubeTensor>,
+    /// Portions of all arenas.
+    count: usize,
+}
+
+impl Portions {
+    /// The portions of parameters on their device. They are numbered in the order of the parameters, wherever these are.
+    pub fn new(packing: &Packing, device: &Device) -> Self {
+        let firsts = packing
+            .counts()
+            .scan(0, |end, count| Some(std::mem::replace(end, *end + count.div_ceil(PORTION))));
+        let firsts: Vec<usize> = firsts.collect();
+        let table = |arena: usize| {
+            let mut table = Vec::new();
+            for (parameter, place) in packing.of_arena(arena) {
+                for (start, number) in place.clone().step_by(PORTION).zip(firsts[parameter]..) {
+                    let end = (start + PORTION).min(place.end);
+                    table.extend([start, end, number].map(|x| x as i32));
+                }
+            }
+            cube_ints(integers(&table, [table.len() / COLUMNS, COLUMNS], device))
+        };
+        let tables = (0..packing.len()).map(table).collect();
+        Self { tables, count: packing.counts().map(|count| count.div_ceil(PORTION)).sum() }
+    }
+}
+
+/// Rows of a table of [`Portions`].
+fn rows(table: &CubeTensor) -> usize {
+    table.meta.num_elements() / COLUMNS
 }
 
 /// The kernels of one step.
 pub(super) struct Kernels {
+    portions: Portions,
     /// The norm of all gradients, and the factor that clips them: `[2]`.
     norm: CubeTensor,
 }
@@ -119,31 +168,27 @@ fn owned(tensor: Tensor<1>) -> CubeTensor {
 }
 
 impl Kernels {
-    /// Begins a step with these gradients, each `[count]`, of which there is at least one.
-    pub fn new(gradients: &[Tensor<1>], max_norm: f64) -> Self {
+    /// Begins a step with the arenas of a gradient, each `[len]`, of which there is at least one.
+    pub fn new(gradients: &[Tensor<1>], portions: Portions, max_norm: f64) -> Self {
         let gradients: Vec<CubeTensor> = gradients.iter().cloned().map(cube_tensor).collect();
-        let cubes = |gradient: &CubeTensor| gradient.meta.num_elements().div_ceil(PORTION);
-        let count = gradients.iter().map(cubes).sum();
-        let sums = uninit(&gradients[0], &[count], DType::F32);
-        let mut first = 0;
-        for gradient in &gradients {
-            // SAFETY: accesses stay below the numbers of the gradient and of the sums; all units of a cube reach its
-            // barriers.
+        let sums = uninit(&gradients[0], &[portions.count], DType::F32);
+        for (gradient, table) in gradients.iter().zip(&portions.tables) {
+            // SAFETY: accesses stay below the rows of the table, and below the ends and the numbers there, which are those
+            // of the gradient and of the sums; all units of a cube reach its barriers.
             unsafe {
                 squares_kernel::launch_unchecked(
                     &sums.client,
-                    grid(&sums, cubes(gradient)),
+                    grid(&sums, rows(table)),
                     CubeDim::new_1d(UNITS as u32),
                     argument(gradient),
+                    argument(table),
                     argument(&sums),
-                    gradient.meta.num_elements(),
-                    first,
+                    rows(table),
                 );
             }
-            first += cubes(gradient);
         }
         let norm = uninit(&sums, &[2], DType::F32);
-        // SAFETY: accesses stay below `count` and the two results; all units reach the barriers.
+        // SAFETY: accesses stay below the count and the two results; all units reach the barriers.
         unsafe {
             norm_kernel::launch_unchecked(
                 &sums.client,
@@ -151,29 +196,31 @@ impl Kernels {
                 CubeDim::new_1d(UNITS as u32),
                 argument(&sums),
                 argument(&norm),
-                count,
+                portions.count,
                 max_norm as f32,
                 max_norm != 0.0,
             );
         }
-        Self { norm }
+        Self { portions, norm }
     }
 
-    /// Steps a parameter and its moments, given after its gradient.
-    pub fn step(&self, values: [Tensor<1>; 4], by: &Factors) -> [Tensor<1>; 3] {
+    /// Steps an arena of parameters and their moments, given after the gradient.
+    pub fn step(&self, number: usize, values: [Tensor<1>; 4], by: &Factors) -> [Tensor<1>; 3] {
         let [gradient, param, first, second] = values;
         let (gradient, moving) = (cube_tensor(gradient), [param, first, second].map(owned));
-        let count = gradient.meta.num_elements();
-        // SAFETY: accesses stay below `count`; nothing else refers to the memory that is written.
+        let table = &self.portions.tables[number];
+        // SAFETY: accesses stay below the rows of the table and the ends there, which are places of the arena; nothing else
+        // refers to the memory that is written.
         unsafe {
             adamw_kernel::launch_unchecked(
                 &gradient.client,
-                grid(&gradient, count.div_ceil(UNITS)),
+                grid(&gradient, rows(table) * (PORTION / PIECE)),
                 CubeDim::new_1d(UNITS as u32),
                 argument(&gradient),
                 argument(&moving[0]),
                 argument(&moving[1]),
                 argument(&moving[2]),
+                argument(table),
                 argument(&self.norm),
                 FactorsLaunch::new(
                     by.keep1,
@@ -185,7 +232,7 @@ impl Kernels {
                     by.decay,
                     by.rate,
                 ),
-                count,
+                rows(table),
             );
         }
         moving.map(Tensor::<1>::from_primitive::<Cube>)
@@ -194,5 +241,73 @@ impl Kernels {
     /// The norm of all gradients: `[1]`.
     pub fn norm(self) -> Tensor<1> {
         Tensor::<1>::from_primitive::<Cube>(self.norm).narrow(0, 0, 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device;
+    use crate::model::Parameter;
+    use crate::rng::{draw, uniform};
+    use crate::text::Arenas;
+    use std::sync::Arc;
+
+    /// Matrices and vectors, of several portions, of a part of one, and of a single number.
+    fn parameters() -> Vec<Parameter> {
+        let shapes: [&[usize]; 8] =
+            [&[170, 130], &[130], &[7, 11], &[1], &[PORTION + 1], &[128, 128], &[1, 1], &[33]];
+        shapes.map(|shape| Parameter { name: String::new(), shape: shape.to_vec() }).to_vec()
+    }
+
+    /// Parameters and moments after a step, and the norm, in arenas of at most so many numbers.
+    fn stepped(most: usize, device: &Device) -> [Vec<f32>; 4] {
+        let packing = Arc::new(Packing::within(&parameters(), most));
+        let count: usize = packing.counts().sum();
+        let of = |key: u32, least: f32| {
+            let numbers: Vec<f32> =
+                (0..count as u32).map(|i| uniform(draw(key, i)) + least).collect();
+            let zeros = Arenas::zeros(packing.clone(), device);
+            zeros.upload(&numbers, |numbers| device::upload(numbers, device))
+        };
+        let mut gradient = of(1, -0.5);
+        let mut values = [of(2, -0.5), of(3, -0.5), of(4, 0.0)];
+        let portions = Portions::new(&packing, device);
+        assert_eq!(portions.count, 2 + 1 + 1 + 1 + 2 + 1 + 1 + 1);
+        let gradients: Vec<Tensor<1>> = gradient.arenas().collect();
+        let kernels = Kernels::new(&gradients, portions, 0.5);
+        let by = Factors {
+            keep1: 0.9,
+            add1: 0.1,
+            keep2: 0.99,
+            add2: 0.01,
+            correction: 0.7,
+            epsilon: 1e-3,
+            decay: 0.999,
+            rate: 0.1,
+        };
+        for (number, gradient) in gradients.into_iter().enumerate() {
+            let [params, firsts, seconds] = values.each_mut().map(|all| all.take(number));
+            let stepped = kernels.step(number, [gradient, params, firsts, seconds], &by);
+            values.iter_mut().zip(stepped).for_each(|(all, stepped)| all.put(number, stepped));
+        }
+        let [params, firsts, seconds] = values.map(|all| all.download(device::fetch));
+        [params, firsts, seconds, device::fetch(kernels.norm())]
+    }
+
+    #[test]
+    fn a_step_of_arenas_is_that_of_each_parameter() {
+        for info in device::list().into_iter().filter(|info| info.kind != "cpu") {
+            if info.description.contains("llvmpipe") {
+                continue;
+            }
+            let device = device::choose(&info.name).unwrap().device;
+            let alone = stepped(0, &device);
+            let count: usize = parameters().iter().map(Parameter::count).sum();
+            assert!(alone[3][0] > 0.2 * (count as f32).sqrt() && alone[0].len() == count);
+            for most in [30_000, 1 << 20] {
+                assert!(stepped(most, &device) == alone, "arenas of {most}");
+            }
+        }
     }
 }

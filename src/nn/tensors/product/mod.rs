@@ -10,7 +10,7 @@ mod matrix_units;
 mod operands;
 mod tiles;
 
-use crate::nn::buffers::{argument, grid, uninit};
+use crate::nn::buffers::{ALIGNMENT, argument, grid, uninit, view};
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Cube, DType};
 use burn::cubecl::features::MmaConfig;
@@ -26,21 +26,21 @@ use tiles::{FRAGMENT, SizesLaunch, Tiling};
 const BUSY: usize = 128;
 /// Units per cube of [`add_spans_kernel`].
 const UNITS: usize = 128;
-/// Floats of which the place of a buffer that a device binds is a multiple: 256 bytes on any.
-const ALIGNMENT: usize = 64;
 
 /// The products of the matrices in the last two dimensions, `[.., rows, inner]`, with each of the right operands, `[..,
 /// inner, columns]` of one type, plus a bias of each column, in one launch. The other dimensions are those of batches; they
 /// are equal, or 1 in one of the operands, and 1 in each of several right operands. Operands are rounded to `rounded`; the
-/// products are contiguous and f32.
+/// products are contiguous and f32, in new memory or in `into`, `[numbers]`: one behind the other, each from a multiple of
+/// [`ALIGNMENT`] on, with anything in between.
 ///
 /// # Panics
-/// If the right operands are more than [`JOINED`], or several with batches.
+/// If the right operands are more than [`JOINED`], or several with batches, or `into` has another size.
 pub(super) fn products<const N: usize>(
     a: CubeTensor,
     right: [CubeTensor; N],
     biases: Option<&[CubeTensor; N]>,
     rounded: ElemType,
+    into: Option<CubeTensor>,
 ) -> [CubeTensor; N] {
     let dims = a.meta.shape().len();
     let batches: Vec<usize> =
@@ -83,7 +83,8 @@ pub(super) fn products<const N: usize>(
 
     let blocks = Blocks::new(rows, &columns, tiling.columns());
     let numbers = blocks.numbers;
-    let product = uninit(&a, &[count * numbers], DType::F32);
+    let product = into.unwrap_or_else(|| uninit(&a, &[count * numbers], DType::F32));
+    assert_eq!(product.meta.num_elements(), count * numbers, "numbers of the products");
     let shares = match spans {
         1 => product.clone(),
         _ => uninit(&a, &[count * spans * numbers], DType::F32),
@@ -131,13 +132,7 @@ pub(super) fn products<const N: usize>(
     std::array::from_fn(|number| {
         let matrix = [a.meta.shape()[dims - 2], columns[number]];
         let shape: Vec<usize> = batches.iter().copied().chain(matrix).collect();
-        let (start, len) = (blocks.starts[number][1], shape.iter().product::<usize>());
-        let size = size_of::<f32>();
-        let rest = count * numbers - start - len;
-        let handle = product.handle.clone();
-        let handle = handle.offset_start((start * size) as u64).offset_end((rest * size) as u64);
-        let (client, device) = (product.client.clone(), product.device.clone());
-        CubeTensor::new_contiguous(client, device, shape.into(), handle, DType::F32)
+        view(&product, blocks.starts[number][1], shape.into())
     })
 }
 

@@ -1,0 +1,320 @@
+//! Tensors of learnt parameters, of their gradients and of their moments in a few large buffers, so that what an optimiser
+//! does to each number is a launch per buffer.
+
+use crate::nn::arch::Parameter;
+#[cfg(feature = "kernels")]
+use crate::nn::buffers::{ALIGNMENT, cube_tensor, probe, runs_kernels, view};
+#[cfg(feature = "kernels")]
+use burn::backend::Cube;
+use burn::tensor::{Device, Tensor};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Numbers of an arena at most, unless a single tensor has more: 256 MiB, which nearly all devices bind.
+#[cfg(feature = "kernels")]
+const MOST: usize = 1 << 26;
+/// Numbers of which the place of a tensor is a multiple. Without kernels each tensor has an arena of its own.
+#[cfg(not(feature = "kernels"))]
+const ALIGNMENT: usize = 1;
+
+/// The places of parameters in arenas.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Packing {
+    places: Vec<Place>,
+    arenas: Vec<Form>,
+}
+
+/// The place of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    arena: usize,
+    /// Its numbers there.
+    range: Range<usize>,
+}
+
+/// An arena, whose tensors are all matrices or all vectors.
+#[derive(Debug, PartialEq, Eq)]
+struct Form {
+    /// Numbers up to the end of the last tensor.
+    len: usize,
+    are_vectors: bool,
+}
+
+impl Packing {
+    /// The places of parameters on a device: each has an arena of its own where no kernels run.
+    pub fn new(parameters: &[Parameter], device: &Device) -> Self {
+        #[cfg(feature = "kernels")]
+        if runs_kernels(device) {
+            let largest = probe(device).client.properties().memory.max_page_size;
+            let numbers = usize::try_from(largest).unwrap_or(usize::MAX) / size_of::<f32>();
+            return Self::within(parameters, numbers.min(MOST));
+        }
+        let _ = device;
+        Self::within(parameters, 0)
+    }
+
+    /// The places in arenas of at most so many numbers; a larger parameter is alone. Matrices are one behind the other in
+    /// the order of their parameters, and so are vectors.
+    pub fn within(parameters: &[Parameter], most: usize) -> Self {
+        let (mut places, mut arenas) = (Vec::new(), Vec::<Form>::new());
+        let mut last = [None; 2];
+        for parameter in parameters {
+            let (count, is_vector) = (parameter.count(), parameter.shape.len() == 1);
+            let last = &mut last[usize::from(is_vector)];
+            let behind = last.map(|arena: usize| (arena, arenas[arena].len));
+            let behind = behind.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
+            let (arena, start) =
+                behind.filter(|(_, start)| start + count <= most).unwrap_or_else(|| {
+                    arenas.push(Form { len: 0, are_vectors: is_vector });
+                    (arenas.len() - 1, 0)
+                });
+            *last = Some(arena);
+            arenas[arena].len = start + count;
+            places.push(Place { arena, range: start..start + count });
+        }
+        Self { places, arenas }
+    }
+
+    /// The number of arenas.
+    pub fn len(&self) -> usize {
+        self.arenas.len()
+    }
+
+    /// Whether an arena has the parameters that are vectors, not matrices.
+    pub fn are_vectors(&self, arena: usize) -> bool {
+        self.arenas[arena].are_vectors
+    }
+
+    /// The places of the parameters of an arena, with the numbers of the parameters.
+    #[cfg(feature = "kernels")]
+    pub fn of_arena(&self, arena: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let all = self.places.iter().enumerate();
+        all.filter(move |(_, place)| place.arena == arena)
+            .map(|(i, place)| (i, place.range.clone()))
+    }
+
+    /// The numbers of elements of the parameters.
+    pub fn counts(&self) -> impl Iterator<Item = usize> {
+        self.places.iter().map(|place| place.range.len())
+    }
+
+    /// For each parameter its place in the vector of all, and in its arena.
+    fn moves(&self) -> impl Iterator<Item = (Range<usize>, &Place)> {
+        self.places.iter().scan(0, |end, place| {
+            let start = std::mem::replace(end, *end + place.range.len());
+            Some((start..*end, place))
+        })
+    }
+}
+
+/// A number for each element of some parameters, on their device, in the arenas of a [`Packing`].
+#[derive(Clone, Debug)]
+pub(crate) struct Arenas {
+    packing: Arc<Packing>,
+    device: Device,
+    /// `[len]`; `None` where all are 0.
+    buffers: Vec<Option<Tensor<1>>>,
+}
+
+impl Arenas {
+    /// Zeros, which have no memory yet.
+    pub fn zeros(packing: Arc<Packing>, device: &Device) -> Self {
+        let buffers = vec![None; packing.len()];
+        Self { packing, device: device.clone(), buffers }
+    }
+
+    /// Zeros for the same parameters.
+    pub fn zeros_like(&self) -> Self {
+        Self::zeros(self.packing.clone(), &self.device)
+    }
+
+    /// Numbers from the vector of all, taken to the device by `upload` arena by arena.
+    pub fn upload(mut self, all: &[f32], upload: impl Fn(Vec<f32>) -> Tensor<1>) -> Self {
+        for (arena, form) in self.packing.arenas.iter().enumerate() {
+            let mut numbers = vec![0.0; form.len];
+            for (from, to) in self.packing.moves().filter(|(_, to)| to.arena == arena) {
+                numbers[to.range.clone()].copy_from_slice(&all[from]);
+            }
+            self.buffers[arena] = Some(upload(numbers));
+        }
+        self
+    }
+
+    /// The vector of all, read by `download` arena by arena.
+    pub fn download(&self, download: impl Fn(Tensor<1>) -> Vec<f32>) -> Vec<f32> {
+        let mut all = vec![0.0; self.packing.counts().sum()];
+        for (arena, buffer) in self.buffers.iter().enumerate() {
+            let Some(buffer) = buffer else { continue };
+            let numbers = download(buffer.clone());
+            for (to, from) in self.packing.moves().filter(|(_, from)| from.arena == arena) {
+                all[to].copy_from_slice(&numbers[from.range.clone()]);
+            }
+        }
+        all
+    }
+
+    /// The places of the parameters.
+    pub fn packing(&self) -> &Arc<Packing> {
+        &self.packing
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// An arena, `[len]`, whose zeros get memory.
+    fn arena(&mut self, number: usize) -> &Tensor<1> {
+        let (form, device) = (&self.packing.arenas[number], &self.device);
+        self.buffers[number].get_or_insert_with(|| Tensor::zeros([form.len], device))
+    }
+
+    /// All arenas, each `[len]`.
+    pub fn arenas(&mut self) -> impl Iterator<Item = Tensor<1>> {
+        (0..self.packing.len()).map(|number| self.arena(number).clone())
+    }
+
+    /// Takes an arena out, `[len]`.
+    pub fn take(&mut self, number: usize) -> Tensor<1> {
+        self.arena(number);
+        self.buffers[number].take().expect("it is there now")
+    }
+
+    /// Puts an arena in, `[len]`.
+    pub fn put(&mut self, number: usize, arena: Tensor<1>) {
+        self.buffers[number] = Some(arena);
+    }
+
+    /// Puts the numbers of a parameter in, `[count]`, which has an arena of its own.
+    pub fn put_alone(&mut self, parameter: usize, numbers: Tensor<1>) {
+        let place = &self.packing.places[parameter];
+        debug_assert_eq!(place.range, 0..self.packing.arenas[place.arena].len);
+        self.buffers[place.arena] = Some(numbers);
+    }
+
+    /// The numbers of each parameter, `[count]`, in the memory of their arenas.
+    pub fn views(&mut self) -> impl Iterator<Item = Tensor<1>> {
+        (0..self.packing.places.len()).map(|parameter| self.view(parameter))
+    }
+
+    /// The numbers of a parameter, `[count]`, in the memory of its arena.
+    pub fn view(&mut self, parameter: usize) -> Tensor<1> {
+        let Place { arena, range } = self.packing.places[parameter].clone();
+        part(self.arena(arena), range)
+    }
+
+    /// The numbers of some parameters in the memory of their arena, `[count]`, if each begins at the first multiple of
+    /// the alignment behind the one before: where a launch puts several products.
+    #[cfg(feature = "kernels")]
+    pub fn joined(&mut self, parameters: &[usize]) -> Option<Tensor<1>> {
+        let packing = self.packing.clone();
+        let places: Vec<&Place> = parameters.iter().map(|i| &packing.places[*i]).collect();
+        let follows = |pair: &[&Place]| {
+            let next = pair[0].range.end.next_multiple_of(ALIGNMENT);
+            (pair[1].arena, pair[1].range.start) == (pair[0].arena, next)
+        };
+        let (first, last) = (places.first()?, places.last()?);
+        let range = first.range.start..last.range.end;
+        places.windows(2).all(follows).then(|| part(self.arena(first.arena), range))
+    }
+
+    /// Adds others, which are too large by the factor `scale`.
+    pub fn add(&mut self, more: Self, scale: f32) {
+        let right = |x: Tensor<1>| if scale == 1.0 { x } else { x / scale };
+        for (sum, more) in self.buffers.iter_mut().zip(more.buffers) {
+            let more = more.map(right);
+            *sum = match (sum.take(), more) {
+                (Some(sum), Some(more)) => Some(sum + more),
+                (sum, more) => sum.or(more),
+            };
+        }
+    }
+
+    /// Replaces each arena, `[len]`, by what `change` makes of it and its number.
+    pub fn map(mut self, mut change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
+        for number in 0..self.packing.len() {
+            let changed = change(number, self.take(number));
+            self.put(number, changed);
+        }
+        self
+    }
+}
+
+/// Some numbers of an arena in its memory.
+fn part(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
+    if range == (0..arena.dims()[0]) {
+        return arena.clone();
+    }
+    #[cfg(feature = "kernels")]
+    if runs_kernels(&arena.device()) {
+        let part = view(&cube_tensor(arena.clone()), range.start, [range.len()].into());
+        return Tensor::<1>::from_primitive::<Cube>(part);
+    }
+    unreachable!("an arena of several tensors is on a device that runs kernels")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(shapes: &[&[usize]]) -> Vec<Parameter> {
+        let parameter = |shape: &&[usize]| Parameter { name: String::new(), shape: shape.to_vec() };
+        shapes.iter().map(parameter).collect()
+    }
+
+    /// Matrices and vectors of odd sizes, of which some have more numbers than an arena of a thousand.
+    fn some() -> Vec<Parameter> {
+        parameters(&[
+            &[30, 40],
+            &[30],
+            &[20, 30],
+            &[20],
+            &[7, 11],
+            &[1100],
+            &[9, 9],
+            &[13],
+            &[40, 30],
+        ])
+    }
+
+    #[test]
+    fn places_are_aligned_and_arenas_have_room() {
+        let all = some();
+        for most in [0, 1000, 1300, 1 << 20] {
+            let packing = Packing::within(&all, most);
+            assert!(packing.counts().eq(all.iter().map(Parameter::count)));
+            for (arena, form) in packing.arenas.iter().enumerate() {
+                let own = (0..all.len()).filter(|i| packing.places[*i].arena == arena);
+                let mut end = 0;
+                for i in own.clone() {
+                    let range = packing.places[i].range.clone();
+                    assert_eq!(range.start, usize::next_multiple_of(end, ALIGNMENT));
+                    assert_eq!(all[i].shape.len() == 1, form.are_vectors);
+                    end = range.end;
+                }
+                assert_eq!(end, form.len);
+                assert!(form.len <= most || own.count() == 1, "{form:?} of {most}");
+            }
+        }
+        // One of matrices, one of vectors.
+        assert_eq!(Packing::within(&all, 1 << 20).len(), 2);
+        // In the order of the parameters, as every tensor is alone.
+        let alone = Packing::within(&all, 0);
+        assert!(alone.places.iter().map(|place| place.arena).eq(0..all.len()));
+    }
+
+    #[test]
+    fn numbers_come_back_in_the_order_of_the_parameters() {
+        let all = some();
+        let numbers: Vec<f32> =
+            (0..all.iter().map(Parameter::count).sum()).map(|i: usize| i as f32).collect();
+        let device = Device::flex();
+        for most in [0, 1300, 1 << 20] {
+            let arenas = Arenas::zeros(Arc::new(Packing::within(&all, most)), &device);
+            let of = |x: Tensor<1>| -> Vec<f32> { x.into_data().try_into_vec().unwrap() };
+            assert!(arenas.download(of).iter().all(|x| *x == 0.0));
+            let arenas = arenas.upload(&numbers, |x| Tensor::from_floats(&x[..], &device));
+            assert_eq!(arenas.download(of), numbers);
+        }
+    }
+}
