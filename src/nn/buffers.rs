@@ -2,6 +2,7 @@
 
 use burn::backend::{Cube, DType, DispatchDevice, Shape};
 use burn::cubecl::calculate_cube_count_elemwise;
+use burn::cubecl::ir::{ElemType, FloatKind};
 use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -67,6 +68,27 @@ pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
     // SAFETY: tensors from [`cube_tensor`] and `CubeTensor::new_contiguous` are contiguous and hold
     // `len` elements.
     unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), len) }
+}
+
+/// The type of a float tensor's numbers in kernels.
+pub(crate) fn element_of(tensor: &CubeTensor) -> ElemType {
+    ElemType::Float(match tensor.dtype {
+        DType::F16 => FloatKind::F16,
+        DType::BF16 => FloatKind::BF16,
+        _ => FloatKind::F32,
+    })
+}
+
+/// The most numbers of which a kernel reads vectors in all of these tensors, from their first numbers on, if that `fits`
+/// otherwise.
+pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool) -> usize {
+    let least = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
+    let begins = |tensor: &&CubeTensor, count: usize| {
+        tensor.handle.offset_start.unwrap_or(0) as usize % (count * tensor.dtype.size()) == 0
+    };
+    let mut sizes = tensors[0].client.io_optimized_vector_sizes(least);
+    let all = |count: &usize| fits(*count) && tensors.iter().all(|tensor| begins(tensor, *count));
+    sizes.find(all).unwrap_or(1)
 }
 
 /// A launch grid of at least `cubes` cubes; rounded up if they exceed one row of the grid.

@@ -6,7 +6,8 @@
 
 use super::matrix_units::by_matrix_units;
 use super::operands::{Operand, Rights};
-use super::tiles::{Moved, Sizes, Tiling, Work, add_groups, store};
+use super::sides::Moved;
+use super::tiles::{Sizes, Tiling, Work, add_groups, store};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -17,31 +18,33 @@ use burn::cubecl::prelude::*;
 /// Buffers: those of the operands; the product. Workgroup memory: the operands' tiles of each group, which their sums
 /// replace; on matrix units those are beside them.
 #[cube(launch_unchecked)]
-pub(super) fn product_kernel<A: Float, B: Float, I: Float>(
-    a: &Operand<A>,
-    rights: &Rights<B>,
+pub(super) fn product_kernel<A: Float, V: Size, B: Float, W: Size, I: Float>(
+    a: &Operand<A, V>,
+    rights: &Rights<B, W>,
     product: &mut [f32],
     sizes: Sizes,
     #[comptime] tiling: Tiling,
     #[define(A)] _left: ElemType,
+    #[define(V)] _left_vector: usize,
     #[define(B)] _right: ElemType,
+    #[define(W)] _right_vector: usize,
     #[define(I)] _rounded: ElemType,
 ) {
-    let work = Work::of_cube::<B>(rights, &sizes, tiling);
+    let work = Work::of_cube::<B, W>(rights, &sizes, tiling);
     if work.is_some {
         if comptime!(tiling.has_matrix_units()) {
-            by_matrix_units::<A, B, I>(a, rights, product, &work, sizes.rows, tiling);
+            by_matrix_units::<A, V, B, W, I>(a, rights, product, &work, sizes.rows, tiling);
         } else {
-            by_units::<A, B, I>(a, rights, product, &work, sizes.rows, tiling);
+            by_units::<A, V, B, W, I>(a, rights, product, &work, sizes.rows, tiling);
         }
     }
 }
 
 /// Computes a tile by multiplications and additions of each unit.
 #[cube]
-fn by_units<A: Float, B: Float, I: Float>(
-    a: &Operand<A>,
-    rights: &Rights<B>,
+fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
+    a: &Operand<A, V>,
+    rights: &Rights<B, W>,
     product: &mut [f32],
     work: &Work,
     rows: usize,
@@ -66,10 +69,10 @@ fn by_units<A: Float, B: Float, I: Float>(
     for i in 0..comptime!(part_rows * part_columns) {
         sums[i] = 0.0f32;
     }
-    let a_tile = work.left::<A>(a, rows, a_room, unit);
-    let b_tile = work.right::<B>(rights, b_room, unit);
-    let mut a_moved = Moved::<A>::new(a_side);
-    let mut b_moved = Moved::<B>::new(b_side);
+    let a_tile = work.left::<A, V>(a, rows, a_room, unit);
+    let b_tile = work.right::<B, W>(rights, b_room, unit);
+    let mut a_moved = Moved::<A, V>::new(a_side);
+    let mut b_moved = Moved::<B, W>::new(b_side);
     let mut a_values = Array::<f32>::new(part_rows);
 
     let (mut first, end) = (work.first, work.end);
@@ -78,8 +81,8 @@ fn by_units<A: Float, B: Float, I: Float>(
     b_moved.read_right(rights, work.block.number, &b_tile, from, b_side, joined);
     while first < end {
         sync_cube();
-        a_moved.write::<I, f32>(&mut room, &a_tile, a_side);
-        b_moved.write::<I, f32>(&mut room, &b_tile, b_side);
+        a_moved.write::<I>(&mut room, &a_tile, a_side);
+        b_moved.write::<I>(&mut room, &b_tile, b_side);
         sync_cube();
         first += comptime!(depth * groups);
         // The next tiles are on their way while these are multiplied.
@@ -112,7 +115,7 @@ fn by_units<A: Float, B: Float, I: Float>(
             for j in 0..part_columns {
                 let (r, c) = (work.row + from_row + i, work.column + from_column + j);
                 let sum = sums[comptime!(i * part_columns + j)];
-                store::<B>(product, work, rights, rows, r, c, sum, tiling);
+                store::<B, W>(product, work, rights, rows, r, c, sum, tiling);
             }
         }
     } else {
@@ -127,7 +130,7 @@ fn by_units<A: Float, B: Float, I: Float>(
             }
         }
         sync_cube();
-        add_groups::<B>(&room, work, rights, product, rows, tiling);
+        add_groups::<B, W>(&room, work, rights, product, rows, tiling);
     }
 }
 

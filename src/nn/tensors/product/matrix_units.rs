@@ -4,21 +4,37 @@
 //! half precision, in the order in which they are read.
 
 use super::operands::{Operand, Rights};
-use super::tiles::{FRAGMENT, Moved, Side, Tiling, Work, add_groups, place_in, store};
+use super::sides::{Moved, Side, place_in};
+use super::tiles::{FRAGMENT, Tiling, Work, add_groups, store};
 use burn::cubecl;
 use burn::cubecl::cmma::{self, Matrix, MatrixIdent, MatrixLayout};
 use burn::cubecl::prelude::*;
 
 /// The order of a tile in workgroup memory.
-fn layout(side: Side, by_rows: bool) -> MatrixLayout {
-    if side.keeps_order == by_rows { MatrixLayout::RowMajor } else { MatrixLayout::ColMajor }
+fn layout(inner_first: bool, by_rows: bool) -> MatrixLayout {
+    if inner_first == by_rows { MatrixLayout::RowMajor } else { MatrixLayout::ColMajor }
+}
+
+/// Loads a fragment of an operand from its place in workgroup memory on.
+#[cube]
+fn loaded<I: Float, V: Size>(
+    from: &[Vector<I, V>],
+    #[comptime] operand: MatrixIdent,
+    #[comptime] order: MatrixLayout,
+    #[comptime] side: Side,
+) -> Matrix<I> {
+    let size = comptime!(FRAGMENT);
+    // SAFETY: it is loaded before it is read.
+    let mut fragment = unsafe { Matrix::<I>::uninitialized(operand, size, size, size, order) };
+    cmma::load(&mut fragment, from, comptime!(side.stride as u32));
+    fragment
 }
 
 /// Computes a tile on the matrix units of planes, all of which have [`Tiling::workers`] units.
 #[cube]
-pub(super) fn by_matrix_units<A: Float, B: Float, I: Float>(
-    a: &Operand<A>,
-    rights: &Rights<B>,
+pub(super) fn by_matrix_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
+    a: &Operand<A, V>,
+    rights: &Rights<B, W>,
     product: &mut [f32],
     work: &Work,
     rows: usize,
@@ -32,10 +48,13 @@ pub(super) fn by_matrix_units<A: Float, B: Float, I: Float>(
     let group = UNIT_POS as usize / comptime!(tiling.group());
     let unit = UNIT_POS as usize % comptime!(tiling.group());
     let plane = unit / comptime!(tiling.workers);
-    let mut room = Shared::<[I]>::new_aligned_slice(comptime!(groups * tiling.staged()), 32usize);
+    let (a_vectors, b_vectors) = comptime!((a_side.vectors(), b_side.vectors()));
+    let mut a_all =
+        Shared::<[Vector<I, V>]>::new_aligned_slice(comptime!(groups * a_vectors), 32usize);
+    let mut b_all =
+        Shared::<[Vector<I, W>]>::new_aligned_slice(comptime!(groups * b_vectors), 32usize);
     let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(groups * tiling.sums()), 32usize);
-    let a_room = group * comptime!(tiling.staged());
-    let b_room = a_room + comptime!(a_side.numbers());
+    let (a_room, b_room) = (group * a_vectors, group * b_vectors);
     let from_row = plane / comptime!(tiling.parts[1]) * part_rows;
     let from_column = plane % comptime!(tiling.parts[1]) * part_columns;
 
@@ -53,18 +72,18 @@ pub(super) fn by_matrix_units<A: Float, B: Float, I: Float>(
             0.0f32,
         ));
     }
-    let a_tile = work.left::<A>(a, rows, a_room, unit);
-    let b_tile = work.right::<B>(rights, b_room, unit);
-    let mut a_moved = Moved::<A>::new(a_side);
-    let mut b_moved = Moved::<B>::new(b_side);
+    let a_tile = work.left::<A, V>(a, rows, a_room, unit);
+    let b_tile = work.right::<B, W>(rights, b_room, unit);
+    let mut a_moved = Moved::<A, V>::new(a_side);
+    let mut b_moved = Moved::<B, W>::new(b_side);
     let (mut first, end) = (work.first, work.end);
     let from = first + group * depth;
     a_moved.read(a, &a_tile, from, a_side);
     b_moved.read_right(rights, work.block.number, &b_tile, from, b_side, joined);
     while first < end {
         sync_cube();
-        a_moved.write::<I, I>(&mut room, &a_tile, a_side);
-        b_moved.write::<I, I>(&mut room, &b_tile, b_side);
+        a_moved.write_vectors::<I>(&mut a_all, &a_tile, a_side);
+        b_moved.write_vectors::<I>(&mut b_all, &b_tile, b_side);
         sync_cube();
         first += comptime!(depth * groups);
         // The next tiles are on their way while these are multiplied.
@@ -78,27 +97,21 @@ pub(super) fn by_matrix_units<A: Float, B: Float, I: Float>(
             #[unroll]
             for j in 0..fragment_columns {
                 let at = b_room + place_in(from_column + comptime!(j * FRAGMENT), step, b_side);
-                rights_of.push(Matrix::<I>::from_slice(
+                rights_of.push(loaded::<I, W>(
+                    &b_all[at..b_all.len()],
                     MatrixIdent::B,
-                    size,
-                    size,
-                    size,
-                    comptime!(layout(b_side, false)),
-                    &room[at..room.len()],
-                    comptime!(b_side.stride as u32),
+                    comptime!(layout(tiling.inner_first[1], false)),
+                    b_side,
                 ));
             }
             #[unroll]
             for i in 0..fragment_rows {
                 let at = a_room + place_in(from_row + comptime!(i * FRAGMENT), step, a_side);
-                let left = Matrix::<I>::from_slice(
+                let left = loaded::<I, V>(
+                    &a_all[at..a_all.len()],
                     MatrixIdent::A,
-                    size,
-                    size,
-                    size,
-                    comptime!(layout(a_side, true)),
-                    &room[at..room.len()],
-                    comptime!(a_side.stride as u32),
+                    comptime!(layout(tiling.inner_first[0], true)),
+                    a_side,
                 );
                 #[unroll]
                 for j in 0..fragment_columns {
@@ -131,7 +144,7 @@ pub(super) fn by_matrix_units<A: Float, B: Float, I: Float>(
                     let r = work.row + from_row + comptime!(i * FRAGMENT) + e / size;
                     let c = work.column + from_column + comptime!(j * FRAGMENT) + e % size;
                     let sum = sums[own + e];
-                    store::<B>(product, work, rights, rows, r, c, sum, tiling);
+                    store::<B, W>(product, work, rights, rows, r, c, sum, tiling);
                 }
                 sync_cube();
             } else {
@@ -150,6 +163,6 @@ pub(super) fn by_matrix_units<A: Float, B: Float, I: Float>(
     }
     if comptime!(groups > 1) {
         sync_cube();
-        add_groups::<B>(&sums, work, rights, product, rows, tiling);
+        add_groups::<B, W>(&sums, work, rights, product, rows, tiling);
     }
 }

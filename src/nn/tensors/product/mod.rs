@@ -8,18 +8,20 @@
 mod kernel;
 mod matrix_units;
 mod operands;
+mod sides;
 mod tiles;
 
-use crate::nn::buffers::{ALIGNMENT, argument, grid, uninit, view};
+use crate::nn::buffers::{ALIGNMENT, argument, element_of, grid, uninit, vector_size, view};
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Cube, DType};
 use burn::cubecl::features::MmaConfig;
 use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
-use burn::cubecl::prelude::{BufferArg, CubeDim, Float};
+use burn::cubecl::prelude::{BufferArg, CubeDim, Float, Size};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use kernel::*;
 use operands::*;
+use sides::Side;
 use tiles::{FRAGMENT, SizesLaunch, Tiling};
 
 /// Cubes that keep a large device busy.
@@ -70,11 +72,17 @@ pub(super) fn products<const N: usize>(
     let shape = [rows, columns.iter().sum()];
     let narrow = is_narrow(count * rows, shape[1]);
     let tiling = match matrix_units(a.client.properties(), rounded) {
-        Some(plane) => matrix_tiling(shape, narrow, plane),
+        Some(plane) => matrix_tiling(rows, shape[1], plane),
         None => tiling(rows, narrow),
     };
     let tiling = Tiling { inner_first, has_bias: biases.is_some(), joined: N, ..tiling };
     let tiling = tiling.within(room);
+    let left_vector = left.vector(&a, [rows, inner], tiling.side(0));
+    let right_vector = right.iter().zip(&strides).zip(columns);
+    let right_vector =
+        right_vector.map(|((b, by), columns)| by.vector(b, [columns, inner], tiling.side(1)));
+    let right_vector = right_vector.min().expect("a right operand");
+    let tiling = Tiling { vectors: [left_vector, right_vector], ..tiling };
     let row_tiles = rows.div_ceil(tiling.rows());
     let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
     let spans = spans(count * row_tiles * column_tiles, inner, narrow, &tiling);
@@ -93,7 +101,7 @@ pub(super) fn products<const N: usize>(
     let launch = |number: usize| {
         let number = number.min(N - 1);
         let [tile, place] = blocks.starts[number];
-        let operand = operand(&right[number], &strides[number]);
+        let operand = operand(&right[number], &strides[number], tiling.side(1));
         // The kernel does not read this buffer if there is no bias.
         let bias = biases.map_or(&a, |biases| &biases[number]);
         RightLaunch::new(operand, columns[number], tile, place, argument(bias))
@@ -104,13 +112,15 @@ pub(super) fn products<const N: usize>(
             &product.client,
             grid(&product, count * spans * row_tiles * column_tiles),
             CubeDim::new_1d(tiling.cube() as u32),
-            operand(&a, &left),
+            operand(&a, &left, tiling.side(0)),
             RightsLaunch::new(launch(0), launch(1), launch(2)),
             argument(&shares),
             sizes,
             tiling,
-            element(&a),
-            element(&right[0]),
+            element_of(&a),
+            left_vector,
+            element_of(&right[0]),
+            right_vector,
             rounded,
         );
     }
@@ -174,19 +184,20 @@ fn tiling(rows: usize, is_narrow: bool) -> Tiling {
     Tiling { part, parts, groups, depth: 16, ..Tiling::default() }
 }
 
+/// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the device.
+const FEW: usize = 128;
+
 /// Tiling of products of `[rows, columns]` on matrix units of planes of so many units.
-fn matrix_tiling([rows, columns]: [usize; 2], is_narrow: bool, plane: usize) -> Tiling {
-    // Columns of which few would be beyond the last of larger tiles.
-    let fills = |size: usize| (columns.next_multiple_of(size) - columns) * 16 <= columns;
-    let (part, parts, groups) = match rows {
-        _ if !is_narrow && fills(128) => ([32, 32], [2, 4], 1),
-        _ if !is_narrow => ([32, 32], [2, 2], 1),
-        0..=16 => ([16, 16], [1, 1], 8),
-        17..=32 => ([16, 16], [2, 1], 4),
-        _ if columns >= 2048 => ([16, 32], [4, 1], 4),
-        _ => ([32, 16], [2, 1], 4),
+fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
+    let is_few = rows <= FEW && is_narrow(rows, columns);
+    let (part, parts, groups, steps) = match rows {
+        0..=16 if is_few => ([16, 16], [1, 1], 8, 2),
+        17..=32 if is_few => ([16, 16], [2, 1], 4, 2),
+        _ if is_few => ([32, 16], [2, 1], 4, 4),
+        0..=64 => ([64, 32], [1, 4], 1, 4),
+        _ => ([64, 32], [2, 2], 1, 4),
     };
-    Tiling { part, parts, workers: plane, groups, depth: 2 * FRAGMENT, ..Tiling::default() }
+    Tiling { part, parts, workers: plane, groups, depth: steps * FRAGMENT, ..Tiling::default() }
 }
 
 /// Units of a plane whose matrix units multiply numbers of this type, in fragments of [`FRAGMENT`] rows, columns and
@@ -212,9 +223,8 @@ pub(super) fn matrix_units(properties: &DeviceProperties, rounded: ElemType) -> 
 fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
     let (units, least) = match (is_narrow, tiling.has_matrix_units()) {
         (true, false) => (20 << 10, 192),
-        (true, true) => (30 << 10, 192),
         (false, false) => (128 << 10, 512),
-        (false, true) => (64 << 10, 512),
+        (_, true) => (32 << 10, 512),
     };
     (units / (tiles * tiling.cube()).max(1)).min(inner / least).max(1)
 }
@@ -267,24 +277,34 @@ impl Strides {
         let batch = batch_stride(tensor, strides.len() - 2).expect("even batches");
         Self { batch, outer: strides[outer], inner: strides[inner] }
     }
+
+    /// The most numbers that a unit can read at a time of an operand, whose outer and inner dimensions have these extents:
+    /// all in the matrix or none, and each vector in a place that is a multiple of its size.
+    fn vector(&self, tensor: &CubeTensor, [outer, inner]: [usize; 2], side: Side) -> usize {
+        let (near, far, extent) = match side.inner_first {
+            true => (self.inner, self.outer, inner),
+            false => (self.outer, self.inner, outer),
+        };
+        vector_size(&[tensor], |vector| {
+            near == 1
+                && [extent, far, self.batch].iter().all(|part| part % vector == 0)
+                && side.can_move(vector)
+        })
+    }
 }
 
 /// The argument of an operand.
-fn operand<N: Float>(tensor: &CubeTensor, by: &Strides) -> OperandLaunch<N> {
+fn operand<N: Float, V: Size>(
+    tensor: &CubeTensor,
+    by: &Strides,
+    side: Side,
+) -> OperandLaunch<N, V> {
     let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
     let last: usize = (0..shape.len()).map(|d| (shape[d] - 1) * strides[d]).sum();
     // SAFETY: the buffer holds all numbers up to the last.
     let numbers = unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), last + 1) };
-    OperandLaunch::new(numbers, by.batch, by.outer, by.inner)
-}
-
-/// The type of a tensor's numbers.
-fn element(tensor: &CubeTensor) -> ElemType {
-    ElemType::Float(match tensor.dtype {
-        DType::F16 => FloatKind::F16,
-        DType::BF16 => FloatKind::BF16,
-        _ => FloatKind::F32,
-    })
+    let (near, far) = if side.inner_first { (by.inner, by.outer) } else { (by.outer, by.inner) };
+    OperandLaunch::new(numbers, by.batch / side.vector, near, far / side.vector)
 }
 
 #[cfg(test)]
@@ -295,10 +315,7 @@ mod tests {
     fn fragments_begin_where_matrix_units_read_from() {
         for shape in [[5, 7], [30, 900], [64, 576], [64, 3072], [2056, 576], [2056, 1536]] {
             for inner_first in [[false, false], [true, false], [false, true], [true, true]] {
-                let tiling = Tiling {
-                    inner_first,
-                    ..matrix_tiling(shape, is_narrow(shape[0], shape[1]), 32)
-                };
+                let tiling = Tiling { inner_first, ..matrix_tiling(shape[0], shape[1], 32) };
                 assert!(tiling.has_matrix_units() && tiling.part.iter().all(|x| x % FRAGMENT == 0));
                 // 32 bytes, of operands in half precision and of sums.
                 for side in [tiling.side(0), tiling.side(1)] {
@@ -313,9 +330,9 @@ mod tests {
 
     #[test]
     fn several_cubes_divide_an_inner_dimension_where_tiles_are_few() {
-        let narrow = matrix_tiling([64, 576], true, 32);
+        let narrow = matrix_tiling(64, 576, 32);
         assert_eq!(spans(36, 1536, true, &narrow), 3);
-        assert_eq!(spans(192, 576, true, &narrow), 1);
+        assert_eq!(spans(36, 576, true, &narrow), 1);
         let wide = tiling(2056, false);
         assert_eq!(spans(81, 2056, false, &wide), 4);
         assert_eq!(spans(81, 100, false, &wide), 1);

@@ -11,23 +11,24 @@ use burn::cubecl::prelude::*;
 /// Most right operands of a launch.
 pub(super) const JOINED: usize = 3;
 
-/// An operand: a batch of matrices, with any distances between their numbers.
+/// An operand: a batch of matrices, read in vectors of `V` numbers. Distances are counted in vectors.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Operand<N: Float> {
-    pub numbers: Buffer<N>,
+pub(super) struct Operand<N: Float, V: Size> {
+    pub numbers: Buffer<Vector<N, V>>,
     /// Distance from one batch to the next; 0 if all batches have the same matrix.
     pub batch: usize,
-    /// Distance along the rows of the product for the left operand, along its columns for the right one.
-    pub outer: usize,
-    /// Distance along the inner dimension.
-    pub inner: usize,
+    /// Distance along the dimension in which neighbours are read: the inner one, or the rows of the product for the left
+    /// operand, its columns for the right one. It is 1 for vectors of several numbers.
+    pub near: usize,
+    /// Distance along the other dimension.
+    pub far: usize,
 }
 
 /// A right operand, and the block of the result that it gives. The column tiles of the blocks of a launch follow each
 /// other.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Right<N: Float> {
-    pub operand: Operand<N>,
+pub(super) struct Right<N: Float, V: Size> {
+    pub operand: Operand<N, V>,
     pub columns: usize,
     /// First column tile.
     pub first_tile: usize,
@@ -39,10 +40,10 @@ pub(super) struct Right<N: Float> {
 
 /// The right operands of a launch; those beyond [`Tiling::joined`] are not read.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Rights<N: Float> {
-    pub first: Right<N>,
-    pub second: Right<N>,
-    pub third: Right<N>,
+pub(super) struct Rights<N: Float, V: Size> {
+    pub first: Right<N, V>,
+    pub second: Right<N, V>,
+    pub third: Right<N, V>,
 }
 
 /// The block of the result that a cube works on.
@@ -58,7 +59,11 @@ pub(super) struct Block {
 #[cube]
 impl Block {
     /// The block that has a column tile.
-    pub fn at<N: Float>(tile: usize, rights: &Rights<N>, #[comptime] joined: usize) -> Block {
+    pub fn at<N: Float, V: Size>(
+        tile: usize,
+        rights: &Rights<N, V>,
+        #[comptime] joined: usize,
+    ) -> Block {
         let right = &rights.first;
         let mut number = 0usize;
         let mut columns = right.columns;
