@@ -246,8 +246,8 @@ impl DeviceDecoder {
         (1.0 / (16.0 * largest)).log2().floor().exp2()
     }
 
-    /// The same decoder for generation alone, with its matrices in the precision of products.
-    pub fn acting(self) -> Self {
+    /// The same decoder with its matrices in the precision of products, which round them to it otherwise.
+    pub fn rounded(self) -> Self {
         let products = self.decoder.products;
         if products.half.is_none() {
             return self;

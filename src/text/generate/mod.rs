@@ -79,7 +79,7 @@ impl Generator<'_> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
         #[cfg(feature = "general")]
         if let Some(decoder) = crate::text::on_device(self.decoder) {
-            return device::generate(self, &decoder.acting(), prompts);
+            return device::generate(self, &decoder.rounded(), prompts);
         }
         let parallelism = self.decoder.parallelism();
         let workers = match parallelism {

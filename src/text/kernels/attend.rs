@@ -1,7 +1,7 @@
 //! The kernel of attention over caches.
 
-use super::UNITS;
 use super::heads::{Heads, Progress};
+use super::{AT_ONCE, UNITS};
 use crate::device::buffers::Buffer;
 use crate::math::exp;
 use crate::math::softmax::ILLEGAL;
@@ -9,66 +9,102 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Keys and values of completions and of their prompts.
+/// Keys and values of completions and of their prompts, in vectors of numbers of a head.
 #[derive(CubeType, CubeLaunch)]
-pub(crate) struct Cached<C: Float> {
+pub(crate) struct Cached<C: Float, V: Size> {
     /// `[rows, most, key_size]` each.
-    pub keys: Buffer<C>,
+    pub keys: Buffer<Vector<C, V>>,
     /// Values beside the keys.
-    pub values: Buffer<C>,
+    pub values: Buffer<Vector<C, V>>,
     /// `[groups, longest, key_size]` each.
-    pub prompt_keys: Buffer<C>,
+    pub prompt_keys: Buffer<Vector<C, V>>,
     /// Values beside the prompts' keys.
-    pub prompt_values: Buffer<C>,
+    pub prompt_values: Buffer<Vector<C, V>>,
     /// Room for tokens of a completion.
     pub most: usize,
     /// Tokens of the longest prompt.
     pub longest: usize,
 }
 
+/// How the units of a cube share out the values of a block of [`UNITS`] keys; a compile-time value. Each unit takes some
+/// vectors of a head, of one in [`Shares::keys`] keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Shares {
+    /// Vectors of a head.
+    vectors: usize,
+    /// Units that take neighbouring vectors of a key.
+    columns: usize,
+    /// Keys that are taken at a time.
+    keys: usize,
+}
+
+impl Shares {
+    fn new(heads: Heads, vector: usize) -> Self {
+        let vectors = heads.dim / vector;
+        let columns = vectors.min(UNITS);
+        Self { vectors, columns, keys: UNITS / columns }
+    }
+
+    /// Vectors of a head that a unit takes.
+    fn parts(self) -> usize {
+        self.vectors.div_ceil(self.columns)
+    }
+
+    /// Keys of a block that a unit takes.
+    fn of_unit(self) -> usize {
+        UNITS.div_ceil(self.keys)
+    }
+}
+
 /// Attention of one head of one row over its prompt and the tokens of its completion, by blocks of keys with a running
-/// softmax (Milakov & Gimelshein 2018); one cube per row and head.
+/// softmax (Milakov & Gimelshein 2018); one cube per row and head. The result is of the type of the caches, which is
+/// that of the operands of products.
 ///
 /// Buffers: queries `[rows, query_size]`, scaled; those of [`Cached`] and [`Progress`]; `[rows, query_size]`. `bound` is the
 /// number of keys, the padding of prompts included, rounded up to a multiple of [`UNITS`].
-/// Workgroup memory: 2 x [`UNITS`] floats and a head.
+/// Workgroup memory: 2 floats and a vector per unit, and a head.
 #[cube(launch_unchecked)]
-pub(crate) fn attend_kernel<C: Float>(
-    queries: &[f32],
-    cached: &Cached<C>,
+pub(crate) fn attend_kernel<C: Float, V: Size>(
+    queries: &[Vector<f32, V>],
+    cached: &Cached<C, V>,
     progress: &Progress,
-    attended: &mut [f32],
+    attended: &mut [Vector<C, V>],
     rows: usize,
     window: usize,
     bound: usize,
     #[comptime] heads: Heads,
+    #[comptime] vector: usize,
     #[define(C)] _cache: ElemType,
+    #[define(V)] _vector: usize,
 ) {
-    let (dim, count) = comptime!((heads.dim, heads.queries));
+    let count = comptime!(heads.queries);
+    let shares = comptime!(Shares::new(heads, vector));
+    let (vectors, columns, parts) = comptime!((shares.vectors, shares.columns, shares.parts()));
     let cube = CUBE_POS;
     if cube < rows * count {
         let unit = UNIT_POS as usize;
         let (row, head) = (cube / count, cube % count);
         let group = row / progress.members;
-        let of_head = head / comptime!(heads.queries / heads.keys) * dim;
-        let own = row * cached.most * comptime!(heads.key_size()) + of_head;
-        let shared = group * cached.longest * comptime!(heads.key_size()) + of_head;
+        let of_key = comptime!(heads.keys * shares.vectors);
+        let of_head = head / comptime!(heads.queries / heads.keys) * vectors;
+        let own = row * cached.most * of_key + of_head;
+        let shared = group * cached.longest * of_key + of_head;
         let (prompt, longest) = (progress.prompt(row), cached.longest);
         let taken = progress.taken();
         let position = prompt + taken;
 
-        let mut query = Shared::<[f32]>::new_slice(dim);
-        for i in range_stepped(unit, dim, UNITS) {
-            query[i] = queries[cube * dim + i];
+        let mut query = Shared::<[Vector<f32, V>]>::new_slice(vectors);
+        for i in range_stepped(unit, vectors, UNITS) {
+            query[i] = queries[cube * vectors + i];
         }
         sync_cube();
         let mut scores = Shared::<[f32]>::new_slice(UNITS);
         let mut weights = Shared::<[f32]>::new_slice(UNITS);
-        let parts = comptime!(heads.dim.div_ceil(UNITS));
-        let mut sums = Array::<f32>::new(parts);
+        let (column, first_key) = (unit % columns, unit / columns);
+        let mut sums = Array::<Vector<f32, V>>::new(parts);
         #[unroll]
         for part in 0..parts {
-            sums[part] = 0.0f32;
+            sums[part] = Vector::<f32, V>::new(0.0f32);
         }
         let mut most = f32::new(ILLEGAL);
         let mut sum = 0.0f32;
@@ -85,27 +121,25 @@ pub(crate) fn attend_kernel<C: Float>(
                     is_token = true;
                 }
                 if is_token && at + window > position {
-                    let mut product = 0.0f32;
                     if i < longest {
-                        let place = shared + i * comptime!(heads.key_size());
-                        for d in 0..dim {
-                            product += query[d] * f32::cast_from(cached.prompt_keys[place + d]);
-                        }
+                        let place = shared + i * of_key;
+                        score = dot::<C, V>(&query, &cached.prompt_keys, place, vectors, vector);
                     } else {
-                        let place = own + (i - longest) * comptime!(heads.key_size());
-                        for d in 0..dim {
-                            product += query[d] * f32::cast_from(cached.keys[place + d]);
-                        }
+                        let place = own + (i - longest) * of_key;
+                        score = dot::<C, V>(&query, &cached.keys, place, vectors, vector);
                     }
-                    score = product;
                 }
             }
             scores[unit] = score;
             sync_cube();
             let before = most;
-            for i in 0..UNITS {
-                if scores[i] > most {
-                    most = scores[i];
+            for first in range_stepped(0, UNITS, AT_ONCE) {
+                #[unroll]
+                for n in 0..AT_ONCE {
+                    let other = scores[first + n];
+                    if other > most {
+                        most = other;
+                    }
                 }
             }
             let mut weight = 0.0f32;
@@ -116,38 +150,112 @@ pub(crate) fn attend_kernel<C: Float>(
             sync_cube();
             let kept = exp(before - most);
             sum *= kept;
+            for first in range_stepped(0, UNITS, AT_ONCE) {
+                #[unroll]
+                for n in 0..AT_ONCE {
+                    sum += weights[first + n];
+                }
+            }
             #[unroll]
             for part in 0..parts {
-                sums[part] *= kept;
+                sums[part] *= Vector::<f32, V>::new(kept);
             }
-            let mut last = UNITS.runtime();
-            if start + UNITS > end {
-                last = end - start;
+            // Keys of the block, for units that take some.
+            let mut keys = 0usize.runtime();
+            if start < end && first_key < comptime!(shares.keys) {
+                keys = end - start;
+                if keys > UNITS {
+                    keys = UNITS.runtime();
+                }
             }
-            for key in 0..last {
-                let (weight, i) = (weights[key], start + key);
-                sum += weight;
+            for step in range_stepped(0, shares.of_unit(), AT_ONCE) {
                 #[unroll]
                 for part in 0..parts {
-                    let d = unit + comptime!(part * UNITS);
-                    if d < dim {
-                        if i < longest {
-                            let place = shared + i * comptime!(heads.key_size());
-                            sums[part] += weight * f32::cast_from(cached.prompt_values[place + d]);
-                        } else {
-                            let place = own + (i - longest) * comptime!(heads.key_size());
-                            sums[part] += weight * f32::cast_from(cached.values[place + d]);
+                    let column = column + comptime!(part * columns);
+                    let mut last = keys;
+                    if comptime!(shares.parts() * columns > vectors) {
+                        if column >= vectors {
+                            last = 0usize.runtime();
                         }
+                    }
+                    let mut read = Array::<Vector<C, V>>::new(AT_ONCE);
+                    let mut scales = Array::<f32>::new(AT_ONCE);
+                    #[unroll]
+                    for n in 0..AT_ONCE {
+                        let key = first_key + (step + n) * shares.keys;
+                        let i = start + key;
+                        let mut value = Vector::<C, V>::new(C::from_int(0));
+                        let mut scale = 0.0f32;
+                        if key < last {
+                            scale = weights[key];
+                            if i < longest {
+                                value = cached.prompt_values[shared + i * of_key + column];
+                            } else {
+                                value = cached.values[own + (i - longest) * of_key + column];
+                            }
+                        }
+                        read[n] = value;
+                        scales[n] = scale;
+                    }
+                    #[unroll]
+                    for n in 0..AT_ONCE {
+                        let value = Vector::<f32, V>::cast_from(read[n]);
+                        sums[part] += Vector::<f32, V>::new(scales[n]) * value;
                     }
                 }
             }
         }
+        let mut all = Shared::<[Vector<f32, V>]>::new_slice(comptime!(UNITS * shares.parts()));
         #[unroll]
         for part in 0..parts {
-            let d = unit + comptime!(part * UNITS);
-            if d < dim {
-                attended[cube * dim + d] = sums[part] / sum;
+            all[unit + comptime!(part * UNITS)] = sums[part];
+        }
+        sync_cube();
+        #[unroll]
+        for part in 0..parts {
+            let vector = unit + comptime!(part * columns);
+            if unit < columns && vector < vectors {
+                let mut added = all[unit + comptime!(part * UNITS)];
+                #[unroll]
+                for key in 1..comptime!(shares.keys) {
+                    added += all[unit + comptime!(part * UNITS + key * columns)];
+                }
+                let result = added / Vector::<f32, V>::new(sum);
+                attended[cube * vectors + vector] = Vector::<C, V>::cast_from(result);
             }
         }
     }
+}
+
+/// The product of a query and of the key that begins at a place.
+#[cube]
+fn dot<C: Float, V: Size>(
+    query: &Shared<[Vector<f32, V>]>,
+    keys: &[Vector<C, V>],
+    place: usize,
+    #[comptime] vectors: usize,
+    #[comptime] vector: usize,
+) -> f32 {
+    let mut products = Vector::<f32, V>::new(0.0f32);
+    for first in range_stepped(0, comptime!(vectors / AT_ONCE * AT_ONCE), AT_ONCE) {
+        let mut read = Array::<Vector<C, V>>::new(AT_ONCE);
+        #[unroll]
+        for n in 0..AT_ONCE {
+            read[n] = keys[place + first + n];
+        }
+        #[unroll]
+        for n in 0..AT_ONCE {
+            products += query[first + n] * Vector::<f32, V>::cast_from(read[n]);
+        }
+    }
+    #[unroll]
+    for i in comptime!(vectors / AT_ONCE * AT_ONCE)..vectors {
+        products += query[i] * Vector::<f32, V>::cast_from(keys[place + i]);
+    }
+    let mut product = products.extract(0usize);
+    #[unroll]
+    for j in 1..vector {
+        product += products.extract(j);
+    }
+    product
 }

@@ -1,6 +1,6 @@
 //! Kernels of queries, keys and values: positions, norms, rotation, and the write into the caches.
 
-use super::UNITS;
+use super::rows::{Row, read, write};
 use crate::device::buffers::Buffer;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -131,7 +131,38 @@ impl Heads {
     }
 }
 
-/// Norms and rotates the heads of one row, in place; `roots` are the heads' roots, from number `first` on.
+/// Heads of queries or of keys of one row, whose numbers are shared out among the units of a cube: pairs that rotate, and
+/// numbers that do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Rotated {
+    heads: Heads,
+    /// Heads of the row.
+    count: usize,
+    units: usize,
+}
+
+impl Rotated {
+    /// Pairs, and numbers that do not rotate, of a head.
+    fn items(self) -> usize {
+        self.heads.dim - self.heads.half
+    }
+
+    /// Items of a unit.
+    fn parts(self) -> usize {
+        (self.count * self.items()).div_ceil(self.units)
+    }
+}
+
+/// The items of a unit, normed and rotated.
+#[derive(CubeType)]
+struct Items {
+    first: Array<f32>,
+    /// The second number of each pair.
+    second: Array<f32>,
+}
+
+/// Norms and rotates the heads of the row that begins at `start`; `roots` are the heads' roots, from number `first` on, and
+/// weights begin at `weight`.
 #[cube]
 fn rotate_heads(
     row_of: &mut [f32],
@@ -139,42 +170,73 @@ fn rotate_heads(
     rotations: &[f32],
     rotation: usize,
     weights: &[f32],
-    weight: usize,
+    #[comptime] weight: usize,
     roots: &Shared<[f32]>,
-    first: usize,
-    count: usize,
+    #[comptime] first: usize,
     factor: f32,
-    #[comptime] heads: Heads,
-) {
-    let (dim, half) = comptime!((heads.dim, heads.half));
-    let items = comptime!(heads.dim - heads.half);
-    for item in range_stepped(UNIT_POS as usize, count * items, UNITS) {
-        let (head, i) = (item / items, item % items);
-        let at = start + head * dim;
-        // A pair, or a number that does not rotate.
-        let is_pair = i < half;
-        let mut place = i;
-        if !is_pair {
-            place = i + half;
-        }
-        let mut a = row_of[at + place] * factor;
-        let mut w = weight + place;
-        if comptime!(heads.norms_all) {
-            w += head * dim;
-        }
-        if comptime!(heads.norms()) {
-            a = a / roots[first + head] * weights[w];
-        }
-        if is_pair {
-            let mut b = row_of[at + half + i] * factor;
-            if comptime!(heads.norms()) {
-                b = b / roots[first + head] * weights[w + half];
+    #[comptime] form: Rotated,
+) -> Items {
+    let heads = comptime!(form.heads);
+    let (dim, half, items) = comptime!((heads.dim, heads.half, form.items()));
+    let mut all = Items {
+        first: Array::<f32>::new(comptime!(form.parts())),
+        second: Array::<f32>::new(comptime!(form.parts())),
+    };
+    #[unroll]
+    for part in 0..comptime!(form.parts()) {
+        let item = UNIT_POS as usize + comptime!(part * form.units);
+        let mut a = 0.0f32;
+        let mut b = 0.0f32;
+        if item < comptime!(form.count * form.items()) {
+            let (head, i) = (item / items, item % items);
+            let at = start + head * dim;
+            // A pair, or a number that does not rotate.
+            let is_pair = i < half;
+            let mut place = i;
+            if !is_pair {
+                place = i + half;
             }
-            let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
-            row_of[at + i] = a * cos - b * sin;
-            row_of[at + half + i] = b * cos + a * sin;
-        } else {
-            row_of[at + place] = a;
+            a = row_of[at + place] * factor;
+            let mut w = weight + place;
+            if comptime!(heads.norms_all) {
+                w += head * dim;
+            }
+            if comptime!(heads.norms()) {
+                a = a / roots[first + head] * weights[w];
+            }
+            if is_pair {
+                b = row_of[at + half + i] * factor;
+                if comptime!(heads.norms()) {
+                    b = b / roots[first + head] * weights[w + half];
+                }
+                let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
+                let before = a;
+                a = before * cos - b * sin;
+                b = b * cos + before * sin;
+            }
+        }
+        all.first[part] = a;
+        all.second[part] = b;
+    }
+    all
+}
+
+/// Writes the items of a unit into the row that begins at `start`.
+#[cube]
+fn write_heads<C: Float>(row_of: &mut [C], start: usize, all: &Items, #[comptime] form: Rotated) {
+    let (dim, half, items) = comptime!((form.heads.dim, form.heads.half, form.items()));
+    #[unroll]
+    for part in 0..comptime!(form.parts()) {
+        let item = UNIT_POS as usize + comptime!(part * form.units);
+        if item < comptime!(form.count * form.items()) {
+            let (head, i) = (item / items, item % items);
+            let at = start + head * dim;
+            if i < half {
+                row_of[at + i] = C::cast_from(all.first[part]);
+                row_of[at + half + i] = C::cast_from(all.second[part]);
+            } else {
+                row_of[at + half + i] = C::cast_from(all.first[part]);
+            }
         }
     }
 }
@@ -189,11 +251,12 @@ pub(crate) fn head_roots(
     roots: &mut Shared<[f32]>,
     eps: f32,
     #[comptime] heads: Heads,
+    #[comptime] units: usize,
 ) {
     let unit = UNIT_POS as usize;
     let (dim, count) = comptime!((heads.dim, heads.queries));
     let all = comptime!(heads.queries + heads.keys);
-    for head in range_stepped(unit, all, UNITS) {
+    for head in range_stepped(unit, all, units) {
         let mut square = 0.0f32;
         for i in 0..dim {
             if head < count {
@@ -220,7 +283,7 @@ pub(crate) fn head_roots(
             key_square += roots[head];
         }
         sync_cube();
-        for head in range_stepped(unit, all, UNITS) {
+        for head in range_stepped(unit, all, units) {
             if head < count {
                 let mean = query_square / comptime!(heads.query_size() as f32);
                 roots[head] = (mean + eps).sqrt();
@@ -233,7 +296,7 @@ pub(crate) fn head_roots(
     }
 }
 
-/// Norms and rotates queries and keys in place, multiplies queries by `scale`, and stores keys and values in their
+/// Norms and rotates queries, in place, and keys, multiplies queries by `scale`, and stores keys and values in their
 /// caches; one cube per row.
 ///
 /// Buffers: `[rows, query_size]`; `[rows, key_size]` twice; rotations `[rows, half, 2]`; weights of the norms of
@@ -253,23 +316,27 @@ pub(crate) fn store_kernel<C: Float>(
     scale: f32,
     eps: f32,
     #[comptime] heads: Heads,
+    #[comptime] units: usize,
     #[define(C)] _cache: ElemType,
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let unit = UNIT_POS as usize;
-        let count = comptime!(heads.queries);
-        let all = comptime!(heads.queries + heads.keys);
         let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
-        let mut roots = Shared::<[f32]>::new_slice(all);
+        let mut roots = Shared::<[f32]>::new_slice(comptime!(heads.queries + heads.keys));
         if comptime!(heads.norms()) {
-            head_roots(queries, query, keys, key, &mut roots, eps, heads);
+            head_roots(queries, query, keys, key, &mut roots, eps, heads, units);
         }
         let rotation = row * comptime!(2 * heads.half);
-        rotate_heads(
-            queries, query, rotations, rotation, weights, 0, &roots, 0, count, scale, heads,
+        let of_values = comptime!(Row { size: heads.key_size(), units });
+        let of_queries = comptime!(Rotated { heads, count: heads.queries, units });
+        let of_keys = comptime!(Rotated { heads, count: heads.keys, units });
+        let place = (row * most + progress.taken()) * comptime!(heads.key_size());
+        // All are read before the first is written, so that a unit waits once.
+        let new_values = read(values, key, of_values);
+        let new_queries = rotate_heads(
+            queries, query, rotations, rotation, weights, 0usize, &roots, 0usize, scale, of_queries,
         );
-        rotate_heads(
+        let new_keys = rotate_heads(
             keys,
             key,
             rotations,
@@ -277,16 +344,12 @@ pub(crate) fn store_kernel<C: Float>(
             weights,
             comptime!(heads.query_weights()),
             &roots,
-            count,
-            comptime!(heads.keys),
+            comptime!(heads.queries),
             1.0f32,
-            heads,
+            of_keys,
         );
-        sync_cube();
-        let place = (row * most + progress.taken()) * comptime!(heads.key_size());
-        for i in range_stepped(unit, comptime!(heads.key_size()), UNITS) {
-            key_cache[place + i] = C::cast_from(keys[key + i]);
-            value_cache[place + i] = C::cast_from(values[key + i]);
-        }
+        write_heads(queries, query, &new_queries, of_queries);
+        write_heads(key_cache, place, &new_keys, of_keys);
+        write(value_cache, place, &new_values, of_values);
     }
 }

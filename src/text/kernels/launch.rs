@@ -2,14 +2,13 @@
 
 use super::UNITS;
 use super::heads::Heads;
-use super::rows::{AddNorm, add_norm_kernel, gate_kernel};
-use crate::device::buffers::{argument, cube_tensor, grid, uninit};
+use super::rows::{AddNorm, Row, add_norm_kernel, gate_kernel};
+use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::math::activation;
 use crate::nn::arch::{DecoderShape, QkNorm};
 use crate::nn::ops::gate::Activation;
 use crate::nn::tensors::products::Products;
 use burn::backend::DType;
-use burn::cubecl::ir::{ElemType, FloatKind};
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -53,22 +52,13 @@ pub(crate) fn heads(shape: &DecoderShape) -> Heads {
     }
 }
 
-/// The type of keys and values: that of the operands of products.
+/// The type of the operands of products, and of keys and values.
 pub(crate) fn dtype(products: Products) -> DType {
     match products.half {
         None => DType::F32,
         Some(FloatDType::BF16) => DType::BF16,
         Some(_) => DType::F16,
     }
-}
-
-/// The type of keys and values in kernels.
-pub(crate) fn element(products: Products) -> ElemType {
-    ElemType::Float(match dtype(products) {
-        DType::BF16 => FloatKind::BF16,
-        DType::F16 => FloatKind::F16,
-        _ => FloatKind::F32,
-    })
 }
 
 /// Rows of a tensor whose last axis is a row.
@@ -78,18 +68,19 @@ pub(crate) fn rows_of(tensor: &CubeTensor) -> usize {
 }
 
 /// Adds the output of a block, normed by weights if there are any, to the stream, `[.., size]`. Returns the sum, normed by
-/// weights if there are any, and the sum. `offset` is added to weights.
+/// weights if there are any, as numbers of type `to`, and the sum. `offset` is added to weights.
 pub(crate) fn add_norm(
     stream: CubeTensor,
     output: Option<(CubeTensor, Option<&CubeTensor>)>,
     norm: Option<&CubeTensor>,
     (eps, offset): (f32, f32),
+    to: DType,
 ) -> (CubeTensor, CubeTensor) {
     let rows = rows_of(&stream);
-    let size = stream.meta.num_elements() / rows;
     let output_norm = output.as_ref().and_then(|(_, norm)| *norm);
+    let row = Row::new(stream.meta.num_elements() / rows);
     let form = AddNorm {
-        size,
+        row,
         adds: output.is_some(),
         norms_output: output_norm.is_some(),
         norms_sum: norm.is_some(),
@@ -97,9 +88,9 @@ pub(crate) fn add_norm(
     if !form.adds && !form.norms_sum {
         return (stream.clone(), stream);
     }
-    let new = || uninit(&stream, &stream.meta.shape().to_vec(), DType::F32);
-    let sum = if form.adds { new() } else { stream.clone() };
-    let normed = if form.norms_sum { new() } else { sum.clone() };
+    let new = |dtype: DType| uninit(&stream, &stream.meta.shape().to_vec(), dtype);
+    let sum = if form.adds { new(DType::F32) } else { stream.clone() };
+    let normed = if form.norms_sum { new(to) } else { sum.clone() };
     let unused = uninit(&stream, &[1], DType::F32);
     let output = output.map_or_else(|| stream.clone(), |(output, _)| output);
     // SAFETY: accesses stay below `rows` times `size`; all units of a cube reach its barriers. What the form leaves out
@@ -108,7 +99,7 @@ pub(crate) fn add_norm(
         add_norm_kernel::launch_unchecked(
             &stream.client,
             grid(&stream, rows),
-            CubeDim::new_1d(UNITS as u32),
+            CubeDim::new_1d(row.units as u32),
             argument(&stream),
             argument(&output),
             argument(norm.unwrap_or(&stream)),
@@ -119,6 +110,7 @@ pub(crate) fn add_norm(
             eps,
             offset,
             form,
+            element_of(&normed),
         );
     }
     (normed, sum)
@@ -132,10 +124,17 @@ pub(crate) fn formula(activation: Activation) -> activation::Activation {
     }
 }
 
-/// The gated values, of the shape of the gate.
-pub(crate) fn gated(gate: &CubeTensor, up: &CubeTensor, activation: Activation) -> CubeTensor {
+/// The gated values, of the shape of the gate, as numbers of type `to`.
+pub(crate) fn gated(
+    gate: &CubeTensor,
+    up: &CubeTensor,
+    activation: Activation,
+    to: DType,
+) -> CubeTensor {
     let count = gate.meta.num_elements();
-    let gated = uninit(gate, &gate.meta.shape().to_vec(), DType::F32);
+    let gated = uninit(gate, &gate.meta.shape().to_vec(), to);
+    let vector = vector_size(&[gate, up, &gated], |vector| count % vector == 0);
+    let count = count / vector;
     // SAFETY: accesses stay below `count`.
     unsafe {
         gate_kernel::launch_unchecked(
@@ -146,7 +145,10 @@ pub(crate) fn gated(gate: &CubeTensor, up: &CubeTensor, activation: Activation) 
             argument(up),
             argument(&gated),
             count,
+            vector,
             formula(activation),
+            element_of(&gated),
+            vector,
         );
     }
     gated

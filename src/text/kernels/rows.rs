@@ -1,20 +1,27 @@
 //! Kernels that take whole rows: the norm with the addition before it, and the gate.
 
-use super::UNITS;
+use super::{AT_ONCE, UNITS};
 use crate::math::activation::{Activation, activate, activated};
 use burn::cubecl;
+use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Sums a number of each unit of the cube.
+/// Sums a number of each unit of a cube of [`UNITS`].
 #[cube]
 pub(crate) fn total(own: f32) -> f32 {
+    total_of(own, UNITS)
+}
+
+/// Sums a number of each unit of a cube.
+#[cube]
+fn total_of(own: f32, #[comptime] units: usize) -> f32 {
     let unit = UNIT_POS as usize;
-    let mut sums = Shared::<[f32]>::new_slice(UNITS);
+    let mut sums = Shared::<[f32]>::new_slice(units);
     sums[unit] = own;
     sync_cube();
     #[unroll]
-    for level in 0..comptime!(UNITS.ilog2()) {
-        let half = comptime!(UNITS >> (level + 1));
+    for level in 0..comptime!(units.ilog2()) {
+        let half = comptime!(units >> (level + 1));
         if unit < half {
             sums[unit] += sums[unit + half];
         }
@@ -41,11 +48,91 @@ pub(crate) fn largest(own: f32) -> f32 {
     most[0]
 }
 
+/// A row of numbers, shared out among the units of a cube; a compile-time value of kernels. A unit keeps its numbers in
+/// registers, so that it waits once for all that it reads of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Row {
+    /// Numbers of the row.
+    pub size: usize,
+    /// Units of the cube, a power of two.
+    pub units: usize,
+}
+
+impl Row {
+    /// A row of `size` numbers: among more than [`UNITS`] units if each would have many.
+    pub fn new(size: usize) -> Self {
+        Self { size, units: size.div_ceil(16).next_power_of_two().clamp(UNITS, 4 * UNITS) }
+    }
+
+    /// Numbers of a unit: one of each part of the row.
+    const fn parts(self) -> usize {
+        self.size.div_ceil(self.units)
+    }
+
+    /// Whether all units have a number of a part.
+    const fn is_whole(self, part: usize) -> bool {
+        (part + 1) * self.units <= self.size
+    }
+}
+
+/// Whether the row has a number for this unit in a part.
+#[cube]
+fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: Row) -> bool {
+    let mut is_in = true.runtime();
+    if comptime!(!row.is_whole(part)) {
+        is_in = i < comptime!(row.size);
+    }
+    is_in
+}
+
+/// Reads a unit's numbers of the row that begins at `first`; 0 beyond its end.
+#[cube]
+pub(super) fn read(from: &[f32], first: usize, #[comptime] row: Row) -> Array<f32> {
+    let mut numbers = Array::<f32>::new(comptime!(row.parts()));
+    #[unroll]
+    for part in 0..comptime!(row.parts()) {
+        let i = UNIT_POS as usize + comptime!(part * row.units);
+        let mut number = 0.0f32;
+        if is_in(i, part, row) {
+            number = from[first + i];
+        }
+        numbers[part] = number;
+    }
+    numbers
+}
+
+/// Writes a unit's numbers of the row that begins at `first`, as numbers of another type.
+#[cube]
+pub(super) fn write<N: Float>(
+    to: &mut [N],
+    first: usize,
+    numbers: &Array<f32>,
+    #[comptime] row: Row,
+) {
+    #[unroll]
+    for part in 0..comptime!(row.parts()) {
+        let i = UNIT_POS as usize + comptime!(part * row.units);
+        if is_in(i, part, row) {
+            to[first + i] = N::cast_from(numbers[part]);
+        }
+    }
+}
+
+/// Computes the root by which a norm divides a row.
+#[cube]
+fn root_of(numbers: &Array<f32>, eps: f32, #[comptime] row: Row) -> f32 {
+    let mut square = 0.0f32;
+    #[unroll]
+    for part in 0..comptime!(row.parts()) {
+        square += numbers[part] * numbers[part];
+    }
+    (total_of(square, comptime!(row.units)) / comptime!(row.size as f32) + eps).sqrt()
+}
+
 /// The parts of an addition to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AddNorm {
-    /// Numbers of a row.
-    pub size: usize,
+    pub row: Row,
     /// Whether a block's output is added.
     pub adds: bool,
     /// Whether that output is normed first.
@@ -54,110 +141,123 @@ pub(crate) struct AddNorm {
     pub norms_sum: bool,
 }
 
-/// Adds a block's output to the residual stream and norms the sum; one cube per row.
+/// Adds a block's output to the residual stream and norms the sum; one cube per row. The normed sum is of the type of the
+/// operands of products, which would round it otherwise.
 ///
 /// Buffers: the stream and the output, `[rows, size]`; weights of the norm of the sum and of that of the output,
 /// `[size]`, to which `offset` is added; the new stream, and the normed sum, `[rows, size]`. Workgroup memory:
-/// 2 x [`UNITS`] floats.
+/// 2 floats per unit.
 #[cube(launch_unchecked)]
-pub(crate) fn add_norm_kernel(
+pub(crate) fn add_norm_kernel<N: Float>(
     stream: &[f32],
     output: &[f32],
     weights: &[f32],
     output_weights: &[f32],
     sum: &mut [f32],
-    normed: &mut [f32],
+    normed: &mut [N],
     rows: usize,
     eps: f32,
     offset: f32,
     #[comptime] form: AddNorm,
+    #[define(N)] _normed: ElemType,
 ) {
-    let row = CUBE_POS;
-    if row < rows {
-        let size = comptime!(form.size);
-        let (first, unit) = (row * size, UNIT_POS as usize);
-        let mut root = 1.0f32;
-        if comptime!(form.norms_output) {
-            let mut square = 0.0f32;
-            for i in range_stepped(unit, size, UNITS) {
-                square += output[first + i] * output[first + i];
-            }
-            root = (total(square) / comptime!(size as f32) + eps).sqrt();
-        }
-        let mut square = 0.0f32;
-        for i in range_stepped(unit, size, UNITS) {
-            let mut x = stream[first + i];
+    if CUBE_POS < rows {
+        let row = comptime!(form.row);
+        let first = CUBE_POS * comptime!(row.size);
+        let mut numbers = read(stream, first, row);
+        if comptime!(form.adds) {
+            let added = read(output, first, row);
             if comptime!(form.norms_output) {
-                x += output[first + i] / root * (output_weights[i] + offset);
-            } else if comptime!(form.adds) {
-                x += output[first + i];
+                let scales = read(output_weights, 0usize, row);
+                let root = root_of(&added, eps, row);
+                #[unroll]
+                for part in 0..comptime!(row.parts()) {
+                    numbers[part] += added[part] / root * (scales[part] + offset);
+                }
+            } else {
+                #[unroll]
+                for part in 0..comptime!(row.parts()) {
+                    numbers[part] += added[part];
+                }
             }
-            if comptime!(form.adds) {
-                sum[first + i] = x;
-            }
-            square += x * x;
+            write(sum, first, &numbers, row);
         }
         if comptime!(form.norms_sum) {
-            let root = (total(square) / comptime!(size as f32) + eps).sqrt();
-            for i in range_stepped(unit, size, UNITS) {
-                // Each unit reads the numbers that it wrote.
-                let mut x = stream[first + i];
-                if comptime!(form.adds) {
-                    x = sum[first + i];
-                }
-                normed[first + i] = x / root * (weights[i] + offset);
+            let scales = read(weights, 0usize, row);
+            let root = root_of(&numbers, eps, row);
+            #[unroll]
+            for part in 0..comptime!(row.parts()) {
+                numbers[part] = numbers[part] / root * (scales[part] + offset);
             }
+            write(normed, first, &numbers, row);
         }
     }
 }
 
-/// Multiplies the activation of a gate by the values that it lets through; one unit per number.
+/// Multiplies the activation of a gate by the values that it lets through; one unit per vector.
 ///
-/// Buffers: `[count]` three times.
+/// Buffers: `[count]` vectors three times.
 #[cube(launch_unchecked)]
-pub(crate) fn gate_kernel(
-    gate: &[f32],
-    up: &[f32],
-    gated: &mut [f32],
+pub(crate) fn gate_kernel<N: Float, V: Size>(
+    gate: &[Vector<f32, V>],
+    up: &[Vector<f32, V>],
+    gated: &mut [Vector<N, V>],
     count: usize,
+    #[comptime] vector: usize,
     #[comptime] activation: Activation,
+    #[define(N)] _gated: ElemType,
+    #[define(V)] _vector: usize,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        gated[i] = activate(gate[i], activation) * up[i];
+        let mut numbers = gate[i];
+        #[unroll]
+        for j in 0..vector {
+            numbers.insert(j, activate(numbers.extract(j), activation));
+        }
+        gated[i] = Vector::<N, V>::cast_from(numbers * up[i]);
     }
 }
 
-/// Computes the gradients of a gate and of the values that it lets through; one unit per number.
+/// Computes the gradients of a gate and of the values that it lets through; one unit per vector.
 ///
-/// Buffers: the gradient of the result, which becomes that of the gate; the gate, the values, and their gradient:
-/// `[count]` each.
+/// Buffers: the gradient of the result; the gate, the values, and their gradients: `[count]` vectors each.
 #[cube(launch_unchecked)]
-pub(crate) fn gate_backward_kernel(
-    d: &mut [f32],
-    gate: &[f32],
-    up: &[f32],
-    d_up: &mut [f32],
+pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
+    d: &[Vector<f32, V>],
+    gate: &[Vector<f32, V>],
+    up: &[Vector<f32, V>],
+    d_gate: &mut [Vector<N, V>],
+    d_up: &mut [Vector<N, V>],
     count: usize,
+    #[comptime] vector: usize,
     #[comptime] activation: Activation,
+    #[define(N)] _gradient: ElemType,
+    #[define(V)] _vector: usize,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        let open = activated(gate[i], activation);
-        let of_result = d[i];
-        d_up[i] = of_result * open.value;
-        d[i] = of_result * up[i] * open.slope;
+        let mut values = gate[i];
+        let mut slopes = gate[i];
+        #[unroll]
+        for j in 0..vector {
+            let open = activated(values.extract(j), activation);
+            values.insert(j, open.value);
+            slopes.insert(j, open.slope);
+        }
+        let d = d[i];
+        d_up[i] = Vector::<N, V>::cast_from(d * values);
+        d_gate[i] = Vector::<N, V>::cast_from(d * up[i] * slopes);
     }
 }
 
 /// Rows that a cube of a backward kernel takes, one after the other.
-pub(crate) const ROWS: usize = 8;
+pub(crate) const ROWS: usize = 4;
 
 /// The form of [`norm_backward_kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NormBackward {
-    /// Numbers of a row.
-    pub size: usize,
+    pub row: Row,
     /// Whether the gradient of the input is added to what is there.
     pub adds: bool,
     /// Whether the weights are learnt.
@@ -167,7 +267,7 @@ pub(crate) struct NormBackward {
 /// Computes the gradient of a norm's input, and partial sums of that of its weights, one cube per [`ROWS`] rows.
 ///
 /// Buffers: the input, the weights, `[size]`, the gradients of the result and of the input, `[rows, size]`; the partial
-/// sums, `[cubes, size]`, which are not written unless weights are learnt. Workgroup memory: 2 x [`UNITS`] floats.
+/// sums, `[cubes, size]`, which are not written unless weights are learnt. Workgroup memory: 2 floats per unit.
 #[cube(launch_unchecked)]
 pub(crate) fn norm_backward_kernel(
     input: &[f32],
@@ -182,43 +282,60 @@ pub(crate) fn norm_backward_kernel(
 ) {
     let begin = CUBE_POS * ROWS;
     if begin < rows {
-        let (size, unit) = (comptime!(form.size), UNIT_POS as usize);
-        let count = comptime!(form.size as f32);
+        let row = comptime!(form.row);
+        let (units, parts) = comptime!((row.units, row.parts()));
+        let count = comptime!(row.size as f32);
         let mut end = begin + ROWS;
         if end > rows {
             end = rows;
         }
-        for row in begin..end {
-            let first = row * size;
+        let scales = read(weights, 0usize, row);
+        let mut sums = Array::<f32>::new(parts);
+        #[unroll]
+        for part in 0..parts {
+            sums[part] = 0.0f32;
+        }
+        for number in begin..end {
+            let first = number * comptime!(row.size);
+            let numbers = read(input, first, row);
+            let slopes = read(d_normed, first, row);
             let mut square = 0.0f32;
             let mut dot = 0.0f32;
-            for i in range_stepped(unit, size, UNITS) {
-                let x = input[first + i];
-                square += x * x;
-                dot += d_normed[first + i] * (weights[i] + offset) * x;
+            #[unroll]
+            for part in 0..parts {
+                square += numbers[part] * numbers[part];
+                dot += slopes[part] * (scales[part] + offset) * numbers[part];
             }
-            let square = total(square);
-            let dot = total(dot);
-            // Nobody begins the next row's sums before everyone has read these.
+            let mut of_input = Array::<f32>::new(parts);
+            if comptime!(form.adds) {
+                #[unroll]
+                for part in 0..parts {
+                    let i = UNIT_POS as usize + comptime!(part * row.units);
+                    if is_in(i, part, row) {
+                        of_input[part] = d_input[first + i];
+                    }
+                }
+            }
+            let square = total_of(square, units);
+            let dot = total_of(dot, units);
+            // The next row's sums begin when all units have read these.
             sync_cube();
             let root = (square / count + eps).sqrt();
             let pull = dot / (count * root * root * root);
-            for i in range_stepped(unit, size, UNITS) {
-                let (x, d) = (input[first + i], d_normed[first + i]);
-                let mut of_input = d * (weights[i] + offset) / root - x * pull;
+            #[unroll]
+            for part in 0..parts {
+                let (x, d) = (numbers[part], slopes[part]);
+                let mut gradient = d * (scales[part] + offset) / root - x * pull;
                 if comptime!(form.adds) {
-                    of_input += d_input[first + i];
+                    gradient += of_input[part];
                 }
-                d_input[first + i] = of_input;
-                if comptime!(form.learns) {
-                    let at = CUBE_POS * size + i;
-                    let mut sum = d * x / root;
-                    if row > begin {
-                        sum += partials[at];
-                    }
-                    partials[at] = sum;
-                }
+                of_input[part] = gradient;
+                sums[part] += d * x / root;
             }
+            write(d_input, first, &of_input, row);
+        }
+        if comptime!(form.learns) {
+            write(partials, CUBE_POS * comptime!(row.size), &sums, row);
         }
     }
 }
@@ -230,7 +347,13 @@ pub(crate) const COLUMNS: usize = 8;
 ///
 /// Buffers: `[rows, width]`; `[width]`. Workgroup memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
-pub(crate) fn columns_kernel(matrix: &[f32], sums: &mut [f32], rows: usize, width: usize) {
+pub(crate) fn columns_kernel<N: Float>(
+    matrix: &[N],
+    sums: &mut [f32],
+    rows: usize,
+    width: usize,
+    #[define(N)] _matrix: ElemType,
+) {
     let runs = comptime!(UNITS / COLUMNS);
     let unit = UNIT_POS as usize;
     let (column, run) = (unit % COLUMNS, unit / COLUMNS);
@@ -238,7 +361,7 @@ pub(crate) fn columns_kernel(matrix: &[f32], sums: &mut [f32], rows: usize, widt
     let mut sum = 0.0f32;
     if at < width {
         for row in run * rows / runs..(run + 1) * rows / runs {
-            sum += matrix[row * width + at];
+            sum += f32::cast_from(matrix[row * width + at]);
         }
     }
     let mut parts = Shared::<[f32]>::new_slice(UNITS);
@@ -269,7 +392,30 @@ pub(crate) fn put_kernel(from: &[f32], to: &mut [f32], count: usize, #[comptime]
     }
 }
 
-/// Adds up rows by destination: `to[to_row] += scale * sum(from[row])` over the rows of each; one cube per destination.
+/// Copies rows of keys and of values to the places of padded prompts; one unit per number.
+///
+/// Buffers: keys and values, `[rows, size]` each; the row of each place; `[places, size]` each, `count` numbers.
+#[cube(launch_unchecked)]
+pub(crate) fn pad_kernel<C: Float>(
+    keys: &[C],
+    values: &[C],
+    sources: &[i32],
+    padded_keys: &mut [C],
+    padded_values: &mut [C],
+    count: usize,
+    #[comptime] size: usize,
+    #[define(C)] _cache: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < count {
+        let from = sources[i / size] as usize * size + i % size;
+        padded_keys[i] = keys[from];
+        padded_values[i] = values[from];
+    }
+}
+
+/// Adds up rows by destination: `to[to_row] += scale * sum(from[row])` over the rows of each; one cube per destination and
+/// [`UNITS`] numbers of a row.
 ///
 /// Buffers: for `count` destinations where the rows of each begin, and the end of the last, `[count + 1]`, then their
 /// rows in `to`, `[count]`, then the rows in `from`; `from` and `to`, of rows of `size` numbers.
@@ -283,20 +429,33 @@ pub(crate) fn scatter_kernel(
     scale: f32,
     #[comptime] adds: bool,
 ) {
-    let number = CUBE_POS;
-    if number < count {
+    let blocks = size.div_ceil(UNITS);
+    let number = CUBE_POS / blocks;
+    let i = CUBE_POS % blocks * UNITS + UNIT_POS as usize;
+    if number < count && i < size {
         let (begin, end) = (places[number] as usize, places[number + 1] as usize);
         let first = places[count + 1 + number] as usize * size;
-        for i in range_stepped(UNIT_POS as usize, size, UNITS) {
-            let mut sum = 0.0f32;
-            for at in begin..end {
-                sum += from[places[2 * count + 1 + at] as usize * size + i];
+        let mut sum = 0.0f32;
+        for begin in range_stepped(begin, end, AT_ONCE) {
+            let mut numbers = Array::<f32>::new(AT_ONCE);
+            #[unroll]
+            for n in 0..AT_ONCE {
+                let at = begin + n;
+                let mut number = 0.0f32;
+                if at < end {
+                    number = from[places[2 * count + 1 + at] as usize * size + i];
+                }
+                numbers[n] = number;
             }
-            let mut all = sum * scale;
-            if comptime!(adds) {
-                all += to[first + i];
+            #[unroll]
+            for n in 0..AT_ONCE {
+                sum += numbers[n];
             }
-            to[first + i] = all;
         }
+        let mut all = sum * scale;
+        if comptime!(adds) {
+            all += to[first + i];
+        }
+        to[first + i] = all;
     }
 }

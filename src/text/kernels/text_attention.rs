@@ -19,15 +19,15 @@ use burn::cubecl::prelude::*;
 ///
 /// Buffers: queries `[rows, query_size]`, scaled; keys and values `[rows, key_size]`; those of [`Pieces`], with the blocks
 /// from `place` on; `[rows, query_size]`; for each row and head the logarithm of its softmax's denominator, and a second
-/// number that [`delta_kernel`](super::text_gradients::delta_kernel) writes, `[rows, heads, 2]`. Workgroup memory: a tile of queries, one of keys, their
-/// products, and three numbers of each query.
+/// number that [`delta_kernel`](super::text_gradients::delta_kernel) writes, `[rows, heads, 2]`. Workgroup memory: a
+/// tile of queries, one of keys, their products, and three numbers of each query.
 #[cube(launch_unchecked)]
 pub(crate) fn text_attend_kernel<C: Float>(
     queries: &[f32],
     keys: &[C],
     values: &[C],
     pieces: &Pieces,
-    attended: &mut [f32],
+    attended: &mut [C],
     figures: &mut [f32],
     place: usize,
     blocks: usize,
@@ -42,7 +42,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let members = comptime!(heads.queries / heads.keys);
-        let rows = Rows::of(pieces, place, block, CUBE_POS % comptime!(heads.keys));
+        let rows = Rows::of(pieces, place + 2 * block, CUBE_POS % comptime!(heads.keys));
         let count = rows.queries(heads);
 
         let mut of_queries =
@@ -53,7 +53,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
         let mut peaks = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
         let mut totals = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
         let mut kept = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
-        load_queries(&mut of_queries, queries, &rows, heads, tiles);
+        load_queries(&mut of_queries, queries, &rows, 0, rows.queries(heads), heads, tiles);
         pad(&mut of_queries, tiles.queries, tiles);
         pad(&mut of_keys, tiles.keys, tiles);
         if unit < comptime!(tiles.queries) {

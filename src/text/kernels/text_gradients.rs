@@ -15,20 +15,29 @@ use burn::cubecl::prelude::*;
 
 /// Computes the product of the result of attention with its gradient, for each row and head; one unit each.
 ///
-/// Buffers: the result and its gradient, `[count, dim]`; `[count, 2]`, the second numbers of which are written.
+/// Buffers: the result and its gradient, `[count, vectors]`; `[count, 2]`, the second numbers of which are written.
 #[cube(launch_unchecked)]
-pub(crate) fn delta_kernel(
-    attended: &[f32],
-    d_attended: &[f32],
+pub(crate) fn delta_kernel<C: Float, V: Size>(
+    attended: &[Vector<C, V>],
+    d_attended: &[Vector<f32, V>],
     figures: &mut [f32],
     count: usize,
-    #[comptime] dim: usize,
+    #[comptime] vectors: usize,
+    #[comptime] vector: usize,
+    #[define(C)] _attended: ElemType,
+    #[define(V)] _vector: usize,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        let mut sum = 0.0f32;
-        for d in 0..dim {
-            sum += attended[i * dim + d] * d_attended[i * dim + d];
+        let mut sums = Vector::<f32, V>::new(0.0f32);
+        for d in 0..vectors {
+            let number = Vector::<f32, V>::cast_from(attended[i * vectors + d]);
+            sums += number * d_attended[i * vectors + d];
+        }
+        let mut sum = sums.extract(0usize);
+        #[unroll]
+        for j in 1..vector {
+            sum += sums.extract(j);
         }
         figures[2 * i + 1] = sum;
     }
@@ -61,7 +70,7 @@ pub(crate) fn query_gradient_kernel<C: Float>(
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let members = comptime!(heads.queries / heads.keys);
-        let rows = Rows::of(pieces, place, block, CUBE_POS % comptime!(heads.keys));
+        let rows = Rows::of(pieces, place + 2 * block, CUBE_POS % comptime!(heads.keys));
         let count = rows.queries(heads);
 
         let size = comptime!(tiles.queries * stride);
@@ -71,8 +80,8 @@ pub(crate) fn query_gradient_kernel<C: Float>(
         let mut of_keys = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut of_values = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
-        load_queries(&mut of_queries, queries, &rows, heads, tiles);
-        load_queries(&mut of_results, d_attended, &rows, heads, tiles);
+        load_queries(&mut of_queries, queries, &rows, 0, count, heads, tiles);
+        load_queries(&mut of_results, d_attended, &rows, 0, count, heads, tiles);
         pad(&mut of_queries, tiles.queries, tiles);
         pad(&mut of_results, tiles.queries, tiles);
         pad(&mut of_keys, tiles.keys, tiles);
@@ -122,10 +131,19 @@ pub(crate) fn query_gradient_kernel<C: Float>(
     }
 }
 
-/// The gradients of keys and of values; one cube per block of rows and head of keys. The rows that see a key are those of
-/// its piece from its own on, and those of the completions that follow it.
+/// Numbers of a block of keys in the table of [`Pieces`]: its first row and the end of its rows, the number of this
+/// part and of all parts, and the first row of the results.
+pub(crate) const KEY_BLOCK: usize = 5;
+/// Numbers of a row in the table of [`Pieces`] for [`add_parts_kernel`]: the first of its parts, the distance between
+/// them, and their number.
+pub(crate) const PARTS_OF_ROW: usize = 3;
+
+/// Parts of the gradients of keys and of values; one cube per part of a block of rows and head of keys. The rows that see a
+/// key are those of its piece from its own on, and those of the completions that follow it: cubes share them out where
+/// they are many.
 ///
-/// Buffers: those of [`query_gradient_kernel`], but for the last: the gradients, `[rows, key_size]` each. Workgroup memory:
+/// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK`] numbers; the parts,
+/// `[.., key_size]` each. Workgroup memory:
 /// two tiles of queries, two of keys, and two products of them.
 #[cube(launch_unchecked)]
 pub(crate) fn key_gradient_kernel<C: Float>(
@@ -135,8 +153,8 @@ pub(crate) fn key_gradient_kernel<C: Float>(
     values: &[C],
     figures: &[f32],
     pieces: &Pieces,
-    d_keys: &mut [f32],
-    d_values: &mut [f32],
+    key_parts: &mut [f32],
+    value_parts: &mut [f32],
     place: usize,
     blocks: usize,
     window: usize,
@@ -150,12 +168,14 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let members = comptime!(heads.queries / heads.keys);
-        let rows = Rows::of(pieces, place, block, CUBE_POS % comptime!(heads.keys));
+        let at = place + block * KEY_BLOCK;
+        let rows = Rows::of(pieces, at, CUBE_POS % comptime!(heads.keys));
+        let part_of = pieces.table[at + 2] as usize;
+        let parts = pieces.table[at + 3] as usize;
+        let to_row = pieces.table[at + 4] as usize;
         let of_head = rows.head * dim;
-        let follower = pieces.bound(rows.first, 4usize);
-        // Rows of the piece from the block on, then all rows and heads that see some of the keys.
-        let own = pieces.bound(rows.first, 1usize) - rows.first;
-        let end = (own + pieces.bound(rows.first, 5usize) - follower) * members;
+        // All rows and heads that see some of the keys.
+        let end = (rows.own + pieces.bound(rows.first, 5usize) - rows.follower) * members;
 
         // The teams add up their shares in here, too.
         let size = comptime!((tiles.queries * stride).max(tiles.units * WIDTH));
@@ -182,25 +202,11 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         clear(&mut key_sums, comptime!(shares * WIDTH * WIDTH));
         clear(&mut value_sums, comptime!(shares * WIDTH * WIDTH));
 
-        for start in range_stepped(0, end, comptime!(tiles.queries)) {
+        let (first, step) = (part_of * comptime!(tiles.queries), parts * comptime!(tiles.queries));
+        for start in range_stepped(first, end, step) {
             sync_cube();
-            for e in range_stepped(unit, comptime!(tiles.queries * dim), tiles.units) {
-                let i = start + e / dim;
-                let mut number = 0.0f32;
-                let mut d_result = 0.0f32;
-                if i < end {
-                    let mut row = rows.first + i / members;
-                    if i / members >= own {
-                        row = follower + i / members - own;
-                    }
-                    let head = rows.head * members + i % members;
-                    let at = (row * comptime!(heads.queries) + head) * dim + e % dim;
-                    number = queries[at];
-                    d_result = d_attended[at];
-                }
-                of_queries[e / dim * stride + e % dim] = number;
-                of_results[e / dim * stride + e % dim] = d_result;
-            }
+            load_queries(&mut of_queries, queries, &rows, start, end, heads, tiles);
+            load_queries(&mut of_results, d_attended, &rows, start, end, heads, tiles);
             sync_cube();
             multiply(&of_queries, &of_keys, &mut scores, tiles);
             multiply(&of_results, &of_values, &mut of_weights, tiles);
@@ -209,14 +215,12 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
                 let number = start + query;
                 // Rows that follow see all keys, but for the window.
-                let mut row = rows.first + number / members;
+                let row = rows.row(number, heads);
                 let mut last = row;
-                if number / members >= own {
-                    row = follower + number / members - own;
+                if number / members >= rows.own {
                     last = rows.end;
                 }
-                let head = rows.head * members + number % members;
-                let figure = 2 * (row * comptime!(heads.queries) + head);
+                let figure = 2 * rows.place(number, heads);
                 let mut position = 0usize.runtime();
                 if number < end {
                     position = pieces.position(row);
@@ -275,18 +279,52 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 for i in 0..WIDTH {
                     let row = rows.first + first + i;
                     if row < rows.end {
-                        let to = row * comptime!(heads.key_size()) + of_head + d;
+                        let to = (to_row + first + i) * comptime!(heads.key_size()) + of_head + d;
                         #[unroll]
                         for c in 0..WIDTH {
                             if d + c < dim {
                                 let sum = comptime!((share * WIDTH + i) * WIDTH + c);
-                                d_keys[to + c] = key_sums[sum];
-                                d_values[to + c] = value_sums[sum];
+                                key_parts[to + c] = key_sums[sum];
+                                value_parts[to + c] = value_sums[sum];
                             }
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// Adds up the parts of the gradients of keys and of values; one unit per number. That of values is of the type of the
+/// operands of products, which take it next.
+///
+/// Buffers: the parts, `[.., size]` each; those of [`Pieces`], with the parts of each row from `place` on; `[count]` numbers
+/// of rows of `size` each.
+#[cube(launch_unchecked)]
+pub(crate) fn add_parts_kernel<C: Float>(
+    key_parts: &[f32],
+    value_parts: &[f32],
+    pieces: &Pieces,
+    d_keys: &mut [f32],
+    d_values: &mut [C],
+    place: usize,
+    count: usize,
+    #[comptime] size: usize,
+    #[define(C)] _values: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < count {
+        let of_row = place + i / size * PARTS_OF_ROW;
+        let first = pieces.table[of_row] as usize * size + i % size;
+        let step = pieces.table[of_row + 1] as usize * size;
+        let parts = pieces.table[of_row + 2] as usize;
+        let mut key = key_parts[first];
+        let mut value = value_parts[first];
+        for part in 1..parts {
+            key += key_parts[first + part * step];
+            value += value_parts[first + part * step];
+        }
+        d_keys[i] = key;
+        d_values[i] = C::cast_from(value);
     }
 }

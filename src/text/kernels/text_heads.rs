@@ -14,8 +14,8 @@ pub(crate) const BOUNDS: usize = 6;
 /// The pieces that the rows of a pass belong to: prompts, and their completions.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Pieces {
-    /// The piece of each row, `[rows]`, then the bounds of each piece, `[pieces, BOUNDS]`: its rows, those of its prompt, and those of the
-    /// completions that follow it; begin and end of each.
+    /// The piece of each row, `[rows]`, then the bounds of each piece, `[pieces, BOUNDS]`: its rows, those of its
+    /// prompt, and those of the completions that follow it; begin and end of each.
     pub table: Buffer<i32>,
     /// Rows of the pass.
     pub rows: usize,
@@ -83,7 +83,7 @@ pub(crate) fn rotate_kernel<C: Float>(
         let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
         let mut roots = Shared::<[f32]>::new_slice(all);
         if comptime!(heads.norms()) {
-            head_roots(queries, query, keys, key, &mut roots, eps, heads);
+            head_roots(queries, query, keys, key, &mut roots, eps, heads, UNITS);
         }
         let rotation = row * comptime!(2 * heads.half);
         for item in range_stepped(UNIT_POS as usize, all * dim, UNITS) {
@@ -154,6 +154,63 @@ fn unrotated(
     result
 }
 
+/// Computes the gradients of queries and keys from those of rotated ones, where no norm is between; one unit per pair, or
+/// number that does not rotate.
+///
+/// Buffers: rotations `[rows, half, 2]`; the gradients of rotated queries and keys, and of those before, `[rows,
+/// query_size]` and `[rows, key_size]` each.
+#[cube(launch_unchecked)]
+pub(crate) fn rotate_back_kernel<N: Float>(
+    rotations: &[f32],
+    d_rotated_queries: &[f32],
+    d_rotated_keys: &[f32],
+    d_queries: &mut [N],
+    d_keys: &mut [N],
+    rows: usize,
+    scale: f32,
+    #[comptime] heads: Heads,
+    #[define(N)] _gradient: ElemType,
+) {
+    let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
+    let (all, items) = comptime!((heads.queries + heads.keys, heads.dim - heads.half));
+    let item = ABSOLUTE_POS;
+    if item < rows * comptime!(all * items) {
+        let (row, head) = (item / comptime!(all * items), item / items % all);
+        let i = item % items;
+        let rotation = row * comptime!(2 * heads.half);
+        if head < count {
+            let at = row * comptime!(heads.query_size()) + head * dim;
+            turn_back(d_rotated_queries, d_queries, at, i, rotations, rotation, scale, half);
+        } else {
+            let at = row * comptime!(heads.key_size()) + (head - count) * dim;
+            turn_back(d_rotated_keys, d_keys, at, i, rotations, rotation, 1.0f32, half);
+        }
+    }
+}
+
+/// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or a number that
+/// does not rotate.
+#[cube]
+fn turn_back<N: Float>(
+    d_rotated: &[f32],
+    d: &mut [N],
+    at: usize,
+    i: usize,
+    rotations: &[f32],
+    rotation: usize,
+    factor: f32,
+    #[comptime] half: usize,
+) {
+    if i < half {
+        let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
+        let (a, b) = (d_rotated[at + i], d_rotated[at + half + i]);
+        d[at + i] = N::cast_from((a * cos + b * sin) * factor);
+        d[at + half + i] = N::cast_from((b * cos - a * sin) * factor);
+    } else {
+        d[at + half + i] = N::cast_from(d_rotated[at + half + i] * factor);
+    }
+}
+
 /// Sums over one head what its norm's gradient needs: the squares of the numbers, and their products with weights and
 /// gradients.
 #[cube]
@@ -200,24 +257,20 @@ fn head_backward(
         d[at + i] = (a * cos + b * sin) * factor;
         d[at + half + i] = (b * cos - a * sin) * factor;
     }
-    if comptime!(heads.half * 2 < heads.dim) {
-        for i in 2 * half..dim {
-            d[at + i] *= factor;
-        }
+    for i in comptime!(2 * heads.half)..dim {
+        d[at + i] *= factor;
     }
-    if comptime!(heads.norms()) {
-        for i in 0..dim {
-            d[at + i] = d[at + i] * weights[weight + i] / root - x[at + i] * pull * factor;
-        }
+    for i in 0..dim {
+        d[at + i] = d[at + i] * weights[weight + i] / root - x[at + i] * pull * factor;
     }
 }
 
-/// Turns the gradients of rotated queries and keys into those of the products, in place, and computes partial sums of those of their
-/// norms' weights; one cube per [`ROWS`] rows.
+/// Turns the gradients of rotated and normed queries and keys into those of the products, in place, and computes
+/// partial sums of those of their norms' weights; one cube per [`ROWS`] rows.
 ///
 /// Buffers: queries and keys before their norms; rotations `[rows, half, 2]`; weights of the norms of queries and keys;
-/// the gradients, `[rows, query_size]` and `[rows, key_size]`; partial sums, `[cubes, weights]`, written if there are
-/// norms. Workgroup memory: 2 x [`ROWS`] floats per head.
+/// the gradients, `[rows, query_size]` and `[rows, key_size]`; partial sums, `[cubes, weights]`. Workgroup memory: 2 x
+/// [`ROWS`] floats per head.
 #[cube(launch_unchecked)]
 pub(crate) fn rotate_backward_kernel(
     queries: &[f32],
@@ -244,119 +297,111 @@ pub(crate) fn rotate_backward_kernel(
         }
         let mut roots = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
         let mut pulls = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
-        if comptime!(heads.norms()) {
-            for item in range_stepped(unit, here * all, UNITS) {
-                let (row, head) = (begin + item / all, item % all);
-                let rotation = row * comptime!(2 * heads.half);
-                if head < count {
-                    let mut w = 0usize.runtime();
-                    if comptime!(heads.norms_all) {
-                        w = head * dim;
-                    }
-                    let at = row * query_size + head * dim;
-                    let (square, dot) =
-                        head_sums(queries, d_queries, at, rotations, rotation, weights, w, heads);
-                    roots[item] = square;
-                    pulls[item] = dot;
-                } else {
-                    let mut w = comptime!(heads.query_weights()).runtime();
-                    if comptime!(heads.norms_all) {
-                        w += (head - count) * dim;
-                    }
-                    let at = row * key_size + (head - count) * dim;
-                    let (square, dot) =
-                        head_sums(keys, d_keys, at, rotations, rotation, weights, w, heads);
-                    roots[item] = square;
-                    pulls[item] = dot;
-                }
-            }
-            sync_cube();
-            // Of a norm over all heads the sums are the same for each of them.
-            if comptime!(heads.norms_all) {
-                for item in range_stepped(unit, 2 * here, UNITS) {
-                    let (row, which) = (item / 2 * all, item % 2);
-                    let mut from = row;
-                    let mut to = row + count;
-                    if which == 1 {
-                        from = row + count;
-                        to = row + all;
-                    }
-                    let mut square = 0.0f32;
-                    let mut dot = 0.0f32;
-                    for at in from..to {
-                        square += roots[at];
-                        dot += pulls[at];
-                    }
-                    for at in from..to {
-                        roots[at] = square;
-                        pulls[at] = dot;
-                    }
-                }
-                sync_cube();
-            }
-            for item in range_stepped(unit, here * all, UNITS) {
-                let mut numbers = comptime!(heads.dim as f32).runtime();
-                if comptime!(heads.norms_all) {
-                    numbers = comptime!(heads.query_size() as f32);
-                    if item % all >= count {
-                        numbers = comptime!(heads.key_size() as f32);
-                    }
-                }
-                let root = (roots[item] / numbers + eps).sqrt();
-                roots[item] = root;
-                pulls[item] /= numbers * root * root * root;
-            }
-            sync_cube();
-            for i in range_stepped(unit, comptime!(heads.weights()), UNITS) {
-                let mut sum = 0.0f32;
-                let mut place = i;
-                let is_query = i < comptime!(heads.query_weights());
-                if !is_query {
-                    place = i - comptime!(heads.query_weights());
-                }
-                for row in 0..here {
-                    let rotation = (begin + row) * comptime!(2 * heads.half);
-                    if is_query {
-                        let mut from = 0usize.runtime();
-                        let mut to = comptime!(heads.queries).runtime();
-                        if comptime!(heads.norms_all) {
-                            from = place / dim;
-                            to = from + 1;
-                        }
-                        for head in from..to {
-                            let at = (begin + row) * query_size + head * dim;
-                            let d =
-                                unrotated(d_queries, at, place % dim, rotations, rotation, half);
-                            sum += d * scale * queries[at + place % dim] / roots[row * all + head];
-                        }
-                    } else {
-                        let mut from = 0usize.runtime();
-                        let mut to = comptime!(heads.keys).runtime();
-                        if comptime!(heads.norms_all) {
-                            from = place / dim;
-                            to = from + 1;
-                        }
-                        for head in from..to {
-                            let at = (begin + row) * key_size + head * dim;
-                            let d = unrotated(d_keys, at, place % dim, rotations, rotation, half);
-                            sum += d * keys[at + place % dim] / roots[row * all + count + head];
-                        }
-                    }
-                }
-                partials[CUBE_POS * comptime!(heads.weights()) + i] = sum;
-            }
-            // The gradients that were read above change now.
-            sync_cube();
-        }
         for item in range_stepped(unit, here * all, UNITS) {
             let (row, head) = (begin + item / all, item % all);
             let rotation = row * comptime!(2 * heads.half);
-            let mut root = 1.0f32;
-            let mut pull = 0.0f32;
-            if comptime!(heads.norms()) {
-                root = roots[item];
-                pull = pulls[item];
+            if head < count {
+                let mut w = 0usize.runtime();
+                if comptime!(heads.norms_all) {
+                    w = head * dim;
+                }
+                let at = row * query_size + head * dim;
+                let (square, dot) =
+                    head_sums(queries, d_queries, at, rotations, rotation, weights, w, heads);
+                roots[item] = square;
+                pulls[item] = dot;
+            } else {
+                let mut w = comptime!(heads.query_weights()).runtime();
+                if comptime!(heads.norms_all) {
+                    w += (head - count) * dim;
+                }
+                let at = row * key_size + (head - count) * dim;
+                let (square, dot) =
+                    head_sums(keys, d_keys, at, rotations, rotation, weights, w, heads);
+                roots[item] = square;
+                pulls[item] = dot;
             }
+        }
+        sync_cube();
+        // Of a norm over all heads the sums are the same for each of them.
+        if comptime!(heads.norms_all) {
+            for item in range_stepped(unit, 2 * here, UNITS) {
+                let (row, which) = (item / 2 * all, item % 2);
+                let mut from = row;
+                let mut to = row + count;
+                if which == 1 {
+                    from = row + count;
+                    to = row + all;
+                }
+                let mut square = 0.0f32;
+                let mut dot = 0.0f32;
+                for at in from..to {
+                    square += roots[at];
+                    dot += pulls[at];
+                }
+                for at in from..to {
+                    roots[at] = square;
+                    pulls[at] = dot;
+                }
+            }
+            sync_cube();
+        }
+        for item in range_stepped(unit, here * all, UNITS) {
+            let mut numbers = comptime!(heads.dim as f32).runtime();
+            if comptime!(heads.norms_all) {
+                numbers = comptime!(heads.query_size() as f32);
+                if item % all >= count {
+                    numbers = comptime!(heads.key_size() as f32);
+                }
+            }
+            let root = (roots[item] / numbers + eps).sqrt();
+            roots[item] = root;
+            pulls[item] /= numbers * root * root * root;
+        }
+        sync_cube();
+        for i in range_stepped(unit, comptime!(heads.weights()), UNITS) {
+            let mut sum = 0.0f32;
+            let mut place = i;
+            let is_query = i < comptime!(heads.query_weights());
+            if !is_query {
+                place = i - comptime!(heads.query_weights());
+            }
+            for row in 0..here {
+                let rotation = (begin + row) * comptime!(2 * heads.half);
+                if is_query {
+                    let mut from = 0usize.runtime();
+                    let mut to = comptime!(heads.queries).runtime();
+                    if comptime!(heads.norms_all) {
+                        from = place / dim;
+                        to = from + 1;
+                    }
+                    for head in from..to {
+                        let at = (begin + row) * query_size + head * dim;
+                        let d = unrotated(d_queries, at, place % dim, rotations, rotation, half);
+                        sum += d * scale * queries[at + place % dim] / roots[row * all + head];
+                    }
+                } else {
+                    let mut from = 0usize.runtime();
+                    let mut to = comptime!(heads.keys).runtime();
+                    if comptime!(heads.norms_all) {
+                        from = place / dim;
+                        to = from + 1;
+                    }
+                    for head in from..to {
+                        let at = (begin + row) * key_size + head * dim;
+                        let d = unrotated(d_keys, at, place % dim, rotations, rotation, half);
+                        sum += d * keys[at + place % dim] / roots[row * all + count + head];
+                    }
+                }
+            }
+            partials[CUBE_POS * comptime!(heads.weights()) + i] = sum;
+        }
+        // The gradients that were read above change now.
+        sync_cube();
+        for item in range_stepped(unit, here * all, UNITS) {
+            let (row, head) = (begin + item / all, item % all);
+            let rotation = row * comptime!(2 * heads.half);
+            let (root, pull) = (roots[item], pulls[item]);
             if head < count {
                 let mut w = 0usize.runtime();
                 if comptime!(heads.norms_all) {

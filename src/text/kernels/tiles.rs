@@ -1,12 +1,12 @@
 //! Tiles of queries and of keys in workgroup memory, for attention over whole texts.
 
-use super::UNITS;
 use super::heads::Heads;
 use super::text_heads::Pieces;
+use super::{AT_ONCE, UNITS};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Numbers of a head that a unit reads at a time.
+/// Numbers of a head that a unit reads at a time from workgroup memory.
 pub(super) const WIDTH: usize = 4;
 
 /// Tiles of queries and of keys in workgroup memory; a compile-time value of kernels.
@@ -108,22 +108,38 @@ pub(super) struct Rows {
     pub prompt: usize,
     /// The head.
     pub head: usize,
+    /// Rows from the first on that queries are taken from; then they are taken from those that follow the piece.
+    pub own: usize,
+    /// First row of those that follow.
+    pub follower: usize,
 }
 
 #[cube]
 impl Rows {
-    /// Block number `block` of those from `place` on in the table of pieces.
-    pub fn of(pieces: &Pieces, place: usize, block: usize, head: usize) -> Rows {
-        let first = pieces.table[place + 2 * block] as usize;
+    /// The block whose first row and the end of whose rows are at a place in the table of pieces.
+    pub fn of(pieces: &Pieces, place: usize, head: usize) -> Rows {
+        let first = pieces.table[place] as usize;
         let prompt_begin = pieces.bound(first, 2usize);
         Rows {
             first,
-            end: pieces.table[place + 2 * block + 1] as usize,
+            end: pieces.table[place + 1] as usize,
             begin: pieces.bound(first, 0usize),
             prompt_begin,
             prompt: pieces.bound(first, 3usize) - prompt_begin,
             head,
+            own: pieces.bound(first, 1usize) - first,
+            follower: pieces.bound(first, 4usize),
         }
+    }
+
+    /// The row of query number `query` of the block, whose heads that share a head of keys come row by row.
+    pub fn row(&self, query: usize, #[comptime] heads: Heads) -> usize {
+        let number = query / comptime!(heads.queries / heads.keys);
+        let mut row = self.first + number;
+        if number >= self.own {
+            row = self.follower + number - self.own;
+        }
+        row
     }
 
     /// The position of a row of the piece, which is also the number of its own key.
@@ -131,11 +147,10 @@ impl Rows {
         self.prompt + row - self.begin
     }
 
-    /// The place of query number `query` of the block among those of all rows: the heads that share a head of keys come
-    /// row by row.
+    /// The place of query number `query` of the block among those of all rows.
     pub fn place(&self, query: usize, #[comptime] heads: Heads) -> usize {
         let members = comptime!(heads.queries / heads.keys);
-        (self.first + query / members) * heads.queries + self.head * members + query % members
+        self.row(query, heads) * heads.queries + self.head * members + query % members
     }
 
     /// Queries of the block.
@@ -154,23 +169,32 @@ impl Rows {
     }
 }
 
-/// Loads the queries of a block, or the gradients of their results, to a tile; those past the block are 0.
+/// Loads queries from number `start` on, or the gradients of their results, to a tile; those past `end` are 0.
 #[cube]
 pub(super) fn load_queries(
     room: &mut Shared<[f32]>,
     from: &[f32],
     rows: &Rows,
+    start: usize,
+    end: usize,
     #[comptime] heads: Heads,
     #[comptime] tiles: Tiles,
 ) {
-    let count = rows.queries(heads);
-    for e in range_stepped(UNIT_POS as usize, comptime!(tiles.queries * tiles.dim), tiles.units) {
-        let (query, d) = (e / tiles.dim, e % tiles.dim);
-        let mut number = 0.0f32;
-        if query < count {
-            number = from[rows.place(query, heads) * tiles.dim + d];
+    let count = comptime!(tiles.queries * tiles.dim);
+    let at_once = comptime!(AT_ONCE.min(count.div_ceil(tiles.units)));
+    for first in range_stepped(UNIT_POS as usize, count, comptime!(at_once * tiles.units)) {
+        let mut numbers = Array::<f32>::new(at_once);
+        #[unroll]
+        for n in 0..at_once {
+            let e = first + comptime!(n * tiles.units);
+            let query = start + e / tiles.dim;
+            let mut number = 0.0f32;
+            if e < count && query < end {
+                number = from[rows.place(query, heads) * tiles.dim + e % tiles.dim];
+            }
+            numbers[n] = number;
         }
-        room[query * comptime!(tiles.stride()) + d] = number;
+        fill(room, &numbers, first, count, at_once, tiles);
     }
 }
 
@@ -185,23 +209,50 @@ pub(super) fn load_keys<C: Float>(
     #[comptime] heads: Heads,
     #[comptime] tiles: Tiles,
 ) {
-    for e in range_stepped(UNIT_POS as usize, comptime!(tiles.keys * tiles.dim), tiles.units) {
-        let (key, d) = (e / tiles.dim, e % tiles.dim);
-        let mut number = 0.0f32;
-        if start + key < end {
-            let row = key_row(start + key, rows.prompt_begin, rows.prompt, rows.begin);
-            let place = row * comptime!(heads.key_size()) + rows.head * tiles.dim + d;
-            number = f32::cast_from(from[place]);
+    let count = comptime!(tiles.keys * tiles.dim);
+    let at_once = comptime!(AT_ONCE.min(count.div_ceil(tiles.units)));
+    for first in range_stepped(UNIT_POS as usize, count, comptime!(at_once * tiles.units)) {
+        let mut numbers = Array::<f32>::new(at_once);
+        #[unroll]
+        for n in 0..at_once {
+            let e = first + comptime!(n * tiles.units);
+            let key = start + e / tiles.dim;
+            let mut number = 0.0f32;
+            if e < count && key < end {
+                let row = key_row(key, rows.prompt_begin, rows.prompt, rows.begin);
+                let place = row * comptime!(heads.key_size()) + rows.head * tiles.dim;
+                number = f32::cast_from(from[place + e % tiles.dim]);
+            }
+            numbers[n] = number;
         }
-        room[key * comptime!(tiles.stride()) + d] = number;
+        fill(room, &numbers, first, count, at_once, tiles);
+    }
+}
+
+/// Writes a unit's numbers to a tile, from its number `first` on.
+#[cube]
+fn fill(
+    room: &mut Shared<[f32]>,
+    numbers: &Array<f32>,
+    first: usize,
+    #[comptime] count: usize,
+    #[comptime] at_once: usize,
+    #[comptime] tiles: Tiles,
+) {
+    #[unroll]
+    for n in 0..at_once {
+        let e = first + comptime!(n * tiles.units);
+        if e < count {
+            room[e / tiles.dim * comptime!(tiles.stride()) + e % tiles.dim] = numbers[n];
+        }
     }
 }
 
 /// Stores a unit's shares of a block's queries.
 #[cube]
-pub(super) fn store_queries(
+pub(super) fn store_queries<N: Float>(
     sums: &Array<f32>,
-    to: &mut [f32],
+    to: &mut [N],
     rows: &Rows,
     #[comptime] heads: Heads,
     #[comptime] tiles: Tiles,
@@ -219,7 +270,8 @@ pub(super) fn store_queries(
                 #[unroll]
                 for c in 0..WIDTH {
                     if d + c < tiles.dim {
-                        to[place + c] = sums[comptime!((share * WIDTH + i) * WIDTH + c)];
+                        let sum = comptime!((share * WIDTH + i) * WIDTH + c);
+                        to[place + c] = N::cast_from(sums[sum]);
                     }
                 }
             }
@@ -287,8 +339,8 @@ pub(super) fn multiply(
     }
 }
 
-/// Adds products of weights with a tile of heads, `[steps, dim]`, to a unit's shares of `[rows, dim]`. The weight of row `r` and
-/// step `k` is at `r * by_row + k * by_step`; each team takes some of the steps, and has shares of its own.
+/// Adds products of weights with a tile of heads, `[steps, dim]`, to a unit's shares of `[rows, dim]`. The weight of
+/// row `r` and step `k` is at `r * by_row + k * by_step`; each team takes some of the steps, and has shares of its own.
 #[cube]
 pub(super) fn accumulate(
     sums: &mut Array<f32>,

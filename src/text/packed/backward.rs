@@ -1,22 +1,22 @@
 //! The backward pass over packed texts.
 
-use super::forward::{Activations, Block, LayerPass, PackedPass, matrix};
+use super::forward::{Activations, Block, KeyBlocks, LayerPass, PackedPass, matrix};
 use super::gradients::Gradients;
 use super::head::scatter;
 use super::layout::Scatter;
-use crate::device::buffers::{argument, cube_tensor, grid, uninit};
+use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::Projection;
 use crate::nn::tensors::attention::attention_scale;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::launch::{formula, gated, rows_of};
 use crate::text::kernels::rows::{
-    COLUMNS, NormBackward, ROWS, columns_kernel, gate_backward_kernel, norm_backward_kernel,
+    COLUMNS, NormBackward, ROWS, Row, columns_kernel, gate_backward_kernel, norm_backward_kernel,
 };
 use crate::text::kernels::text_gradients::{
-    delta_kernel, key_gradient_kernel, query_gradient_kernel,
+    add_parts_kernel, delta_kernel, key_gradient_kernel, query_gradient_kernel,
 };
-use crate::text::kernels::text_heads::rotate_backward_kernel;
+use crate::text::kernels::text_heads::{rotate_back_kernel, rotate_backward_kernel};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
@@ -38,6 +38,7 @@ fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
             argument(&sums),
             rows,
             width,
+            element_of(matrix),
         );
     }
     Tensor::<1>::from_primitive::<Cube>(sums)
@@ -62,7 +63,7 @@ impl PackedPass<'_> {
             let norm = |which: usize| {
                 Some((norms[which]?, named(number, names[which].unwrap_or_default())))
             };
-            let input = || self.add_norm(stream.clone(), None, norms[0]).0;
+            let input = || self.add_norm(stream.clone(), None, norms[0], self.operand).0;
             let kept = activations.unwrap_or_else(|| self.layer(number, input(), stream.clone()).0);
 
             let d_output = match (norm(3), &kept.output) {
@@ -115,7 +116,8 @@ impl PackedPass<'_> {
         let (shape, rows) = (self.shape(), self.rows());
         let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS));
         let learns = gradients.are_of_weights();
-        let form = NormBackward { size, adds: into.is_some(), learns };
+        let row = Row::new(size);
+        let form = NormBackward { row, adds: into.is_some(), learns };
         let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
         // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
@@ -124,7 +126,7 @@ impl PackedPass<'_> {
             norm_backward_kernel::launch_unchecked(
                 &input.client,
                 grid(input, cubes),
-                CubeDim::new_1d(UNITS as u32),
+                CubeDim::new_1d(row.units as u32),
                 argument(input),
                 argument(&cube_tensor(norm.weight())),
                 argument(d_normed),
@@ -218,26 +220,33 @@ impl PackedPass<'_> {
         gradients: &mut Gradients,
     ) -> Tensor<2> {
         let (Activations { gate, up, middle, .. }, activation) = (kept, self.shape().activation);
-        let inner = || matrix(gated(gate, up, activation));
+        let inner = || matrix(gated(gate, up, activation, self.operand));
         let d = self.linear_backward(number, Projection::Down, inner, &d_output, gradients);
-        let d_gate = cube_tensor(d);
-        let d_up = uninit(gate, &gate.meta.shape().to_vec(), DType::F32);
+        let d = cube_tensor(d);
+        let new = || uninit(gate, &gate.meta.shape().to_vec(), self.operand);
         let count = gate.meta.num_elements();
-        // SAFETY: accesses stay below `count`; nothing else refers to the gradient that changes.
+        let [d_gate, d_up] = [new(), new()];
+        let vector = vector_size(&[&d_gate, &d_up, &d, gate, up], |vector| count % vector == 0);
+        let count = count / vector;
+        // SAFETY: accesses stay below `count`.
         unsafe {
             gate_backward_kernel::launch_unchecked(
                 &gate.client,
                 grid(gate, count.div_ceil(UNITS)),
                 CubeDim::new_1d(UNITS as u32),
-                argument(&d_gate),
+                argument(&d),
                 argument(gate),
                 argument(up),
+                argument(&d_gate),
                 argument(&d_up),
                 count,
+                vector,
                 formula(activation),
+                element_of(&d_gate),
+                vector,
             );
         }
-        let input = matrix(self.add_norm(middle.clone(), None, norm).0);
+        let input = matrix(self.add_norm(middle.clone(), None, norm, self.operand).0);
         let d_results = [&d_gate, &d_up];
         self.linears_backward(number, Projection::OF_GATE, || input, d_results, gradients)
     }
@@ -254,7 +263,8 @@ impl PackedPass<'_> {
         let attended = || matrix(kept.attended.clone());
         let d = self.linear_backward(number, Projection::Output, attended, &d_output, gradients);
         let [d_queries, d_keys, d_values] = self.attend_backward(number, kept, &cube_tensor(d));
-        self.rotate_backward(number, kept, [&d_queries, &d_keys], gradients);
+        let [d_queries, d_keys] =
+            self.rotate_backward(number, kept, [d_queries, d_keys], gradients);
         let input = matrix(input());
         let d_results = [&d_queries, &d_keys, &d_values];
         self.linears_backward(number, Projection::OF_ATTENTION, || input, d_results, gradients)
@@ -271,9 +281,14 @@ impl PackedPass<'_> {
         let (rows, heads, window) = (self.rows(), self.heads, self.window(layer));
         let count = rows * heads.queries;
         let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));
-        let new = |size: usize| uninit(queries, &[1, rows, size], DType::F32);
-        let d_queries = new(heads.query_size());
-        let [d_keys, d_values] = [new(heads.key_size()), new(heads.key_size())];
+        let new = |size: usize, dtype: DType| uninit(queries, &[1, rows, size], dtype);
+        let d_queries = new(heads.query_size(), DType::F32);
+        let d_keys = new(heads.key_size(), DType::F32);
+        let d_values = new(heads.key_size(), self.operand);
+        let KeyBlocks { block: of_keys, parts, sums } = self.blocks.key_gradient;
+        let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
+        let [key_parts, value_parts] = [part(), part()];
+        let vector = vector_size(&[attended, d_attended], |vector| heads.dim % vector == 0);
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
         // second numbers are read by the kernels that follow alone.
         unsafe {
@@ -285,7 +300,10 @@ impl PackedPass<'_> {
                 argument(d_attended),
                 argument(figures),
                 count,
-                heads.dim,
+                heads.dim / vector,
+                vector,
+                element_of(attended),
+                vector,
             );
             let Block { tiles, place, count } = self.blocks.query_gradient;
             query_gradient_kernel::launch_unchecked(
@@ -304,9 +322,9 @@ impl PackedPass<'_> {
                 window,
                 heads,
                 tiles,
-                self.element,
+                element_of(keys),
             );
-            let Block { tiles, place, count } = self.blocks.key_gradient;
+            let Block { tiles, place, count } = of_keys;
             key_gradient_kernel::launch_unchecked(
                 client,
                 grid(queries, count * heads.keys),
@@ -317,50 +335,81 @@ impl PackedPass<'_> {
                 argument(values),
                 argument(figures),
                 self.pieces(),
-                argument(&d_keys),
-                argument(&d_values),
+                argument(&key_parts),
+                argument(&value_parts),
                 place,
                 count,
                 window,
                 heads,
                 tiles,
-                self.element,
+                element_of(keys),
+            );
+            let count = rows * heads.key_size();
+            add_parts_kernel::launch_unchecked(
+                client,
+                grid(queries, count.div_ceil(UNITS)),
+                units,
+                argument(&key_parts),
+                argument(&value_parts),
+                self.pieces(),
+                argument(&d_keys),
+                argument(&d_values),
+                sums,
+                count,
+                heads.key_size(),
+                element_of(&d_values),
             );
         }
         [d_queries, d_keys, d_values]
     }
 
-    /// Turns the gradients of rotated queries and keys into those of the products, and adds those of the norms.
+    /// The gradients of the products that give queries and keys, from those of rotated ones; adds those of the norms.
     fn rotate_backward(
         &self,
         layer: usize,
         kept: &Activations,
-        [d_queries, d_keys]: [&CubeTensor; 2],
+        [d_queries, d_keys]: [CubeTensor; 2],
         gradients: &mut Gradients,
-    ) {
+    ) -> [CubeTensor; 2] {
         let (rows, heads, shape) = (self.rows(), self.heads, self.shape());
-        let cubes = rows.div_ceil(ROWS);
-        let size = if heads.norms() { heads.weights() } else { 1 };
-        let partials =
-            uninit(d_queries, &[if heads.norms() { cubes } else { 1 }, size], DType::F32);
-        let [queries, keys] = match &kept.unnormed {
-            Some([queries, keys]) => [queries, keys],
-            // Not read.
-            None => [&kept.queries, &kept.queries],
+        let Some([queries, keys]) = &kept.unnormed else {
+            let count = rows * (heads.queries + heads.keys) * (heads.dim - heads.half);
+            let new = |size: usize| uninit(&d_queries, &[1, rows, size], self.operand);
+            let turned = [new(heads.query_size()), new(heads.key_size())];
+            // SAFETY: accesses stay below the rows and the heads.
+            unsafe {
+                rotate_back_kernel::launch_unchecked(
+                    &d_queries.client,
+                    grid(&d_queries, count.div_ceil(UNITS)),
+                    CubeDim::new_1d(UNITS as u32),
+                    argument(self.table_of(layer)),
+                    argument(&d_queries),
+                    argument(&d_keys),
+                    argument(&turned[0]),
+                    argument(&turned[1]),
+                    rows,
+                    attention_scale(shape),
+                    heads,
+                    element_of(&turned[0]),
+                );
+            }
+            return turned;
         };
+        let cubes = rows.div_ceil(ROWS);
+        let partials = uninit(&d_queries, &[cubes, heads.weights()], DType::F32);
         // SAFETY: accesses stay below the rows, the heads and the cubes; all units of a cube reach its barriers.
         // Nothing else refers to the gradients that change.
         unsafe {
             rotate_backward_kernel::launch_unchecked(
                 &d_queries.client,
-                grid(d_queries, cubes),
+                grid(&d_queries, cubes),
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
                 argument(self.table_of(layer)),
                 argument(&self.head_weights(layer)),
-                argument(d_queries),
-                argument(d_keys),
+                argument(&d_queries),
+                argument(&d_keys),
                 argument(&partials),
                 rows,
                 attention_scale(shape),
@@ -368,7 +417,7 @@ impl PackedPass<'_> {
                 heads,
             );
         }
-        if heads.norms() && gradients.are_of_weights() {
+        if gradients.are_of_weights() {
             let names = ["self_attn.q_norm", "self_attn.k_norm"].map(|name| named(layer, name));
             gradients.add(names.each_ref().map(|name| &name[..]), |into| {
                 // The sums have no gap between the two.
@@ -378,6 +427,8 @@ impl PackedPass<'_> {
                 [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
             });
         }
+        let products = self.by.decoder.products;
+        [d_queries, d_keys].map(|d| cube_tensor(products.operand(matrix(d))))
     }
 
     /// Adds the gradient of the table of embeddings.

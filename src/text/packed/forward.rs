@@ -1,19 +1,20 @@
 //! The forward pass over packed texts.
 
 use super::layout::Layout;
-use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
+use crate::device::buffers::{argument, cube_ints, cube_tensor, element_of, grid, uninit};
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::attention::attention_scale;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::{Table, add_norm, dtype, element, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, dtype, gated, heads};
+use crate::text::kernels::rows::pad_kernel;
 use crate::text::kernels::text_attention::text_attend_kernel;
+use crate::text::kernels::text_gradients::KEY_BLOCK;
 use crate::text::kernels::text_heads::{PiecesLaunch, rotate_kernel, text_rotation_kernel};
 use crate::text::kernels::tiles::Tiles;
 use crate::text::{DeviceDecoder, Prompts, Retention, Text, integers};
 use burn::backend::{Cube, DType};
-use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::{Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -24,7 +25,7 @@ pub(crate) struct PackedPass<'a> {
     pub(super) layout: Layout,
     pub(super) heads: Heads,
     /// The type of keys and values.
-    pub(super) element: ElemType,
+    pub(super) operand: DType,
     /// The table of [`Layout`], then the blocks of rows that queries and keys are divided into.
     pub(super) table: CubeTensor,
     pub(super) blocks: Blocks,
@@ -43,7 +44,17 @@ const LARGE_ROOM: usize = 32 << 10;
 pub(super) struct Blocks {
     pub attention: Block,
     pub query_gradient: Block,
-    pub key_gradient: Block,
+    pub key_gradient: KeyBlocks,
+}
+
+/// Blocks of keys whose gradients are made in parts.
+#[derive(Clone, Copy)]
+pub(super) struct KeyBlocks {
+    pub block: Block,
+    /// Rows of all parts.
+    pub parts: usize,
+    /// Place in the table of pieces of the parts of each row.
+    pub sums: usize,
 }
 
 /// Blocks of rows of a kernel.
@@ -81,12 +92,16 @@ impl Blocks {
             tiles(16, 32).within(members, [2, 1], room),
             Tiles { units, ..tiles(32, 16) }.within(1, [2, 2], room),
         ];
-        let blocks = Self {
-            attention: add(forward, of_queries(forward)),
-            query_gradient: add(back, of_queries(back)),
-            key_gradient: add(keys, keys.keys),
-        };
-        (blocks, table)
+        let attention = add(forward, of_queries(forward));
+        let query_gradient = add(back, of_queries(back));
+        let place = table.len();
+        let parts = layout.key_parts(keys.keys, keys.queries.div_ceil(members));
+        table.extend(&parts.blocks);
+        let sums = table.len();
+        table.extend(&parts.of_rows);
+        let block = Block { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK };
+        let key_gradient = KeyBlocks { block, parts: parts.rows, sums };
+        (Self { attention, query_gradient, key_gradient }, table)
     }
 }
 
@@ -146,7 +161,7 @@ impl<'a> PackedPass<'a> {
             by,
             layout,
             heads,
-            element: element(decoder.products),
+            operand: dtype(decoder.products),
             table,
             blocks,
             rotations: Vec::new(),
@@ -158,7 +173,7 @@ impl<'a> PackedPass<'a> {
         let (mut stream, mut output) = (stream, None);
         for (i, layer) in decoder.layers.iter().enumerate() {
             let [before_attention, ..] = layer.norms(shape.norms);
-            let (input, sum) = pass.add_norm(stream, output, before_attention);
+            let (input, sum) = pass.add_norm(stream, output, before_attention, pass.operand);
             let (activations, result) = pass.layer(i, input, sum.clone());
             seen(&activations);
             stream = activations.middle.clone();
@@ -170,7 +185,7 @@ impl<'a> PackedPass<'a> {
                 pass.layers.push(LayerPass { stream: sum, activations });
             }
         }
-        (pass.hidden, pass.last) = pass.add_norm(stream, output, Some(&decoder.norm));
+        (pass.hidden, pass.last) = pass.add_norm(stream, output, Some(&decoder.norm), DType::F32);
         pass
     }
 
@@ -202,20 +217,21 @@ impl<'a> PackedPass<'a> {
         shape.windows()[shape.window_number(layer)].min(1 << 30)
     }
 
-    /// Adds the output of a block, normed if there is a norm, to the stream. Returns the sum, normed if there is a norm,
-    /// and the sum.
+    /// Adds the output of a block, normed if there is a norm, to the stream. Returns the sum, normed if there is a norm, as
+    /// numbers of type `to`, and the sum.
     pub(super) fn add_norm(
         &self,
         stream: CubeTensor,
         output: Option<(CubeTensor, Option<&RmsNorm>)>,
         norm: Option<&RmsNorm>,
+        to: DType,
     ) -> (CubeTensor, CubeTensor) {
         let weights = |norm: &RmsNorm| cube_tensor(norm.weight());
         let of_output = output.as_ref().and_then(|(_, norm)| *norm).map(weights);
         let output = output.map(|(output, _)| (output, of_output.as_ref()));
         let shape = self.shape();
         let by = (shape.rms_norm_eps, shape.norm_offset);
-        add_norm(stream, output, norm.map(weights).as_ref(), by)
+        add_norm(stream, output, norm.map(weights).as_ref(), by, to)
     }
 
     /// The rotations of each row.
@@ -268,10 +284,10 @@ impl<'a> PackedPass<'a> {
         let (attended, figures) = self.attend(number, [&queries, &keys, &values]);
         let attention_output = apply(Projection::Output, &attended);
         let output = Some((attention_output.clone(), after_attention));
-        let (input, middle) = self.add_norm(stream, output, before_mlp);
+        let (input, middle) = self.add_norm(stream, output, before_mlp, self.operand);
         let [gate, up] =
             decoder.apply_all(added, number, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
-        let output = apply(Projection::Down, &gated(&gate, &up, shape.activation));
+        let output = apply(Projection::Down, &gated(&gate, &up, shape.activation, self.operand));
         let activations = Activations {
             unnormed: self.heads.norms().then_some(unnormed),
             queries,
@@ -307,10 +323,9 @@ impl<'a> PackedPass<'a> {
 
     /// Norms and rotates queries and keys.
     fn rotate_heads(&self, layer: usize, [queries, keys]: &[CubeTensor; 2]) -> [CubeTensor; 2] {
-        let element = dtype(self.by.decoder.products);
         let rows = self.rows();
         let rotated_queries = uninit(queries, &[1, rows, self.heads.query_size()], DType::F32);
-        let rotated_keys = uninit(queries, &[1, rows, self.heads.key_size()], element);
+        let rotated_keys = uninit(queries, &[1, rows, self.heads.key_size()], self.operand);
         let shape = self.shape();
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
@@ -328,7 +343,7 @@ impl<'a> PackedPass<'a> {
                 attention_scale(shape),
                 shape.rms_norm_eps,
                 self.heads,
-                self.element,
+                element_of(&rotated_keys),
             );
         }
         [rotated_queries, rotated_keys]
@@ -341,7 +356,7 @@ impl<'a> PackedPass<'a> {
         [queries, keys, values]: [&CubeTensor; 3],
     ) -> (CubeTensor, CubeTensor) {
         let (rows, heads) = (self.rows(), self.heads);
-        let attended = uninit(queries, &[1, rows, heads.query_size()], DType::F32);
+        let attended = uninit(queries, &[1, rows, heads.query_size()], self.operand);
         let figures = uninit(queries, &[rows, heads.queries, 2], DType::F32);
         let Block { tiles, place, count } = self.blocks.attention;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
@@ -361,7 +376,7 @@ impl<'a> PackedPass<'a> {
                 self.window(layer),
                 heads,
                 tiles,
-                self.element,
+                element_of(keys),
             );
         }
         (attended, figures)
@@ -403,14 +418,32 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let upload = |values: &[i32]| -> Tensor<1, Int> {
         integers(values, [values.len(), 1], by.device()).reshape([values.len()])
     };
-    let padded = upload(&padded.collect::<Vec<i32>>());
-    let sizes = [groups, longest, shape.num_kv_heads, shape.head_dim];
-    // Contiguous, because each token step would copy them otherwise: CUDA pads rows of what it selects.
-    let pad = |x: CubeTensor| -> Tensor<4> {
-        let selected = matrix(x).select(0, padded.clone()).reshape(sizes);
-        Tensor::from_primitive::<Cube>(cube_tensor(selected))
+    let sources = cube_ints(upload(&padded.collect::<Vec<i32>>()));
+    let size = shape.num_kv_heads * shape.head_dim;
+    let count = groups * longest * size;
+    let pad = |[keys, values]: [CubeTensor; 2]| {
+        let new =
+            || uninit(&keys, &[groups, longest, shape.num_kv_heads, shape.head_dim], keys.dtype);
+        let padded = [new(), new()];
+        // SAFETY: accesses stay below `count`, and the sources below the rows of the pass.
+        unsafe {
+            pad_kernel::launch_unchecked(
+                &keys.client,
+                grid(&keys, count.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                argument(&keys),
+                argument(&values),
+                argument(&sources),
+                argument(&padded[0]),
+                argument(&padded[1]),
+                count,
+                size,
+                element_of(&keys),
+            );
+        }
+        padded.map(Tensor::<4>::from_primitive::<Cube>)
     };
-    let keys_values = all.into_iter().map(|both| both.map(pad)).collect();
+    let keys_values = all.into_iter().map(pad).collect();
     let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last = pass.hidden().select(0, upload(&ends));

@@ -129,7 +129,7 @@ pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale:
     unsafe {
         scatter_kernel::launch_unchecked(
             &to.client,
-            grid(to, places.count),
+            grid(to, places.count * size.div_ceil(UNITS)),
             CubeDim::new_1d(UNITS as u32),
             argument(&numbers),
             argument(&cube_tensor(from)),

@@ -1,8 +1,14 @@
 //! Texts as the rows of one pass: all prompts, then all completions, one token after the other without padding.
 
 use crate::text::Text;
+use crate::text::kernels::text_gradients::{KEY_BLOCK, PARTS_OF_ROW};
 use crate::text::kernels::text_heads::BOUNDS;
 use std::ops::Range;
+
+/// Tiles of rows that a part of a block of keys takes.
+const TILES: usize = 4;
+/// The most parts of a block of keys.
+const PARTS: usize = 8;
 
 /// The rows of some texts.
 #[derive(Debug)]
@@ -71,6 +77,35 @@ impl Layout {
         blocks.map(|bound| bound as i32).collect()
     }
 
+    /// Divides each piece into blocks of at most `size` keys, and these into parts: the rows that see a key are shared
+    /// out where they would fill many tiles of `tile` rows, as those are that follow a prompt.
+    pub fn key_parts(&self, size: usize, tile: usize) -> KeyParts {
+        let mut all = KeyParts::default();
+        for (number, piece) in self.pieces.iter().enumerate() {
+            let followers = self.bound(number, 5) - self.bound(number, 4);
+            for first in piece.clone().step_by(size) {
+                let end = (first + size).min(piece.end);
+                let tiles = (piece.end - first + followers).div_ceil(tile);
+                let (parts, begin) = (tiles.div_ceil(TILES).clamp(1, PARTS), all.rows);
+                for part in 0..parts {
+                    let numbers: [usize; KEY_BLOCK] = [first, end, part, parts, all.rows];
+                    all.blocks.extend(numbers.map(|number| number as i32));
+                    all.rows += end - first;
+                }
+                for row in 0..end - first {
+                    let numbers: [usize; PARTS_OF_ROW] = [begin + row, end - first, parts];
+                    all.of_rows.extend(numbers.map(|number| number as i32));
+                }
+            }
+        }
+        all
+    }
+
+    /// A bound of a piece.
+    fn bound(&self, piece: usize, which: usize) -> usize {
+        self.table[self.tokens.len() + piece * BOUNDS + which] as usize
+    }
+
     /// The rows of a prompt.
     pub fn prompt(&self, text: usize) -> Range<usize> {
         self.pieces[text].clone()
@@ -83,6 +118,17 @@ impl Layout {
             _ => self.pieces[self.first_pieces[text] + completion].start + at - 1,
         }
     }
+}
+
+/// Blocks of keys in parts, as kernels read them.
+#[derive(Debug, Default)]
+pub(super) struct KeyParts {
+    /// [`KEY_BLOCK`] numbers of each part of each block.
+    pub blocks: Vec<i32>,
+    /// [`PARTS_OF_ROW`] numbers of each row.
+    pub of_rows: Vec<i32>,
+    /// Rows of all parts.
+    pub rows: usize,
 }
 
 /// Destinations with the sources that are added up there, as [`scatter_kernel`] reads them.
@@ -139,6 +185,34 @@ mod tests {
         assert_eq!(layout.prediction([2, 0], 1), 8);
         assert_eq!(layout.prompt(2), 3..6);
         assert_eq!(layout.blocks(2), [0, 2, 2, 3, 3, 5, 5, 6, 6, 8, 8, 9]);
+    }
+
+    #[test]
+    fn many_rows_that_see_a_key_are_shared_out() {
+        let texts = [
+            Text { prompt: &[5, 6, 7], completions: vec![&[1; 10], &[2; 6]] },
+            Text { prompt: &[8], completions: vec![&[3; 200]] },
+        ];
+        let layout = Layout::new(&texts);
+        let KeyParts { blocks, of_rows, rows } = layout.key_parts(2, 1);
+        let (mut found, mut of_prompts) = (vec![false; rows], Vec::new());
+        for block in blocks.chunks_exact(KEY_BLOCK) {
+            let [first, end, part, parts, to] = *block else { panic!("five numbers") };
+            for row in first..end {
+                let place = to + row - first;
+                let [begin, step, of_row] = of_rows[row as usize * PARTS_OF_ROW..][..3] else {
+                    panic!("three numbers")
+                };
+                assert_eq!((place, parts), (begin + part * step, of_row));
+                assert!(!std::mem::replace(&mut found[place as usize], true));
+            }
+            if part == 0 {
+                of_prompts.push(parts);
+            }
+        }
+        assert!(found.iter().all(|found| *found));
+        // Two blocks of the first prompt, which 14 rows follow, and one of the second, which many do.
+        assert_eq!(of_prompts[..3], [5, 4, PARTS as i32]);
     }
 
     #[test]

@@ -44,13 +44,24 @@ trait DevicePass<'a> {
     fn backward(self, tokens: &LossTokens, temperature: f32, slopes: [Vec<f32>; 2]) -> Arenas;
 }
 
+/// The decoder on its device, if it has one: for kernels with its matrices in the precision of products, which read half as
+/// much then.
+fn for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
+    let on = on_device(decoder)?;
+    #[cfg(feature = "kernels")]
+    if device::has_kernels(on.device()) {
+        return Some(on.rounded());
+    }
+    Some(on)
+}
+
 /// The log-probability of each token of the samples of each group; `None` if the decoder is on the CPU.
 pub(super) fn logprobs(
     decoder: &TokenDecoder,
     groups: &[Group],
     temperature: f32,
 ) -> Option<Vec<Vec<Vec<f32>>>> {
-    let on = on_device(decoder)?;
+    let on = for_passes(decoder)?;
     let chosen: Vec<usize> = (0..groups.len()).collect();
     let parts = parts(groups, &chosen, TOKENS).into_iter();
     let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
@@ -117,7 +128,7 @@ pub(super) fn gradient(
     groups: &[Group],
     chosen: &[usize],
 ) -> Option<(Gradient, Sums)> {
-    let on = on_device(of.decoder)?;
+    let on = for_passes(of.decoder)?;
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
     for part in parts(groups, chosen, TOKENS) {
         #[cfg(feature = "kernels")]

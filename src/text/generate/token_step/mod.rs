@@ -9,7 +9,7 @@ mod batch;
 
 pub(super) use batch::KernelBatch;
 
-use crate::device::buffers::{argument, cube_tensor, grid, uninit};
+use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::device::has_kernels;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::attention::{KeysValues, attention_scale};
@@ -18,9 +18,9 @@ use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
 use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
-use crate::text::kernels::launch::{Table, add_norm, element, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, dtype, gated, heads};
+use crate::text::kernels::rows;
 use burn::backend::{Cube, DType};
-use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::{Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -46,7 +46,6 @@ impl TokenStep {
 
     fn of(decoder: &Decoder) -> Self {
         let shape = decoder.shape();
-        let device = decoder.norm_weights(&decoder.norm).device();
         let weights = |norm: &RmsNorm| cube_tensor(decoder.norm_weights(norm));
         let pair = |sum: Option<&RmsNorm>, output: Option<&RmsNorm>| {
             [sum, output].map(|norm| norm.map(weights))
@@ -61,10 +60,14 @@ impl TokenStep {
             output = after_mlp;
         }
         norms.push(pair(Some(&decoder.norm), output));
-        let head_norms = decoder.layers.iter().map(|layer| {
-            let both = layer.head_norms().map(|norm| norm.map(|norm| decoder.norm_weights(norm)));
-            let none = || Tensor::zeros([1], &device);
-            cube_tensor(Tensor::cat(both.map(|norm| norm.unwrap_or_else(none)).to_vec(), 0))
+        let none = weights(&decoder.norm);
+        let head_norms = decoder.layers.iter().map(|layer| match layer.head_norms() {
+            [Some(queries), Some(keys)] => {
+                let both = [queries, keys].map(|norm| decoder.norm_weights(norm));
+                cube_tensor(Tensor::cat(both.to_vec(), 0))
+            }
+            // Not read.
+            _ => none.clone(),
         });
         Self {
             norms,
@@ -98,7 +101,7 @@ impl TokenStep {
             bound,
             rows,
             members: rows / (progress.meta.num_elements() - COUNTS),
-            cache: element(decoder.products),
+            operand: dtype(decoder.products),
         };
         let rotations: Vec<_> = self.tables.iter().map(|table| row.rotations(table)).collect();
         let mut stream = cube_tensor(decoder.embed(tokens.reshape([rows, 1])));
@@ -110,21 +113,23 @@ impl TokenStep {
             };
             let [before_attention, after_attention, before_mlp, after_mlp] =
                 layer.norms(shape.norms).map(|norm| norm.is_some());
-            let (input, sum) = row.add_norm(2 * i, stream, output, before_attention);
+            let (input, sum) = row.add_norm(2 * i, stream, output, before_attention, row.operand);
             let [queries, keys, values] = decoder
                 .apply_all(added, i, Projection::OF_ATTENTION, tensor(&input))
                 .map(cube_tensor);
             row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table(i)]);
             let attended = apply(Projection::Output, &row.attend(i, &queries));
             let attended = Some((attended, after_attention));
-            let (input, sum) = row.add_norm(2 * i + 1, sum, attended, before_mlp);
+            let (input, sum) = row.add_norm(2 * i + 1, sum, attended, before_mlp, row.operand);
             let [gate, up] =
                 decoder.apply_all(added, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
-            output =
-                Some((apply(Projection::Down, &gated(&gate, &up, shape.activation)), after_mlp));
+            output = Some((
+                apply(Projection::Down, &gated(&gate, &up, shape.activation, row.operand)),
+                after_mlp,
+            ));
             stream = sum;
         }
-        let (hidden, _) = row.add_norm(2 * decoder.layers.len(), stream, output, true);
+        let (hidden, _) = row.add_norm(2 * decoder.layers.len(), stream, output, true, DType::F32);
         Tensor::<3>::from_primitive::<Cube>(hidden).reshape([rows, shape.hidden_size])
     }
 }
@@ -142,25 +147,27 @@ struct Row<'a> {
     rows: usize,
     /// Completions of a prompt.
     members: usize,
-    /// The type of the caches.
-    cache: ElemType,
+    /// The type of the operands of products, and of the caches.
+    operand: DType,
 }
 
 impl Row<'_> {
-    /// Adds the output of a block, normed if so, to the stream. Returns the sum, normed if so, and the sum.
+    /// Adds the output of a block, normed if so, to the stream. Returns the sum, normed if so, as numbers of type `to`,
+    /// and the sum.
     fn add_norm(
         &self,
         number: usize,
         stream: CubeTensor,
         output: Option<(CubeTensor, bool)>,
         norms_sum: bool,
+        to: DType,
     ) -> (CubeTensor, CubeTensor) {
         let [sum_norm, output_norm] = &self.by.norms[number];
         let output =
             output.map(|(output, is_normed)| (output, output_norm.as_ref().filter(|_| is_normed)));
         let norm = sum_norm.as_ref().filter(|_| norms_sum);
         // The offset is in these weights.
-        add_norm(stream, output, norm, (self.shape.rms_norm_eps, 0.0))
+        add_norm(stream, output, norm, (self.shape.rms_norm_eps, 0.0), to)
     }
 
     fn progress(&self) -> ProgressLaunch {
@@ -199,13 +206,14 @@ impl Row<'_> {
     ) {
         let caches = self.completions[layer].each_ref().map(|x| cube_tensor(x.clone()));
         let most = self.completions[layer][0].dims()[1];
+        let units = rows::Row::new(self.by.heads.query_size()).units;
         // SAFETY: accesses stay below the rows, the heads and the room of the caches, which nothing else reads or
         // writes meanwhile; all units of a cube reach its barriers.
         unsafe {
             store_kernel::launch_unchecked(
                 &queries.client,
                 grid(queries, self.rows),
-                CubeDim::new_1d(UNITS as u32),
+                CubeDim::new_1d(units as u32),
                 argument(queries),
                 argument(keys),
                 argument(values),
@@ -219,7 +227,8 @@ impl Row<'_> {
                 attention_scale(self.shape),
                 self.shape.rms_norm_eps,
                 self.by.heads,
-                self.cache,
+                units,
+                element_of(&caches[0]),
             );
         }
     }
@@ -231,10 +240,12 @@ impl Row<'_> {
         let [keys, values] = own.each_ref().map(|x| cube_tensor(x.clone()));
         let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
         let heads = self.by.heads;
-        let attended = uninit(queries, &[self.rows, 1, heads.query_size()], DType::F32);
+        let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand);
         let window = self.shape.windows()[self.shape.window_number(layer)];
         // A text is never longer than this.
         let window = window.min(1 << 30);
+        let all = [&keys, &values, &prompt_keys, &prompt_values, queries];
+        let vector = vector_size(&all, |vector| heads.dim % vector == 0);
         // SAFETY: accesses stay below the rows, the heads and the room of the caches; all units of a cube reach its
         // barriers.
         unsafe {
@@ -257,7 +268,9 @@ impl Row<'_> {
                 window,
                 self.bound,
                 heads,
-                self.cache,
+                vector,
+                element_of(&keys),
+                vector,
             );
         }
         attended
