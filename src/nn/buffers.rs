@@ -84,7 +84,8 @@ pub(crate) fn element_of(tensor: &CubeTensor) -> ElemType {
 pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool) -> usize {
     let least = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
     let begins = |tensor: &&CubeTensor, count: usize| {
-        tensor.handle.offset_start.unwrap_or(0) as usize % (count * tensor.dtype.size()) == 0
+        let start = tensor.handle.offset_start.unwrap_or(0) as usize;
+        start.is_multiple_of(count * tensor.dtype.size())
     };
     let mut sizes = tensors[0].client.io_optimized_vector_sizes(least);
     let all = |count: &usize| fits(*count) && tensors.iter().all(|tensor| begins(tensor, *count));

@@ -1,5 +1,8 @@
 //! The kernel of attention over caches.
 
+// Compile-time conditions are apart from run-time ones.
+#![allow(clippy::collapsible_if)]
+
 use super::heads::{Heads, Progress};
 use super::{AT_ONCE, UNITS};
 use crate::device::buffers::Buffer;
@@ -74,8 +77,8 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
     bound: usize,
     #[comptime] heads: Heads,
     #[comptime] vector: usize,
-    #[define(C)] _cache: ElemType,
-    #[define(V)] _vector: usize,
+    #[define(C)] _element: ElemType,
+    #[define(V)] _size: usize,
 ) {
     let count = comptime!(heads.queries);
     let shares = comptime!(Shares::new(heads, vector));

@@ -317,7 +317,7 @@ pub(crate) fn store_kernel<C: Float>(
     eps: f32,
     #[comptime] heads: Heads,
     #[comptime] units: usize,
-    #[define(C)] _cache: ElemType,
+    #[define(C)] _element: ElemType,
 ) {
     let row = CUBE_POS;
     if row < rows {

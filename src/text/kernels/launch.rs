@@ -133,7 +133,7 @@ pub(crate) fn gated(
 ) -> CubeTensor {
     let count = gate.meta.num_elements();
     let gated = uninit(gate, &gate.meta.shape().to_vec(), to);
-    let vector = vector_size(&[gate, up, &gated], |vector| count % vector == 0);
+    let vector = vector_size(&[gate, up, &gated], |vector| count.is_multiple_of(vector));
     let count = count / vector;
     // SAFETY: accesses stay below `count`.
     unsafe {

@@ -159,7 +159,7 @@ pub(crate) fn add_norm_kernel<N: Float>(
     eps: f32,
     offset: f32,
     #[comptime] form: AddNorm,
-    #[define(N)] _normed: ElemType,
+    #[define(N)] _element: ElemType,
 ) {
     if CUBE_POS < rows {
         let row = comptime!(form.row);
@@ -205,8 +205,8 @@ pub(crate) fn gate_kernel<N: Float, V: Size>(
     count: usize,
     #[comptime] vector: usize,
     #[comptime] activation: Activation,
-    #[define(N)] _gated: ElemType,
-    #[define(V)] _vector: usize,
+    #[define(N)] _element: ElemType,
+    #[define(V)] _size: usize,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
@@ -232,8 +232,8 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
     count: usize,
     #[comptime] vector: usize,
     #[comptime] activation: Activation,
-    #[define(N)] _gradient: ElemType,
-    #[define(V)] _vector: usize,
+    #[define(N)] _element: ElemType,
+    #[define(V)] _size: usize,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
@@ -352,7 +352,7 @@ pub(crate) fn columns_kernel<N: Float>(
     sums: &mut [f32],
     rows: usize,
     width: usize,
-    #[define(N)] _matrix: ElemType,
+    #[define(N)] _element: ElemType,
 ) {
     let runs = comptime!(UNITS / COLUMNS);
     let unit = UNIT_POS as usize;
@@ -404,7 +404,7 @@ pub(crate) fn pad_kernel<C: Float>(
     padded_values: &mut [C],
     count: usize,
     #[comptime] size: usize,
-    #[define(C)] _cache: ElemType,
+    #[define(C)] _element: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {

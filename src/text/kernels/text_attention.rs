@@ -34,7 +34,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
     window: usize,
     #[comptime] heads: Heads,
     #[comptime] tiles: Tiles,
-    #[define(C)] _cache: ElemType,
+    #[define(C)] _element: ElemType,
 ) {
     let block = CUBE_POS / comptime!(heads.keys);
     if block < blocks {

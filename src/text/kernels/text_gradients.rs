@@ -24,8 +24,8 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
     count: usize,
     #[comptime] vectors: usize,
     #[comptime] vector: usize,
-    #[define(C)] _attended: ElemType,
-    #[define(V)] _vector: usize,
+    #[define(C)] _element: ElemType,
+    #[define(V)] _size: usize,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
@@ -62,7 +62,7 @@ pub(crate) fn query_gradient_kernel<C: Float>(
     window: usize,
     #[comptime] heads: Heads,
     #[comptime] tiles: Tiles,
-    #[define(C)] _cache: ElemType,
+    #[define(C)] _element: ElemType,
 ) {
     let block = CUBE_POS / comptime!(heads.keys);
     if block < blocks {
@@ -160,7 +160,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
     window: usize,
     #[comptime] heads: Heads,
     #[comptime] tiles: Tiles,
-    #[define(C)] _cache: ElemType,
+    #[define(C)] _element: ElemType,
 ) {
     let block = CUBE_POS / comptime!(heads.keys);
     if block < blocks {
@@ -310,7 +310,7 @@ pub(crate) fn add_parts_kernel<C: Float>(
     place: usize,
     count: usize,
     #[comptime] size: usize,
-    #[define(C)] _values: ElemType,
+    #[define(C)] _element: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {

@@ -74,7 +74,7 @@ pub(crate) fn rotate_kernel<C: Float>(
     scale: f32,
     eps: f32,
     #[comptime] heads: Heads,
-    #[define(C)] _cache: ElemType,
+    #[define(C)] _element: ElemType,
 ) {
     let row = CUBE_POS;
     if row < rows {
@@ -169,7 +169,7 @@ pub(crate) fn rotate_back_kernel<N: Float>(
     rows: usize,
     scale: f32,
     #[comptime] heads: Heads,
-    #[define(N)] _gradient: ElemType,
+    #[define(N)] _element: ElemType,
 ) {
     let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
     let (all, items) = comptime!((heads.queries + heads.keys, heads.dim - heads.half));

@@ -226,7 +226,8 @@ impl PackedPass<'_> {
         let new = || uninit(gate, &gate.meta.shape().to_vec(), self.operand);
         let count = gate.meta.num_elements();
         let [d_gate, d_up] = [new(), new()];
-        let vector = vector_size(&[&d_gate, &d_up, &d, gate, up], |vector| count % vector == 0);
+        let vector =
+            vector_size(&[&d_gate, &d_up, &d, gate, up], |vector| count.is_multiple_of(vector));
         let count = count / vector;
         // SAFETY: accesses stay below `count`.
         unsafe {
@@ -288,7 +289,8 @@ impl PackedPass<'_> {
         let KeyBlocks { block: of_keys, parts, sums } = self.blocks.key_gradient;
         let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
-        let vector = vector_size(&[attended, d_attended], |vector| heads.dim % vector == 0);
+        let vector =
+            vector_size(&[attended, d_attended], |vector| heads.dim.is_multiple_of(vector));
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
         // second numbers are read by the kernels that follow alone.
         unsafe {

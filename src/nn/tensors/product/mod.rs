@@ -287,7 +287,7 @@ impl Strides {
         };
         vector_size(&[tensor], |vector| {
             near == 1
-                && [extent, far, self.batch].iter().all(|part| part % vector == 0)
+                && [extent, far, self.batch].iter().all(|part| part.is_multiple_of(vector))
                 && side.can_move(vector)
         })
     }

@@ -43,7 +43,7 @@ impl Side {
     pub fn can_move(self, vector: usize) -> bool {
         let [near, far] = Self { vector: 1, ..self }.extents();
         let side = Self { vector, ..self };
-        near % vector == 0 && side.moved() * self.group * vector == near * far
+        near.is_multiple_of(vector) && side.moved() * self.group * vector == near * far
     }
 
     /// Units that move neighbours in memory at a time.

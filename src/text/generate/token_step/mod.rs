@@ -245,7 +245,7 @@ impl Row<'_> {
         // A text is never longer than this.
         let window = window.min(1 << 30);
         let all = [&keys, &values, &prompt_keys, &prompt_values, queries];
-        let vector = vector_size(&all, |vector| heads.dim % vector == 0);
+        let vector = vector_size(&all, |vector| heads.dim.is_multiple_of(vector));
         // SAFETY: accesses stay below the rows, the heads and the room of the caches; all units of a cube reach its
         // barriers.
         unsafe {
