@@ -2,6 +2,7 @@
 
 use burn::backend::{Cube, DType, DispatchDevice, Shape};
 use burn::cubecl::calculate_cube_count_elemwise;
+#[cfg(feature = "general")]
 use burn::cubecl::ir::{ElemType, FloatKind};
 use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
@@ -9,6 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 /// Numbers of which the place of a view in its buffer is a multiple, so that any device binds it, in half precision, too:
 /// 256 bytes.
+#[cfg(feature = "general")]
 pub(crate) const ALIGNMENT: usize = 128;
 
 /// Whether CubeCL kernels can run on a device.
@@ -55,6 +57,7 @@ pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTe
 }
 
 /// A contiguous tensor in the memory of another, whose number `start` is its first.
+#[cfg(feature = "general")]
 pub(crate) fn view(of: &CubeTensor, start: usize, shape: Shape) -> CubeTensor {
     let (size, rest) = (of.dtype.size(), of.meta.num_elements() - start - shape.num_elements());
     let handle = of.handle.clone();
@@ -71,6 +74,7 @@ pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
 }
 
 /// The type of a float tensor's numbers in kernels.
+#[cfg(feature = "general")]
 pub(crate) fn element_of(tensor: &CubeTensor) -> ElemType {
     ElemType::Float(match tensor.dtype {
         DType::F16 => FloatKind::F16,
@@ -81,6 +85,7 @@ pub(crate) fn element_of(tensor: &CubeTensor) -> ElemType {
 
 /// The most numbers of which a kernel reads vectors in all of these tensors, from their first numbers on, if that `fits`
 /// otherwise.
+#[cfg(feature = "general")]
 pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool) -> usize {
     let least = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
     let begins = |tensor: &&CubeTensor, count: usize| {
