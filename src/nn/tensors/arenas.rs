@@ -28,7 +28,7 @@ pub(crate) struct Packing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     arena: usize,
-    /// Its numbers there.
+    /// Numbers of the tensor there.
     range: Range<usize>,
 }
 

@@ -23,7 +23,7 @@ pub struct DeviceDecoder {
     pub(crate) added: Option<LowRank>,
     /// The parameters of the decoder, in whose memory its tensors are.
     weights: Arenas,
-    /// Those of the adapters, likewise.
+    /// Parameters of the adapters, likewise.
     adapters: Option<Arenas>,
     device: Device,
 }
@@ -71,7 +71,7 @@ fn uploaded(device: &Device) -> impl Fn(Vec<f32>) -> Tensor<1> {
 }
 
 impl Decoder {
-    /// The same decoder with parameters in the memory of arenas.
+    /// Puts the parameters into the memory of arenas.
     fn viewing(self, arenas: &mut Arenas) -> Self {
         let mut views = arenas.views();
         self.with_parameters(|_| views.next().expect("every parameter"))
@@ -246,7 +246,7 @@ impl DeviceDecoder {
         (1.0 / (16.0 * largest)).log2().floor().exp2()
     }
 
-    /// The same decoder with its matrices in the precision of products, which round them to it otherwise.
+    /// Rounds the matrices to the precision of products, which round them to it each time otherwise.
     pub fn rounded(self) -> Self {
         let products = self.decoder.products;
         if products.half.is_none() {

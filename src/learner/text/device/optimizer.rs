@@ -18,7 +18,7 @@ pub(in crate::learner::text) struct DeviceMoments {
     moments: [Arenas; 2],
     /// Number of steps taken.
     steps: u64,
-    /// What the kernels' cubes take, if the device runs any.
+    /// Portions of parameters for the kernels' cubes, if the device runs any.
     #[cfg(feature = "kernels")]
     portions: Option<Portions>,
 }
