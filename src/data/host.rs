@@ -115,9 +115,7 @@ impl HostTrajectory {
             let from = (slot % steps * envs + slot / steps) * features;
             to[..features].copy_from_slice(&obs[from..from + features]);
         }
-        let actions = trajectory.actions.clone().into_data().convert::<i32>();
-        let actions = actions.try_into_vec::<i32>().expect("converted to i32");
-        host.actions = transposed(&actions, steps);
+        host.actions = transposed(&integers(trajectory.actions.clone()), steps);
         host.logprobs = by_game(&trajectory.logprobs);
         host.rewards = by_game(&trajectory.rewards);
         let terminated = by_game(&trajectory.terminated);
@@ -127,12 +125,7 @@ impl HostTrajectory {
         if let Some(legal) = &trajectory.legal {
             let [_, _, actions] = legal.dims();
             host.mask_actions(actions);
-            let bits = |row: &[f32]| {
-                let bits = row.iter().enumerate().map(|(a, legal)| u32::from(*legal > 0.5) << a);
-                bits.fold(0, |word, bit| word | bit)
-            };
-            let legal: Vec<u32> = floats(legal.clone()).chunks_exact(actions).map(bits).collect();
-            host.legal = transposed(&legal, steps);
+            host.legal = transposed(&bit_masks(legal), steps);
         }
         host
     }
@@ -215,6 +208,20 @@ fn transposed<T: Copy + Default + Send + Sync>(values: &[T], rows: usize) -> Vec
 
 pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("all tensors are f32")
+}
+
+pub(crate) fn integers(tensor: Tensor<2, Int>) -> Vec<i32> {
+    tensor.into_data().convert::<i32>().try_into_vec().expect("converted to i32")
+}
+
+/// Converts action masks, `[num_steps, games, num_actions]`, to a bit mask per step, bit 0 for action 0.
+pub(crate) fn bit_masks(legal: &Tensor<3>) -> Vec<u32> {
+    let [_, _, actions] = legal.dims();
+    let bits = |row: &[f32]| {
+        let bits = row.iter().enumerate().map(|(a, legal)| u32::from(*legal > 0.5) << a);
+        bits.fold(0, |word, bit| word | bit)
+    };
+    floats(legal.clone()).chunks_exact(actions).map(bits).collect()
 }
 
 #[cfg(test)]

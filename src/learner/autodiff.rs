@@ -2,16 +2,17 @@
 //! built in use a hand-written backward pass on the CPU instead.
 
 use super::experience::{Experience, FirstMemory};
-use super::means::{Partial, SUMS, plus};
+use super::means::{Partial, SUMS, UpdateMeans, plus};
 use super::optimizer::clip_grad_norm;
 use super::order::{Batches, Minibatch, parts};
 use super::schedule::{entropy_coef, first_update, learning_rate, total_updates};
+use super::sequences::{Learning, SequencePool};
 use super::weights::{Weights, root_params};
 use crate::data::Trajectory;
 use crate::device;
 use crate::model::{ByHand, Network};
 use crate::objective::{Loss, Steps, Totals, loss};
-use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes, sum_leaves};
+use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes};
 use crate::settings::{Engine, Precision, TrainConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
@@ -19,21 +20,19 @@ use std::ops::Range;
 /// A policy in training: parameters, optimizer and, if configured, a reference policy.
 #[derive(Clone, Debug)]
 pub struct Learner {
-    weights: Weights,
-    config: TrainConfig,
-    batches: Batches,
-    team: Team,
+    pub(super) weights: Weights,
+    pub(super) config: TrainConfig,
+    pub(super) batches: Batches,
+    pub(super) team: Team,
     /// Hand-written backward pass over sequences, if the model has one.
     by_hand: Option<ByHand>,
+    /// Steps of parts of minibatches for that backward pass.
+    pub(super) parts: SequencePool,
 }
 
 /// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
 /// f16 (65,504) for sums over many steps, and stays far above the smallest.
 const LARGEST: f32 = 1.0 / 16.0;
-
-/// Maximum number of partial gradients per minibatch in the hand-written backward pass, if there
-/// are fewer shards; each can run on its own thread.
-const PARTIALS: usize = 16;
 
 /// Metrics of an update, still on the device.
 #[derive(Clone, Debug)]
@@ -46,6 +45,14 @@ pub struct UpdateStats {
 impl UpdateStats {
     /// Number of means.
     pub const LEN: usize = Loss::SUMS.len() + 2;
+
+    /// Uploads means that were computed in host memory.
+    fn from_host(means: UpdateMeans, device: &Device) -> Self {
+        let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
+            means;
+        let means = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
+        Self { means: Tensor::from_floats(means.map(|mean| mean as f32), device) }
+    }
 }
 
 impl Learner {
@@ -66,7 +73,8 @@ impl Learner {
             _ => policy,
         };
         let (weights, batches) = (Weights::new(policy, config), Batches::new(config));
-        Self { weights, config: config.clone(), batches, team: Team::alone(), by_hand }
+        let (config, team, parts) = (config.clone(), Team::alone(), SequencePool::default());
+        Self { weights, config, batches, team, by_hand, parts }
     }
 
     /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
@@ -96,6 +104,11 @@ impl Learner {
         &mut self.weights
     }
 
+    /// Number of parameters.
+    pub(super) fn num_params(&self) -> usize {
+        self.weights.params.dims()[0]
+    }
+
     /// Minimum number of steps of a minibatch per shard. Passes have a high fixed cost.
     pub fn shard_steps(&self) -> usize {
         if self.by_hand.is_some() { 1024 } else { 2048 }
@@ -119,6 +132,12 @@ impl Learner {
         let [_, num_envs, _] = trajectory.dims();
         let update = self.config.update.clone();
         let device = trajectory.obs.device();
+        if let Some(by_hand) = self.by_hand.take() {
+            let mut learning = Learning::new(self, by_hand, trajectory, advantages, mask);
+            let means = learning.update(iteration);
+            self.by_hand = Some(learning.by_hand);
+            return Ok(UpdateStats::from_host(means?, &device));
+        }
         let mut experience = Experience {
             obs: trajectory.obs.clone(),
             starts: trajectory.starts(),
@@ -146,9 +165,6 @@ impl Learner {
                 steps: steps.clone(),
                 rollout_share: counted.clone() / update.num_minibatches as f32,
             };
-            if let Some(by_hand) = &mut self.by_hand {
-                by_hand.set_params(device::fetch(self.weights.params.clone()));
-            }
             let by = |steps: Steps| loss(&self.config.loss, entropy_coef, &steps, &totals);
             let (gradient, of_all) = self.gradient(&experience, minibatch, &by)?;
             if update.target_kl > 0.0 {
@@ -244,7 +260,7 @@ impl Learner {
             if let Some(collective) = &self.team.hardware().collective {
                 let ours = self.pass(experience, games, accumulation, loss);
                 let sum = collective.sum(&self.team, Tensor::cat(vec![ours.0, ours.1], 0))?;
-                let num_params = self.weights.params.dims()[0];
+                let num_params = self.num_params();
                 let part = |start, len| sum.clone().narrow(0, start, len);
                 return Ok((part(0, num_params), part(num_params, SUMS)));
             }
@@ -257,25 +273,16 @@ impl Learner {
                 let games = minibatch.shard(shard - shards.own().start);
                 self.numbers(experience, games, parts, loss)
             };
-            let sum = |node: &Range<usize>| match &self.by_hand {
-                Some(by_hand) => {
-                    sum_leaves(node.len(), &|at| shard(node.start + at), &|sum, other| {
-                        let sum = plus(sum, &other);
-                        by_hand.give_back(other.0);
-                        sum
-                    })
-                }
-                None => {
-                    let leaves = self.each(node.clone(), &shard).into_iter().enumerate();
-                    let leaves = leaves.map(|(at, leaf)| (at..at + 1, leaf)).collect();
-                    add_up(node.len(), leaves, &|sum, other| plus(sum, &other))
-                }
+            let sum = |node: &Range<usize>| {
+                let leaves = self.each(node.clone(), &shard).into_iter().enumerate();
+                let leaves = leaves.map(|(at, leaf)| (at..at + 1, leaf)).collect();
+                add_up(node.len(), leaves, &|sum, other| plus(sum, &other))
             };
             let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
                 let (vector, numbers) = sum(&node);
                 Node { shards: node, vector, numbers: numbers.to_vec() }
             });
-            let len = NodeLen { vector: self.weights.params.dims()[0], numbers: SUMS };
+            let len = NodeLen { vector: self.num_params(), numbers: SUMS };
             self.team.sum(&shards, ours.collect(), len)?
         };
         let sums: Vec<f32> = sum.numbers.iter().map(|x| *x as f32).collect();
@@ -333,8 +340,7 @@ impl Learner {
         (gradient, sums)
     }
 
-    /// Gradient and sums of some games of a minibatch in host memory, by the hand-written backward
-    /// pass if possible, otherwise by [`Learner::pass`].
+    /// [`Learner::pass`] with its results in host memory.
     fn numbers(
         &self,
         experience: &Experience,
@@ -342,24 +348,12 @@ impl Learner {
         count: usize,
         loss: &impl Fn(Steps) -> Loss,
     ) -> Partial {
-        let Some(by_hand) = &self.by_hand else {
-            let (gradient, sums) = self.pass(experience, games, count, loss);
-            let num_params = gradient.dims()[0];
-            let mut all = device::fetch(Tensor::cat(vec![gradient, sums], 0));
-            let sums = std::array::from_fn(|i| f64::from(all[num_params + i]));
-            all.truncate(num_params);
-            return (all, sums);
-        };
-        let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
-        let partials = PARTIALS.div_ceil(self.batches.shards(num_envs).count());
-        let parts = parts(games, count).filter(|part| !part.is_empty()).map(|part| {
-            let part = experience.games(indices(part, &device));
-            let (loss, gradient) = part.gradient_by_hand(by_hand, partials, loss);
-            let sums = device::fetch(all_sums(&loss));
-            (gradient, std::array::from_fn(|i| f64::from(sums[i])))
-        });
-        let nothing = || (vec![0.0; self.weights.params.dims()[0]], [0.0; SUMS]);
-        parts.reduce(|sum, part| plus(sum, &part)).unwrap_or_else(nothing)
+        let (gradient, sums) = self.pass(experience, games, count, loss);
+        let num_params = self.num_params();
+        let mut all = device::fetch(Tensor::cat(vec![gradient, sums], 0));
+        let sums = std::array::from_fn(|i| f64::from(all[num_params + i]));
+        all.truncate(num_params);
+        (all, sums)
     }
 
     /// Loss scale for half precision (Micikevicius et al. 2018): about the number of steps that the
@@ -375,7 +369,7 @@ impl Learner {
 
     /// Performs optimizer step `update` of the run. If ranks use devices that may round differently, the parameters
     /// of the first rank are broadcast.
-    fn step(&mut self, gradient: Tensor<1>, update: u64) -> Result<(), TeamError> {
+    pub(super) fn step(&mut self, gradient: Tensor<1>, update: u64) -> Result<(), TeamError> {
         let (weights, config) = (&mut self.weights, &self.config.optimizer);
         let rate = learning_rate(config, update, total_updates(&self.config));
         weights.params = weights.optimizer.step(weights.params.clone(), gradient, rate, config);

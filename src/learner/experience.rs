@@ -1,10 +1,9 @@
 //! Inputs of an update as tensors, and the gradient computed from them.
 
 use super::weights::Weights;
-use crate::data::host::floats;
-use crate::model::{ByHand, Categorical, Network, Sequences};
+use crate::model::{Categorical, Network};
 use crate::objective::{Loss, Steps};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 
 /// Memory of the policy before the first step. Initial memory is stored once rather than per game,
 /// because datasets have many games and KV caches are large.
@@ -85,45 +84,10 @@ impl Experience {
         (loss, by(gradient, 1.0 / scale))
     }
 
-    /// Computes the loss and its gradient: autodiff from the loss to the logits, then the
-    /// hand-written backward pass of `learner`, in `partials` partial gradients.
-    pub fn gradient_by_hand(
-        &self,
-        learner: &ByHand,
-        partials: usize,
-        loss: impl FnOnce(Steps) -> Loss,
-    ) -> (Loss, Vec<f32>) {
-        let ([num_steps, games, _], device) = (self.obs.dims(), self.obs.device());
-        let memory = match &self.memory {
-            FirstMemory::Fresh(_) => Vec::new(),
-            FirstMemory::Rows(memory) => floats(memory.clone()),
-        };
-        let (obs, starts) = (floats(self.obs.clone()), floats(self.starts.clone()));
-        let mut found = None;
-        let slopes = |logits: Vec<f32>| {
-            let shape = [num_steps, games, logits.len() / (num_steps * games)];
-            let leaf = Tensor::<3>::from_data(TensorData::new(logits, shape), &device);
-            let leaf = leaf.autodiff().require_grad();
-            let loss = loss(self.steps_of(leaf.clone()));
-            let mut gradients = loss.loss.backward();
-            found = Some(loss);
-            floats(leaf.grad_remove(&mut gradients).expect("the loss has logits"))
-        };
-        let gradient =
-            learner.gradient(&Sequences { games, obs, starts, memory }, partials, slopes);
-        (found.expect("it was computed on the way"), gradient)
-    }
-
     /// Evaluates `policy` on the steps.
     pub fn steps(&self, policy: &Network) -> Steps {
-        let [_, games, _] = self.obs.dims();
-        let memory = self.memory.rows(games, &self.obs.device());
+        let memory = self.memory.rows(self.obs.dims()[1], &self.obs.device());
         let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);
-        self.steps_of(logits)
-    }
-
-    /// Evaluates the steps from logits, `[num_steps, games, num_actions]`.
-    fn steps_of(&self, logits: Tensor<3>) -> Steps {
         let [num_steps, games, num_actions] = logits.dims();
         let actions = self.actions.clone().reshape([num_steps * games]);
         let legal = self.legal.clone();

@@ -7,12 +7,17 @@ mod autodiff;
 mod experience;
 #[cfg(feature = "kernels")]
 pub mod fused;
+mod loss;
 mod means;
 mod native;
 mod optimizer;
 mod order;
 mod schedule;
+mod sequences;
+#[cfg(test)]
+mod tests;
 pub mod text;
+mod update;
 mod weights;
 
 pub use autodiff::{Learner, UpdateStats};

@@ -45,6 +45,14 @@ impl ByHand {
         call!(self, learner => learner.set_params(params));
     }
 
+    /// Logits of sequences; see [`SequenceLearner::logits`].
+    ///
+    /// # Panics
+    /// If there are no parameters yet, or lengths do not belong together.
+    pub fn logits(&self, of: &Sequences) -> Vec<f32> {
+        call!(self, learner => learner.logits(of))
+    }
+
     /// The gradient of all parameters; see [`SequenceLearner::gradient`].
     ///
     /// # Panics

@@ -62,11 +62,6 @@ impl<'a> Experience<'a> {
         }
     }
 
-    /// Number of counted steps of some games.
-    pub fn steps(&self, games: &[i32]) -> usize {
-        games.iter().map(|game| self.counts[*game as usize]).sum()
-    }
-
     /// Slots of a game's counted steps.
     pub fn slots(&self, game: i32) -> std::ops::Range<usize> {
         let first = game as usize * self.slots;

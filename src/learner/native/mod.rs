@@ -1,7 +1,7 @@
 //! The CPU learner: the update of [`Learner`](super::Learner) for an [`Mlp`] without autodiff.
 //!
 //! The games of a minibatch are processed in chunks. Each chunk runs forward pass, loss and
-//! backward pass block by block ([`network`], [`loss`]) and yields a partial gradient ([`chunk`]).
+//! backward pass block by block ([`network`], [`loss`](super::loss)) and yields a partial gradient ([`chunk`]).
 //! A chunk is the games of a shard, or a fraction of them, and partial gradients are summed in a
 //! fixed tree over shards ([`crate::parallel`]), so the result has the same bits for any number of
 //! threads and ranks.
@@ -11,22 +11,21 @@
 
 mod chunk;
 mod experience;
-mod loss;
 mod network;
 mod operands;
 mod product;
 #[cfg(target_family = "wasm")]
 mod quads;
 mod sparse;
-#[cfg(test)]
-mod tests;
 #[cfg(not(target_family = "wasm"))]
 mod tiles;
 
-use super::means::{Partial, SUMS, UpdateMeans, UpdateSums, plus};
+use super::loss::{Rule, Sums};
+use super::means::{Partial, SUMS, UpdateMeans, plus};
 use super::optimizer::Moments;
 use super::order::{Batches, Minibatch as Games, parts};
-use super::schedule::{entropy_coef, first_update, learning_rate, total_updates};
+use super::schedule::{learning_rate, total_updates};
+use super::update::{HostGradients, Lengths, update};
 use crate::data::host::floats;
 use crate::data::{HostTrajectory, Trajectory, by_game};
 use crate::model::{Mlp, NativeMlp, flatten, unflatten};
@@ -35,8 +34,8 @@ use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, nodes, sum_leaves}
 use crate::settings::TrainConfig;
 use burn::tensor::{Tensor, TensorData};
 use chunk::{Minibatch, Workspace};
-use experience::{Experience, squeeze};
-use loss::{Rule, Sums};
+use experience::Experience;
+pub(super) use experience::squeeze;
 use network::{Layout, Network};
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
@@ -193,41 +192,14 @@ impl NativeLearner {
     }
 
     fn learn(&mut self, experience: &Experience, iteration: u32) -> Result<UpdateMeans, TeamError> {
-        let rule = Rule::new(&self.config.loss, entropy_coef(&self.config, iteration));
         self.make_room();
         let reference_logprobs = self.evaluate_reference(experience);
         let experience = Experience { reference_logprobs: &reference_logprobs, ..*experience };
         let minibatches = self.batches.of(iteration, experience.counts.len());
-        let ours = minibatches.iter().map(|minibatch| experience.steps(minibatch.games()));
-        let ours = ours.chain([experience.counts.iter().sum()]);
-        let counts = self.team.total(&ours.map(|count| count as f64).collect::<Vec<_>>())?;
-        let (counts, counted) = (&counts[..minibatches.len()], counts[minibatches.len()]);
-        let first = first_update(&self.config, iteration);
-        let mut sums = UpdateSums::default();
-        let mut taken = 0;
-        for (minibatch, steps) in minibatches.iter().zip(counts) {
-            let sizes = Sizes {
-                games: minibatch.size as f32,
-                learn_steps: experience.learn_steps as f32,
-                steps: *steps as f32,
-                rollout_share: counted as f32 / self.config.update.num_minibatches as f32,
-            };
-            let gradient = self.gradient(&experience, minibatch, &rule, sizes)?;
-            if self.config.update.ends_at(gradient.numbers[0] / steps.max(1.0)) {
-                self.give_back(gradient.vector);
-                break;
-            }
-            sums.add(&gradient.numbers, self.step(&gradient.vector, first + taken as u64));
-            self.give_back(gradient.vector);
-            taken += 1;
-        }
-        // Every epoch covers all games of the rollout, whereas datasets advance by batches.
-        let is_cut = taken < minibatches.len();
-        let steps = match self.config.data.is_on() || is_cut {
-            true => counts[..taken].iter().sum(),
-            false => counted * self.config.update.update_epochs as f64,
-        };
-        Ok(sums.means(steps))
+        let lengths = Lengths { counts: experience.counts, learn_steps: experience.learn_steps };
+        let (config, team) = (self.config.clone(), self.team.clone());
+        let mut learning = Learning { learner: self, experience: &experience };
+        update(&mut learning, &minibatches, lengths, iteration, (&config, &team))
     }
 
     /// Allocates a workspace for each thread of the current pool.
@@ -314,8 +286,7 @@ impl NativeLearner {
         self.with_workspace(|workspace| {
             workspace.gradient(minibatch, games, &mut gradient, &mut sums);
         });
-        let sum = |lanes: &[f32; loss::GROUP]| lanes.iter().copied().map(f64::from).sum();
-        (gradient, sums.lanes.each_ref().map(sum))
+        (gradient, sums.totals())
     }
 
     /// Takes a gradient vector with arbitrary contents from the free list.
@@ -329,21 +300,36 @@ impl NativeLearner {
         self.vectors.lock().unwrap_or_else(PoisonError::into_inner).push(vector);
     }
 
-    /// Performs optimizer step `update` of the run and returns the norm of the gradient.
-    fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
-        let config = &self.config;
-        let rate = learning_rate(&config.optimizer, update, total_updates(config));
-        self.network.change(|params| {
-            let max_norm = config.update.max_grad_norm;
-            self.moments.clipped_step(params, gradient, max_norm, rate, &config.optimizer, &[])
-        })
-    }
-
     /// Calls `run` with the workspace of the current thread.
     fn with_workspace(&self, run: impl FnOnce(&mut Workspace)) {
         let thread = rayon::current_thread_index().unwrap_or(0);
         // Chunks do not nest, so the lock is free; workspaces remain valid after a panic.
         let mut workspace = self.workspaces[thread].lock().unwrap_or_else(PoisonError::into_inner);
         run(&mut workspace);
+    }
+}
+
+/// A learner with the steps that it learns from.
+struct Learning<'a> {
+    learner: &'a mut NativeLearner,
+    experience: &'a Experience<'a>,
+}
+
+impl HostGradients for Learning<'_> {
+    fn gradient(&mut self, games: &Games, rule: &Rule, sizes: Sizes) -> Result<Node, TeamError> {
+        self.learner.gradient(self.experience, games, rule, sizes)
+    }
+
+    fn step(&mut self, gradient: &[f32], update: u64) -> Result<f32, TeamError> {
+        let NativeLearner { config, network, moments, .. } = &mut *self.learner;
+        let rate = learning_rate(&config.optimizer, update, total_updates(config));
+        let max_norm = config.update.max_grad_norm;
+        Ok(network.change(|params| {
+            moments.clipped_step(params, gradient, max_norm, rate, &config.optimizer, &[])
+        }))
+    }
+
+    fn give_back(&mut self, gradient: Vec<f32>) {
+        self.learner.give_back(gradient);
     }
 }

@@ -6,11 +6,11 @@
 //! layer is narrow and therefore stored as `W^T`, which keeps vectors full, and its logits are
 //! `[actions, samples]`, as the loss needs them.
 
-use super::loss::Group;
 use super::operands::{QUAD, ROWS, Rows, Store, Strided, Transposed};
 use super::product::{multiply, narrow, pack};
 use super::sparse::Nonzeros;
 use crate::data::OBS_MULTIPLE;
+use crate::learner::loss::Group;
 use crate::math::activation::activate_with_slopes;
 use crate::model::LANES;
 use crate::settings::Activation;

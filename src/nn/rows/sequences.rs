@@ -12,7 +12,7 @@ use std::ops::Range;
 const SUM_CHUNK: usize = 1 << 12;
 
 /// Sequences of some games, time-major, as [`Model::sequence`](crate::model::Model::sequence) takes them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Sequences {
     /// Games.
     pub games: usize,

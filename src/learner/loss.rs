@@ -63,6 +63,13 @@ pub struct Sums {
     pub lanes: [Group; 5],
 }
 
+impl Sums {
+    /// Adds up the lanes.
+    pub fn totals(&self) -> [f64; 5] {
+        self.lanes.each_ref().map(|lanes| lanes.iter().copied().map(f64::from).sum())
+    }
+}
+
 impl Rule {
     /// Creates the loss for an entropy weight.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {

@@ -1,0 +1,353 @@
+//! Updates of networks with a hand-written backward pass over sequences, in host memory.
+
+use super::autodiff::Learner;
+use super::loss::{GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs};
+use super::means::{Partial, SUMS, UpdateMeans, plus};
+use super::optimizer::clip_grad_norm;
+use super::order::{Minibatch, parts};
+use super::update::{HostGradients, Lengths, update};
+use crate::data::Trajectory;
+use crate::data::host::{bit_masks, floats, integers};
+use crate::device;
+use crate::model::{ByHand, Network, Sequences};
+use crate::nn::rows::Pool;
+use crate::objective::weights::{Sizes, weight};
+use crate::parallel::{Node, NodeLen, TeamError, nodes, sum_leaves};
+use burn::tensor::{Device, Tensor, TensorData};
+use rayon::prelude::*;
+
+/// Maximum number of partial gradients per minibatch, if there are fewer shards; each can run on its own thread.
+const PARTIALS: usize = 16;
+
+/// Groups of steps whose sums are added up in single precision, and which one thread differentiates.
+const BLOCK: usize = 32;
+
+/// Steps of some games: the inputs of the network and of the loss. Step `t` of game `g` is at `t * games + g`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SequenceSteps {
+    sequences: Sequences,
+    actions: Vec<i32>,
+    /// Log-probabilities under the behaviour policy.
+    old_logprobs: Vec<f32>,
+    /// Log-probabilities under the reference policy; empty without one.
+    reference_logprobs: Vec<f32>,
+    advantages: Vec<f32>,
+    /// 1 for steps that count, else 0.
+    mask: Vec<f32>,
+    /// Action masks, bit 0 for action 0; empty if all actions are always legal.
+    legal: Vec<u32>,
+}
+
+/// Free list of the steps of parts of a minibatch, whose memory is used again.
+pub(super) type SequencePool = Pool<SequenceSteps>;
+
+impl SequenceSteps {
+    /// Copies a trajectory, its advantages and its mask from tensors.
+    fn new(trajectory: &Trajectory, advantages: &Tensor<2>, mask: &Tensor<2>) -> Self {
+        let [_, games, _] = trajectory.dims();
+        let rows = |tensor: &Tensor<2>| floats(tensor.clone());
+        Self {
+            sequences: Sequences {
+                games,
+                obs: floats(trajectory.obs.clone()),
+                starts: floats(trajectory.starts()),
+                memory: trajectory.memory.as_ref().map_or_else(Vec::new, rows),
+            },
+            actions: integers(trajectory.actions.clone()),
+            old_logprobs: rows(&trajectory.logprobs),
+            reference_logprobs: Vec::new(),
+            advantages: rows(advantages),
+            mask: rows(mask),
+            legal: trajectory.legal.as_ref().map_or_else(Vec::new, bit_masks),
+        }
+    }
+
+    /// Number of counted steps of each game.
+    fn counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.sequences.games];
+        for mask in self.mask.chunks_exact(self.sequences.games) {
+            counts.iter_mut().zip(mask).for_each(|(count, counts)| *count += *counts as usize);
+        }
+        counts
+    }
+
+    /// Copies some games to `part`. What the loss reads is padded to whole groups with steps that do not count.
+    fn games_into(&self, games: &[i32], part: &mut Self) {
+        let all = self.sequences.games;
+        let padded = (self.sequences.num_steps() * games.len()).next_multiple_of(GROUP);
+        let Sequences { obs, starts, memory, .. } = &self.sequences;
+        part.sequences.games = games.len();
+        gather(obs, all, self.sequences.num_features(), games, &mut part.sequences.obs);
+        gather(starts, all, 1, games, &mut part.sequences.starts);
+        gather(memory, all, memory.len() / all, games, &mut part.sequences.memory);
+        gather(&self.actions, all, 1, games, &mut part.actions);
+        part.actions.resize(padded, 0);
+        for (from, to) in [
+            (&self.old_logprobs, &mut part.old_logprobs),
+            (&self.reference_logprobs, &mut part.reference_logprobs),
+            (&self.advantages, &mut part.advantages),
+            (&self.mask, &mut part.mask),
+        ] {
+            gather(from, all, 1, games, to);
+            to.resize(padded, 0.0);
+        }
+        gather(&self.legal, all, 1, games, &mut part.legal);
+        if !part.legal.is_empty() {
+            part.legal.resize(padded, u32::MAX);
+        }
+    }
+
+    /// Gradient of the games, and its sums.
+    fn gradient(&self, by_hand: &ByHand, partials: usize, rule: &Rule, sizes: &Sizes) -> Partial {
+        let mut sums = [0.0; SUMS];
+        let slopes = |mut logits: Vec<f32>| {
+            sums = self.differentiate(&mut logits, rule, sizes);
+            logits
+        };
+        let gradient = by_hand.gradient(&self.sequences, partials, slopes);
+        (gradient, sums)
+    }
+
+    /// Replaces the logits of all steps, `[num_steps, games, num_actions]`, by the gradient of the loss, and returns its
+    /// sums.
+    fn differentiate(&self, logits: &mut [f32], rule: &Rule, sizes: &Sizes) -> [f64; SUMS] {
+        let games = self.sequences.games;
+        let averaging = rule.form.loss_type.averaging();
+        let of_games: Vec<f32> =
+            self.counts().iter().map(|count| weight(*count as f32, sizes, averaging)).collect();
+        let mut weights = vec![0.0; self.mask.len()];
+        for (i, (weight, mask)) in weights.iter_mut().zip(&self.mask).enumerate() {
+            *weight = mask * of_games[i % games];
+        }
+        let ratios = match rule.form.loss_type.ratio_of_game() {
+            true => self.game_ratios(logits, rule, &of_games),
+            false => Vec::new(),
+        };
+        let actions = logits.len() / self.sequences.starts.len();
+        let blocks = logits.par_chunks_mut(BLOCK * GROUP * actions).enumerate();
+        let sums: Vec<_> = blocks
+            .map(|(block, logits)| {
+                let mut sums = Sums::default();
+                let (mut lanes, mut probs) =
+                    (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
+                for (group, logits) in logits.chunks_mut(GROUP * actions).enumerate() {
+                    let group = block * BLOCK + group;
+                    let of_lanes: [GameRatio; GROUP] = std::array::from_fn(|l| {
+                        let i = group * GROUP + l;
+                        let counts = self.mask[i] != 0.0;
+                        ratios.get(i % games).filter(|_| counts).copied().unwrap_or_default()
+                    });
+                    let steps = Steps {
+                        actions: lanes_of(&self.actions, group),
+                        old_logprobs: lanes_of(&self.old_logprobs, group),
+                        reference_logprobs: lanes_of(&self.reference_logprobs, group),
+                        advantages: lanes_of(&self.advantages, group),
+                        mask: lanes_of(&self.mask, group),
+                        weights: lanes_of(&weights, group),
+                        games: &of_lanes,
+                        legal: self.legal_of(group),
+                    };
+                    to_lanes(logits, &mut lanes);
+                    differentiate(rule, &steps, &mut lanes, &mut probs, &mut sums);
+                    from_lanes(&lanes, logits);
+                }
+                sums.totals()
+            })
+            .collect();
+        sums.iter().fold([0.0; SUMS], |sum, more| std::array::from_fn(|i| sum[i] + more[i]))
+    }
+
+    /// The ratio of each game, for losses with one ratio per game; `weights` are those of the games' steps.
+    fn game_ratios(&self, logits: &[f32], rule: &Rule, weights: &[f32]) -> Vec<GameRatio> {
+        let games = self.sequences.games;
+        let mut log_ratios = vec![0.0; games];
+        let mut advantages = vec![Vec::new(); games];
+        for (i, logprob) in self.logprobs(logits).into_iter().enumerate() {
+            if self.mask[i] != 0.0 {
+                log_ratios[i % games] += logprob - self.old_logprobs[i];
+                advantages[i % games].push(self.advantages[i]);
+            }
+        }
+        let ratios = log_ratios.into_iter().zip(weights).zip(advantages);
+        ratios.map(|((sum, weight), of)| rule.game_ratio(sum, *weight, of.into_iter())).collect()
+    }
+
+    /// Log-probabilities of the actions, from logits `[num_steps, games, num_actions]`.
+    fn logprobs(&self, logits: &[f32]) -> Vec<f32> {
+        let steps = self.sequences.starts.len();
+        let actions = logits.len() / steps;
+        let mut all = vec![0.0; steps];
+        let groups = all.par_chunks_mut(GROUP).zip(logits.par_chunks(GROUP * actions)).enumerate();
+        groups.for_each(|(group, (all, logits))| {
+            let (mut lanes, mut probs) = (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
+            to_lanes(logits, &mut lanes);
+            let taken = lanes_of(&self.actions, group);
+            let of_lanes = logprobs(&mut lanes, &mut probs, taken, self.legal_of(group));
+            all.copy_from_slice(&of_lanes[..all.len()]);
+        });
+        all
+    }
+
+    /// Action masks of a group; `None` if all actions are always legal.
+    fn legal_of(&self, group: usize) -> Option<&[u32; GROUP]> {
+        (!self.legal.is_empty()).then(|| lanes_of(&self.legal, group))
+    }
+}
+
+/// Copies rows of some games, `width` numbers each, from `[num_steps, all, width]`.
+fn gather<T: Copy>(from: &[T], all: usize, width: usize, games: &[i32], to: &mut Vec<T>) {
+    to.clear();
+    to.reserve(from.len() / all * games.len());
+    for step in from.chunks_exact((all * width).max(1)) {
+        match width {
+            1 => to.extend(games.iter().map(|game| step[*game as usize])),
+            _ => games
+                .iter()
+                .for_each(|game| to.extend_from_slice(&step[*game as usize * width..][..width])),
+        }
+    }
+}
+
+/// Numbers of a group of padded steps.
+fn lanes_of<T>(values: &[T], group: usize) -> &[T; GROUP] {
+    &values.as_chunks().0[group]
+}
+
+/// Transposes `[steps, num_actions]` of up to [`GROUP`] steps to a group per action, with 0 past the last step.
+fn to_lanes(rows: &[f32], lanes: &mut [Group]) {
+    let actions = lanes.len();
+    for (a, lanes) in lanes.iter_mut().enumerate() {
+        let column = rows.iter().skip(a).step_by(actions).chain(std::iter::repeat(&0.0));
+        lanes.iter_mut().zip(column).for_each(|(lane, x)| *lane = *x);
+    }
+}
+
+/// Reverses [`to_lanes`].
+fn from_lanes(lanes: &[Group], rows: &mut [f32]) {
+    for (l, row) in rows.chunks_exact_mut(lanes.len()).enumerate() {
+        row.iter_mut().zip(lanes).for_each(|(x, lanes)| *x = lanes[l]);
+    }
+}
+
+/// A learner with the steps that it learns from.
+pub(super) struct Learning<'a> {
+    learner: &'a mut Learner,
+    /// The hand-written backward pass of the learner's network.
+    pub by_hand: ByHand,
+    steps: SequenceSteps,
+}
+
+impl<'a> Learning<'a> {
+    /// Copies a trajectory, its advantages and its mask from tensors.
+    pub fn new(
+        learner: &'a mut Learner,
+        by_hand: ByHand,
+        trajectory: &Trajectory,
+        advantages: &Tensor<2>,
+        mask: &Tensor<2>,
+    ) -> Self {
+        Self { learner, by_hand, steps: SequenceSteps::new(trajectory, advantages, mask) }
+    }
+
+    /// The update of `iteration`.
+    ///
+    /// # Errors
+    /// If another rank has failed or does not respond.
+    pub fn update(&mut self, iteration: u32) -> Result<UpdateMeans, TeamError> {
+        if let Some(reference) = &self.learner.weights.reference {
+            self.steps.reference_logprobs = self.reference_logprobs(reference);
+        }
+        let Sequences { games, .. } = self.steps.sequences;
+        let (counts, learn_steps) = (self.steps.counts(), self.steps.sequences.num_steps());
+        let minibatches = self.learner.batches.of(iteration, games);
+        let lengths = Lengths { counts: &counts, learn_steps };
+        let (config, team) = (self.learner.config.clone(), self.learner.team.clone());
+        update(self, &minibatches, lengths, iteration, (&config, &team))
+    }
+
+    /// Log-probabilities of all actions under the reference policy, computed shard by shard for the sake of memory.
+    fn reference_logprobs(&self, reference: &Network) -> Vec<f32> {
+        let mut by_hand = self.by_hand.clone();
+        by_hand.set_params(device::fetch(reference.flatten()));
+        let all = self.steps.sequences.games;
+        let mut logprobs = vec![0.0; self.steps.mask.len()];
+        let mut part = SequenceSteps::default();
+        let shards = self.learner.batches.shards(all);
+        for shard in shards.own() {
+            let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
+            self.steps.games_into(&games, &mut part);
+            let values = part.logprobs(&by_hand.logits(&part.sequences));
+            for (row, values) in values.chunks_exact(games.len()).enumerate() {
+                for (game, value) in games.iter().zip(values) {
+                    logprobs[row * all + *game as usize] = *value;
+                }
+            }
+        }
+        logprobs
+    }
+
+    /// Gradient and sums of some games of a minibatch, accumulated over `count` parts.
+    fn of_games(&self, games: &[i32], count: usize, rule: &Rule, sizes: &Sizes) -> Partial {
+        let shards = self.learner.batches.shards(self.steps.sequences.games);
+        let partials = PARTIALS.div_ceil(shards.count());
+        let of_part = |games: &[i32]| {
+            self.learner.parts.with(|part| {
+                self.steps.games_into(games, part);
+                part.gradient(&self.by_hand, partials, rule, sizes)
+            })
+        };
+        let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
+        let nothing = || (vec![0.0; self.learner.num_params()], [0.0; SUMS]);
+        sums.reduce(|sum, part| self.add(sum, part)).unwrap_or_else(nothing)
+    }
+
+    /// Adds two gradients and their sums.
+    fn add(&self, sum: Partial, other: Partial) -> Partial {
+        let sum = plus(sum, &other);
+        self.by_hand.give_back(other.0);
+        sum
+    }
+}
+
+impl HostGradients for Learning<'_> {
+    fn gradient(
+        &mut self,
+        minibatch: &Minibatch,
+        rule: &Rule,
+        sizes: Sizes,
+    ) -> Result<Node, TeamError> {
+        self.by_hand.set_params(device::fetch(self.learner.weights.params.clone()));
+        let Learner { team, batches, config, .. } = &*self.learner;
+        let accumulation = config.update.gradient_accumulation_steps;
+        if team.has_devices() {
+            let (vector, sums) = self.of_games(minibatch.games(), accumulation, rule, &sizes);
+            return team.sum_ranks(vector, sums.to_vec());
+        }
+        let shards = batches.shards(self.steps.sequences.games);
+        let parts = accumulation.div_ceil(shards.count());
+        let first = shards.own().start;
+        let shard =
+            |shard: usize| self.of_games(minibatch.shard(shard - first), parts, rule, &sizes);
+        let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
+            let leaf = |at| shard(node.start + at);
+            let (vector, sums) = sum_leaves(node.len(), &leaf, &|sum, other| self.add(sum, other));
+            Node { shards: node, vector, numbers: sums.to_vec() }
+        });
+        let len = NodeLen { vector: self.learner.num_params(), numbers: SUMS };
+        team.sum(&shards, ours.collect(), len)
+    }
+
+    fn step(&mut self, gradient: &[f32], update: u64) -> Result<f32, TeamError> {
+        let device: Device = self.learner.weights.params.device();
+        let gradient = TensorData::new(gradient.to_vec(), [gradient.len()]);
+        let gradient = Tensor::from_data(gradient, &device);
+        let max_norm = self.learner.config.update.max_grad_norm;
+        let (gradient, norm) = clip_grad_norm(gradient, max_norm);
+        self.learner.step(gradient, update)?;
+        Ok(device::fetch(norm)[0])
+    }
+
+    fn give_back(&mut self, gradient: Vec<f32>) {
+        self.by_hand.give_back(gradient);
+    }
+}
