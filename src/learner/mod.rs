@@ -7,6 +7,7 @@ mod autodiff;
 mod experience;
 #[cfg(feature = "kernels")]
 pub mod fused;
+mod half_moments;
 mod loss;
 mod means;
 mod native;

@@ -64,56 +64,68 @@ impl Moments {
         Self { first_moment: vec![0.0; num_params], second_moment: vec![0.0; num_params], steps: 0 }
     }
 
-    /// Performs [`AdamW::step`] in place with `gradient * scale`, without weight decay in the ranges `spared`, which are
-    /// in order.
-    fn step(
-        &mut self,
-        params: &mut [f32],
-        gradient: &[f32],
-        scale: f32,
-        learning_rate: f64,
-        config: &OptimizerConfig,
-        spared: &[Range<usize>],
-    ) {
+    /// Performs [`AdamW::step`] in place with `gradient * scale`.
+    pub(super) fn step(&mut self, params: &mut [f32], gradient: &[f32], scale: f32, by: &Portions) {
         self.steps += 1;
-        let decayed = factors(config, learning_rate, self.steps);
-        let undecayed = Factors { decay: 1.0, ..decayed };
-        let Self { first_moment, second_moment, .. } = self;
-        let mut apply = |range: Range<usize>, factors: &Factors| {
-            let params = params[range.clone()].par_chunks_mut(PORTION);
-            let firsts = first_moment[range.clone()].par_chunks_mut(PORTION);
-            let seconds = second_moment[range.clone()].par_chunks_mut(PORTION);
-            let gradient = gradient[range].par_chunks(PORTION);
-            params.zip(gradient).zip(firsts.zip(seconds)).for_each(
-                |((params, gradient), (first, second))| {
-                    apply(factors, scale, params, gradient, first, second);
-                },
-            );
-        };
-        let mut start = 0;
-        for spared in spared {
-            apply(start..spared.start, &decayed);
-            apply(spared.clone(), &undecayed);
-            start = spared.end;
-        }
-        apply(start..gradient.len(), &decayed);
+        let moments = (&mut self.first_moment[..], &mut self.second_moment[..]);
+        each_portion(params, gradient, moments, by, self.steps, |factors, _, part| {
+            let (params, gradient, (first, second)) = part;
+            apply(factors, scale, params, gradient, first, second);
+        });
     }
+}
 
-    /// Performs [`AdamW::step`] in place with a gradient clipped to `max_norm` ([`clip_grad_norm`]), and returns the norm
-    /// before clipping. Weight decay leaves out the ranges `spared`.
-    pub(super) fn clipped_step(
-        &mut self,
-        params: &mut [f32],
-        gradient: &[f32],
-        max_norm: f64,
-        learning_rate: f64,
-        config: &OptimizerConfig,
-        spared: &[Range<usize>],
-    ) -> f32 {
-        let norm = norm(gradient);
-        self.step(params, gradient, clip_scale(norm, max_norm), learning_rate, config, spared);
-        norm
+/// What a step applies to, beside the gradient.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Portions<'a> {
+    /// Learning rate of the step.
+    pub learning_rate: f64,
+    /// Decay rates and weight decay.
+    pub config: &'a OptimizerConfig,
+    /// Parameters without weight decay, in order.
+    pub spared: &'a [Range<usize>],
+}
+
+/// Parameters, their gradients, and their first and second moments.
+type Part<'a, M> = (&'a mut [f32], &'a [f32], (&'a mut [M], &'a mut [M]));
+
+/// Calls `apply` with the factors of step `step`, the number of the first parameter, and portions of all parameters, on
+/// all threads.
+pub(super) fn each_portion<M: Send>(
+    params: &mut [f32],
+    gradient: &[f32],
+    (first, second): (&mut [M], &mut [M]),
+    by: &Portions,
+    step: u64,
+    apply: impl Fn(&Factors, usize, Part<M>) + Sync,
+) {
+    let decayed = factors(by.config, by.learning_rate, step);
+    let undecayed = Factors { decay: 1.0, ..decayed };
+    let mut portions = |range: Range<usize>, factors: &Factors| {
+        let params = params[range.clone()].par_chunks_mut(PORTION);
+        let firsts = first[range.clone()].par_chunks_mut(PORTION);
+        let seconds = second[range.clone()].par_chunks_mut(PORTION);
+        let gradient = gradient[range.clone()].par_chunks(PORTION);
+        let parts = params.zip(gradient).zip(firsts.zip(seconds)).enumerate();
+        parts.for_each(|(i, ((params, gradient), moments))| {
+            apply(factors, range.start + i * PORTION, (params, gradient, moments));
+        });
+    };
+    let mut start = 0;
+    for spared in by.spared {
+        portions(start..spared.start, &decayed);
+        portions(spared.clone(), &undecayed);
+        start = spared.end;
     }
+    portions(start..gradient.len(), &decayed);
+}
+
+/// Performs a step of `step` with the factor that clips a gradient to `max_norm` ([`clip_grad_norm`]), and returns the
+/// norm before clipping.
+pub(super) fn clipped_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f32)) -> f32 {
+    let norm = norm(gradient);
+    step(clip_scale(norm, max_norm));
+    norm
 }
 
 /// Steps slices of equal length.
@@ -228,7 +240,8 @@ mod tests {
         config.weight_decay = 1.0;
         let step = |spared: &[Range<usize>]| {
             let (mut params, gradient) = (vec![2.0f32; 40], vec![0.0; 40]);
-            Moments::new(40).clipped_step(&mut params, &gradient, 1.0, 0.1, &config, spared);
+            let by = Portions { learning_rate: 0.1, config: &config, spared };
+            Moments::new(40).step(&mut params, &gradient, 1.0, &by);
             params
         };
         assert_eq!(step(&[]), [1.8; 40]);

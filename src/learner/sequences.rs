@@ -111,14 +111,11 @@ impl SequenceSteps {
     /// Replaces the logits of all steps, `[num_steps, games, num_actions]`, by the gradient of the loss, and returns its
     /// sums.
     fn differentiate(&self, logits: &mut [f32], rule: &Rule, sizes: &Sizes) -> [f64; SUMS] {
-        let games = self.sequences.games;
         let averaging = rule.form.loss_type.averaging();
         let of_games: Vec<f32> =
             self.counts().iter().map(|count| weight(*count as f32, sizes, averaging)).collect();
-        let mut weights = vec![0.0; self.mask.len()];
-        for (i, (weight, mask)) in weights.iter_mut().zip(&self.mask).enumerate() {
-            *weight = mask * of_games[i % games];
-        }
+        let weights = self.mask.iter().zip(of_games.iter().cycle());
+        let weights: Vec<f32> = weights.map(|(mask, weight)| mask * weight).collect();
         let ratios = match rule.form.loss_type.ratio_of_game() {
             true => self.game_ratios(logits, rule, &of_games),
             false => Vec::new(),
@@ -132,11 +129,7 @@ impl SequenceSteps {
                     (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
                 for (group, logits) in logits.chunks_mut(GROUP * actions).enumerate() {
                     let group = block * BLOCK + group;
-                    let of_lanes: [GameRatio; GROUP] = std::array::from_fn(|l| {
-                        let i = group * GROUP + l;
-                        let counts = self.mask[i] != 0.0;
-                        ratios.get(i % games).filter(|_| counts).copied().unwrap_or_default()
-                    });
+                    let of_lanes = self.ratios_of(&ratios, group);
                     let steps = Steps {
                         actions: lanes_of(&self.actions, group),
                         old_logprobs: lanes_of(&self.old_logprobs, group),
@@ -170,6 +163,20 @@ impl SequenceSteps {
         }
         let ratios = log_ratios.into_iter().zip(weights).zip(advantages);
         ratios.map(|((sum, weight), of)| rule.game_ratio(sum, *weight, of.into_iter())).collect()
+    }
+
+    /// The ratios of the games of a group's counted steps; `ratios` are those of all games, or empty.
+    fn ratios_of(&self, ratios: &[GameRatio], group: usize) -> [GameRatio; GROUP] {
+        let mut of_lanes = [GameRatio::default(); GROUP];
+        if !ratios.is_empty() {
+            for (l, ratio) in of_lanes.iter_mut().enumerate() {
+                let i = group * GROUP + l;
+                if self.mask[i] != 0.0 {
+                    *ratio = ratios[i % ratios.len()];
+                }
+            }
+        }
+        of_lanes
     }
 
     /// Log-probabilities of the actions, from logits `[num_steps, games, num_actions]`.

@@ -6,6 +6,7 @@
 use super::Parameter;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// The key of the metadata's only entry; several entries would be written in random order.
@@ -36,18 +37,59 @@ pub enum SavedError {
     NoHeader,
 }
 
+/// The numbers of a parameter vector, in the precision in which a file keeps them.
+#[derive(Clone, Copy, Debug)]
+pub enum Numbers<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// The upper halves of single-precision numbers.
+    Bf16(&'a [u16]),
+}
+
+impl<'a> Numbers<'a> {
+    /// The type, its bytes per number, and the bytes in a file's order, copied only where the machine has another.
+    fn bytes(self) -> (Dtype, usize, Cow<'a, [u8]>) {
+        let is_little = cfg!(target_endian = "little");
+        match self {
+            Self::F32(numbers) if is_little => {
+                (Dtype::F32, 4, bytemuck::cast_slice(numbers).into())
+            }
+            Self::Bf16(numbers) if is_little => {
+                (Dtype::BF16, 2, bytemuck::cast_slice(numbers).into())
+            }
+            Self::F32(numbers) => {
+                (Dtype::F32, 4, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
+            }
+            Self::Bf16(numbers) => {
+                (Dtype::BF16, 2, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
+            }
+        }
+    }
+}
+
 /// Writes a parameter vector as a safetensors file.
 ///
 /// # Panics
 /// If `params` is shorter than the `parameters` together.
 pub fn write_params(parameters: &[Parameter], params: &[f32], header: Option<&Header>) -> Vec<u8> {
-    let bytes: Vec<u8> = params.iter().flat_map(|x| x.to_le_bytes()).collect();
+    write_numbers(parameters, Numbers::F32(params), header)
+}
+
+/// [`write_params`] in any precision.
+///
+/// # Panics
+/// If there are fewer `numbers` than the `parameters` have together.
+pub fn write_numbers(
+    parameters: &[Parameter],
+    numbers: Numbers,
+    header: Option<&Header>,
+) -> Vec<u8> {
+    let (dtype, size, bytes) = numbers.bytes();
     let mut offset = 0;
     let views = parameters.iter().map(|parameter| {
-        let len = 4 * parameter.shape.iter().product::<usize>();
-        let view =
-            TensorView::new(Dtype::F32, parameter.shape.clone(), &bytes[offset..offset + len])
-                .expect("the length is that of the shape");
+        let len = size * parameter.shape.iter().product::<usize>();
+        let view = TensorView::new(dtype, parameter.shape.clone(), &bytes[offset..offset + len])
+            .expect("the length is that of the shape");
         offset += len;
         (parameter.name.clone(), view)
     });
@@ -70,7 +112,7 @@ fn metadata(header: &Header) -> HashMap<String, String> {
     HashMap::from([(ENTRY.to_string(), text)])
 }
 
-/// Reads the parameter vector from a safetensors file with these tensors.
+/// Reads the parameter vector from a safetensors file with these tensors, in f32 or bf16.
 ///
 /// # Errors
 /// If the file is damaged, its tensors differ, or a number is not finite.
@@ -85,12 +127,17 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
     for Parameter { name, shape } in parameters {
         let view =
             tensors.tensor(name).map_err(|_| other(format!("the tensor `{name}` is missing")))?;
-        if view.shape() != shape || view.dtype() != Dtype::F32 {
-            let (found, dtype) = (view.shape(), view.dtype());
+        let (found, dtype, data) = (view.shape(), view.dtype(), view.data());
+        let is_bf16 = dtype == Dtype::BF16;
+        if found != shape || !(is_bf16 || dtype == Dtype::F32) {
             return Err(other(format!("`{name}` is {dtype:?} {found:?} instead of F32 {shape:?}")));
         }
-        let words = view.data().chunks_exact(4);
-        params.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        if is_bf16 {
+            params.extend(data.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])));
+        } else {
+            let words = data.chunks_exact(4);
+            params.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        }
         if params.iter().any(|x| !x.is_finite()) {
             return Err(SavedError::Unreadable(format!(
                 "`{name}` holds numbers that are not finite"

@@ -3,8 +3,8 @@
 use crate::schema::names;
 
 names! {
-    /// The precision of a network's products: features, weights and activations. Sums, gradients, parameters
-    /// and the optimiser's state are f32 in any case.
+    /// The precision of a network's products: features, weights and activations. Sums, gradients and
+    /// parameters are f32 in any case; `optimizer.moments` tells of the optimiser's state.
     #[derive(Default)]
     pub enum Precision {
         /// Single precision.

@@ -30,7 +30,7 @@ pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
 pub use stop::StopConfig;
 pub use tracking::TrackingConfig;
 pub use train::{Engine, TrainConfig};
-pub use update::{CheckpointConfig, LrSchedule, OptimizerConfig, UpdateConfig};
+pub use update::{CheckpointConfig, LrSchedule, MomentPrecision, OptimizerConfig, UpdateConfig};
 
 pub use crate::math::Activation;
 pub use crate::model::LoraConfig;

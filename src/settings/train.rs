@@ -2,8 +2,8 @@
 
 use super::{
     AdvantageConfig, CheckpointConfig, ConfigError, DataConfig, LossConfig, LossType, ModelKind,
-    OptimizerConfig, PolicyConfig, Precision, RolloutConfig, StopConfig, TrackingConfig,
-    UpdateConfig,
+    MomentPrecision, OptimizerConfig, PolicyConfig, Precision, RolloutConfig, StopConfig,
+    TrackingConfig, UpdateConfig,
 };
 use crate::schema::{OutOfRange, Settings, limit, names, settings};
 
@@ -101,6 +101,12 @@ impl TrainConfig {
             "optimizer.decay_norms_and_biases",
             false,
             "true where the run plays games or learns from their data",
+        )?;
+        limit(
+            optimizer.moments == MomentPrecision::F32,
+            "optimizer.moments",
+            optimizer.moments,
+            "f32 where the run plays games or learns from their data",
         )?;
         limit(update.num_shards >= 1, "update.num_shards", update.num_shards, "1 to 4096")?;
         let episodes = checkpoint.eval_episodes;

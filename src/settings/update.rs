@@ -66,6 +66,19 @@ settings! {
         /// Decay the weights of norms and biases too. Without, as by default for texts, they are spared as by
         /// transformers' `Trainer`; games have no such choice.
         decay_norms_and_biases: bool = true;
+        /// Precision in which the moments are kept: `bf16` halves their memory, for language models on the CPU. They are
+        /// rounded at random, the same in every run.
+        moments: MomentPrecision = MomentPrecision::F32;
+    }
+}
+
+names! {
+    /// Precision of the optimiser's moments.
+    pub enum MomentPrecision {
+        /// Single precision.
+        F32 = "f32",
+        /// The upper half of a single-precision number.
+        Bf16 = "bf16",
     }
 }
 

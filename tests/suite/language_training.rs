@@ -3,6 +3,7 @@
 use crate::support::{json, refusal};
 use grove::checkpoint::Checkpoint;
 use grove::metrics::IterationRecord;
+use grove::settings::MomentPrecision;
 use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, find};
 use grove::text::{LanguageModel, LoraConfig};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
@@ -46,9 +47,11 @@ fn snapshot(trainer: &LanguageTrainer) -> Checkpoint {
 
 #[test]
 fn a_run_goes_on_where_it_was_and_depends_on_no_thread() {
-    for resample in [0, 2] {
+    let f32 = MomentPrecision::F32;
+    for (resample, moments) in [(0, f32), (2, f32), (0, MomentPrecision::Bf16)] {
         let mut config = config();
         config.generation.resample = resample;
+        config.optimizer.moments = moments;
         let run = |threads: usize, cut: u32| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
@@ -213,6 +216,31 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
         None,
     );
     assert!(none.err().unwrap().to_string().contains("lora.r needs a pretrained model"));
+}
+
+#[test]
+fn moments_in_bf16_take_half_the_space_and_learn_nearly_the_same() {
+    let run = |moments| {
+        let mut config = config();
+        config.optimizer.moments = moments;
+        let mut trainer = trainer(&config);
+        let first = trainer.model().params.values().to_vec();
+        iterate(&mut trainer, config.iterations);
+        let saved = snapshot(&trainer);
+        let size = |name: &str| saved.sections.iter().find(|s| s.name == name).unwrap().bytes.len();
+        let sizes = ["first_moment.safetensors", "second_moment.safetensors"].map(size);
+        (first, trainer.model().params.values().to_vec(), sizes)
+    };
+    let [(first, whole, large), (_, half, small)] =
+        [MomentPrecision::F32, MomentPrecision::Bf16].map(run);
+    for (large, small) in large.into_iter().zip(small) {
+        assert!(small < large * 6 / 10, "{small} of {large} bytes");
+    }
+    let distance = |a: &[f32], b: &[f32]| {
+        a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+    };
+    let (off, change) = (distance(&half, &whole), distance(&whole, &first));
+    assert!(off > 0.0 && off < 0.05 * change, "{off} of {change}");
 }
 
 /// Norms decay in no step of a run, unless the settings say so; one step of the whole run tells decay from the

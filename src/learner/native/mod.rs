@@ -22,7 +22,7 @@ mod tiles;
 
 use super::loss::{Rule, Sums};
 use super::means::{Partial, SUMS, UpdateMeans, plus};
-use super::optimizer::Moments;
+use super::optimizer::{Moments, Portions, clipped_step};
 use super::order::{Batches, Minibatch as Games, parts};
 use super::schedule::{learning_rate, total_updates};
 use super::update::{HostGradients, Lengths, update};
@@ -322,10 +322,10 @@ impl HostGradients for Learning<'_> {
 
     fn step(&mut self, gradient: &[f32], update: u64) -> Result<f32, TeamError> {
         let NativeLearner { config, network, moments, .. } = &mut *self.learner;
-        let rate = learning_rate(&config.optimizer, update, total_updates(config));
-        let max_norm = config.update.max_grad_norm;
-        Ok(network.change(|params| {
-            moments.clipped_step(params, gradient, max_norm, rate, &config.optimizer, &[])
+        let learning_rate = learning_rate(&config.optimizer, update, total_updates(config));
+        let by = Portions { learning_rate, config: &config.optimizer, spared: &[] };
+        Ok(clipped_step(gradient, config.update.max_grad_norm, |scale| {
+            network.change(|params| moments.step(params, gradient, scale, &by));
         }))
     }
 

@@ -14,15 +14,17 @@ mod differentiation;
 mod gradient;
 mod host;
 
+use super::half_moments::HalfMoments;
 use super::means::{UpdateMeans, UpdateSums};
-use super::optimizer::Moments;
+use super::optimizer::{Moments, Portions, clipped_step};
 use super::order::shuffled;
 use crate::device::release_freed_memory;
+use crate::model::saved::Numbers;
 use crate::objective::weights::Sizes;
 use crate::objective::{Coefficients, LossConfig};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
-use crate::settings::{OptimizerConfig, UpdateConfig};
+use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
 use crate::text::{Text, TokenDecoder};
 use buffers::Buffers;
 use burn::tensor::Tensor;
@@ -159,8 +161,12 @@ pub struct LanguageMeans {
 #[derive(Clone, Debug)]
 enum Optimizer {
     Host(Moments),
+    Half(HalfMoments),
     Device(Box<DeviceMoments>),
 }
+
+/// Mixed into the key of a learner's draws for those of its optimiser.
+const ROUNDING: u32 = u32::MAX;
 
 /// A language model in training.
 #[derive(Clone, Debug)]
@@ -184,12 +190,25 @@ impl LanguageLearner {
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
 
-    /// The optimiser's state in host memory; of a device this is a copy.
+    /// The optimiser's state in host memory and in f32, a copy if it is elsewhere or in bf16.
     pub fn moments(&self) -> Cow<'_, Moments> {
         match &self.optimizer {
             Optimizer::Host(moments) => Cow::Borrowed(moments),
+            Optimizer::Half(moments) => Cow::Owned(moments.widened()),
             Optimizer::Device(moments) => Cow::Owned(moments.download()),
         }
+    }
+
+    /// Calls `save` with the first and the second moment, in the precision that they have in host memory, and returns the
+    /// number of steps taken.
+    pub fn save_moments(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
+        if let Optimizer::Half(moments) = &self.optimizer {
+            save(moments.numbers());
+            return moments.steps();
+        }
+        let moments = self.moments();
+        save([Numbers::F32(&moments.first_moment), Numbers::F32(&moments.second_moment)]);
+        moments.steps
     }
 
     /// Continues from an optimiser's state.
@@ -325,16 +344,34 @@ impl LanguageLearner {
         (max_norm, rate): (f64, f64),
         config: &OptimizerConfig,
     ) -> f32 {
-        if let Optimizer::Device(moments) = &self.optimizer {
-            self.optimizer = Optimizer::Host(moments.download());
+        let moments = match &self.optimizer {
+            Optimizer::Device(moments) => Some(moments.download()),
+            Optimizer::Half(moments) if config.moments == MomentPrecision::F32 => {
+                Some(moments.widened())
+            }
+            _ => None,
+        };
+        if let Some(moments) = moments {
+            self.optimizer = Optimizer::Host(moments);
         }
-        let Optimizer::Host(moments) = &mut self.optimizer else { unreachable!("downloaded") };
+        if let Optimizer::Host(moments) = &self.optimizer
+            && config.moments == MomentPrecision::Bf16
+        {
+            let key = draw(self.key, ROUNDING);
+            self.optimizer = Optimizer::Half(HalfMoments::new(moments, key));
+        }
         let spared = match config.decay_norms_and_biases {
             true => Vec::new(),
             false => vectors(&self.decoder),
         };
-        self.decoder.update(|params| {
-            moments.clipped_step(params, gradient, max_norm, rate, config, &spared)
+        let by = Portions { learning_rate: rate, config, spared: &spared };
+        let Self { decoder, optimizer, .. } = self;
+        clipped_step(gradient, max_norm, |scale| {
+            decoder.update(|params| match optimizer {
+                Optimizer::Host(moments) => moments.step(params, gradient, scale, &by),
+                Optimizer::Half(moments) => moments.step(params, gradient, scale, &by),
+                Optimizer::Device(_) => unreachable!("downloaded"),
+            });
         })
     }
 
@@ -347,9 +384,9 @@ impl LanguageLearner {
         clip_and_rate: (f64, f64),
         config: &OptimizerConfig,
     ) -> Tensor<1> {
-        if let Optimizer::Host(moments) = &self.optimizer {
-            self.optimizer =
-                Optimizer::Device(Box::new(DeviceMoments::upload(moments, &self.decoder)));
+        if !matches!(self.optimizer, Optimizer::Device(_)) {
+            let moments = DeviceMoments::upload(&self.moments(), &self.decoder);
+            self.optimizer = Optimizer::Device(Box::new(moments));
         }
         let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
         device::step(&mut self.decoder, moments, gradient, clip_and_rate, config)

@@ -222,8 +222,8 @@ impl LanguageTrainer {
     /// If a setting is only for the CPU, or the device does not have the precision.
     #[cfg(feature = "general")]
     pub fn on(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
-        use crate::settings::Precision;
-        let LanguageConfig { precision, update, .. } = &self.engine.config;
+        use crate::settings::{MomentPrecision, Precision};
+        let LanguageConfig { precision, update, optimizer, .. } = &self.engine.config;
         let obstacle = match (&device, precision) {
             (None, Precision::F32 | Precision::Bf16) => None,
             (None, _) => Some("the CPU supports f32 and bf16 only".to_string()),
@@ -233,6 +233,10 @@ impl LanguageTrainer {
             return Err(LanguageTrainError::Settings(obstacle));
         }
         let Some(device) = device else { return Ok(self) };
+        if optimizer.moments != MomentPrecision::F32 {
+            let what = "optimizer.moments is bf16, but a device keeps moments in f32; use the CPU, or leave it out";
+            return Err(LanguageTrainError::Settings(what.to_string()));
+        }
         if update.gradient_checkpointing && !crate::device::has_kernels(&device) {
             let what = "update.gradient_checkpointing needs the CPU, or a device that runs kernels";
             return Err(LanguageTrainError::Settings(what.to_string()));

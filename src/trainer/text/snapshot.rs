@@ -3,7 +3,7 @@
 use super::{LanguageConfig, TextEngine};
 use crate::checkpoint::Checkpoint;
 use crate::learner::Moments;
-use crate::model::saved::write_params;
+use crate::model::saved::{write_numbers, write_params};
 use crate::parallel::TeamError;
 use crate::settings::{ConfigError, overlay};
 use crate::trainer::SnapshotError;
@@ -52,21 +52,23 @@ pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, Snapsho
 impl Persistent for TextEngine {
     async fn export(&self, _iteration: u32) -> Result<Export, TeamError> {
         let names = self.model.trained_parameters();
-        let moments = self.learner.moments();
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
             (CONFIG.into(), self.settings.to_string().into_bytes()),
             (WEIGHTS.into(), bytes(self.learner.decoder.trained())),
-            (FIRST_MOMENT.into(), bytes(&moments.first_moment)),
-            (SECOND_MOMENT.into(), bytes(&moments.second_moment)),
         ];
+        let optimizer_steps = self.learner.save_moments(|moments| {
+            let names_of = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
+            sections
+                .extend(names_of.map(|(name, of)| (name.into(), write_numbers(&names, of, None))));
+        });
         if let Some(reference) = &self.learner.reference {
             sections.push((REFERENCE.into(), bytes(reference.trained())));
         }
         #[cfg(all(feature = "general", not(target_family = "wasm")))]
         sections.extend(super::saved_model::sections(self));
         let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
-        Ok(Export { sections, optimizer_steps: moments.steps, text: Some(text) })
+        Ok(Export { sections, optimizer_steps, text: Some(text) })
     }
 
     fn import(
