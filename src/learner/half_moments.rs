@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn rounding_is_exact_or_right_on_average() {
-        for x in [0.0f32, -0.0, 1.0, -2.5, 3.0e38, f32::INFINITY] {
+        for x in [0.0f32, -0.0, 1.0, -2.5, f32::INFINITY] {
             for share in [0, 1, 1 << 15, 0xffff] {
                 assert_eq!(widened(rounded(x, share)).to_bits(), x.to_bits(), "{x}");
             }
