@@ -5,9 +5,9 @@ use super::experience::{Experience, FirstMemory};
 use super::means::{Partial, SUMS, UpdateMeans, plus};
 use super::optimizer::clip_grad_norm;
 use super::order::{Batches, Minibatch, parts};
-use super::schedule::{entropy_coef, first_update, learning_rate, total_updates};
-use super::sequences::{Learning, SequencePool};
-use super::weights::{Weights, root_params};
+use super::schedule::{entropy_coef, first_update};
+use super::sequences::{SequencePool, SequenceSteps, SequenceUpdate};
+use super::weights::Weights;
 use crate::data::Trajectory;
 use crate::device;
 use crate::model::{ByHand, Network};
@@ -20,14 +20,14 @@ use std::ops::Range;
 /// A policy in training: parameters, optimizer and, if configured, a reference policy.
 #[derive(Clone, Debug)]
 pub struct Learner {
-    pub(super) weights: Weights,
-    pub(super) config: TrainConfig,
-    pub(super) batches: Batches,
-    pub(super) team: Team,
+    weights: Weights,
+    config: TrainConfig,
+    batches: Batches,
+    team: Team,
     /// Hand-written backward pass over sequences, if the model has one.
     by_hand: Option<ByHand>,
     /// Steps of parts of minibatches for that backward pass.
-    pub(super) parts: SequencePool,
+    pool: SequencePool,
 }
 
 /// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
@@ -73,8 +73,8 @@ impl Learner {
             _ => policy,
         };
         let (weights, batches) = (Weights::new(policy, config), Batches::new(config));
-        let (config, team, parts) = (config.clone(), Team::alone(), SequencePool::default());
-        Self { weights, config, batches, team, by_hand, parts }
+        let (config, team, pool) = (config.clone(), Team::alone(), SequencePool::default());
+        Self { weights, config, batches, team, by_hand, pool }
     }
 
     /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
@@ -105,7 +105,7 @@ impl Learner {
     }
 
     /// Number of parameters.
-    pub(super) fn num_params(&self) -> usize {
+    fn num_params(&self) -> usize {
         self.weights.params.dims()[0]
     }
 
@@ -132,11 +132,18 @@ impl Learner {
         let [_, num_envs, _] = trajectory.dims();
         let update = self.config.update.clone();
         let device = trajectory.obs.device();
-        if let Some(by_hand) = self.by_hand.take() {
-            let mut learning = Learning::new(self, by_hand, trajectory, advantages, mask);
-            let means = learning.update(iteration);
-            self.by_hand = Some(learning.by_hand);
-            return Ok(UpdateStats::from_host(means?, &device));
+        if let Some(by_hand) = &mut self.by_hand {
+            let minibatches = self.batches.of(iteration, num_envs);
+            let mut update = SequenceUpdate {
+                weights: &mut self.weights,
+                by_hand,
+                config: &self.config,
+                team: &self.team,
+                shards: self.batches.shards(num_envs),
+                pool: &self.pool,
+                steps: SequenceSteps::new(trajectory, advantages, mask),
+            };
+            return Ok(UpdateStats::from_host(update.run(&minibatches, iteration)?, &device));
         }
         let mut experience = Experience {
             obs: trajectory.obs.clone(),
@@ -176,7 +183,7 @@ impl Learner {
             sums = sums + of_all;
             let (gradient, norm) = clip_grad_norm(gradient, update.max_grad_norm);
             norms = norms + norm;
-            self.step(gradient, first + taken as u64)?;
+            self.weights.step(gradient, first + taken as u64, &self.config, &self.team)?;
             taken += 1;
         }
         // Every epoch covers all games of the rollout, whereas datasets advance by batches.
@@ -365,18 +372,6 @@ impl Learner {
             Precision::F16 => (num_steps * games).next_power_of_two() as f32 * LARGEST,
             _ => 1.0,
         }
-    }
-
-    /// Performs optimizer step `update` of the run. If ranks use devices that may round differently, the parameters
-    /// of the first rank are broadcast.
-    pub(super) fn step(&mut self, gradient: Tensor<1>, update: u64) -> Result<(), TeamError> {
-        let (weights, config) = (&mut self.weights, &self.config.optimizer);
-        let rate = learning_rate(config, update, total_updates(&self.config));
-        weights.params = weights.optimizer.step(weights.params.clone(), gradient, rate, config);
-        if self.team.rounds_differently() {
-            weights.params = root_params(&self.team, weights.params.clone())?;
-        }
-        Ok(())
     }
 
     /// Memory of the policy before the first step of a trajectory.

@@ -1,18 +1,18 @@
 //! Updates of networks with a hand-written backward pass over sequences, in host memory.
 
-use super::autodiff::Learner;
 use super::loss::{GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs};
 use super::means::{Partial, SUMS, UpdateMeans, plus};
 use super::optimizer::clip_grad_norm;
 use super::order::{Minibatch, parts};
 use super::update::{HostGradients, Lengths, update};
+use super::weights::Weights;
 use crate::data::Trajectory;
 use crate::data::host::{bit_masks, floats, integers};
 use crate::device;
-use crate::model::{ByHand, Network, Sequences};
-use crate::nn::rows::Pool;
+use crate::model::{ByHand, Network, Pool, Sequences};
 use crate::objective::weights::{Sizes, weight};
-use crate::parallel::{Node, NodeLen, TeamError, nodes, sum_leaves};
+use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, nodes, sum_leaves};
+use crate::settings::TrainConfig;
 use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
 
@@ -43,7 +43,7 @@ pub(super) type SequencePool = Pool<SequenceSteps>;
 
 impl SequenceSteps {
     /// Copies a trajectory, its advantages and its mask from tensors.
-    fn new(trajectory: &Trajectory, advantages: &Tensor<2>, mask: &Tensor<2>) -> Self {
+    pub fn new(trajectory: &Trajectory, advantages: &Tensor<2>, mask: &Tensor<2>) -> Self {
         let [_, games, _] = trajectory.dims();
         let rows = |tensor: &Tensor<2>| floats(tensor.clone());
         Self {
@@ -236,40 +236,35 @@ fn from_lanes(lanes: &[Group], rows: &mut [f32]) {
     }
 }
 
-/// A learner with the steps that it learns from.
-pub(super) struct Learning<'a> {
-    learner: &'a mut Learner,
-    /// The hand-written backward pass of the learner's network.
-    pub by_hand: ByHand,
-    steps: SequenceSteps,
+/// An update of a network with memory.
+pub(super) struct SequenceUpdate<'a> {
+    pub weights: &'a mut Weights,
+    pub by_hand: &'a mut ByHand,
+    pub config: &'a TrainConfig,
+    pub team: &'a Team,
+    /// The shards of the games.
+    pub shards: Shards,
+    pub pool: &'a SequencePool,
+    pub steps: SequenceSteps,
 }
 
-impl<'a> Learning<'a> {
-    /// Copies a trajectory, its advantages and its mask from tensors.
-    pub fn new(
-        learner: &'a mut Learner,
-        by_hand: ByHand,
-        trajectory: &Trajectory,
-        advantages: &Tensor<2>,
-        mask: &Tensor<2>,
-    ) -> Self {
-        Self { learner, by_hand, steps: SequenceSteps::new(trajectory, advantages, mask) }
-    }
-
-    /// The update of `iteration`.
+impl SequenceUpdate<'_> {
+    /// Takes the optimizer steps of `iteration`.
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
-    pub fn update(&mut self, iteration: u32) -> Result<UpdateMeans, TeamError> {
-        if let Some(reference) = &self.learner.weights.reference {
+    pub fn run(
+        &mut self,
+        minibatches: &[Minibatch],
+        iteration: u32,
+    ) -> Result<UpdateMeans, TeamError> {
+        if let Some(reference) = &self.weights.reference {
             self.steps.reference_logprobs = self.reference_logprobs(reference);
         }
-        let Sequences { games, .. } = self.steps.sequences;
         let (counts, learn_steps) = (self.steps.counts(), self.steps.sequences.num_steps());
-        let minibatches = self.learner.batches.of(iteration, games);
         let lengths = Lengths { counts: &counts, learn_steps };
-        let (config, team) = (self.learner.config.clone(), self.learner.team.clone());
-        update(self, &minibatches, lengths, iteration, (&config, &team))
+        let with = (self.config, self.team);
+        update(self, minibatches, lengths, iteration, with)
     }
 
     /// Log-probabilities of all actions under the reference policy, computed shard by shard for the sake of memory.
@@ -279,9 +274,8 @@ impl<'a> Learning<'a> {
         let all = self.steps.sequences.games;
         let mut logprobs = vec![0.0; self.steps.mask.len()];
         let mut part = SequenceSteps::default();
-        let shards = self.learner.batches.shards(all);
-        for shard in shards.own() {
-            let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
+        for shard in self.shards.own() {
+            let games: Vec<i32> = self.shards.places_of(shard).map(|game| game as i32).collect();
             self.steps.games_into(&games, &mut part);
             let values = part.logprobs(&by_hand.logits(&part.sequences));
             for (row, values) in values.chunks_exact(games.len()).enumerate() {
@@ -295,17 +289,20 @@ impl<'a> Learning<'a> {
 
     /// Gradient and sums of some games of a minibatch, accumulated over `count` parts.
     fn of_games(&self, games: &[i32], count: usize, rule: &Rule, sizes: &Sizes) -> Partial {
-        let shards = self.learner.batches.shards(self.steps.sequences.games);
-        let partials = PARTIALS.div_ceil(shards.count());
+        let partials = PARTIALS.div_ceil(self.shards.count());
         let of_part = |games: &[i32]| {
-            self.learner.parts.with(|part| {
+            self.pool.with(|part| {
                 self.steps.games_into(games, part);
-                part.gradient(&self.by_hand, partials, rule, sizes)
+                part.gradient(self.by_hand, partials, rule, sizes)
             })
         };
         let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
-        let nothing = || (vec![0.0; self.learner.num_params()], [0.0; SUMS]);
+        let nothing = || (vec![0.0; self.num_params()], [0.0; SUMS]);
         sums.reduce(|sum, part| self.add(sum, part)).unwrap_or_else(nothing)
+    }
+
+    fn num_params(&self) -> usize {
+        self.weights.params.dims()[0]
     }
 
     /// Adds two gradients and their sums.
@@ -316,21 +313,20 @@ impl<'a> Learning<'a> {
     }
 }
 
-impl HostGradients for Learning<'_> {
+impl HostGradients for SequenceUpdate<'_> {
     fn gradient(
         &mut self,
         minibatch: &Minibatch,
         rule: &Rule,
         sizes: Sizes,
     ) -> Result<Node, TeamError> {
-        self.by_hand.set_params(device::fetch(self.learner.weights.params.clone()));
-        let Learner { team, batches, config, .. } = &*self.learner;
-        let accumulation = config.update.gradient_accumulation_steps;
-        if team.has_devices() {
+        self.by_hand.set_params(device::fetch(self.weights.params.clone()));
+        let accumulation = self.config.update.gradient_accumulation_steps;
+        if self.team.has_devices() {
             let (vector, sums) = self.of_games(minibatch.games(), accumulation, rule, &sizes);
-            return team.sum_ranks(vector, sums.to_vec());
+            return self.team.sum_ranks(vector, sums.to_vec());
         }
-        let shards = batches.shards(self.steps.sequences.games);
+        let shards = &self.shards;
         let parts = accumulation.div_ceil(shards.count());
         let first = shards.own().start;
         let shard =
@@ -340,17 +336,16 @@ impl HostGradients for Learning<'_> {
             let (vector, sums) = sum_leaves(node.len(), &leaf, &|sum, other| self.add(sum, other));
             Node { shards: node, vector, numbers: sums.to_vec() }
         });
-        let len = NodeLen { vector: self.learner.num_params(), numbers: SUMS };
-        team.sum(&shards, ours.collect(), len)
+        let len = NodeLen { vector: self.num_params(), numbers: SUMS };
+        self.team.sum(shards, ours.collect(), len)
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> Result<f32, TeamError> {
-        let device: Device = self.learner.weights.params.device();
+        let device: Device = self.weights.params.device();
         let gradient = TensorData::new(gradient.to_vec(), [gradient.len()]);
         let gradient = Tensor::from_data(gradient, &device);
-        let max_norm = self.learner.config.update.max_grad_norm;
-        let (gradient, norm) = clip_grad_norm(gradient, max_norm);
-        self.learner.step(gradient, update)?;
+        let (gradient, norm) = clip_grad_norm(gradient, self.config.update.max_grad_norm);
+        self.weights.step(gradient, update, self.config, self.team)?;
         Ok(device::fetch(norm)[0])
     }
 

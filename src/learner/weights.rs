@@ -1,6 +1,7 @@
 //! Trainable state: parameters, optimizer and, for the KL penalty, the reference policy.
 
 use super::optimizer::AdamW;
+use super::schedule::{learning_rate, total_updates};
 use crate::device;
 use crate::model::Network;
 use crate::parallel::{Team, TeamError};
@@ -43,6 +44,26 @@ impl Weights {
     /// Optimizer state.
     pub fn optimizer(&self) -> &AdamW {
         &self.optimizer
+    }
+
+    /// Performs optimizer step `update` of the run. If ranks use devices that may round differently, the parameters of the
+    /// first rank are broadcast.
+    ///
+    /// # Errors
+    /// If another rank has failed or does not respond.
+    pub(super) fn step(
+        &mut self,
+        gradient: Tensor<1>,
+        update: u64,
+        config: &TrainConfig,
+        team: &Team,
+    ) -> Result<(), TeamError> {
+        let rate = learning_rate(&config.optimizer, update, total_updates(config));
+        self.params = self.optimizer.step(self.params.clone(), gradient, rate, &config.optimizer);
+        if team.rounds_differently() {
+            self.params = root_params(team, self.params.clone())?;
+        }
+        Ok(())
     }
 
     /// Restores saved parameters, optimizer state and reference parameters.
