@@ -48,10 +48,7 @@ impl UpdateStats {
 
     /// Uploads means that were computed in host memory.
     fn from_host(means: UpdateMeans, device: &Device) -> Self {
-        let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
-            means;
-        let means = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
-        Self { means: Tensor::from_floats(means.map(|mean| mean as f32), device) }
+        Self { means: Tensor::from_floats(means.values().map(|mean| mean as f32), device) }
     }
 }
 
@@ -130,7 +127,6 @@ impl Learner {
         iteration: u32,
     ) -> Result<UpdateStats, TeamError> {
         let [_, num_envs, _] = trajectory.dims();
-        let update = self.config.update.clone();
         let device = trajectory.obs.device();
         if let Some(by_hand) = &mut self.by_hand {
             let minibatches = self.batches.of(iteration, num_envs);
@@ -145,6 +141,7 @@ impl Learner {
             };
             return Ok(UpdateStats::from_host(update.run(&minibatches, iteration)?, &device));
         }
+        let update = self.config.update.clone();
         let mut experience = Experience {
             obs: trajectory.obs.clone(),
             starts: trajectory.starts(),

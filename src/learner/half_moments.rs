@@ -1,6 +1,6 @@
 //! AdamW's moments in bf16, in half the memory.
 
-use super::optimizer::{Moments, Portions, each_portion};
+use super::optimizer::{Moments, StepSettings, each_portion};
 use crate::math::adamw::{Factors, Moving, step};
 use crate::model::saved::Numbers;
 use crate::rng::draw;
@@ -54,7 +54,7 @@ impl HalfMoments {
     }
 
     /// Performs [`Moments::step`].
-    pub fn step(&mut self, params: &mut [f32], gradient: &[f32], scale: f32, by: &Portions) {
+    pub fn step(&mut self, params: &mut [f32], gradient: &[f32], scale: f32, by: &StepSettings) {
         self.steps += 1;
         let key = draw(draw(self.key, (self.steps >> 32) as u32), self.steps as u32);
         let moments = (&mut self.first_moment[..], &mut self.second_moment[..]);
@@ -128,7 +128,7 @@ mod tests {
         let (mut params, mut wanted) = (vec![1.0f32; count], vec![1.0f32; count]);
         let mut want = Moments::new(count);
         let mut half = HalfMoments::new(&want, 7);
-        let by = Portions { learning_rate: 1e-4, config: &config, spared: &[] };
+        let by = StepSettings { learning_rate: 1e-4, config: &config, spared: &[] };
         for i in 0..300u32 {
             let gradient: Vec<f32> =
                 (0..count as u32).map(|at| 1e-3 * (1.0 + (draw(i, at) % 8) as f32)).collect();

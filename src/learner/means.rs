@@ -18,10 +18,16 @@ pub struct UpdateMeans {
 }
 
 impl UpdateMeans {
-    /// The means in the order of the fields.
+    /// Takes the means in the order of the fields.
     pub fn new(means: [f64; 6]) -> Self {
         let [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = means;
         Self { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm }
+    }
+
+    /// The means in the order of the fields.
+    pub fn values(self) -> [f64; 6] {
+        let Self { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } = self;
+        [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm]
     }
 
     /// The same metrics for demonstrations, to whose behaviour policy no KL is defined: `approx_kl` is 0.

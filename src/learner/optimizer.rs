@@ -65,7 +65,13 @@ impl Moments {
     }
 
     /// Performs [`AdamW::step`] in place with `gradient * scale`.
-    pub(super) fn step(&mut self, params: &mut [f32], gradient: &[f32], scale: f32, by: &Portions) {
+    pub(super) fn step(
+        &mut self,
+        params: &mut [f32],
+        gradient: &[f32],
+        scale: f32,
+        by: &StepSettings,
+    ) {
         self.steps += 1;
         let moments = (&mut self.first_moment[..], &mut self.second_moment[..]);
         each_portion(params, gradient, moments, by, self.steps, |factors, _, part| {
@@ -75,9 +81,9 @@ impl Moments {
     }
 }
 
-/// What a step applies to, beside the gradient.
+/// Settings of one optimizer step, the same for all parameters but those that weight decay spares.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Portions<'a> {
+pub(super) struct StepSettings<'a> {
     /// Learning rate of the step.
     pub learning_rate: f64,
     /// Decay rates and weight decay.
@@ -95,7 +101,7 @@ pub(super) fn each_portion<M: Send>(
     params: &mut [f32],
     gradient: &[f32],
     (first, second): (&mut [M], &mut [M]),
-    by: &Portions,
+    by: &StepSettings,
     step: u64,
     apply: impl Fn(&Factors, usize, Part<M>) + Sync,
 ) {
@@ -240,7 +246,7 @@ mod tests {
         config.weight_decay = 1.0;
         let step = |spared: &[Range<usize>]| {
             let (mut params, gradient) = (vec![2.0f32; 40], vec![0.0; 40]);
-            let by = Portions { learning_rate: 0.1, config: &config, spared };
+            let by = StepSettings { learning_rate: 0.1, config: &config, spared };
             Moments::new(40).step(&mut params, &gradient, 1.0, &by);
             params
         };

@@ -13,7 +13,7 @@ use crate::model::{ByHand, Network, Pool, Sequences};
 use crate::objective::weights::{Sizes, weight};
 use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, nodes, sum_leaves};
 use crate::settings::TrainConfig;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use rayon::prelude::*;
 
 /// Maximum number of partial gradients per minibatch, if there are fewer shards; each can run on its own thread.
@@ -263,8 +263,7 @@ impl SequenceUpdate<'_> {
         }
         let (counts, learn_steps) = (self.steps.counts(), self.steps.sequences.num_steps());
         let lengths = Lengths { counts: &counts, learn_steps };
-        let with = (self.config, self.team);
-        update(self, minibatches, lengths, iteration, with)
+        update(self, minibatches, lengths, iteration)
     }
 
     /// Log-probabilities of all actions under the reference policy, computed shard by shard for the sake of memory.
@@ -314,6 +313,14 @@ impl SequenceUpdate<'_> {
 }
 
 impl HostGradients for SequenceUpdate<'_> {
+    fn config(&self) -> &TrainConfig {
+        self.config
+    }
+
+    fn team(&self) -> &Team {
+        self.team
+    }
+
     fn gradient(
         &mut self,
         minibatch: &Minibatch,
@@ -341,7 +348,7 @@ impl HostGradients for SequenceUpdate<'_> {
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> Result<f32, TeamError> {
-        let device: Device = self.weights.params.device();
+        let device = self.weights.params.device();
         let gradient = TensorData::new(gradient.to_vec(), [gradient.len()]);
         let gradient = Tensor::from_data(gradient, &device);
         let (gradient, norm) = clip_grad_norm(gradient, self.config.update.max_grad_norm);

@@ -61,6 +61,12 @@ fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), &Device::flex())
 }
 
+/// Adds noise to parameters: the output layer and the biases start near zero, which would hide their effect.
+fn away_from_zero(params: Tensor<1>) -> Tensor<1> {
+    let count = params.dims()[0];
+    params + tensor(noise(count, 9), [count]) * 0.3
+}
+
 fn distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let squares = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
@@ -71,10 +77,8 @@ impl Case {
     fn policy(&self) -> Mlp {
         let config = PolicyConfig::mlp(&self.hidden, self.activation);
         let policy = Mlp::new(self.features, self.actions, &config, 5, &Device::flex());
-        // The output layer and the biases start near zero, which would hide their effect.
-        let flat = flatten(&policy);
-        let count = flat.dims()[0];
-        unflatten(policy, &(flat + tensor(noise(count, 9), [count]) * 0.3))
+        let params = away_from_zero(flatten(&policy));
+        unflatten(policy, &params)
     }
 
     /// A trajectory with advantages and mask; games have zero to all steps unmasked.
@@ -154,10 +158,7 @@ impl Case {
         let small = DecoderConfig::default();
         config.own.decoder = DecoderConfig { hidden_size: 8, num_heads: 2, context: 4, ..small };
         let network = Network::new(self.features, self.actions, &config, 5, &Device::flex());
-        // The output layer and the biases start near zero, which would hide their effect.
-        let flat = network.flatten();
-        let count = flat.dims()[0];
-        let network = network.unflatten(&(flat + tensor(noise(count, 9), [count]) * 0.3));
+        let network = network.unflatten(&away_from_zero(network.flatten()));
         let start = floats(network.flatten());
         let (mut trajectory, advantages, mask) = self.experience();
         let ends = (0..STEPS * self.games).map(|i| f32::from(i % 3 == 0 && i / self.games == 2));
@@ -191,15 +192,7 @@ impl Case {
         for iteration in 0..2 {
             let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
             let got = native.update(&trajectory, &advantages, &mask, iteration).expect("alone");
-            let pairs = [
-                got.approx_kl,
-                got.clip_fraction,
-                got.entropy,
-                got.reference_kl,
-                got.loss,
-                got.grad_norm,
-            ];
-            for (got, want) in pairs.iter().zip(floats(want.means)) {
+            for (got, want) in got.values().iter().zip(floats(want.means)) {
                 let off = (got - f64::from(want)).abs();
                 let bound = 1e-4 * f64::from(want).abs() + 1e-6;
                 assert!(off < bound, "{got} instead of {want}: {self:?}");

@@ -10,6 +10,12 @@ use crate::settings::TrainConfig;
 
 /// Parameters in training whose gradients are computed in host memory.
 pub(super) trait HostGradients {
+    /// The settings of the run.
+    fn config(&self) -> &TrainConfig;
+
+    /// The ranks that share the run.
+    fn team(&self) -> &Team;
+
     /// Gradient of a minibatch over all ranks, and its sums in the order of [`Sums::lanes`](super::loss::Sums::lanes).
     ///
     /// # Errors
@@ -24,7 +30,7 @@ pub(super) trait HostGradients {
     /// Performs optimizer step `update` of the run and returns the norm of the gradient before clipping.
     ///
     /// # Errors
-    /// As [`HostGradients::gradient`].
+    /// If another rank has failed or does not respond.
     fn step(&mut self, gradient: &[f32], update: u64) -> Result<f32, TeamError>;
 
     /// Takes back the memory of a gradient.
@@ -49,15 +55,18 @@ pub(super) fn update(
     minibatches: &[Minibatch],
     lengths: Lengths,
     iteration: u32,
-    (config, team): (&TrainConfig, &Team),
 ) -> Result<UpdateMeans, TeamError> {
+    let config = learner.config();
     let rule = Rule::new(&config.loss, entropy_coef(config, iteration));
+    let first = first_update(config, iteration);
+    let (is_data, epochs) = (config.data.is_on(), config.update.update_epochs);
+    let num_minibatches = config.update.num_minibatches as f32;
     let of_games = |games: &[i32]| games.iter().map(|game| lengths.counts[*game as usize]).sum();
     let ours = minibatches.iter().map(|minibatch| of_games(minibatch.games()));
     let ours = ours.chain([lengths.counts.iter().sum()]);
-    let counts = team.total(&ours.map(|count: usize| count as f64).collect::<Vec<_>>())?;
+    let counts =
+        learner.team().total(&ours.map(|count: usize| count as f64).collect::<Vec<_>>())?;
     let (counts, counted) = (&counts[..minibatches.len()], counts[minibatches.len()]);
-    let first = first_update(config, iteration);
     let mut sums = UpdateSums::default();
     let mut taken = 0;
     for (minibatch, steps) in minibatches.iter().zip(counts) {
@@ -65,10 +74,10 @@ pub(super) fn update(
             games: minibatch.size as f32,
             learn_steps: lengths.learn_steps as f32,
             steps: *steps as f32,
-            rollout_share: counted as f32 / config.update.num_minibatches as f32,
+            rollout_share: counted as f32 / num_minibatches,
         };
         let gradient = learner.gradient(minibatch, &rule, sizes)?;
-        if config.update.ends_at(gradient.numbers[0] / steps.max(1.0)) {
+        if learner.config().update.ends_at(gradient.numbers[0] / steps.max(1.0)) {
             learner.give_back(gradient.vector);
             break;
         }
@@ -78,9 +87,9 @@ pub(super) fn update(
     }
     // Every epoch covers all games of the rollout, whereas datasets advance by batches.
     let is_cut = taken < minibatches.len();
-    let steps = match config.data.is_on() || is_cut {
+    let steps = match is_data || is_cut {
         true => counts[..taken].iter().sum(),
-        false => counted * config.update.update_epochs as f64,
+        false => counted * epochs as f64,
     };
     Ok(sums.means(steps))
 }

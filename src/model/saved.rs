@@ -123,7 +123,7 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
         let (found, expected) = (tensors.len(), parameters.len());
         return Err(other(format!("it holds {found} tensors instead of {expected}")));
     }
-    let mut params = Vec::new();
+    let mut params: Vec<f32> = Vec::new();
     for Parameter { name, shape } in parameters {
         let view =
             tensors.tensor(name).map_err(|_| other(format!("the tensor `{name}` is missing")))?;
@@ -132,13 +132,14 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
         if found != shape || !(is_bf16 || dtype == Dtype::F32) {
             return Err(other(format!("`{name}` is {dtype:?} {found:?} instead of F32 {shape:?}")));
         }
+        let start = params.len();
         if is_bf16 {
             params.extend(data.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])));
         } else {
             let words = data.chunks_exact(4);
             params.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
         }
-        if params.iter().any(|x| !x.is_finite()) {
+        if params[start..].iter().any(|x| !x.is_finite()) {
             return Err(SavedError::Unreadable(format!(
                 "`{name}` holds numbers that are not finite"
             )));

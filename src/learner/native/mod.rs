@@ -22,13 +22,13 @@ mod tiles;
 
 use super::loss::{Rule, Sums};
 use super::means::{Partial, SUMS, UpdateMeans, plus};
-use super::optimizer::{Moments, Portions, clipped_step};
+use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order::{Batches, Minibatch as Games, parts};
 use super::schedule::{learning_rate, total_updates};
 use super::update::{HostGradients, Lengths, update};
 use crate::data::host::floats;
 use crate::data::{HostTrajectory, Trajectory, by_game};
-use crate::model::{Mlp, NativeMlp, flatten, unflatten};
+use crate::model::{Mlp, NativeMlp, Pool, flatten, unflatten};
 use crate::objective::weights::Sizes;
 use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, nodes, sum_leaves};
 use crate::settings::TrainConfig;
@@ -60,7 +60,7 @@ pub struct NativeLearner {
     /// One workspace per thread.
     workspaces: Vec<Mutex<Workspace>>,
     /// Free list of gradient vectors, `[num_params]`, padded.
-    vectors: Mutex<Vec<Vec<f32>>>,
+    vectors: Pool<Vec<f32>>,
 }
 
 impl NativeLearner {
@@ -79,7 +79,7 @@ impl NativeLearner {
             batches: Batches::new(config),
             team: Team::alone(),
             workspaces: Vec::new(),
-            vectors: Mutex::default(),
+            vectors: Pool::default(),
         }
     }
 
@@ -197,9 +197,8 @@ impl NativeLearner {
         let experience = Experience { reference_logprobs: &reference_logprobs, ..*experience };
         let minibatches = self.batches.of(iteration, experience.counts.len());
         let lengths = Lengths { counts: experience.counts, learn_steps: experience.learn_steps };
-        let (config, team) = (self.config.clone(), self.team.clone());
         let mut learning = Learning { learner: self, experience: &experience };
-        update(&mut learning, &minibatches, lengths, iteration, (&config, &team))
+        update(&mut learning, &minibatches, lengths, iteration)
     }
 
     /// Allocates a workspace for each thread of the current pool.
@@ -291,13 +290,14 @@ impl NativeLearner {
 
     /// Takes a gradient vector with arbitrary contents from the free list.
     fn vector(&self) -> Vec<f32> {
-        let kept = self.vectors.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        kept.unwrap_or_else(|| vec![0.0; self.network.layout().len()])
+        let mut vector = self.vectors.take();
+        vector.resize(self.network.layout().len(), 0.0);
+        vector
     }
 
     /// Returns a gradient vector to the free list.
     fn give_back(&self, vector: Vec<f32>) {
-        self.vectors.lock().unwrap_or_else(PoisonError::into_inner).push(vector);
+        self.vectors.put(vector);
     }
 
     /// Calls `run` with the workspace of the current thread.
@@ -316,6 +316,14 @@ struct Learning<'a> {
 }
 
 impl HostGradients for Learning<'_> {
+    fn config(&self) -> &TrainConfig {
+        &self.learner.config
+    }
+
+    fn team(&self) -> &Team {
+        &self.learner.team
+    }
+
     fn gradient(&mut self, games: &Games, rule: &Rule, sizes: Sizes) -> Result<Node, TeamError> {
         self.learner.gradient(self.experience, games, rule, sizes)
     }
@@ -323,7 +331,7 @@ impl HostGradients for Learning<'_> {
     fn step(&mut self, gradient: &[f32], update: u64) -> Result<f32, TeamError> {
         let NativeLearner { config, network, moments, .. } = &mut *self.learner;
         let learning_rate = learning_rate(&config.optimizer, update, total_updates(config));
-        let by = Portions { learning_rate, config: &config.optimizer, spared: &[] };
+        let by = StepSettings { learning_rate, config: &config.optimizer, spared: &[] };
         Ok(clipped_step(gradient, config.update.max_grad_norm, |scale| {
             network.change(|params| moments.step(params, gradient, scale, &by));
         }))

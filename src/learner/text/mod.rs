@@ -16,7 +16,7 @@ mod host;
 
 use super::half_moments::HalfMoments;
 use super::means::{UpdateMeans, UpdateSums};
-use super::optimizer::{Moments, Portions, clipped_step};
+use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order::shuffled;
 use crate::device::release_freed_memory;
 use crate::model::saved::Numbers;
@@ -344,33 +344,28 @@ impl LanguageLearner {
         (max_norm, rate): (f64, f64),
         config: &OptimizerConfig,
     ) -> f32 {
-        let moments = match &self.optimizer {
-            Optimizer::Device(moments) => Some(moments.download()),
-            Optimizer::Half(moments) if config.moments == MomentPrecision::F32 => {
-                Some(moments.widened())
+        match (config.moments, &self.optimizer) {
+            (MomentPrecision::F32, Optimizer::Host(_))
+            | (MomentPrecision::Bf16, Optimizer::Half(_)) => {}
+            (MomentPrecision::F32, _) => {
+                self.optimizer = Optimizer::Host(self.moments().into_owned());
             }
-            _ => None,
-        };
-        if let Some(moments) = moments {
-            self.optimizer = Optimizer::Host(moments);
-        }
-        if let Optimizer::Host(moments) = &self.optimizer
-            && config.moments == MomentPrecision::Bf16
-        {
-            let key = draw(self.key, ROUNDING);
-            self.optimizer = Optimizer::Half(HalfMoments::new(moments, key));
+            (MomentPrecision::Bf16, _) => {
+                let moments = HalfMoments::new(&self.moments(), draw(self.key, ROUNDING));
+                self.optimizer = Optimizer::Half(moments);
+            }
         }
         let spared = match config.decay_norms_and_biases {
             true => Vec::new(),
             false => vectors(&self.decoder),
         };
-        let by = Portions { learning_rate: rate, config, spared: &spared };
+        let by = StepSettings { learning_rate: rate, config, spared: &spared };
         let Self { decoder, optimizer, .. } = self;
         clipped_step(gradient, max_norm, |scale| {
             decoder.update(|params| match optimizer {
                 Optimizer::Host(moments) => moments.step(params, gradient, scale, &by),
                 Optimizer::Half(moments) => moments.step(params, gradient, scale, &by),
-                Optimizer::Device(_) => unreachable!("downloaded"),
+                Optimizer::Device(_) => unreachable!("copied to host memory"),
             });
         })
     }
