@@ -4,7 +4,7 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::data::{HostTrajectory, Trajectory};
-use grove::learner::{Learner, NativeLearner};
+use grove::learner::{Experience, HostLearner, Learner, PerceptronLearner};
 use grove::model::Mlp;
 use grove::rng::{draw, uniform};
 use grove::settings::TrainConfig;
@@ -27,12 +27,10 @@ fn main() {
         let passes = STEPS * GAMES * config.update.update_epochs;
         let policy = Mlp::new(FEATURES, ACTIONS, &config.policy, 1, &Device::flex());
 
-        let mut native = NativeLearner::new(&policy, &config);
-        let from_tensors = best_of(10, |i| {
-            native.update(&trajectory, &advantages, &mask, i).expect("alone");
-        });
-        let from_host = best_of(10, |i| {
-            native.update_from_host(&host, judged, &counts, STEPS, i).expect("alone");
+        let mut native = PerceptronLearner::new(&policy, &config);
+        let experience = Experience::new(&host, judged, &counts, STEPS);
+        let native = best_of(10, |i| {
+            native.update(&experience, i).expect("alone");
         });
         let mut general = Learner::new(policy, &config);
         let general = best_of(2, |i| {
@@ -41,10 +39,9 @@ fn main() {
         });
         let rate = |seconds: f64| passes as f64 / seconds / 1e6;
         println!(
-            "hidden {hidden:?}: M passes/s: general {:.2}, native from tensors {:.2}, from the host {:.2}",
+            "hidden {hidden:?}: M passes/s: general {:.2}, native {:.2}",
             rate(general),
-            rate(from_tensors),
-            rate(from_host)
+            rate(native)
         );
     }
 }

@@ -122,6 +122,7 @@ impl HostTrajectory {
         let both = terminated.iter().zip(by_game(&trajectory.truncated));
         host.ends = both.map(|(end, cut)| End::new(*end > 0.5, cut > 0.5)).collect();
         host.scores = by_game(&trajectory.scores);
+        host.memory = trajectory.memory.clone().map_or_else(Vec::new, floats);
         if let Some(legal) = &trajectory.legal {
             let [_, _, actions] = legal.dims();
             host.mask_actions(actions);

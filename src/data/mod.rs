@@ -19,7 +19,6 @@ mod windows;
 #[cfg(not(target_family = "wasm"))]
 pub use dataset::{Dataset, DatasetWriter};
 pub use error::{DatasetError, MANIFEST};
-pub(crate) use host::by_game;
 pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
 pub use manifest::{Manifest, Standard};
 pub use recording::{

@@ -1,19 +1,17 @@
-//! The general learner: any model on any device through Burn's autodiff. Networks with memory that are
-//! built in use a hand-written backward pass on the CPU instead.
+//! The general learner: any model on any device through Burn's autodiff.
 
 use super::experience::{Experience, FirstMemory};
-use super::means::{Partial, SUMS, UpdateMeans, plus};
+use super::means::{Partial, SUMS, plus};
 use super::optimizer::clip_grad_norm;
 use super::order::{Batches, Minibatch, parts};
 use super::schedule::{entropy_coef, first_update};
-use super::sequences::{SequencePool, SequenceSteps, SequenceUpdate};
 use super::weights::Weights;
 use crate::data::Trajectory;
 use crate::device;
-use crate::model::{ByHand, Network};
+use crate::model::Network;
 use crate::objective::{Loss, Steps, Totals, loss};
 use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes};
-use crate::settings::{Engine, Precision, TrainConfig};
+use crate::settings::{Precision, TrainConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
 
@@ -24,11 +22,10 @@ pub struct Learner {
     config: TrainConfig,
     batches: Batches,
     team: Team,
-    /// Hand-written backward pass over sequences, if the model has one.
-    by_hand: Option<ByHand>,
-    /// Steps of parts of minibatches for that backward pass.
-    pool: SequencePool,
 }
+
+/// Minimum number of steps of a minibatch per shard. Passes have a high fixed cost.
+pub const AUTODIFF_SHARD_STEPS: usize = 2048;
 
 /// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
 /// f16 (65,504) for sums over many steps, and stays far above the smallest.
@@ -45,11 +42,6 @@ pub struct UpdateStats {
 impl UpdateStats {
     /// Number of means.
     pub const LEN: usize = Loss::SUMS.len() + 2;
-
-    /// Uploads means that were computed in host memory.
-    fn from_host(means: UpdateMeans, device: &Device) -> Self {
-        Self { means: Tensor::from_floats(means.values().map(|mean| mean as f32), device) }
-    }
 }
 
 impl Learner {
@@ -57,21 +49,12 @@ impl Learner {
     /// reference policy.
     pub fn new(policy: impl Into<Network>, config: &TrainConfig) -> Self {
         let policy = policy.into();
-        let on_cpu = !device::has_kernels(&policy.device());
-        let checkpointing = config.update.gradient_checkpointing;
-        let by_hand = match on_cpu && config.engine != Engine::General {
-            true => ByHand::new(&policy, config.precision, checkpointing),
-            false => None,
-        };
         let policy = match config.precision {
-            precision if precision != Precision::F32 && by_hand.is_none() => {
-                policy.with_precision(precision).unwrap_or(policy)
-            }
-            _ => policy,
+            Precision::F32 => policy,
+            precision => policy.with_precision(precision).unwrap_or(policy),
         };
         let (weights, batches) = (Weights::new(policy, config), Batches::new(config));
-        let (config, team, pool) = (config.clone(), Team::alone(), SequencePool::default());
-        Self { weights, config, batches, team, by_hand, pool }
+        Self { weights, batches, config: config.clone(), team: Team::alone() }
     }
 
     /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
@@ -84,11 +67,6 @@ impl Learner {
     /// order.
     pub fn set_in_order(&mut self, in_order: bool) {
         self.batches.set_in_order(in_order);
-    }
-
-    /// Whether gradients use the hand-written backward pass instead of autodiff.
-    pub fn by_hand(&self) -> bool {
-        self.by_hand.is_some()
     }
 
     /// Parameters, optimizer and reference policy.
@@ -104,11 +82,6 @@ impl Learner {
     /// Number of parameters.
     fn num_params(&self) -> usize {
         self.weights.params.dims()[0]
-    }
-
-    /// Minimum number of steps of a minibatch per shard. Passes have a high fixed cost.
-    pub fn shard_steps(&self) -> usize {
-        if self.by_hand.is_some() { 1024 } else { 2048 }
     }
 
     /// Performs one update: `update_epochs` passes over the trajectory of `iteration`, in
@@ -128,19 +101,6 @@ impl Learner {
     ) -> Result<UpdateStats, TeamError> {
         let [_, num_envs, _] = trajectory.dims();
         let device = trajectory.obs.device();
-        if let Some(by_hand) = &mut self.by_hand {
-            let minibatches = self.batches.of(iteration, num_envs);
-            let mut update = SequenceUpdate {
-                weights: &mut self.weights,
-                by_hand,
-                config: &self.config,
-                team: &self.team,
-                shards: self.batches.shards(num_envs),
-                pool: &self.pool,
-                steps: SequenceSteps::new(trajectory, advantages, mask),
-            };
-            return Ok(UpdateStats::from_host(update.run(&minibatches, iteration)?, &device));
-        }
         let update = self.config.update.clone();
         let mut experience = Experience {
             obs: trajectory.obs.clone(),

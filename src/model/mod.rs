@@ -38,7 +38,7 @@ pub use registry::{
 };
 
 pub use crate::nn::arch::LoraConfig;
-pub use crate::nn::rows::{Pool, SequenceLearner, SequenceModel, Sequences};
+pub use crate::nn::rows::{Pool, SequenceGradients, SequenceModel, Sequences};
 pub use crate::nn::{
     DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,
 };

@@ -70,6 +70,11 @@ impl NativePolicy {
         native.unwrap_or_else(|| Self::of(TensorActor::new(network, num_features, num_actions)))
     }
 
+    /// Copies the weights of a built-in network; `None` for a user-defined one.
+    pub(crate) fn of_built_in(network: &Network) -> Option<Self> {
+        block_on(registry::native_form(network))
+    }
+
     /// A built-in network from its settings and its parameters in the order of
     /// [`flatten`](super::flatten).
     ///

@@ -148,6 +148,21 @@ impl<G: Rules> NativeRollout<G> {
         Ok(())
     }
 
+    /// Memory of the policy at the branch points, `[num_groups, memory_size]`; empty without memory.
+    pub fn memory(&self) -> &[f32] {
+        &self.memory
+    }
+
+    /// Restores memory from [`NativeRollout::memory`].
+    ///
+    /// # Panics
+    /// If the length is not a multiple of the number of groups.
+    pub fn set_memory(&mut self, memory: Vec<f32>) {
+        let groups = self.config.num_groups;
+        assert!(memory.len().is_multiple_of(groups), "memory: [num_groups, memory_size]");
+        self.memory = memory;
+    }
+
     /// Sets the branch points and the policy's memory there, `[num_groups, memory_size]`, as
     /// returned by [`NativeRollout::into_branches`].
     pub(super) fn go_on(&mut self, branches: Vec<EnvState<G>>, memory: Vec<f32>) {

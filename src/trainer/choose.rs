@@ -5,6 +5,7 @@ use super::native::NativeEngine;
 use crate::data::Pieces;
 use crate::device;
 use crate::env::{HostEnvs, Rules};
+use crate::learner::host_learner;
 use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
@@ -51,23 +52,24 @@ impl<G: Rules> Engines<G> {
         let on_host = "environments on the host have no kernels".to_string();
         let obstacle =
             obstacle.or((host.is_some() && device::has_kernels(device)).then_some(on_host));
-        let mlp = model.get::<Mlp>().filter(|_| obstacle.is_none()).cloned();
         #[cfg(feature = "general")]
-        if mlp.is_none() {
+        if obstacle.is_some() {
             let engine =
                 super::general::GeneralEngine::new(game, model, config, device, data, host, team)?;
             return Ok(Self::General(Box::new(engine)));
         }
-        let mlp = mlp.unwrap_or_else(|| {
-            panic!("this build has fast engines only: {}", obstacle.unwrap_or_default())
-        });
+        if let Some(obstacle) = obstacle {
+            panic!("this build has fast engines only: {obstacle}");
+        }
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
+            let mlp = model.get::<Mlp>().expect("kernels take perceptrons alone").clone();
             let engine =
                 super::fused::FusedEngine::new(game, (model, mlp), config, device, data, team)?;
             return Ok(Self::Fused(Box::new(engine)));
         }
-        let engine = NativeEngine::new(game, (model, &mlp), config, data, host, team)?;
+        let learner = host_learner(&model, config).expect("built-in networks have a host learner");
+        let engine = NativeEngine::new(game, (model, learner), config, data, host, team)?;
         Ok(Self::Native(Box::new(engine)))
     }
 
@@ -110,9 +112,8 @@ pub(super) fn obstacle(
     if config.engine == Engine::General {
         return Some("`engine = general` was requested".to_string());
     }
-    let Some(mlp) = model.get::<Mlp>() else {
-        let other = model.kind().map_or("other models".to_string(), |kind| format!("a `{kind}`"));
-        return Some(format!("the fast engines take perceptrons, not {other}"));
+    let Some(kind) = model.kind() else {
+        return Some("the fast engines take built-in networks".to_string());
     };
     if config.precision == Precision::Tf32 {
         return Some("tf32 is for decoders and language models".to_string());
@@ -120,13 +121,16 @@ pub(super) fn obstacle(
     if team.is_mixed() {
         return Some("the CPU and devices share the run".to_string());
     }
-    if config.update.target_kl > 0.0 && device::has_kernels(device) {
+    if !device::has_kernels(device) {
+        return device::precision_obstacle(Some(device), config.precision);
+    }
+    let Some(mlp) = model.get::<Mlp>() else {
+        return Some(format!("the fused kernels take perceptrons, not a `{kind}`"));
+    };
+    if config.update.target_kl > 0.0 {
         let reads =
             "update.target_kl reads each minibatch's divergence back, fused kernels nothing";
         return Some(reads.to_string());
-    }
-    if !device::has_kernels(device) {
-        return device::precision_obstacle(Some(device), config.precision);
     }
     #[cfg(feature = "kernels")]
     if !crate::learner::fused::FusedLearner::takes(mlp) {

@@ -9,7 +9,7 @@ use crate::data::host::by_time;
 use crate::data::{Pieces, Trajectory, Windows};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
-use crate::learner::{Learner, UpdateMeans, UpdateStats};
+use crate::learner::{AUTODIFF_SHARD_STEPS, Learner, UpdateMeans, UpdateStats};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, HostRollout, RolloutKeys, StepwiseRollout};
@@ -44,10 +44,9 @@ impl<G: Rules> GeneralEngine<G> {
         host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<Self, TeamError> {
-        let mut learner = Learner::new(model, config);
-        let Part { shards, rollout, data } = Part::new(config, data, team, learner.shard_steps())?;
+        let Part { shards, rollout, data } = Part::new(config, data, team, AUTODIFF_SHARD_STEPS)?;
         let each = if data.is_some() { 1 } else { rollout.group_size };
-        learner = learner.sharing(shards.times(each), team.clone());
+        let learner = Learner::new(model, config).sharing(shards.times(each), team.clone());
         let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), &rollout, keys));
         let source = match data {
@@ -195,13 +194,12 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     }
 
     fn describe(&self) -> String {
-        let updates = if self.learner.by_hand() { "native updates" } else { "updates by autodiff" };
         let rollouts = match &self.source {
             Source::Games(_) if self.host.is_some() => "rollouts on the host",
             Source::Games(games) if games.is_native(&self.model()) => "native rollouts",
             _ => "stepwise rollouts",
         };
-        format!("{}, {updates}", self.source.data().unwrap_or(rollouts))
+        format!("{}, updates by autodiff", self.source.data().unwrap_or(rollouts))
     }
 
     fn model(&self) -> Network {

@@ -1,16 +1,17 @@
-//! The fast engine on the CPU: native code on all threads.
+//! The fast engine on the CPU: native code on all threads for any built-in network.
 
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use crate::advantage::HostAdvantages;
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
-use crate::env::{HostEnvs, Rules};
-use crate::learner::{NativeLearner, SHARD_STEPS, UpdateMeans};
-use crate::model::{Mlp, Network, flatten};
+use crate::env::{HostEnvError, HostEnvs, Rules};
+use crate::learner::{Experience, HostLearner, HostPolicy, UpdateMeans, assign};
+use crate::model::{Actor, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, HostRollout, NativeRollout, RolloutKeys};
 use crate::settings::{RolloutConfig, TrainConfig};
+use burn::tensor::{Tensor, TensorData};
 
 /// Native rollouts and updates, all in host memory.
 #[derive(Debug)]
@@ -26,24 +27,24 @@ pub(super) struct NativeEngine<G: Rules> {
     source: Source<NativeRollout<G>, ()>,
     /// Environments on the host, in place of the games.
     host: Option<HostRollout>,
-    learner: NativeLearner,
+    learner: Box<dyn HostLearner>,
     /// Buffers of the last iteration, for the next; or the dataset, with its weights as advantages.
     buffers: (HostTrajectory, HostAdvantages),
 }
 
 impl<G: Rules> NativeEngine<G> {
-    /// An engine that trains `model`, which is a perceptron, with the other ranks of `team`.
+    /// An engine that trains `model` by its `learner`, with the other ranks of `team`.
     pub fn new(
         game: G,
-        (model, mlp): (Network, &Mlp),
+        (model, mut learner): (Network, Box<dyn HostLearner>),
         config: &TrainConfig,
         data: Option<Pieces>,
         host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<Self, TeamError> {
-        let Part { shards, rollout, data } = Part::new(config, data, team, SHARD_STEPS)?;
+        let Part { shards, rollout, data } = Part::new(config, data, team, learner.shard_steps())?;
         let games = if data.is_some() { 1 } else { rollout.group_size };
-        let learner = NativeLearner::new(mlp, config).sharing(shards.times(games), team.clone());
+        assign(&mut *learner, shards.times(games), team.clone());
         let mut buffers = Default::default();
         let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), &rollout, keys));
@@ -62,6 +63,22 @@ impl<G: Rules> NativeEngine<G> {
 fn split(windows: Windows) -> (HostTrajectory, HostAdvantages) {
     let Windows { trajectory, counts, weights } = windows;
     (trajectory, HostAdvantages { values: weights, counts, zero_variance: 0.0 })
+}
+
+/// Plays the games, or the environments on the host in their place, and returns the sums of each.
+fn play<G: Rules, A: Actor>(
+    policy: &A,
+    iteration: u32,
+    (games, host, trajectory): (
+        &mut NativeRollout<G>,
+        &mut Option<HostRollout>,
+        &mut HostTrajectory,
+    ),
+) -> Result<Vec<GameSums>, HostEnvError> {
+    match host {
+        Some(host) => host.collect_into(policy, iteration, trajectory),
+        None => Ok(games.collect_into(policy, iteration, trajectory)),
+    }
 }
 
 impl<G: Rules> NativeEngine<G> {
@@ -98,14 +115,14 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let Self { source, learner, buffers, .. } = self;
         source.settle(|windows| *buffers = split(windows));
-        learner.set_in_order(source.is_streamed());
+        learner.share_mut().batches.set_in_order(source.is_streamed());
         let mut trajectory = std::mem::take(&mut self.buffers.0);
         let sums = match &mut self.source {
             Source::Games(games) => {
-                let policy = self.learner.native_policy();
-                match &mut self.host {
-                    Some(host) => host.collect_into(&policy, iteration, &mut trajectory)?,
-                    None => games.collect_into(&policy, iteration, &mut trajectory),
+                let places = (games, &mut self.host, &mut trajectory);
+                match self.learner.policy() {
+                    HostPolicy::Perceptron(policy) => play(&policy, iteration, places)?,
+                    HostPolicy::Other(policy) => play(&policy, iteration, places)?,
                 }
             }
             Source::Resident(()) => Vec::new(),
@@ -141,7 +158,8 @@ impl<G: Rules> Grpo for NativeEngine<G> {
             Source::Games(_) => self.config.rollout.learn_steps,
             _ => trajectory.num_steps,
         };
-        Ok(self.learner.update_from_host(trajectory, values, counts, learn_steps, iteration)?)
+        let experience = Experience::new(trajectory, values, counts, learn_steps);
+        Ok(self.learner.update(&experience, iteration)?)
     }
 
     async fn totals(
@@ -181,7 +199,10 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
     }
 
     fn model(&self) -> Network {
-        self.model.unflatten(&flatten(&self.learner.policy()))
+        let params = self.learner.params();
+        let count = params.len();
+        let params = TensorData::new(params, [count]);
+        self.model.unflatten(&Tensor::from_data(params, &self.model.device()))
     }
 
     fn shards(&self) -> &Shards {
@@ -189,23 +210,23 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
     }
 
     async fn export(&self) -> State {
+        let (games, memory) = match &self.source {
+            Source::Games(games) => (games.export(), games.memory().to_vec()),
+            _ => Default::default(),
+        };
         State {
             params: self.learner.params(),
-            moments: self.learner.optimizer(),
+            moments: self.learner.moments(),
             reference: self.learner.reference_params(),
-            games: match &self.source {
-                Source::Games(games) => games.export(),
-                _ => Vec::new(),
-            },
-            memory: Vec::new(),
+            games,
+            memory,
         }
     }
 
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.learner.restore(&state.params, &state.moments, state.reference.as_deref());
-        match &mut self.source {
-            Source::Games(games) => games.import(&state.games),
-            _ => Ok(()),
-        }
+        let Source::Games(games) = &mut self.source else { return Ok(()) };
+        games.set_memory(state.memory.clone());
+        games.import(&state.games)
     }
 }

@@ -4,10 +4,10 @@
 use super::training::short_run;
 use super::{cpu, doubles};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::data::Trajectory;
-use grove::learner::Learner;
+use grove::data::{HostTrajectory, Trajectory};
+use grove::learner::{Experience, HostLearner, Learner, SequenceLearner};
 use grove::model::{Decoder, flatten};
-use grove::settings::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
+use grove::settings::{DecoderConfig, ModelKind, Start, TrainConfig};
 
 /// A small decoder whose context is shorter than an episode of Catch.
 pub fn decoder_run(start: Start) -> TrainConfig {
@@ -24,8 +24,8 @@ pub fn decoder_run(start: Start) -> TrainConfig {
     config
 }
 
-/// Parameters before and after the first update on made-up steps of 6 games, some of which end.
-pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2] {
+/// A policy with made-up steps of 6 games, some of which end, and their advantages.
+fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, Trajectory, Tensor<2>) {
     let [steps, games, features, actions] = [11, 6, 7, 3];
     let wave = |count: usize, rate: f32| -> Vec<f32> {
         (0..count).map(|i| (i as f32 * rate).sin()).collect()
@@ -55,17 +55,35 @@ pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2
         memory: Some(Tensor::from_data(TensorData::new(memory, [games, size]), device)),
         legal: None,
     };
-    let advantages = rows(wave(steps * games, 2.3));
+    (policy, trajectory, rows(wave(steps * games, 2.3)))
+}
+
+/// Parameters before and after the first update by autodiff on `device`.
+pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2] {
+    let (policy, trajectory, advantages) = steps_of_games(config, device);
     let before = doubles(flatten(&policy)).await;
     let mut learner = Learner::new(policy, config);
     learner.update(&trajectory, &advantages, &trajectory.mask(true), 0).unwrap();
     [before, doubles(learner.weights().params().clone()).await]
 }
 
+/// Parameters before and after the first update in host memory.
+pub fn first_host_update(config: &TrainConfig) -> [Vec<f64>; 2] {
+    let (policy, trajectory, advantages) = steps_of_games(config, &cpu());
+    let mut learner = SequenceLearner::new(&policy.into(), config).expect("a built-in network");
+    let trajectory = HostTrajectory::from_tensors(&trajectory);
+    let advantages: Vec<f32> = advantages.transpose().into_data().try_into_vec().unwrap();
+    let counts = vec![trajectory.num_steps; trajectory.num_envs];
+    let before = learner.params();
+    let experience = Experience::new(&trajectory, &advantages, &counts, trajectory.num_steps);
+    learner.update(&experience, 0).unwrap();
+    [before, learner.params()].map(|params| params.into_iter().map(f64::from).collect())
+}
+
 /// A run whose first update is a single step in proportion to the gradient, so that the signs of
 /// small gradients do not matter. `parts` is the number of accumulation steps.
-pub fn one_step(engine: Engine, parts: usize) -> TrainConfig {
-    let mut config = TrainConfig { engine, ..decoder_run(Start::Level) };
+pub fn one_step(parts: usize) -> TrainConfig {
+    let mut config = decoder_run(Start::Level);
     config.update.update_epochs = 1;
     config.update.num_minibatches = 1;
     config.update.gradient_accumulation_steps = parts;
@@ -85,8 +103,8 @@ pub fn apart(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
 
 /// Checks the first update on `device` against the CPU; returns their relative distance.
 pub async fn first_updates(device: &Device) -> f64 {
-    let config = one_step(Engine::Auto, 1);
-    let want = first_update(&config, &cpu()).await;
+    let config = one_step(1);
+    let want = first_host_update(&config);
     let off = apart(&first_update(&config, device).await, &want);
     assert!(off < 1e-4, "off by {off}");
     off

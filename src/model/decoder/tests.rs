@@ -2,7 +2,7 @@
 
 use super::{Decoder, DecoderConfig};
 use crate::model::{Model, PolicyConfig, reset};
-use crate::nn::rows::{DecoderSequences, SequenceLearner, Sequences};
+use crate::nn::rows::{DecoderSequences, SequenceGradients, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
@@ -308,12 +308,12 @@ fn by_hand_and_by_autodiff(
         memory: floats(memory.clone().into_data()),
     };
     let [learner, anew] = [false, true].map(|checkpointing| {
-        let mut learner = SequenceLearner::new(DecoderSequences::new(shape, checkpointing));
+        let mut learner = SequenceGradients::new(DecoderSequences::new(shape, checkpointing));
         learner.set_params(params.clone());
         learner
     });
     let logits = learner.logits(&sequences);
-    let gradient = |by: &SequenceLearner<DecoderSequences>| {
+    let gradient = |by: &SequenceGradients<DecoderSequences>| {
         by.gradient(&sequences, PARTIALS, |_| weights.clone())
     };
     let once = gradient(&learner);

@@ -357,7 +357,7 @@ fn cell_backward([r, z, n]: [f32; 3], own_new: f32, before: f32, d: f32) -> [f32
 mod tests {
     use super::*;
     use crate::model::{Gru, Model, PolicyConfig, flatten, unflatten};
-    use crate::nn::rows::SequenceLearner;
+    use crate::nn::rows::SequenceGradients;
     use burn::tensor::{Device, Tensor, TensorData};
 
     const STEPS: usize = 9;
@@ -403,7 +403,7 @@ mod tests {
                 memory: wave(GAMES * remembered, 0.9),
             };
             let slopes = wave(STEPS * GAMES * 4, 0.37);
-            let mut learner = SequenceLearner::new(GruSequences::new(&gru.widths(), activation));
+            let mut learner = SequenceGradients::new(GruSequences::new(&gru.widths(), activation));
             learner.set_params(params);
 
             let leaf = flat.autodiff().require_grad();

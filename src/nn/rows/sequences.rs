@@ -72,9 +72,9 @@ pub trait SequenceModel: Clone + Debug + Sync {
     fn backward(&self, record: &mut Self::Record, d_logits: &[f32], gradient: &mut [f32]);
 }
 
-/// A network that learns from sequences; several updates may be in progress at a time.
+/// Logits and gradients of a network over sequences; several calls may be in progress at a time.
 #[derive(Debug)]
-pub struct SequenceLearner<M: SequenceModel> {
+pub struct SequenceGradients<M: SequenceModel> {
     model: M,
     passes: Pool<Vec<Part<M::Record>>>,
     gradients: Pool<Vec<f32>>,
@@ -89,14 +89,14 @@ struct Part<R> {
     logits: Vec<f32>,
 }
 
-impl<M: SequenceModel> Clone for SequenceLearner<M> {
+impl<M: SequenceModel> Clone for SequenceGradients<M> {
     fn clone(&self) -> Self {
         Self::new(self.model.clone())
     }
 }
 
-impl<M: SequenceModel> SequenceLearner<M> {
-    /// A learner of a network, which has no parameters yet.
+impl<M: SequenceModel> SequenceGradients<M> {
+    /// Creates the gradients of a network, which has no parameters yet.
     pub fn new(model: M) -> Self {
         Self { model, passes: Pool::default(), gradients: Pool::default() }
     }

@@ -1,6 +1,6 @@
 //! Inputs of an update in host memory.
 
-use crate::data::HostTrajectory;
+use crate::data::{End, HostTrajectory};
 
 /// Steps to learn from. Game `i` uses the first `counts[i]` of its slots, which start at `i *
 /// slots`.
@@ -12,8 +12,16 @@ pub struct Experience<'a> {
     pub learn_steps: usize,
     /// Number of counted steps of each game: `[num_envs]`.
     pub counts: &'a [usize],
-    /// Observations in the layout of the trajectory: `[num_envs * slots, obs_stride]`.
+    /// Features of an observation.
+    pub features: usize,
+    /// Distance between observations, in numbers.
+    pub obs_stride: usize,
+    /// Observations: `[num_envs * slots, obs_stride]`.
     pub obs: &'a [f32],
+    /// Memory of the policy before the first step, `[num_envs, memory_size]`; empty for networks without memory.
+    pub memory: &'a [f32],
+    /// Episode status after each step: `[num_envs * slots]`.
+    pub ends: &'a [End],
     /// Actions: `[num_envs * slots]`.
     pub actions: &'a [i32],
     /// Log-probabilities under the behaviour policy: `[num_envs * slots]`.
@@ -53,7 +61,11 @@ impl<'a> Experience<'a> {
             slots: num_steps,
             learn_steps,
             counts,
+            features: trajectory.num_features,
+            obs_stride,
             obs: &trajectory.obs,
+            memory: &trajectory.memory,
+            ends: &trajectory.ends,
             actions: &trajectory.actions,
             old_logprobs: &trajectory.logprobs,
             advantages,
@@ -67,30 +79,4 @@ impl<'a> Experience<'a> {
         let first = game as usize * self.slots;
         first..first + self.counts[game as usize]
     }
-}
-
-/// Compacts each game to the steps whose `mask`, `[num_envs, num_steps]`, is not 0, together with
-/// their advantages. Returns the number of remaining steps, `[num_envs]`.
-pub fn squeeze(
-    trajectory: &mut HostTrajectory,
-    advantages: &mut [f32],
-    mask: &[f32],
-) -> Vec<usize> {
-    let (steps, stride) = (trajectory.num_steps, trajectory.obs_stride());
-    let games = mask.chunks_exact(steps).enumerate().map(|(game, mask)| {
-        let mut count = 0;
-        for t in (0..steps).filter(|t| mask[*t] != 0.0) {
-            let (from, to) = (game * steps + t, game * steps + count);
-            trajectory.obs.copy_within(from * stride..(from + 1) * stride, to * stride);
-            trajectory.actions[to] = trajectory.actions[from];
-            trajectory.logprobs[to] = trajectory.logprobs[from];
-            advantages[to] = advantages[from];
-            if trajectory.masked_actions > 0 {
-                trajectory.legal[to] = trajectory.legal[from];
-            }
-            count += 1;
-        }
-        count
-    });
-    games.collect()
 }

@@ -1,8 +1,10 @@
 //! Forward and backward passes over some games, in blocks of samples; the work of one thread.
 
-use super::experience::Experience;
 use super::network::{Block, Layout, Network};
-use crate::learner::loss::{GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs};
+use crate::learner::host::Experience;
+use crate::learner::host::loss::{
+    GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs,
+};
 use crate::objective::weights::{Sizes, weight};
 
 /// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortise holding a tile

@@ -10,7 +10,7 @@ use super::operands::{QUAD, ROWS, Rows, Store, Strided, Transposed};
 use super::product::{multiply, narrow, pack};
 use super::sparse::Nonzeros;
 use crate::data::OBS_MULTIPLE;
-use crate::learner::loss::Group;
+use crate::learner::host::loss::Group;
 use crate::math::activation::activate_with_slopes;
 use crate::model::LANES;
 use crate::settings::Activation;

@@ -1,13 +1,13 @@
 //! Comparison of the learners in host memory with the autodiff learner.
 
-use super::native::squeeze;
-use super::{Learner, NativeLearner, UpdateMeans};
-use crate::data::host::floats;
-use crate::data::{HostTrajectory, Trajectory, by_game};
+use super::{Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner};
+use crate::data::host::{by_game, floats};
+use crate::data::{HostTrajectory, Trajectory};
+use crate::learner::{Learner, UpdateMeans};
 use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, unflatten};
 use crate::rng::{draw, uniform};
 use crate::settings::{
-    Activation, DecoderConfig, Engine, KlEstimator, LossType, ModelKind, PolicyConfig, TrainConfig,
+    Activation, DecoderConfig, KlEstimator, LossType, ModelKind, PolicyConfig, TrainConfig,
 };
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -71,6 +71,43 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let squares = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
     squares.sum::<f64>().sqrt()
+}
+
+/// Performs an update of `iteration`; `advantages` and `mask` are `[num_steps, num_envs]`.
+fn update(
+    learner: &mut dyn HostLearner,
+    trajectory: &Trajectory,
+    advantages: &Tensor<2>,
+    mask: &Tensor<2>,
+    iteration: u32,
+) -> UpdateMeans {
+    let mut host = HostTrajectory::from_tensors(trajectory);
+    let mut advantages = by_game(advantages);
+    let counts = squeeze(&mut host, &mut advantages, &by_game(mask));
+    let experience = Experience::new(&host, &advantages, &counts, STEPS);
+    learner.update(&experience, iteration).expect("alone")
+}
+
+/// Compacts each game to the steps whose `mask`, `[num_envs, num_steps]`, is not 0, together with
+/// their advantages. Returns the number of remaining steps, `[num_envs]`.
+fn squeeze(trajectory: &mut HostTrajectory, advantages: &mut [f32], mask: &[f32]) -> Vec<usize> {
+    let (steps, stride) = (trajectory.num_steps, trajectory.obs_stride());
+    let games = mask.chunks_exact(steps).enumerate().map(|(game, mask)| {
+        let mut count = 0;
+        for t in (0..steps).filter(|t| mask[*t] != 0.0) {
+            let (from, to) = (game * steps + t, game * steps + count);
+            trajectory.obs.copy_within(from * stride..(from + 1) * stride, to * stride);
+            trajectory.actions[to] = trajectory.actions[from];
+            trajectory.logprobs[to] = trajectory.logprobs[from];
+            advantages[to] = advantages[from];
+            if trajectory.masked_actions > 0 {
+                trajectory.legal[to] = trajectory.legal[from];
+            }
+            count += 1;
+        }
+        count
+    });
+    games.collect()
 }
 
 impl Case {
@@ -142,10 +179,14 @@ impl Case {
     }
 
     /// Runs updates with the native learner.
-    fn learn(&self, learner: &mut NativeLearner, iterations: std::ops::Range<u32>) -> UpdateMeans {
+    fn learn(
+        &self,
+        learner: &mut PerceptronLearner,
+        iterations: std::ops::Range<u32>,
+    ) -> UpdateMeans {
         let (trajectory, advantages, mask) = self.experience();
         iterations
-            .map(|i| learner.update(&trajectory, &advantages, &mask, i).expect("alone"))
+            .map(|i| update(learner, &trajectory, &advantages, &mask, i))
             .last()
             .expect("at least one iteration")
     }
@@ -163,21 +204,21 @@ impl Case {
         let (mut trajectory, advantages, mask) = self.experience();
         let ends = (0..STEPS * self.games).map(|i| f32::from(i % 3 == 0 && i / self.games == 2));
         trajectory.terminated = tensor(ends.collect(), [STEPS, self.games]);
-        let [by_hand, general] = [Engine::Auto, Engine::General].map(|engine| {
-            let config = TrainConfig { engine, ..self.config.clone() };
-            let mut learner = Learner::new(network.clone(), &config);
-            assert_eq!(learner.by_hand(), engine == Engine::Auto);
-            let means = [0, 1].map(|iteration| {
-                let update = learner.update(&trajectory, &advantages, &mask, iteration);
-                floats(update.expect("alone").means)
-            });
-            (floats(learner.weights().params().clone()), means)
-        });
-        for (got, want) in by_hand.1.iter().zip(&general.1).flat_map(|(a, b)| a.iter().zip(b)) {
-            assert!((got - want).abs() < 1e-4 * want.abs() + 2e-6, "{got}, not {want}: {self:?}");
+        let mut general = Learner::new(network.clone(), &self.config);
+        let mut native = SequenceLearner::new(&network, &self.config).expect("a built-in network");
+        for iteration in 0..2 {
+            let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
+            let got = update(&mut native, &trajectory, &advantages, &mask, iteration);
+            for (got, want) in
+                got.values().iter().zip(floats(want.means).into_iter().map(f64::from))
+            {
+                let near = (got - want).abs() < 1e-4 * want.abs() + 2e-6;
+                assert!(near, "{got}, not {want}: {self:?}");
+            }
         }
-        let change = distance(&general.0, &start);
-        let off = distance(&by_hand.0, &general.0);
+        let want = floats(general.weights().params().clone());
+        let change = distance(&want, &start);
+        let off = distance(&native.params(), &want);
         assert!(off > 0.0 && off < 1e-4 * change, "{off} of {change}: {kind:?}, {self:?}");
     }
 
@@ -187,11 +228,11 @@ impl Case {
         let (trajectory, advantages, mask) = self.experience();
         let start = floats(flatten(&policy));
         let mut general = Learner::new(policy.clone(), &self.config);
-        let mut native = NativeLearner::new(&policy, &self.config);
+        let mut native = PerceptronLearner::new(&policy, &self.config);
         assert_eq!(native.params(), start);
         for iteration in 0..2 {
             let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
-            let got = native.update(&trajectory, &advantages, &mask, iteration).expect("alone");
+            let got = update(&mut native, &trajectory, &advantages, &mask, iteration);
             for (got, want) in got.values().iter().zip(floats(want.means)) {
                 let off = (got - f64::from(want)).abs();
                 let bound = 1e-4 * f64::from(want).abs() + 1e-6;
@@ -205,13 +246,14 @@ impl Case {
         let change = distance(&want, &start);
         let off = distance(&native.params(), &want);
         assert!(off < 1e-5 * change, "{off} of {change}: {self:?}");
-        assert_eq!(native.params(), floats(flatten(&native.policy())));
-        let (played, policy) = (native.native_policy(), NativeMlp::new(&native.policy()));
         let obs = vec![[0.5; LANES]; self.features];
-        let logits = |policy: &NativeMlp| policy.act(&obs, &mut [], &mut policy.scratch()).to_vec();
-        assert_eq!(logits(&played), logits(&policy));
+        let params = tensor(native.params(), [start.len()]);
+        let policy = NativeMlp::new(&unflatten(policy, &params));
+        let HostPolicy::Perceptron(played) = native.policy() else { unreachable!() };
+        let want = policy.act(&obs, &mut [], &mut policy.scratch()).to_vec();
+        assert_eq!(played.act(&obs, &mut [], &mut played.scratch()), want);
 
-        let (want, got) = (general.weights().optimizer(), native.optimizer());
+        let (want, got) = (general.weights().optimizer(), native.moments());
         assert_eq!(want.steps, got.steps);
         for (want, got) in
             [(&want.first_moment, got.first_moment), (&want.second_moment, got.second_moment)]
@@ -233,14 +275,14 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     trajectory.logprobs = case.logprobs(&policy, &trajectory);
     let mut learnt = |target: f64| {
         case.config.update.target_kl = target;
-        let mut native = NativeLearner::new(&policy, &case.config);
-        let means = native.update(&trajectory, &advantages, &mask, 0).expect("alone");
+        let mut native = PerceptronLearner::new(&policy, &case.config);
+        let means = update(&mut native, &trajectory, &advantages, &mask, 0);
         let mut general = Learner::new(policy.clone(), &case.config);
         let update = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
         let want = floats(general.weights().params().clone());
         let off = distance(&native.params(), &want);
         assert!(off <= 1e-5 * distance(&want, &floats(flatten(&policy))), "{off}");
-        let steps = native.optimizer().steps;
+        let steps = native.moments().steps;
         assert_eq!(steps, general.weights().optimizer().steps);
         let theirs = floats(update.means);
         assert!((means.approx_kl - f64::from(theirs[0])).abs() < 1e-5, "{means:?} {theirs:?}");
@@ -254,9 +296,9 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     assert!(steps == 1 && means.approx_kl < 1e-5 && means.entropy > 0.1, "{means:?}");
     // A minibatch that has diverged from the start is not learnt from.
     trajectory.logprobs = trajectory.logprobs.clone() - 1.0;
-    let mut native = NativeLearner::new(&policy, &case.config);
-    let means = native.update(&trajectory, &advantages, &mask, 0).expect("alone");
-    assert_eq!((means, native.optimizer().steps), (UpdateMeans::default(), 0));
+    let mut native = PerceptronLearner::new(&policy, &case.config);
+    let means = update(&mut native, &trajectory, &advantages, &mask, 0);
+    assert_eq!((means, native.moments().steps), (UpdateMeans::default(), 0));
     let mut general = Learner::new(policy, &case.config);
     let means = general.update(&trajectory, &advantages, &mask, 0).expect("alone").means;
     assert_eq!(floats(means), [0.0; 6]);
@@ -334,9 +376,9 @@ fn the_constant_of_dr_grpo_is_the_steps_that_are_learnt_from() {
     case.config.update.update_epochs = 1;
     case.config.update.num_minibatches = 1;
     let norm = |learn_steps: usize| {
-        let mut learner = NativeLearner::new(&case.policy(), &case.config);
-        let means = learner.update_from_host(&host, &advantages, &counts, learn_steps, 0);
-        means.expect("alone").grad_norm
+        let mut learner = PerceptronLearner::new(&case.policy(), &case.config);
+        let experience = Experience::new(&host, &advantages, &counts, learn_steps);
+        learner.update(&experience, 0).expect("alone").grad_norm
     };
     assert!(host.num_steps == STEPS && norm(3) > 0.0);
     assert!((norm(STEPS) * STEPS as f64 / 3.0 / norm(3) - 1.0).abs() < 1e-5);
@@ -385,9 +427,9 @@ fn any_number_of_threads_gives_the_same_bytes() {
         let results = [1, 2, 3].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             pool.expect("threads can be had").install(|| {
-                let mut learner = NativeLearner::new(&case.policy(), &case.config);
+                let mut learner = PerceptronLearner::new(&case.policy(), &case.config);
                 let means = case.learn(&mut learner, 0..2);
-                (learner.params(), learner.optimizer(), means)
+                (learner.params(), learner.moments(), means)
             })
         });
         assert_eq!(results[0], results[1]);
@@ -399,14 +441,14 @@ fn any_number_of_threads_gives_the_same_bytes() {
 fn a_restored_learner_goes_on_exactly() {
     let mut case = case();
     case.config.loss.kl_coef = 0.1;
-    let mut learner = NativeLearner::new(&case.policy(), &case.config);
+    let mut learner = PerceptronLearner::new(&case.policy(), &case.config);
     case.learn(&mut learner, 0..1);
-    let mut restored = NativeLearner::new(&learner.policy(), &case.config);
+    let mut restored = PerceptronLearner::new(&case.policy(), &case.config);
     let reference = learner.reference_params();
-    restored.restore(&learner.params(), &learner.optimizer(), reference.as_deref());
+    restored.restore(&learner.params(), &learner.moments(), reference.as_deref());
     assert_eq!(restored.reference_params(), reference);
     let means = case.learn(&mut learner, 1..3);
     assert_eq!(case.learn(&mut restored, 1..3), means);
     assert_eq!(restored.params(), learner.params());
-    assert_eq!(restored.optimizer(), learner.optimizer());
+    assert_eq!(restored.moments(), learner.moments());
 }

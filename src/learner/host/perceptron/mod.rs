@@ -1,0 +1,235 @@
+//! Multi-layer perceptrons in training on the CPU, without autodiff.
+//!
+//! The games of a minibatch are processed in chunks. Each chunk runs forward pass, loss and
+//! backward pass block by block ([`network`], [`loss`](super::loss)) and yields a partial gradient ([`chunk`]).
+//! A chunk is the games of a shard, or a fraction of them.
+//!
+//! `gradient_accumulation_steps` has no effect, because memory does not depend on the size of a
+//! minibatch.
+
+mod chunk;
+mod network;
+mod operands;
+mod product;
+#[cfg(target_family = "wasm")]
+mod quads;
+mod sparse;
+#[cfg(not(target_family = "wasm"))]
+mod tiles;
+
+use super::loss::{Rule, Sums};
+use super::{Experience, HostLearner, HostPolicy, Share};
+use crate::data::host::floats;
+use crate::learner::means::{Partial, SUMS, plus};
+use crate::learner::optimizer::Moments;
+use crate::learner::order::{Minibatch as Games, SHARD_STEPS, parts};
+use crate::model::{Mlp, NativeMlp, Pool, flatten};
+use crate::objective::weights::Sizes;
+use crate::parallel::{Node, NodeLen, TeamError, nodes, sum_leaves};
+use crate::settings::TrainConfig;
+use chunk::{Minibatch, Workspace};
+use network::{Layout, Network};
+use rayon::prelude::*;
+use std::sync::{Mutex, PoisonError};
+
+/// Minimum number of steps per chunk.
+const CHUNK_STEPS: usize = 1024;
+
+/// Approximate maximum number of chunks per minibatch, and thus of busy threads.
+const MAX_CHUNKS: usize = 256;
+
+/// A multi-layer perceptron in training on the CPU.
+#[derive(Debug)]
+pub struct PerceptronLearner {
+    network: Network,
+    reference: Option<Network>,
+    /// Adam moments, padded like the parameters.
+    moments: Moments,
+    share: Share,
+    /// One workspace per thread.
+    workspaces: Vec<Mutex<Workspace>>,
+    /// Free list of gradient vectors, `[num_params]`, padded.
+    vectors: Pool<Vec<f32>>,
+}
+
+impl PerceptronLearner {
+    /// Trains a copy of `policy`. If `kl_coef` is not 0, the initial policy becomes the reference
+    /// policy.
+    pub fn new(policy: &Mlp, config: &TrainConfig) -> Self {
+        let layout = Layout::new(&policy.widths(), policy.activation());
+        let flat = floats(flatten(policy).without_autodiff());
+        let network = Network::new(&layout, layout.pad(&flat));
+        Self {
+            reference: (config.loss.kl_coef > 0.0).then(|| network.clone()),
+            moments: Moments::new(layout.len()),
+            network,
+            share: Share::whole(config),
+            workspaces: Vec::new(),
+            vectors: Pool::default(),
+        }
+    }
+
+    /// Allocates a workspace for each thread of the current pool.
+    fn make_room(&mut self) {
+        let layout = self.network.layout();
+        let threads = rayon::current_num_threads().max(self.workspaces.len());
+        self.workspaces.resize_with(threads, || Mutex::new(Workspace::new(layout)));
+    }
+
+    /// Gradient and sums of some games of a minibatch.
+    fn differentiate(&self, minibatch: &Minibatch, games: &[i32]) -> Partial {
+        let mut gradient = self.vector();
+        gradient.fill(0.0);
+        let mut sums = Sums::default();
+        self.with_workspace(|workspace| {
+            workspace.gradient(minibatch, games, &mut gradient, &mut sums);
+        });
+        (gradient, sums.totals())
+    }
+
+    /// Takes a gradient vector with arbitrary contents from the free list.
+    fn vector(&self) -> Vec<f32> {
+        let mut vector = self.vectors.take();
+        vector.resize(self.network.layout().len(), 0.0);
+        vector
+    }
+
+    /// Calls `run` with the workspace of the current thread.
+    fn with_workspace(&self, run: impl FnOnce(&mut Workspace)) {
+        let thread = rayon::current_thread_index().unwrap_or(0);
+        // Chunks do not nest, so the lock is free; workspaces remain valid after a panic.
+        let mut workspace = self.workspaces[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        run(&mut workspace);
+    }
+}
+
+impl HostLearner for PerceptronLearner {
+    fn share(&self) -> &Share {
+        &self.share
+    }
+
+    fn share_mut(&mut self) -> &mut Share {
+        &mut self.share
+    }
+
+    fn shard_steps(&self) -> usize {
+        SHARD_STEPS
+    }
+
+    fn policy(&self) -> HostPolicy {
+        let (layout, params) = (self.network.layout(), self.params());
+        let policy = NativeMlp::from_params(&layout.widths(), layout.activation(), &params);
+        HostPolicy::Perceptron(policy)
+    }
+
+    fn params(&self) -> Vec<f32> {
+        self.network.layout().unpad(self.network.params())
+    }
+
+    fn moments(&self) -> Moments {
+        let layout = self.network.layout();
+        Moments {
+            first_moment: layout.unpad(&self.moments.first_moment),
+            second_moment: layout.unpad(&self.moments.second_moment),
+            steps: self.moments.steps,
+        }
+    }
+
+    fn reference_params(&self) -> Option<Vec<f32>> {
+        let layout = self.network.layout();
+        self.reference.as_ref().map(|reference| layout.unpad(reference.params()))
+    }
+
+    fn restore(&mut self, params: &[f32], moments: &Moments, reference: Option<&[f32]>) {
+        let layout = self.network.layout().clone();
+        self.network = Network::new(&layout, layout.pad(params));
+        self.moments = Moments {
+            first_moment: layout.pad(&moments.first_moment),
+            second_moment: layout.pad(&moments.second_moment),
+            steps: moments.steps,
+        };
+        if let (Some(network), Some(params)) = (&mut self.reference, reference) {
+            *network = Network::new(&layout, layout.pad(params));
+        }
+    }
+
+    fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32> {
+        self.make_room();
+        let Some(reference) = &self.reference else { return Vec::new() };
+        let (slots, num_envs) = (experience.slots, experience.counts.len());
+        let mut logprobs = vec![0.0; num_envs * slots];
+        let games: Vec<i32> = (0..num_envs as i32).collect();
+        let least = CHUNK_STEPS.div_ceil(experience.learn_steps);
+        let chunk = num_envs.div_ceil(MAX_CHUNKS).max(least);
+        games.par_chunks(chunk).zip(logprobs.par_chunks_mut(chunk * slots)).for_each(
+            |(games, out)| {
+                self.with_workspace(|workspace| {
+                    workspace.logprobs(reference, experience, games, out);
+                });
+            },
+        );
+        logprobs
+    }
+
+    fn gradient(
+        &mut self,
+        experience: &Experience,
+        games: &Games,
+        rule: &Rule,
+        sizes: Sizes,
+    ) -> Result<Node, TeamError> {
+        let features = self.network.layout().features();
+        assert_eq!(experience.features, features, "features of the policy");
+        self.make_room();
+        let minibatch = Minibatch { network: &self.network, experience, rule, sizes };
+        let shards = &self.share.batches.shards(experience.counts.len());
+        // A power of two chunks per shard, so that each shard is a node of their tree.
+        let steps = sizes.steps as usize / shards.count();
+        let pieces = (steps / CHUNK_STEPS).min(MAX_CHUNKS / shards.count()).max(1);
+        let pieces = 1 << pieces.ilog2();
+        let first = shards.own().start;
+        let chunks: Vec<&[i32]> =
+            shards.own().flat_map(|shard| parts(games.shard(shard - first), pieces)).collect();
+        let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
+            let of = |at: usize| (node.start - first) * pieces + at;
+            let leaf = |at: usize| self.differentiate(&minibatch, chunks[of(at)]);
+            let add = |sum: Partial, other: Partial| {
+                let sum = plus(sum, &other);
+                self.give_back(other.0);
+                sum
+            };
+            let (vector, sums) = sum_leaves(node.len() * pieces, &leaf, &add);
+            Node { shards: node, vector, numbers: sums.to_vec() }
+        });
+        if self.share.team.size() == 1 {
+            let len = NodeLen { vector: self.network.layout().len(), numbers: SUMS };
+            return self.share.team.sum(shards, ours.collect(), len);
+        }
+        let layout = self.network.layout();
+        // Padding is not sent.
+        let bare = |node: Node| {
+            let vector = layout.unpad(&node.vector);
+            self.give_back(node.vector);
+            Node { vector, ..node }
+        };
+        let nodes: Vec<Node> = ours.map(bare).collect();
+        let len =
+            NodeLen { vector: nodes.first().map_or(0, |node| node.vector.len()), numbers: SUMS };
+        let sum = self.share.team.sum(shards, nodes, len)?;
+        let mut vector = self.vector();
+        vector.fill(0.0);
+        layout.pad_into(&sum.vector, &mut vector);
+        Ok(Node { vector, ..sum })
+    }
+
+    fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
+        let Self { share, network, moments, .. } = self;
+        share.optimizer_step(gradient, update, |scale, by| {
+            network.change(|params| moments.step(params, gradient, scale, by));
+        })
+    }
+
+    fn give_back(&self, gradient: Vec<f32>) {
+        self.vectors.put(gradient);
+    }
+}
