@@ -118,6 +118,9 @@ pub struct DecoderShape {
     pub sliding: Option<SlidingWindow>,
 }
 
+/// The window of layers that see all of a text: more tokens than any has, in numbers that devices count with.
+pub const UNLIMITED: usize = 1 << 30;
+
 /// The norms of a layer, around its attention and its feed-forward block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NormPlacement {
@@ -225,22 +228,22 @@ impl DecoderShape {
         }
     }
 
-    /// The most keys that a row sees in a layer, its own included.
+    /// The most keys that a row sees in a layer, its own included; at most [`UNLIMITED`].
     pub fn window(&self, layer: usize) -> usize {
         match &self.sliding {
-            Some(sliding) if sliding.layers[layer] => sliding.size,
+            Some(sliding) if sliding.layers[layer] => sliding.size.min(UNLIMITED),
             _ => self.full_window(),
         }
     }
 
     /// The window of layers without one of their own.
     fn full_window(&self) -> usize {
-        if self.takes_tokens() { usize::MAX } else { self.context }
+        if self.takes_tokens() { UNLIMITED } else { self.context }
     }
 
     /// The different windows of the layers: that of most, then that of sliding layers if there are any.
     pub fn windows(&self) -> Vec<usize> {
-        let sliding = self.sliding.as_ref().map(|sliding| sliding.size);
+        let sliding = self.sliding.as_ref().map(|sliding| sliding.size.min(UNLIMITED));
         [self.full_window()].into_iter().chain(sliding).collect()
     }
 

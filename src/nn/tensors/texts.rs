@@ -9,7 +9,7 @@ use super::attention::{KeysValues, Prefix, UNSEEN, attend, attention_scale, caus
 use super::decoder::LowRank;
 use super::products::Products;
 use crate::nn::Precision;
-use crate::nn::arch::{Adapters, DecoderShape};
+use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
 use crate::nn::text::Text;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
@@ -459,7 +459,7 @@ impl DeviceDecoder {
         let is_token = columns.clone().lower(lengths.clone().expand([groups, 1, longest]));
         let padding = (is_token.float() - 1.0) * -UNSEEN;
         let windows = self.decoder.shape().windows().into_iter().map(|window| {
-            if window == usize::MAX {
+            if window == UNLIMITED {
                 return padding.clone();
             }
             let count = steps.len();
@@ -468,7 +468,7 @@ impl DeviceDecoder {
             let positions =
                 lengths.clone().expand([groups, count, 1]) + numbers.expand([groups, count, 1]);
             // The first token that each step sees.
-            let firsts = (positions - (window as i64 - 1) as i32).expand([groups, count, longest]);
+            let firsts = (positions - (window as i32 - 1)).expand([groups, count, longest]);
             let columns = columns.clone().expand([groups, count, longest]);
             let is_far = columns.lower(firsts);
             padding.clone().expand([groups, count, longest]) + is_far.float() * UNSEEN

@@ -279,7 +279,7 @@ impl PackedPass<'_> {
         d_attended: &CubeTensor,
     ) -> [CubeTensor; 3] {
         let Activations { queries, keys, values, attended, figures, .. } = kept;
-        let (rows, heads, window) = (self.rows(), self.heads, self.window(layer));
+        let (rows, heads, window) = (self.rows(), self.heads, self.shape().window(layer));
         let count = rows * heads.queries;
         let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));
         let new = |size: usize, dtype: DType| uninit(queries, &[1, rows, size], dtype);

@@ -211,12 +211,6 @@ impl<'a> PackedPass<'a> {
         PiecesLaunch::new(argument(&self.table), self.rows())
     }
 
-    /// The tokens that a row of a layer sees. A text is never longer than the largest number.
-    pub(super) fn window(&self, layer: usize) -> usize {
-        let shape = self.shape();
-        shape.windows()[shape.window_number(layer)].min(1 << 30)
-    }
-
     /// Adds the output of a block, normed if there is a norm, to the stream. Returns the sum, normed if there is a norm, as
     /// numbers of type `to`, and the sum.
     pub(super) fn add_norm(
@@ -373,7 +367,7 @@ impl<'a> PackedPass<'a> {
                 argument(&figures),
                 place,
                 count,
-                self.window(layer),
+                self.shape().window(layer),
                 heads,
                 tiles,
                 element_of(keys),

@@ -241,9 +241,7 @@ impl Row<'_> {
         let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
         let heads = self.by.heads;
         let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand);
-        let window = self.shape.windows()[self.shape.window_number(layer)];
-        // A text is never longer than this.
-        let window = window.min(1 << 30);
+        let window = self.shape.window(layer);
         let all = [&keys, &values, &prompt_keys, &prompt_values, queries];
         let vector = vector_size(&all, |vector| heads.dim.is_multiple_of(vector));
         // SAFETY: accesses stay below the rows, the heads and the room of the caches; all units of a cube reach its
