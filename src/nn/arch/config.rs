@@ -133,29 +133,64 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
             shape.context
         )));
     }
-    let positive =
-        [("rms_norm_eps", f64::from(shape.rms_norm_eps)), ("rope_theta", shape.rope_theta)];
-    for (name, value) in
-        positive.into_iter().chain(shape.rope_scaling.map(factors).into_iter().flatten())
-    {
-        if !(value > 0.0 && value.is_finite()) {
+    for (name, value, bound) in bounded(shape) {
+        if !(value > bound && value.is_finite()) {
             return Err(ConfigError::Value { name: name.into(), value: value.into() });
         }
     }
-    Ok(())
+    match &shape.sliding {
+        Some(sliding) if sliding.size == 0 || sliding.layers.len() != shape.num_layers => {
+            Err(ConfigError::Value { name: "sliding_window".into(), value: sliding.size.into() })
+        }
+        _ => Ok(()),
+    }
 }
 
-/// The numbers of a change of the rotary frequencies that divide or are divided by.
-fn factors(scaling: RopeScaling) -> Vec<(&'static str, f64)> {
-    let (factor, original) = match scaling {
-        RopeScaling::Linear { factor } => (factor, None),
-        RopeScaling::Dynamic { factor, original_max_position_embeddings }
-        | RopeScaling::Llama3 { factor, original_max_position_embeddings, .. }
-        | RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
-            (factor, Some(("original_max_position_embeddings", original_max_position_embeddings)))
+/// Entries that divide, are divided by or are taken roots and logarithms of: names, values, and what they must exceed.
+fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
+    let mut all = vec![
+        ("rms_norm_eps", f64::from(shape.rms_norm_eps), 0.0),
+        ("rope_theta", shape.rope_theta, 0.0),
+    ];
+    all.extend(shape.query_pre_attn_scalar.map(|scalar| ("query_pre_attn_scalar", scalar, 0.0)));
+    let local = shape.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
+    all.extend(local.map(|theta| ("rope_local_base_freq", theta, 0.0)));
+    let (factor, original) = match shape.rope_scaling {
+        None => return all,
+        Some(RopeScaling::Linear { factor }) => (factor, None),
+        Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }) => {
+            (factor, Some(original))
+        }
+        Some(RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position_embeddings: original,
+        }) => {
+            all.push(("rope_scaling.low_freq_factor", low, 0.0));
+            all.push(("rope_scaling.high_freq_factor", high, low));
+            (factor, Some(original))
+        }
+        Some(RopeScaling::Yarn {
+            factor,
+            original_max_position_embeddings: original,
+            beta_fast,
+            beta_slow,
+            attention_factor,
+            ..
+        }) => {
+            all.push(("rope_scaling.beta_fast", beta_fast, 0.0));
+            all.push(("rope_scaling.beta_slow", beta_slow, 0.0));
+            all.push(("rope_scaling.attention_factor", attention_factor, 0.0));
+            // Pairs are found by its logarithm.
+            all.push(("rope_theta", shape.rope_theta, 1.0));
+            (factor, Some(original))
         }
     };
-    std::iter::once(("rope_scaling.factor", factor)).chain(original).collect()
+    all.push(("rope_scaling.factor", factor, 0.0));
+    let name = "rope_scaling.original_max_position_embeddings";
+    all.extend(original.map(|tokens| (name, tokens, 0.0)));
+    all
 }
 
 /// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`; of several by kind of
@@ -251,6 +286,7 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         "tie_word_embeddings": shape.tie_word_embeddings,
         "rope_theta": shape.rope_theta,
         "rope_scaling": shape.rope_scaling.map(scaling_table),
+        "partial_rotary_factor": shape.partial_rotary_factor,
         "rms_norm_eps": shortest(shape.rms_norm_eps),
         "hidden_act": match shape.activation {
             super::Activation::Silu => "silu",
@@ -338,4 +374,112 @@ pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
     entries.insert("sliding_window".into(), json!(size));
     entries.insert("layer_types".into(), Value::Array(types.collect()));
     entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::arch::{Activation, NormPlacement, QkNorm, UNLIMITED};
+
+    /// The `config.json` of a family, with other entries.
+    fn config(model_type: &str, others: Value) -> Value {
+        let mut config = json!({
+            "model_type": model_type,
+            "vocab_size": 11,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 20,
+            "max_position_embeddings": 64,
+        });
+        let (Value::Object(entries), Value::Object(others)) = (&mut config, others) else {
+            unreachable!("both are objects")
+        };
+        entries.extend(others);
+        config
+    }
+
+    #[test]
+    fn numbers_that_attention_cannot_compute_with_are_refused() {
+        let yarn = |name: &str, value: f64| {
+            let mut table = json!({ "rope_type": "yarn", "factor": 4.0 });
+            table[name] = value.into();
+            json!({ "rope_scaling": table })
+        };
+        let llama3 = |low: f64, high: f64| {
+            json!({ "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": low,
+                "high_freq_factor": high,
+                "original_max_position_embeddings": 32,
+            } })
+        };
+        let theta = json!({ "rope_theta": 1.0, "rope_scaling": { "type": "yarn", "factor": 4.0 } });
+        for (family, others, entry) in [
+            ("mistral", json!({ "sliding_window": 0 }), "sliding_window"),
+            ("gemma3_text", json!({ "sliding_window": 0 }), "sliding_window"),
+            ("gemma3_text", json!({ "query_pre_attn_scalar": 0 }), "query_pre_attn_scalar"),
+            ("gemma3_text", json!({ "query_pre_attn_scalar": -1 }), "query_pre_attn_scalar"),
+            ("gemma3_text", json!({ "rope_local_base_freq": 0 }), "rope_local_base_freq"),
+            ("llama", yarn("beta_fast", 0.0), "rope_scaling.beta_fast"),
+            ("llama", yarn("beta_slow", -1.0), "rope_scaling.beta_slow"),
+            ("llama", yarn("attention_factor", 0.0), "rope_scaling.attention_factor"),
+            ("llama", theta, "rope_theta"),
+            ("llama", llama3(0.0, 4.0), "rope_scaling.low_freq_factor"),
+            ("llama", llama3(1.0, 1.0), "rope_scaling.high_freq_factor"),
+        ] {
+            match from_config(&config(family, others)) {
+                Err(ConfigError::Value { name, .. }) => assert_eq!(name, entry),
+                other => panic!("{family}, {entry}: {other:?}"),
+            }
+        }
+        from_config(&config("llama", llama3(1.0, 4.0))).unwrap();
+        from_config(&config("llama", yarn("factor", 4.0))).unwrap();
+    }
+
+    #[test]
+    fn shapes_survive_their_configuration() {
+        let scalings = [
+            json!({ "rope_type": "linear", "factor": 2.0 }),
+            json!({ "rope_type": "dynamic", "factor": 2.0 }),
+            json!({ "rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0, "truncate": false }),
+            json!({
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }),
+        ];
+        for family in FAMILIES {
+            for (number, scaling) in scalings.iter().enumerate() {
+                let is_odd = number % 2 == 1;
+                let others = json!({
+                    "rope_scaling": scaling,
+                    "rope_theta": 5e5,
+                    "partial_rotary_factor": 0.75,
+                    "rms_norm_eps": 1e-5,
+                    "attention_bias": is_odd,
+                    "mlp_bias": is_odd,
+                    "tie_word_embeddings": is_odd,
+                    "use_sliding_window": is_odd,
+                    "sliding_window": 7,
+                    "max_window_layers": 1,
+                    "query_pre_attn_scalar": 9.0,
+                });
+                let shape = from_config(&config(family.model_type, others)).unwrap();
+                assert_eq!((shape.partial_rotary_factor, shape.rope_theta), (0.75, 5e5));
+                assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
+            }
+        }
+        let wide = config("mistral", json!({ "sliding_window": 1u64 << 32 }));
+        assert_eq!(from_config(&wide).unwrap().windows(), [UNLIMITED; 2]);
+        let found = |name: &str| from_config(&config(name, json!({}))).unwrap();
+        assert_eq!(found("gemma3_text").activation, Activation::GeluTanh);
+        assert_eq!(found("gemma3_text").norms, NormPlacement::Around);
+        assert_eq!(found("olmo2").qk_norm, QkNorm::AllHeads);
+    }
 }
