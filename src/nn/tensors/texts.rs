@@ -158,6 +158,14 @@ impl HiddenStates {
     }
 }
 
+/// The power of two that makes a gradient's `largest` number about 1/16, as far as f32 has it; 1 if there is none.
+fn scale_of(largest: f32) -> f32 {
+    if largest == 0.0 || !largest.is_finite() {
+        return 1.0;
+    }
+    (1.0 / (16.0 * largest)).log2().floor().clamp(-126.0, 126.0).exp2()
+}
+
 /// Uploads whole numbers, `[rows, columns]`.
 pub fn integers(values: &[i32], [rows, columns]: [usize; 2], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(values.to_vec(), [rows, columns]), device)
@@ -239,11 +247,10 @@ impl DeviceDecoder {
     /// The factor of a gradient in the backward pass, given its first numbers: if products are in half precision the power
     /// of two that makes the largest of them about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
     pub fn scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
-        let largest = first.fold(0.0f32, |most, x| most.max(x.abs()));
-        if !self.decoder.products.need_scale() || largest == 0.0 || !largest.is_finite() {
-            return 1.0;
+        match self.decoder.products.need_scale() {
+            true => scale_of(first.fold(0.0f32, |most, x| most.max(x.abs()))),
+            false => 1.0,
         }
-        (1.0 / (16.0 * largest)).log2().floor().exp2()
     }
 
     /// Rounds the matrices to the precision of products, which round them to it each time otherwise.
@@ -490,5 +497,21 @@ impl DeviceDecoder {
     ) -> Option<Prefix<'a>> {
         let mask = &masks[self.decoder.shape().window_number(layer)];
         Some(Prefix { keys_values: &prompts.keys_values[layer], mask })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_scaled_by_finite_powers_of_two() {
+        for (largest, scale) in [(0.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0625), (3e-5, 2048.0)] {
+            assert_eq!(scale_of(largest), scale, "{largest}");
+        }
+        for largest in [f32::MIN_POSITIVE, 1e-41, f32::from_bits(1), f32::MAX] {
+            let scale = scale_of(largest);
+            assert!(scale > 0.0 && scale.is_finite(), "{largest}: {scale}");
+        }
     }
 }
