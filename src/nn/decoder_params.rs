@@ -121,7 +121,8 @@ impl DecoderParams {
         self.len() == 0
     }
 
-    /// All numbers; stored matrices are expanded at the first call.
+    /// All numbers; stored matrices are expanded at the first call, by all threads: not from work that runs side by side
+    /// with other work on the same parameters, which would wait for itself.
     pub fn values(&self) -> &[f32] {
         self.0.values.get_or_init(|| {
             let mut values = vec![0.0; self.len()];

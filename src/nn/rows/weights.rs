@@ -58,11 +58,19 @@ impl LinearLayout {
     }
 
     /// Calls `work` with the weight, `[inputs, outputs]`; a stored matrix is expanded for the call alone.
-    fn with_view<T>(&self, params: &DecoderParams, work: impl FnOnce(View) -> T) -> T {
+    ///
+    /// A cell that is being filled must not wait for other threads where they run side by side, since a thread that waits
+    /// takes up other work, which may ask for the same cell: hence `parallelism`, that of the pass.
+    fn with_view<T>(
+        &self,
+        params: &DecoderParams,
+        parallelism: Parallelism,
+        work: impl FnOnce(View) -> T,
+    ) -> T {
         let Some(matrix) = params.stored(&self.weight) else { return work(self.view(params)) };
         let mut expanded = vec![0.0; self.weight.len()];
         let strips = [(&mut expanded[..], LANES * self.inputs)];
-        Parallelism::Parallel.each_chunk(strips, |strip, [to]| {
+        parallelism.each_chunk(strips, |strip, [to]| {
             matrix.columns_from(LANES * strip, to);
         });
         work(View::rows(&expanded, self.inputs).transpose())
@@ -159,7 +167,7 @@ impl Weights {
     fn pack(&self, linear: &LinearLayout) -> Weight {
         match self.params.stored(&linear.weight) {
             Some(matrix) if self.arithmetic == Arithmetic::F32 => Weight::Stored(matrix.clone()),
-            _ => linear.with_view(&self.params, |view| {
+            _ => linear.with_view(&self.params, self.parallelism, |view| {
                 let sizes = [linear.inputs, linear.outputs];
                 linear::pack(self.arithmetic, self.parallelism, view, sizes)
             }),
@@ -188,7 +196,7 @@ impl Weights {
                 }
             } else {
                 let pack = || {
-                    linear.with_view(&self.params, |view| {
+                    linear.with_view(&self.params, self.parallelism, |view| {
                         let (arithmetic, transpose) = (self.arithmetic, view.transpose());
                         linear::pack(arithmetic, self.parallelism, transpose, sizes)
                     })
