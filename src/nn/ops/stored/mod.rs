@@ -99,10 +99,12 @@ impl StoredMatrix {
         self.storage.column(number, to);
     }
 
-    /// The numbers of adjacent columns from number `first` on, a multiple of [`LANES`], and one strip at most:
-    /// `[columns, inner]`.
+    /// Expands columns `first..first + n` to `[n, inner]`, where `n = to.len() / inner` is [`LANES`] at most.
+    ///
+    /// # Panics
+    /// If `first` is no multiple of [`LANES`], or there is room for more columns.
     pub fn columns_from(&self, first: usize, to: &mut [f32]) {
-        debug_assert!(first.is_multiple_of(LANES) && to.len() <= LANES * self.inner());
+        assert!(first.is_multiple_of(LANES) && to.len() <= LANES * self.inner(), "one strip");
         self.storage.strip(first / LANES, to);
     }
 
@@ -458,6 +460,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "one strip")]
+    fn columns_within_a_strip_are_refused() {
+        let (matrix, _) = stored(NumberFormat::Eight, [4, 20], 2);
+        matrix.columns_from(1, &mut [0.0; 4]);
     }
 
     #[test]
