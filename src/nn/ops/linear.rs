@@ -290,6 +290,9 @@ fn in_columns(
     y: &mut [f32],
     add: bool,
 ) {
+    if x.is_empty() {
+        return;
+    }
     let rows = rows_of_part(x.len() / inner);
     let width = (BLOCK / depth).max(1).next_multiple_of(STRIP_COLUMNS);
     let mut block = OPERAND.take();
@@ -414,6 +417,26 @@ mod tests {
             backward_unpacked(&dy, transpose, [columns, inner], &mut expanded, true);
             backward_stored(&dy, &stored, &mut compact, true);
             assert!(expanded == compact, "backward of {rows} x {inner} x {columns}");
+        }
+    }
+
+    #[test]
+    fn products_of_no_rows_change_nothing() {
+        let w = [1.0; 6];
+        let view = View::rows(&w, 3);
+        let stored = StoredMatrix::new(NumberFormat::Eight, [2, 3], 2, |_, to| to.codes.fill(1));
+        for add in [false, true] {
+            forward_unpacked(&[], view, [2, 3], &mut [], add);
+            backward_stored(&[], &stored, &mut [], add);
+        }
+        for arithmetic in [Arithmetic::F32, Arithmetic::Bf16(Kernel::best())] {
+            for parallelism in BOTH {
+                let packed = pack(arithmetic, parallelism, view, [2, 3]);
+                forward(parallelism, &[], &packed, &mut [], false);
+                let mut gradient = [0.5; 6];
+                weight_grads(arithmetic, parallelism, &[], 2, [(&[], &mut gradient)]);
+                assert_eq!(gradient, [0.5; 6]);
+            }
         }
     }
 

@@ -124,6 +124,9 @@ pub fn forward(
     add: bool,
 ) {
     let Some(inner) = products.first().map(|(w, _)| w.inner()) else { return };
+    if x.is_empty() {
+        return;
+    }
     let [mut left, right] = OPERANDS.take();
     left.pack(parallelism, View::rows(x, inner), [x.len() / inner, inner], Side::Left);
     multiply(kernel, parallelism, &left, products, add);
@@ -139,6 +142,9 @@ pub fn weight_grads<const N: usize>(
     inputs: usize,
     results: [(&[f32], &mut [f32]); N],
 ) {
+    if x.is_empty() {
+        return;
+    }
     let rows = x.len() / inputs;
     let [mut left, mut right] = OPERANDS.take();
     left.pack(parallelism, View::rows(x, inputs).transpose(), [inputs, rows], Side::Left);
