@@ -70,10 +70,12 @@ impl Weights {
         let output = (&activations.attention_output, &layout.norms[1]);
         let d_block = self.output_backward(output, d_stream, gradient, scratch);
         scratch.d_attended.resize(activations.attended.len(), 0.0);
-        let results = [(linear, d_block.of(d_stream))];
+        let results = [(linear, d_block.as_deref().unwrap_or(d_stream))];
         let dx = (&mut scratch.d_attended[..], false);
         self.linears_backward(&activations.attended, results, dx, gradient);
-        d_block.give_back(scratch);
+        if let Some(d_block) = d_block {
+            scratch.d_block = d_block;
+        }
         self.attention_backward(number, activations, pieces, scratch);
         let rotations = &tape.rotations[self.shape.rope_table(number)];
         self.heads_backward(layout, activations, rotations, d_stream, gradient, scratch);
@@ -94,16 +96,17 @@ impl Weights {
         normed.backward(self.parallelism, self.norm(place), dy, [dx, d_weight]);
     }
 
-    /// The gradient of a block's result, from that of the stream to which it was added.
+    /// The gradient of a block's result, in the memory of `scratch.d_block`, from that of the stream to which it was added;
+    /// `None` if both are the same, since the block has no norm after it.
     fn output_backward(
         &self,
         (normed, place): (&Normed, &Range<usize>),
         d_stream: &[f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
-    ) -> BlockGradient {
+    ) -> Option<Vec<f32>> {
         if place.is_empty() {
-            return BlockGradient::Stream;
+            return None;
         }
         let mut d_block = mem::take(&mut scratch.d_block);
         d_block.clear();
@@ -112,7 +115,7 @@ impl Weights {
         d_input.clear();
         d_input.extend_from_slice(d_stream);
         self.norm_backward(normed, place, d_input, &mut d_block, gradient, unused);
-        BlockGradient::Own(d_block)
+        Some(d_block)
     }
 
     /// Adds the gradient of a block's input, `scratch.d_input`, to that of the stream.
@@ -148,7 +151,8 @@ impl Weights {
             all.resize(gate.len(), 0.0);
         }
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
-        let down = [(&linears[Projection::Down as usize], d_block.of(d_stream))];
+        let down = &linears[Projection::Down as usize];
+        let down = [(down, d_block.as_deref().unwrap_or(d_stream))];
         self.linears_backward(inner, down, (&mut d_gate, false), gradient);
         let to = [&mut d_gate[..], &mut d_up[..]];
         gate::backward(self.shape.activation, self.parallelism, [gate, up], to);
@@ -157,7 +161,9 @@ impl Weights {
         let results = [(Projection::Gate, &d_gate[..]), (Projection::Up, &d_up[..])];
         let results = results.map(|(linear, dy)| (&linears[linear as usize], dy));
         self.linears_backward(input, results, (d_input, false), gradient);
-        d_block.give_back(scratch);
+        if let Some(d_block) = d_block {
+            scratch.d_block = d_block;
+        }
         scratch.d_inner = [d_gate, d_up];
         self.input_backward(mlp_input, &norms[2], d_stream, gradient, scratch);
     }
@@ -266,29 +272,6 @@ impl Weights {
         self.linears_backward(rows, results, (d_input, false), gradient);
         scratch.d_heads = d_heads;
         self.input_backward(input, &layout.norms[0], d_stream, gradient, scratch);
-    }
-}
-
-/// The gradient of a block's result.
-enum BlockGradient {
-    /// The gradient of the stream, to which the result was added as it is.
-    Stream,
-    /// One of its own, in a buffer of the scratch.
-    Own(Vec<f32>),
-}
-
-impl BlockGradient {
-    fn of<'a>(&'a self, d_stream: &'a [f32]) -> &'a [f32] {
-        match self {
-            Self::Stream => d_stream,
-            Self::Own(d_block) => d_block,
-        }
-    }
-
-    fn give_back(self, scratch: &mut Scratch) {
-        if let Self::Own(d_block) = self {
-            scratch.d_block = d_block;
-        }
     }
 }
 
