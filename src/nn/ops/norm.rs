@@ -67,18 +67,22 @@ impl Normed {
         });
     }
 
-    /// Adds to the gradients of the input, `dx`, and of the weights, from that of the result, `dy`, which is overwritten.
+    /// Adds to the gradients of the input, `dx`, and of the weights, if they are learnt, from that of the result, `dy`,
+    /// which is overwritten.
     pub fn backward(
         &self,
         parallelism: Parallelism,
         norm: RmsNorm,
         dy: &mut [f32],
-        [dx, d_weight]: [&mut [f32]; 2],
+        dx: &mut [f32],
+        d_weight: Option<&mut [f32]>,
     ) {
         let Self { input, scale } = self;
-        parallelism.each_chunk([(d_weight, COLUMNS)], |i, [part]| {
-            weight_grad(input, scale, dy, i * COLUMNS, norm, part);
-        });
+        if let Some(d_weight) = d_weight {
+            parallelism.each_chunk([(d_weight, COLUMNS)], |i, [part]| {
+                weight_grad(input, scale, dy, i * COLUMNS, norm, part);
+            });
+        }
         by_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
             backward(x, norm, scale, dy, dx);
         });
@@ -174,9 +178,11 @@ mod tests {
             normed.again(Parallelism::Parallel, norm, &mut again);
             assert_eq!(again, output);
             let (mut dx, mut d_weight) = (vec![0.0; x.len()], vec![0.0; size]);
-            let to = [&mut dx[..], &mut d_weight[..]];
             let parallelism = [Parallelism::Sequential, Parallelism::Parallel][round % 2];
-            normed.backward(parallelism, norm, &mut dy.clone(), to);
+            normed.backward(parallelism, norm, &mut dy.clone(), &mut dx, Some(&mut d_weight));
+            let mut frozen = vec![0.0; x.len()];
+            normed.backward(parallelism, norm, &mut dy.clone(), &mut frozen, None);
+            assert_eq!(frozen, dx);
             assert_gradient("rows", &x, &dx, |x| loss(x, &weight));
             assert_gradient("weights", &weight, &d_weight, |weight| loss(&x, weight));
         }

@@ -29,14 +29,7 @@ impl Weights {
         gradient: &mut [f32],
     ) {
         d_stream.fill(0.0);
-        self.norm_backward(
-            &tape.last,
-            &self.layout.norm,
-            d_normed,
-            d_stream,
-            gradient,
-            &mut Vec::new(),
-        );
+        self.norm_backward(&tape.last, &self.layout.norm, d_normed, d_stream, gradient);
     }
 
     /// Takes the gradient of the stream after a layer to that before it, and adds that of the parameters. `attend`
@@ -82,7 +75,7 @@ impl Weights {
         scratch.recomputed = recomputed;
     }
 
-    /// Adds to the gradients of a norm's input and of its weights; `dy` is overwritten.
+    /// Adds to the gradients of a norm's input and, unless adapters are learnt, of its weights; `dy` is overwritten.
     fn norm_backward(
         &self,
         normed: &Normed,
@@ -90,10 +83,9 @@ impl Weights {
         dy: &mut [f32],
         dx: &mut [f32],
         gradient: &mut [f32],
-        unused: &mut Vec<f32>,
     ) {
-        let d_weight = self.norm_gradient(place, gradient, unused);
-        normed.backward(self.parallelism, self.norm(place), dy, [dx, d_weight]);
+        let d_weight = self.adapters.is_none().then(|| &mut gradient[place.clone()]);
+        normed.backward(self.parallelism, self.norm(place), dy, dx, d_weight);
     }
 
     /// The gradient of a block's result, in the memory of `scratch.d_block`, from that of the stream to which it was added;
@@ -111,10 +103,10 @@ impl Weights {
         let mut d_block = mem::take(&mut scratch.d_block);
         d_block.clear();
         d_block.resize(d_stream.len(), 0.0);
-        let Scratch { d_input, unused, .. } = scratch;
+        let d_input = &mut scratch.d_input;
         d_input.clear();
         d_input.extend_from_slice(d_stream);
-        self.norm_backward(normed, place, d_input, &mut d_block, gradient, unused);
+        self.norm_backward(normed, place, d_input, &mut d_block, gradient);
         Some(d_block)
     }
 
@@ -127,10 +119,10 @@ impl Weights {
         gradient: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let Scratch { d_input, unused, .. } = scratch;
+        let d_input = &mut scratch.d_input;
         match place.is_empty() {
             true => d_stream.iter_mut().zip(d_input).for_each(|(sum, d)| *sum += *d),
-            false => self.norm_backward(normed, place, d_input, d_stream, gradient, unused),
+            false => self.norm_backward(normed, place, d_input, d_stream, gradient),
         }
     }
 
@@ -258,10 +250,10 @@ impl Weights {
             let sizes = [shape.head_dim, half];
             rotate(self.parallelism, d, sizes, rotations, Direction::Backward);
             if shape.qk_norm != QkNorm::None {
-                let Scratch { d_unnormed, unused, .. } = &mut *scratch;
+                let d_unnormed = &mut scratch.d_unnormed;
                 d_unnormed.clear();
                 d_unnormed.resize(d.len(), 0.0);
-                self.norm_backward(normed, place, d, d_unnormed, gradient, unused);
+                self.norm_backward(normed, place, d, d_unnormed, gradient);
                 mem::swap(d, d_unnormed);
             }
         }

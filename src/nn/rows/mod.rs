@@ -105,8 +105,6 @@ struct Scratch {
     d_pieces: Pool<[Vec<f32>; 2]>,
     /// The gradients of the rows of a text pass, normed and before the norm: `[rows, hidden_size]`.
     d_rows: [Vec<f32>; 2],
-    /// The gradient of norms where adapters are learnt: never read.
-    unused: Vec<f32>,
 }
 
 /// The access of rows to the keys and values of earlier rows.

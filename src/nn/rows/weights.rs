@@ -245,22 +245,6 @@ impl Weights {
             bias::backward(dy, &mut gradient[linear.bias.clone()]);
         }
     }
-
-    /// The gradient of the weights at `place` within `gradient`; a buffer that nobody reads where adapters are learnt.
-    pub(super) fn norm_gradient<'a>(
-        &self,
-        place: &Range<usize>,
-        gradient: &'a mut [f32],
-        unused: &'a mut Vec<f32>,
-    ) -> &'a mut [f32] {
-        match self.adapters {
-            None => &mut gradient[place.clone()],
-            Some(_) => {
-                unused.resize(place.len(), 0.0);
-                unused
-            }
-        }
-    }
 }
 
 /// Two disjoint ranges of a gradient, the second of which begins where the first ends.
