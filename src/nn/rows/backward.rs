@@ -149,7 +149,7 @@ impl Weights {
         let to = [&mut d_gate[..], &mut d_up[..]];
         gate::backward(self.shape.activation, self.parallelism, [gate, up], to);
         d_input.resize(d_stream.len(), 0.0);
-        mlp_input.again(self.parallelism, self.norm(&norms[2]), input);
+        mlp_input.recompute(self.parallelism, self.norm(&norms[2]), input);
         let results = [(Projection::Gate, &d_gate[..]), (Projection::Up, &d_up[..])];
         let results = results.map(|(linear, dy)| (&linears[linear as usize], dy));
         self.linears_backward(input, results, (d_input, false), gradient);
@@ -259,7 +259,7 @@ impl Weights {
         }
         let Scratch { input: rows, d_input, .. } = scratch;
         d_input.resize(d_stream.len(), 0.0);
-        input.again(self.parallelism, self.norm(&layout.norms[0]), rows);
+        input.recompute(self.parallelism, self.norm(&layout.norms[0]), rows);
         let results = [0, 1, 2].map(|i| (&layout.linears[i], &d_heads[i][..]));
         self.linears_backward(rows, results, (d_input, false), gradient);
         scratch.d_heads = d_heads;
