@@ -43,11 +43,16 @@ pub(super) fn is_on(config: &Value, name: &str) -> bool {
     config[name].as_bool().unwrap_or(false)
 }
 
+/// The error of an entry whose value is not supported.
+fn unsupported(name: &str, value: impl Into<Value>) -> ConfigError {
+    ConfigError::Value { name: name.into(), value: value.into() }
+}
+
 /// Checks that an entry is absent, null or `false`.
 pub(super) fn refuse(config: &Value, name: &str) -> Result<(), ConfigError> {
     match &config[name] {
         Value::Null | Value::Bool(false) => Ok(()),
-        value => Err(ConfigError::Value { name: name.into(), value: value.clone() }),
+        value => Err(unsupported(name, value.clone())),
     }
 }
 
@@ -75,6 +80,8 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
         head_dim: count(config, "head_dim").unwrap_or(hidden_size / num_heads.max(1)),
         intermediate_size: number("intermediate_size")?,
         context,
+        qkv_bias: is_on(config, "attention_bias"),
+        output_bias: is_on(config, "attention_bias"),
         tie_word_embeddings: is_on(config, "tie_word_embeddings"),
         rope_theta: theta.unwrap_or(1e4),
         rope_scaling: scaling(&rope, context)?,
@@ -88,9 +95,7 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     shape.activation = match activation[0].or(activation[1]) {
         None | Some("silu" | "swish") => super::Activation::Silu,
         Some("gelu_pytorch_tanh" | "gelu_new") => super::Activation::GeluTanh,
-        Some(other) => {
-            return Err(ConfigError::Value { name: "hidden_act".into(), value: other.into() });
-        }
+        Some(other) => return Err(unsupported("hidden_act", other)),
     };
     // Before the family allocates by the number of layers.
     check(&shape)?;
@@ -135,12 +140,12 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
     }
     for (name, value, bound) in bounded(shape) {
         if !(value > bound && value.is_finite()) {
-            return Err(ConfigError::Value { name: name.into(), value: value.into() });
+            return Err(unsupported(name, value));
         }
     }
     match &shape.sliding {
         Some(sliding) if sliding.size == 0 || sliding.layers.len() != shape.num_layers => {
-            Err(ConfigError::Value { name: "sliding_window".into(), value: sliding.size.into() })
+            Err(unsupported("sliding_window", sliding.size))
         }
         _ => Ok(()),
     }
@@ -223,8 +228,7 @@ fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigEr
             let factor = number("factor")?;
             let original_max_position_embeddings = context as f64;
             if !(1.0..=MOST_POSITIONS).contains(&(factor * original_max_position_embeddings)) {
-                let name = "rope_scaling.factor".to_string();
-                return Err(ConfigError::Value { name, value: rope["factor"].clone() });
+                return Err(unsupported("rope_scaling.factor", factor));
             }
             Some(RopeScaling::Dynamic { factor, original_max_position_embeddings })
         }
@@ -262,9 +266,7 @@ fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigEr
                 truncate: rope["truncate"].as_bool().unwrap_or(true),
             })
         }
-        other => {
-            return Err(ConfigError::Value { name: "rope_type".into(), value: other.into() });
-        }
+        other => return Err(unsupported("rope_type", other)),
     })
 }
 
@@ -354,7 +356,7 @@ pub(super) fn sliding_layers(
     let is_sliding = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Ok(true),
         Some("full_attention") => Ok(false),
-        _ => Err(ConfigError::Value { name: "layer_types".into(), value: kind.clone() }),
+        _ => Err(unsupported("layer_types", kind.clone())),
     };
     let all: Vec<bool> = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
     match all.len() == layers {
