@@ -1,7 +1,8 @@
 //! Products of rows with a weight: forward, gradient of the input, gradient of the weight.
 //!
 //! In parallel, large products are cut by rows or by columns; each number of a result is still the same sum in the
-//! same order, except that [`weight_grads`] and [`forward_unpacked`] add up fixed lengths of the inner dimension.
+//! same order, except that [`weight_grads`], [`backward_stored`] and [`multiply_unpacked`] add up the inner dimension in
+//! blocks of fixed length.
 
 use super::Parallelism;
 use super::half::{self, Kernel, Operand, Side};
@@ -21,8 +22,8 @@ const STRIPS: usize = 4;
 const INPUTS: usize = 64;
 /// Rows summed at a time for a weight gradient: as many as the caches hold.
 const DEPTH: usize = 512;
-/// Inner numbers summed at a time for the gradient of the input of a large weight.
-const DEPTH_BACKWARD: usize = 2048;
+/// Length of the blocks in which the gradient of the input of an unpacked weight sums the inner dimension.
+pub(crate) const DEPTH_BACKWARD: usize = 2048;
 /// Numbers in a block of a large weight.
 const BLOCK: usize = 1 << 20;
 
@@ -234,31 +235,23 @@ fn rows_of_part(rows: usize) -> usize {
 }
 
 /// `y = x w`, or `y += x w`, by all threads, with `w` `[inner, columns]` packed a block at a time: for large weights
-/// without a packed copy.
-pub fn forward_unpacked(
+/// without a packed copy. The inner dimension is summed in blocks of `depth`.
+pub fn multiply_unpacked(
     x: &[f32],
     w: View,
     [inner, columns]: [usize; 2],
+    depth: usize,
     y: &mut [f32],
     add: bool,
 ) {
-    in_blocks(x, w, [inner, columns, inner], y, add);
-}
-
-/// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `transpose` `[columns, inner]`, the transposed weight, packed
-/// a block at a time.
-pub fn backward_unpacked(
-    dy: &[f32],
-    transpose: View,
-    [columns, inner]: [usize; 2],
-    dx: &mut [f32],
-    add: bool,
-) {
-    in_blocks(dy, transpose, [columns, inner, DEPTH_BACKWARD], dx, add);
+    for k in (0..inner).step_by(depth) {
+        let w = View { values: &w.values[k * w.row..], ..w };
+        in_columns((x, k), w, [inner, columns, depth.min(inner - k)], y, add || k > 0);
+    }
 }
 
 /// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `weight` `[inner, columns]` in the number format of its file,
-/// expanded and packed a block at a time.
+/// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, [`DEPTH_BACKWARD`] deep.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: bool) {
     let sizes @ [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = PARTS.take();
@@ -273,13 +266,6 @@ pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: b
         in_columns((dy, k), view, [sizes[0], sizes[1], some], dx, add || k > 0);
     }
     PARTS.set(expanded);
-}
-
-fn in_blocks(x: &[f32], w: View, [inner, columns, depth]: [usize; 3], y: &mut [f32], add: bool) {
-    for k in (0..inner).step_by(depth) {
-        let w = View { values: &w.values[k * w.row..], ..w };
-        in_columns((x, k), w, [inner, columns, depth.min(inner - k)], y, add || k > 0);
-    }
 }
 
 /// The product of the columns of `x` from number `k` on, `depth` of its `inner`, and a weight `[depth, columns]`.
@@ -414,7 +400,8 @@ mod tests {
             }
             let [mut expanded, mut compact] = [0; 2].map(|_| vec![0.5; rows * inner]);
             let transpose = view.transpose();
-            backward_unpacked(&dy, transpose, [columns, inner], &mut expanded, true);
+            let (sizes, depth) = ([columns, inner], DEPTH_BACKWARD);
+            multiply_unpacked(&dy, transpose, sizes, depth, &mut expanded, true);
             backward_stored(&dy, &stored, &mut compact, true);
             assert!(expanded == compact, "backward of {rows} x {inner} x {columns}");
         }
@@ -426,7 +413,7 @@ mod tests {
         let view = View::rows(&w, 3);
         let stored = StoredMatrix::new(NumberFormat::Eight, [2, 3], 2, |_, to| to.codes.fill(1));
         for add in [false, true] {
-            forward_unpacked(&[], view, [2, 3], &mut [], add);
+            multiply_unpacked(&[], view, [2, 3], 2, &mut [], add);
             backward_stored(&[], &stored, &mut [], add);
         }
         for arithmetic in [Arithmetic::F32, Arithmetic::Bf16(Kernel::best())] {
@@ -453,7 +440,7 @@ mod tests {
                 y
             });
             let mut unpacked = vec![0.5; rows * outputs];
-            forward_unpacked(&x, view, [inputs, outputs], &mut unpacked, true);
+            multiply_unpacked(&x, view, [inputs, outputs], inputs, &mut unpacked, true);
             assert!(all[0] == all[1] && all[0] == unpacked);
         }
     }

@@ -141,8 +141,8 @@ impl Weights {
         let mut products = Vec::with_capacity(results.len());
         for (linear, y) in &mut *results {
             if self.is_packed_anew() && self.params.stored(&linear.weight).is_none() {
-                let sizes = [linear.inputs, linear.outputs];
-                linear::forward_unpacked(x, linear.view(&self.params), sizes, y, add);
+                let (inputs, view) = (linear.inputs, linear.view(&self.params));
+                linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, add);
             } else {
                 let pack = || self.pack(linear);
                 products.push((self.packed.forward[linear.number].get_or_init(pack), &mut **y));
@@ -191,7 +191,8 @@ impl Weights {
                     Some(matrix) => linear::backward_stored(dy, matrix, dx, add),
                     None => {
                         let transpose = linear.view(&self.params).transpose();
-                        linear::backward_unpacked(dy, transpose, sizes, dx, add);
+                        let depth = linear::DEPTH_BACKWARD;
+                        linear::multiply_unpacked(dy, transpose, sizes, depth, dx, add);
                     }
                 }
             } else {
