@@ -17,7 +17,7 @@ use super::Parallelism;
 use crate::math::{LANES, Lanes, each};
 use multiversion::multiversion;
 use std::cell::RefCell;
-use tiles::{Columns, Left, Rows};
+use tiles::{Left, Strided};
 
 pub(crate) use tiles::{many_registers, transpose};
 
@@ -293,13 +293,12 @@ fn blocks<const R: usize>(
         let c = Target { values: &mut c.values[i * c.row..], ..*c };
         match in_place {
             true if a.column == 1 => {
-                let rows =
-                    |t: usize| Rows::<R>::new(&a.values[(i + t * R) * a.row..], a.row, inner);
-                panel(rows, tiles, b, c);
+                let rows = |t: usize| Strided::rows(&a.values[(i + t * R) * a.row..], a.row, inner);
+                panel::<R, _>(rows, tiles, b, c);
             }
             true => {
-                let columns = |t: usize| Columns::<R>::new(&a.values[i + t * R..], a.column, inner);
-                panel(columns, tiles, b, c);
+                let columns = |t: usize| Strided::columns(&a.values[i + t * R..], a.column, inner);
+                panel::<R, _>(columns, tiles, b, c);
             }
             false => {
                 left.resize((tiles * R * inner).max(left.len()), 0.0);
