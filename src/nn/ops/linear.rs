@@ -6,8 +6,8 @@
 
 use super::Parallelism;
 use super::half::{self, Kernel, Operand, Side};
-use super::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul_packed};
-use super::stored::{StoredMatrix, StoredStrips};
+use super::matmul::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
+use super::stored::StoredMatrix;
 use crate::math::LANES;
 use crate::nn::Precision;
 use std::cell::RefCell;
@@ -143,46 +143,6 @@ pub fn forward_all(
     }
 }
 
-/// Adjacent columns of a weight for products in f32.
-trait Columns: Copy + Send + Sync {
-    fn columns(self) -> usize;
-
-    /// Chunks of so many strips of [`STRIP_COLUMNS`] columns.
-    fn parts(self, strips: usize) -> impl Iterator<Item = Self>;
-
-    /// `y = x w`, or `y += x w`, with `x` `[rows, inner]`.
-    fn multiply(self, x: &[f32], rows: usize, y: &mut [f32], add: bool);
-}
-
-impl Columns for Strips<'_> {
-    fn columns(self) -> usize {
-        Strips::columns(&self)
-    }
-
-    fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
-        Strips::parts(self, strips)
-    }
-
-    fn multiply(self, x: &[f32], rows: usize, y: &mut [f32], add: bool) {
-        let target = Target { row: Strips::columns(&self), values: y, add };
-        matmul_packed(View::rows(x, x.len() / rows.max(1)), self, target, rows);
-    }
-}
-
-impl Columns for StoredStrips<'_> {
-    fn columns(self) -> usize {
-        StoredStrips::columns(&self)
-    }
-
-    fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
-        StoredStrips::parts(self, strips)
-    }
-
-    fn multiply(self, x: &[f32], _rows: usize, y: &mut [f32], add: bool) {
-        StoredStrips::multiply(self, x, y, add);
-    }
-}
-
 fn forward_f32(
     parallelism: Parallelism,
     (x, inner): (&[f32], usize),
@@ -192,12 +152,12 @@ fn forward_f32(
 ) {
     let (rows, columns) = (x.len() / inner, w.columns());
     if parallelism == Parallelism::Sequential {
-        w.multiply(x, rows, y, add);
+        w.multiply(x, y, add);
     } else if rows >= ROWS {
         let rows = rows_of_part(rows);
         parallelism.each_chunk([(y, rows * columns)], |number, [y]| {
             let some = y.len() / columns;
-            w.multiply(&x[number * rows * inner..][..some * inner], some, y, add);
+            w.multiply(&x[number * rows * inner..][..some * inner], y, add);
         });
     } else {
         let mut scratch = PARTS.take();
@@ -211,7 +171,7 @@ fn forward_f32(
             parts.push((part, y));
             rest = after;
         }
-        parallelism.each_mut(&mut parts, |_, (part, y)| part.multiply(x, rows, y, false));
+        parallelism.each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, false));
         for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
             for (part, values) in &parts {
                 let (to, after) = y.split_at_mut(part.columns());
