@@ -94,7 +94,7 @@ impl Adapters {
                 }
                 let mut take = |which: &str, shape: [usize; 2]| {
                     let name = format!("layers.{layer}.{}.lora_{which}.weight", linear.name());
-                    parameters.push(Parameter { name, shape: shape.to_vec() });
+                    parameters.push(Parameter::new(name, &shape));
                     end += shape[0] * shape[1];
                     end - shape[0] * shape[1]..end
                 };

@@ -258,8 +258,7 @@ mod tests {
     use super::*;
 
     fn parameters(shapes: &[&[usize]]) -> Vec<Parameter> {
-        let parameter = |shape: &&[usize]| Parameter { name: String::new(), shape: shape.to_vec() };
-        shapes.iter().map(parameter).collect()
+        shapes.iter().map(|shape| Parameter::new("", shape)).collect()
     }
 
     /// Matrices and vectors of odd sizes, of which some have more numbers than an arena of a thousand.
