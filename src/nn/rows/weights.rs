@@ -208,8 +208,9 @@ impl Weights {
             debug_assert_eq!([x.len() / inputs, dy.len() / outputs], [dx.len() / inputs; 2]);
             let adapter = self.adapters.as_ref().and_then(|adapters| adapters.of(linear));
             if let Some((place, adapter)) = adapter {
-                let [d_a, d_b] = pair(gradient, &place.a, &place.b);
-                adapter.backward(self.parallelism, [x, dy], dx, [d_a, d_b]);
+                let places = [place.a.clone(), place.b.clone()];
+                let both = gradient.get_disjoint_mut(places).expect("two matrices");
+                adapter.backward(self.parallelism, [x, dy], dx, both);
             }
         }
         if self.adapters.is_none() {
@@ -246,10 +247,4 @@ impl Weights {
             bias::backward(dy, &mut gradient[linear.bias.clone()]);
         }
     }
-}
-
-/// Two disjoint ranges of a gradient, the second of which begins where the first ends.
-fn pair<'a>(gradient: &'a mut [f32], a: &Range<usize>, b: &Range<usize>) -> [&'a mut [f32]; 2] {
-    let (d_a, d_b) = gradient[a.start..b.end].split_at_mut(a.len());
-    [d_a, d_b]
 }
