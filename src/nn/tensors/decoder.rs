@@ -94,18 +94,12 @@ impl RmsNorm {
 impl Layer {
     /// The norms before attention, after it, before the feed-forward block, and after it.
     pub(crate) fn norms(&self, placement: NormPlacement) -> [Option<&RmsNorm>; 4] {
-        let after_attention = self.post_attention_layernorm.as_ref();
-        let last = self.post_feedforward_layernorm.as_ref();
-        match placement {
-            NormPlacement::Before => [self.input_layernorm.as_ref(), None, after_attention, None],
-            NormPlacement::After => [None, after_attention, None, last],
-            NormPlacement::Around => [
-                self.input_layernorm.as_ref(),
-                after_attention,
-                self.pre_feedforward_layernorm.as_ref(),
-                last,
-            ],
-        }
+        placement.names().map(|name| match name? {
+            "input_layernorm" => self.input_layernorm.as_ref(),
+            "post_attention_layernorm" => self.post_attention_layernorm.as_ref(),
+            "pre_feedforward_layernorm" => self.pre_feedforward_layernorm.as_ref(),
+            _ => self.post_feedforward_layernorm.as_ref(),
+        })
     }
 
     /// A matrix of the layer.
