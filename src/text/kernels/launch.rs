@@ -7,10 +7,9 @@ use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, ve
 use crate::math::activation;
 use crate::nn::arch::{DecoderShape, QkNorm};
 use crate::nn::ops::gate::Activation;
-use crate::nn::tensors::products::Products;
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
 /// A table of rotations.
@@ -49,15 +48,6 @@ pub(crate) fn heads(shape: &DecoderShape) -> Heads {
         half: shape.rotary_dim() / 2,
         norms_heads: shape.qk_norm == QkNorm::PerHead,
         norms_all: shape.qk_norm == QkNorm::AllHeads,
-    }
-}
-
-/// The type of the operands of products, and of keys and values.
-pub(crate) fn dtype(products: Products) -> DType {
-    match products.half {
-        None => DType::F32,
-        Some(FloatDType::BF16) => DType::BF16,
-        Some(_) => DType::F16,
     }
 }
 

@@ -178,9 +178,8 @@ impl PackedPass<'_> {
         let Some(added) = added else {
             let names = which.map(|which| named(layer, which.name()));
             let x = input().transpose();
-            gradients.add(names.each_ref().map(|name| &name[..]), |into| {
-                products.of_all_into(x, d, into)
-            });
+            gradients
+                .add(names.each_ref().map(|name| &name[..]), |into| products.of_all(x, d, into));
             for (i, linear) in linears.iter().enumerate() {
                 if linear.bias.is_some() {
                     let name = format!("layers.{layer}.{}.bias", which[i].name());
@@ -200,11 +199,10 @@ impl PackedPass<'_> {
             let d_inner = products.of(d.clone(), b.clone().transpose()) * added.scale;
             let adapter = (layer, which);
             gradients.add_adapter(adapter, false, |into| {
-                products.of_all_into(x.clone().transpose(), [d_inner.clone()], into)
+                products.of_all(x.clone().transpose(), [d_inner.clone()], into)
             });
-            gradients.add_adapter(adapter, true, |into| {
-                products.of_all_into(inner.transpose(), [d], into)
-            });
+            gradients
+                .add_adapter(adapter, true, |into| products.of_all(inner.transpose(), [d], into));
             d_input = d_input + products.of(d_inner, a.clone().transpose());
         }
         d_input

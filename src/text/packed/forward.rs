@@ -7,7 +7,7 @@ use crate::nn::tensors::attention::attention_scale;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::{Table, add_norm, dtype, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, gated, heads};
 use crate::text::kernels::rows::pad_kernel;
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK;
@@ -161,7 +161,7 @@ impl<'a> PackedPass<'a> {
             by,
             layout,
             heads,
-            operand: dtype(decoder.products),
+            operand: decoder.products.dtype(),
             table,
             blocks,
             rotations: Vec::new(),

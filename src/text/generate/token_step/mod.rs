@@ -18,7 +18,7 @@ use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
 use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
-use crate::text::kernels::launch::{Table, add_norm, dtype, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, gated, heads};
 use crate::text::kernels::rows;
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -101,7 +101,7 @@ impl TokenStep {
             bound,
             rows,
             members: rows / (progress.meta.num_elements() - COUNTS),
-            operand: dtype(decoder.products),
+            operand: decoder.products.dtype(),
         };
         let rotations: Vec<_> = self.tables.iter().map(|table| row.rotations(table)).collect();
         let mut stream = cube_tensor(decoder.embed(tokens.reshape([rows, 1])));
