@@ -25,7 +25,6 @@ pub struct DeviceDecoder {
     weights: Arenas,
     /// Parameters of the adapters, likewise.
     adapters: Option<Arenas>,
-    device: Device,
 }
 
 /// Adapters on a device, and their parameters, in whose memory they are.
@@ -98,8 +97,6 @@ impl Products {
 pub struct Prompts {
     /// Keys and values, layer by layer: `[groups, longest, num_kv_heads, head_dim]`.
     pub(crate) keys_values: Vec<KeysValues>,
-    /// Tokens of the longest prompt.
-    longest: usize,
     /// The tokens of each prompt: `[groups, 1]`.
     pub(crate) lengths: Tensor<2, Int>,
     /// The normed streams of their last tokens: `[groups, hidden_size]`.
@@ -114,6 +111,11 @@ impl Prompts {
         last.expand([groups, rows / groups, size]).reshape([rows, size])
     }
 
+    /// Tokens of the longest prompt.
+    fn longest(&self) -> usize {
+        self.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1])
+    }
+
     /// Prompts whose keys and values are these, layer by layer, with their lengths and the streams of their last tokens.
     #[cfg(feature = "kernels")]
     pub(crate) fn new(
@@ -121,8 +123,7 @@ impl Prompts {
         lengths: Tensor<2, Int>,
         last: Tensor<2>,
     ) -> Self {
-        let longest = keys_values.first().map_or(0, |[keys, _]| keys.dims()[1]);
-        Self { keys_values, longest, lengths, last }
+        Self { keys_values, lengths, last }
     }
 }
 
@@ -193,7 +194,7 @@ impl DeviceDecoder {
         let mut weights = Arenas::zeros(packing, device).upload(params, uploaded(device));
         let decoder = Decoder::unfilled(shape.clone(), device).in_precision(precision);
         let decoder = decoder.viewing(&mut weights);
-        Self { decoder, added: None, weights, adapters: None, device: device.clone() }
+        Self { decoder, added: None, weights, adapters: None }
     }
 
     /// The same decoder with adapters, or without.
@@ -232,7 +233,7 @@ impl DeviceDecoder {
                 self
             }
             None => {
-                let decoder = self.decoder.emptied(&self.device);
+                let decoder = self.decoder.emptied(self.weights.device());
                 let mut weights = self.weights.map(change);
                 Self { decoder: decoder.viewing(&mut weights), weights, ..self }
             }
@@ -274,7 +275,7 @@ impl DeviceDecoder {
 
     /// The device that it is on.
     pub fn device(&self) -> &Device {
-        &self.device
+        self.weights.device()
     }
 
     /// The same decoder with its learnt parameters as the leaves of autodiff's graph.
@@ -330,7 +331,7 @@ impl DeviceDecoder {
     /// # Panics
     /// If one has no token.
     pub fn prompts(&self, prompts: &[&[u32]]) -> Prompts {
-        let (groups, device) = (prompts.len(), &self.device);
+        let (groups, device) = (prompts.len(), self.device());
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
         let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
         let tokens = padded(prompts.iter().copied(), longest);
@@ -353,7 +354,7 @@ impl DeviceDecoder {
         let first = Tensor::<1, Int>::arange(0..groups as i64, device) * longest as i32;
         let rows = first + lengths.clone().reshape([groups]) - 1;
         let last = hidden.reshape([groups * longest, size]).select(0, rows);
-        Prompts { keys_values, longest, lengths, last }
+        Prompts { keys_values, lengths, last }
     }
 
     /// Memory for `rows` completions of `most` tokens each.
@@ -361,7 +362,7 @@ impl DeviceDecoder {
         let (shape, products) = (self.decoder.shape(), self.decoder.products);
         let zeros = || {
             let size = [rows, most, shape.num_kv_heads, shape.head_dim];
-            [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, &self.device)))
+            [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, self.device())))
         };
         let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
         Completions { keys_values, most, count: 0 }
@@ -380,8 +381,9 @@ impl DeviceDecoder {
         let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
         let rotations = self.decoder.rotations(positions.reshape([rows, 1]));
         let windows = self.decoder.shape().windows().into_iter();
-        let own_masks: Vec<_> =
-            windows.map(|window| causal_rows(at..at + 1, all.most, window, &self.device)).collect();
+        let own_masks: Vec<_> = windows
+            .map(|window| causal_rows(at..at + 1, all.most, window, self.device()))
+            .collect();
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens.reshape([rows, 1]));
@@ -391,11 +393,17 @@ impl DeviceDecoder {
             for (all, new) in [keys, values].into_iter().zip(new) {
                 let [_, _, heads, head_dim] = new.dims();
                 let here = [0..rows, at..at + 1, 0..heads, 0..head_dim];
-                let old = std::mem::replace(all, Tensor::empty([1; 4], &self.device));
+                let old = std::mem::replace(all, Tensor::empty([1; 4], self.device()));
                 *all = old.slice_assign(here, products.operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
-            attend(self.by(), queries, &all.keys_values[i], self.of_layer(i, &own_masks), prefix)
+            attend(
+                self.by(),
+                queries,
+                &all.keys_values[i],
+                self.of_layer(i, &own_masks),
+                Some(prefix),
+            )
         });
         all.count += 1;
         let size = hidden.dims()[2];
@@ -404,7 +412,7 @@ impl DeviceDecoder {
 
     /// Takes whole texts through all layers.
     pub fn forward_texts(&self, texts: &[Text]) -> HiddenStates {
-        let (groups, device) = (texts.len(), &self.device);
+        let (groups, device) = (texts.len(), self.device());
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
         let prompts = self.prompts(&all);
         let members = texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
@@ -433,7 +441,7 @@ impl DeviceDecoder {
         let added = self.added.as_ref();
         let hidden = self.decoder.through(x, &rotations, added, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
-            attend(self.by(), queries, &own, self.of_layer(i, &masks), prefix)
+            attend(self.by(), queries, &own, self.of_layer(i, &masks), Some(prefix))
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -453,14 +461,14 @@ impl DeviceDecoder {
     /// For each window the mask of a text's own tokens: `[1, count, count]`.
     fn masks(&self, count: usize) -> Vec<Tensor<3>> {
         let windows = self.decoder.shape().windows().into_iter();
-        windows.map(|window| causal(count, window, &self.device)).collect()
+        windows.map(|window| causal(count, window, self.device())).collect()
     }
 
     /// For each window the mask of the prompts' tokens for these steps of their completions:
     /// `[groups, steps or 1, longest]`.
     fn prefix_masks(&self, prompts: &Prompts, steps: Range<usize>) -> Vec<Tensor<3>> {
-        let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest);
-        let columns = Tensor::<1, Int>::arange(0..longest as i64, &self.device);
+        let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest());
+        let columns = Tensor::<1, Int>::arange(0..longest as i64, self.device());
         let columns = columns.reshape([1, 1, longest]).expand([groups, 1, longest]);
         let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
         let is_token = columns.clone().lower(lengths.clone().expand([groups, 1, longest]));
@@ -471,7 +479,7 @@ impl DeviceDecoder {
             }
             let count = steps.len();
             let numbers = steps.start as i64..steps.end as i64;
-            let numbers = Tensor::<1, Int>::arange(numbers, &self.device).reshape([1, count, 1]);
+            let numbers = Tensor::<1, Int>::arange(numbers, self.device()).reshape([1, count, 1]);
             let positions =
                 lengths.clone().expand([groups, count, 1]) + numbers.expand([groups, count, 1]);
             // The first token that each step sees.
@@ -489,14 +497,9 @@ impl DeviceDecoder {
     }
 
     /// The prompts as the prefix of a layer.
-    fn prefix<'a>(
-        &self,
-        layer: usize,
-        prompts: &'a Prompts,
-        masks: &'a [Tensor<3>],
-    ) -> Option<Prefix<'a>> {
+    fn prefix<'a>(&self, layer: usize, prompts: &'a Prompts, masks: &'a [Tensor<3>]) -> Prefix<'a> {
         let mask = &masks[self.decoder.shape().window_number(layer)];
-        Some(Prefix { keys_values: &prompts.keys_values[layer], mask })
+        Prefix { keys_values: &prompts.keys_values[layer], mask }
     }
 }
 
