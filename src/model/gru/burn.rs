@@ -79,12 +79,7 @@ impl Gru {
         }
     }
 
-    /// Layers before the recurrent one.
-    pub fn encoder(&self) -> &[Linear] {
-        &self.encoder
-    }
-
-    /// The activation of those layers.
+    /// The activation of the layers before the recurrent one.
     pub fn activation(&self) -> Activation {
         self.activation
     }
