@@ -3,7 +3,7 @@
 use crate::math::Activation;
 use crate::model::Model;
 use crate::model::PolicyConfig;
-use crate::model::registry::mlp::{activate, tanh};
+use crate::model::mlp::{activate, tanh};
 use crate::nn::orthogonal::{layer, linear, orthogonal};
 use crate::nn::tensors::products::Products;
 use crate::rng::draw;
