@@ -24,17 +24,18 @@ pub use actor::Actor;
 pub use by_hand::ByHand;
 pub use categorical::{Categorical, sample};
 pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
+pub(crate) use dense::MANY_FEATURES;
+pub use dense::Scratch;
 pub use gru::{Gru, NativeGru};
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes};
 pub use memory::Memory;
 pub(crate) use memory::reset;
-pub(crate) use mlp::MANY_FEATURES;
 #[cfg(feature = "kernels")]
 pub(crate) use mlp::kernel as kernels;
 #[cfg(feature = "kernels")]
 pub use mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
-pub use mlp::{Mlp, NativeMlp, Scratch};
+pub use mlp::{Mlp, NativeMlp};
 pub use native::{NativePolicy, NativeScratch};
 pub use network::Network;
 pub use policy::PolicyConfig;

@@ -3,7 +3,7 @@
 use crate::math::Activation;
 use crate::model::Model;
 use crate::model::PolicyConfig;
-use crate::model::mlp::{activate, tanh};
+use crate::model::mlp::{hidden, tanh};
 use crate::nn::orthogonal::{layer, linear, orthogonal};
 use crate::nn::tensors::products::Products;
 use crate::rng::draw;
@@ -99,11 +99,7 @@ impl Gru {
 
     /// The recurrent layer's input, `[batch, inputs]`, of observations.
     fn encode(&self, obs: Tensor<2>) -> Tensor<2> {
-        let mut x = obs;
-        for layer in &self.encoder {
-            x = activate(Products::default().linear(layer, x), self.activation);
-        }
-        x
+        hidden(&self.encoder, self.activation, obs)
     }
 
     /// The weights of the recurrent layer, gate by gate.

@@ -64,18 +64,23 @@ impl Mlp {
 
 impl Memoryless for Mlp {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
-        let products = Products::default();
-        let last = self.layers.len() - 1;
-        let mut x = obs;
-        for layer in &self.layers[..last] {
-            x = activate(products.linear(layer, x), self.activation);
-        }
-        products.linear(&self.layers[last], x)
+        let (last, layers) = self.layers.split_last().expect("a layer");
+        Products::default().linear(last, hidden(layers, self.activation, obs))
     }
 }
 
+/// The result of layers one after the other, with an activation after each.
+pub(in crate::model) fn hidden(
+    layers: &[Linear],
+    activation: Activation,
+    obs: Tensor<2>,
+) -> Tensor<2> {
+    let apply = |x, layer| activate(Products::default().linear(layer, x), activation);
+    layers.iter().fold(obs, apply)
+}
+
 /// An activation function, of each number.
-pub(in crate::model) fn activate(x: Tensor<2>, function: Activation) -> Tensor<2> {
+fn activate(x: Tensor<2>, function: Activation) -> Tensor<2> {
     match function {
         Activation::Relu => activation::relu(x),
         Activation::Tanh => tanh(x),
