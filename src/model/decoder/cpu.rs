@@ -108,7 +108,7 @@ impl NativeDecoder {
         layer.queries.apply(&s.normed, &mut s.queries);
         layer.keys.apply(&s.normed, &mut s.keys);
         layer.values.apply(&s.normed, &mut s.values);
-        let scale = (head_dim as f32).sqrt().recip();
+        let scale = shape.head_shape().scale;
         s.queries.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, scale));
         s.keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, 1.0));
         let cache = &mut memory[shape.cache_start(number)..][..2 * shape.cache_size()];
@@ -117,7 +117,7 @@ impl NativeDecoder {
         write(values, &s.values, &seen, shape.context);
         let rows = seen.iter().map(|n| *n as usize + 1).max().unwrap_or(0).min(shape.context);
         for (head, query) in s.queries.chunks_exact(head_dim).enumerate() {
-            let from = head / shape.heads_of_a_group() * head_dim;
+            let from = head / shape.head_shape().group() * head_dim;
             let found = &mut s.normed[head * head_dim..][..head_dim];
             let cache = Cache { keys: &keys[from..], values: &values[from..], row: kv };
             look_back(query, &cache, &seen, &mut s.scores[..rows], found);

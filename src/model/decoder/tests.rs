@@ -131,7 +131,7 @@ impl<'a> Reference<'a> {
             let near = &cache[cache.len().saturating_sub(shape.context)..];
             let mut found = Vec::new();
             for (head, query) in query.chunks(dim).enumerate() {
-                let own = head / shape.heads_of_a_group() * dim;
+                let own = head / shape.head_shape().group() * dim;
                 let weights: Vec<f64> = near
                     .iter()
                     .map(|[key, _]| {

@@ -66,23 +66,23 @@ impl PartialEq for Family {
 /// The sizes and switches of a decoder. The names are those of Hugging Face's configurations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderShape {
-    /// The architecture that it belongs to; of no effect on games.
+    /// The architecture that it belongs to; ignored by decoders over observations.
     pub family: &'static Family,
     /// Features of an observation; 0 for a decoder over tokens.
     pub num_features: usize,
     /// Actions, or tokens in the vocabulary.
     pub num_actions: usize,
-    /// Numbers of the residual stream.
+    /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_layers: usize,
-    /// Heads of queries.
+    /// Number of heads of queries.
     pub num_heads: usize,
-    /// Heads of keys and values: a divisor of `num_heads`.
+    /// Number of heads of keys and values: a divisor of `num_heads`.
     pub num_kv_heads: usize,
-    /// Numbers of a head: an even number.
+    /// Width of a head; even.
     pub head_dim: usize,
-    /// Units of a layer's feed-forward block.
+    /// Width of a layer's feed-forward block.
     pub intermediate_size: usize,
     /// Steps of a game that attention sees, the present one included; the longest text of a decoder over tokens.
     pub context: usize,
@@ -202,17 +202,12 @@ impl DecoderShape {
 
     /// Numbers of a row's queries in a layer.
     pub fn query_size(&self) -> usize {
-        self.num_heads * self.head_dim
+        self.head_shape().query_size()
     }
 
     /// Numbers of a row's keys in a layer, and of its values.
     pub fn kv_size(&self) -> usize {
-        self.num_kv_heads * self.head_dim
-    }
-
-    /// Heads of queries that share one of keys and values.
-    pub fn heads_of_a_group(&self) -> usize {
-        self.num_heads / self.num_kv_heads
+        self.head_shape().kv_size()
     }
 
     /// The heads of a layer's attention.
@@ -221,10 +216,7 @@ impl DecoderShape {
             heads: self.num_heads,
             kv_heads: self.num_kv_heads,
             dim: self.head_dim,
-            scale: match self.query_pre_attn_scalar {
-                Some(scalar) => scalar.powf(-0.5) as f32,
-                None => (self.head_dim as f32).sqrt().recip(),
-            },
+            scale: self.query_pre_attn_scalar.unwrap_or(self.head_dim as f64).powf(-0.5) as f32,
         }
     }
 

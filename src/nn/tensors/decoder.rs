@@ -1,6 +1,6 @@
 //! A decoder as a Burn module.
 
-use super::attention::{KeysValues, attend, attention_scale, causal};
+use super::attention::{KeysValues, attend, causal};
 use super::products::{Products, single};
 use super::rope::{rotate, rotations};
 use super::steps::Steps;
@@ -415,7 +415,7 @@ impl Decoder {
         let positions = Tensor::<1, Int>::arange(0..count as i64, &device).reshape([1, count]);
         let masks = self.shape.windows().into_iter().map(|window| causal(count, window, &device));
         let (masks, by): (Vec<_>, _) =
-            (masks.collect(), (self.products, attention_scale(&self.shape)));
+            (masks.collect(), (self.products, self.shape.head_shape().scale));
         let rotations = self.rotations(positions);
         let hidden = self.through(self.embed(tokens), &rotations, None, |i, queries, own| {
             attend(by, queries, &own, masks[self.shape.window_number(i)].clone(), None)

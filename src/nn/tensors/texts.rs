@@ -5,7 +5,7 @@
 
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
-use super::attention::{KeysValues, Prefix, UNSEEN, attend, attention_scale, causal, causal_rows};
+use super::attention::{KeysValues, Prefix, UNSEEN, attend, causal, causal_rows};
 use super::decoder::LowRank;
 use super::products::Products;
 use crate::nn::Precision;
@@ -455,7 +455,7 @@ impl DeviceDecoder {
 
     /// The products of attention, and the factor of its scores.
     fn by(&self) -> (Products, f32) {
-        (self.decoder.products, attention_scale(self.decoder.shape()))
+        (self.decoder.products, self.decoder.shape().head_shape().scale)
     }
 
     /// For each window the mask of a text's own tokens: `[1, count, count]`.

@@ -6,7 +6,6 @@ use super::head::scatter;
 use super::layout::Scatter;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::Projection;
-use crate::nn::tensors::attention::attention_scale;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::launch::{formula, gated, rows_of};
@@ -388,7 +387,7 @@ impl PackedPass<'_> {
                     argument(&turned[0]),
                     argument(&turned[1]),
                     rows,
-                    attention_scale(shape),
+                    shape.head_shape().scale,
                     heads,
                     element_of(&turned[0]),
                 );
@@ -412,7 +411,7 @@ impl PackedPass<'_> {
                 argument(&d_keys),
                 argument(&partials),
                 rows,
-                attention_scale(shape),
+                shape.head_shape().scale,
                 shape.rms_norm_eps,
                 heads,
             );

@@ -3,7 +3,6 @@
 use super::layout::Layout;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element_of, grid, uninit};
 use crate::nn::arch::{DecoderShape, Projection};
-use crate::nn::tensors::attention::attention_scale;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
@@ -334,7 +333,7 @@ impl<'a> PackedPass<'a> {
                 argument(&rotated_queries),
                 argument(&rotated_keys),
                 rows,
-                attention_scale(shape),
+                shape.head_shape().scale,
                 shape.rms_norm_eps,
                 self.heads,
                 element_of(&rotated_keys),

@@ -12,7 +12,7 @@ pub(super) use batch::KernelBatch;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::device::has_kernels;
 use crate::nn::arch::{DecoderShape, Projection};
-use crate::nn::tensors::attention::{KeysValues, attention_scale};
+use crate::nn::tensors::attention::KeysValues;
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
 use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
@@ -224,7 +224,7 @@ impl Row<'_> {
                 self.progress(),
                 self.rows,
                 most,
-                attention_scale(self.shape),
+                self.shape.head_shape().scale,
                 self.shape.rms_norm_eps,
                 self.by.heads,
                 units,
