@@ -21,7 +21,7 @@ pub mod saved;
 mod tensors;
 
 pub use actor::Actor;
-pub use by_hand::ByHand;
+pub use by_hand::by_hand;
 pub use categorical::{Categorical, sample};
 pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
 pub(crate) use dense::MANY_FEATURES;
@@ -42,7 +42,7 @@ pub use policy::PolicyConfig;
 pub use registry::{BuiltIn, ModelKind, OwnSettings};
 
 pub use crate::nn::arch::LoraConfig;
-pub use crate::nn::rows::{Pool, SequenceGradients, SequenceModel, Sequences};
+pub use crate::nn::rows::{Gradients, Pool, SequenceGradients, SequenceModel, Sequences};
 pub use crate::nn::{
     DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,
 };

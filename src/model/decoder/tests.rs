@@ -2,7 +2,7 @@
 
 use super::{Decoder, DecoderConfig};
 use crate::model::{Model, PolicyConfig, reset};
-use crate::nn::rows::{DecoderSequences, SequenceGradients, Sequences};
+use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
@@ -314,7 +314,7 @@ fn by_hand_and_by_autodiff(
     });
     let logits = learner.logits(&sequences);
     let gradient = |by: &SequenceGradients<DecoderSequences>| {
-        by.gradient(&sequences, PARTIALS, |_| weights.clone())
+        by.gradient(&sequences, PARTIALS, &mut |_| weights.clone())
     };
     let once = gradient(&learner);
     // Nothing is left of a pass that the next could stumble over.

@@ -357,7 +357,7 @@ fn cell_backward([r, z, n]: [f32; 3], own_new: f32, before: f32, d: f32) -> [f32
 mod tests {
     use super::*;
     use crate::model::{Gru, Model, PolicyConfig, flatten, unflatten};
-    use crate::nn::rows::SequenceGradients;
+    use crate::nn::rows::{Gradients, SequenceGradients};
     use burn::tensor::{Device, Tensor, TensorData};
 
     const STEPS: usize = 9;
@@ -424,7 +424,7 @@ mod tests {
             for partials in [1, 3, 16] {
                 // Twice, since buffers are used again.
                 let [once, again] =
-                    [(); 2].map(|()| learner.gradient(&of, partials, |_| slopes.clone()));
+                    [(); 2].map(|()| learner.gradient(&of, partials, &mut |_| slopes.clone()));
                 assert!(once == again);
                 assert_near("gradient", &once, &want);
             }

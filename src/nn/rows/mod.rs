@@ -16,7 +16,7 @@ mod weights;
 pub use crate::nn::ops::attention::cache::Cache;
 pub use games::DecoderSequences;
 pub use pool::Pool;
-pub use sequences::{SequenceGradients, SequenceModel, Sequences};
+pub use sequences::{Gradients, SequenceGradients, SequenceModel, Sequences};
 pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
