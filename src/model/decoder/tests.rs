@@ -2,6 +2,7 @@
 
 use super::{Decoder, DecoderConfig};
 use crate::model::{Model, PolicyConfig, reset};
+use crate::nn::ops::check::doubles;
 use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -46,10 +47,6 @@ fn decoder(shape: &DecoderShape, device: &Device) -> Decoder {
     let count = params.dims()[0];
     let waves: Vec<f32> = (0..count).map(|i| (i as f32 * 0.77).sin() * 0.3).collect();
     unflatten(decoder, &(params + Tensor::from_data(TensorData::new(waves, [count]), device)))
-}
-
-fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
-    tensor.into_data().iter::<f64>().collect()
 }
 
 /// The formulas of a decoder, one game and one step at a time.

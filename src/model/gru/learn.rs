@@ -357,19 +357,12 @@ fn cell_backward([r, z, n]: [f32; 3], own_new: f32, before: f32, d: f32) -> [f32
 mod tests {
     use super::*;
     use crate::model::{Gru, Model, PolicyConfig, flatten, unflatten};
+    use crate::nn::ops::check::{doubles, wave};
     use crate::nn::rows::{Gradients, SequenceGradients};
     use burn::tensor::{Device, Tensor, TensorData};
 
     const STEPS: usize = 9;
     const GAMES: usize = 7;
-
-    fn wave(count: usize, rate: f32) -> Vec<f32> {
-        (0..count).map(|i| (i as f32 * rate).sin()).collect()
-    }
-
-    fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
-        tensor.into_data().iter::<f64>().collect()
-    }
 
     fn assert_near(name: &str, got: &[f32], want: &[f64]) {
         let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));

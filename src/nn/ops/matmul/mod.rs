@@ -390,10 +390,7 @@ fn pack_rows<const R: usize>(a: View, panel: &mut [[f32; R]]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn wave(count: usize, rate: f32) -> Vec<f32> {
-        (0..count).map(|i| (i as f32 * rate).sin()).collect()
-    }
+    use crate::nn::ops::check::wave;
 
     /// The transpose of a row-major matrix.
     fn columns_of(matrix: &[f32], width: usize) -> Vec<f32> {
