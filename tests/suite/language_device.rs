@@ -3,9 +3,9 @@
 use crate::support::adapter;
 use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
+use grove::math::Activation;
 use grove::model::DecoderShape;
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
-use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType};
 use grove::settings::{Precision, TrainConfig};
 use grove::task;
@@ -63,7 +63,7 @@ pub fn architectures() -> Vec<TokenDecoder> {
         norms: NormPlacement::Around,
         norm_offset: 1.0,
         qk_norm: QkNorm::PerHead,
-        activation: Activation::GeluTanh,
+        activation: Activation::Gelu,
         embedding_scale: 4.0,
         query_pre_attn_scalar: Some(6.0),
         sliding: window([true, false], Some(1e2)),

@@ -3,8 +3,9 @@
 use crate::math::Activation;
 use crate::model::Model;
 use crate::model::PolicyConfig;
-use crate::model::mlp::{hidden, tanh};
+use crate::model::mlp::hidden;
 use crate::nn::orthogonal::{layer, linear, orthogonal};
+use crate::nn::tensors::activation::tanh;
 use crate::nn::tensors::products::Products;
 use crate::rng::draw;
 use burn::module::{Module, Param};

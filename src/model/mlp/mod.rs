@@ -7,5 +7,5 @@ pub(crate) mod kernel;
 mod kind;
 
 pub use self::burn::Mlp;
-pub(in crate::model) use self::burn::{hidden, tanh};
+pub(in crate::model) use self::burn::hidden;
 pub use cpu::NativeMlp;

@@ -1,6 +1,7 @@
 //! The `config.json` of Hugging Face's folders: to a shape, and back.
 
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
+use crate::math::Activation;
 use serde_json::{Map, Value, json};
 
 /// A `config.json` that describes no decoder that can be executed.
@@ -93,8 +94,8 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     };
     let activation = ["hidden_activation", "hidden_act"].map(|name| config[name].as_str());
     shape.activation = match activation[0].or(activation[1]) {
-        None | Some("silu" | "swish") => super::Activation::Silu,
-        Some("gelu_pytorch_tanh" | "gelu_new") => super::Activation::GeluTanh,
+        None | Some("silu" | "swish") => Activation::Silu,
+        Some("gelu_pytorch_tanh" | "gelu_new") => Activation::Gelu,
         Some(other) => return Err(unsupported("hidden_act", other)),
     };
     // Before the family allocates by the number of layers.
@@ -291,8 +292,10 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         "partial_rotary_factor": shape.partial_rotary_factor,
         "rms_norm_eps": shortest(shape.rms_norm_eps),
         "hidden_act": match shape.activation {
-            super::Activation::Silu => "silu",
-            super::Activation::GeluTanh => "gelu_pytorch_tanh",
+            Activation::Relu => "relu",
+            Activation::Tanh => "tanh",
+            Activation::Silu => "silu",
+            Activation::Gelu => "gelu_pytorch_tanh",
         },
         "attention_bias": shape.output_bias,
         "torch_dtype": "float32",
@@ -381,7 +384,7 @@ pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::arch::{Activation, NormPlacement, QkNorm, UNLIMITED};
+    use crate::nn::arch::{NormPlacement, QkNorm, UNLIMITED};
 
     /// The `config.json` of a family, with other entries.
     fn config(model_type: &str, others: Value) -> Value {
@@ -480,7 +483,7 @@ mod tests {
         let wide = config("mistral", json!({ "sliding_window": 1u64 << 32 }));
         assert_eq!(from_config(&wide).unwrap().windows(), [UNLIMITED; 2]);
         let found = |name: &str| from_config(&config(name, json!({}))).unwrap();
-        assert_eq!(found("gemma3_text").activation, Activation::GeluTanh);
+        assert_eq!(found("gemma3_text").activation, Activation::Gelu);
         assert_eq!(found("gemma3_text").norms, NormPlacement::Around);
         assert_eq!(found("olmo2").qk_norm, QkNorm::AllHeads);
     }

@@ -3,6 +3,7 @@
 
 use super::config::{count, describe_sliding, refuse, sliding_layers};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
+use crate::math::Activation;
 use serde_json::{Value, json};
 
 pub(super) static GEMMA3: Family = Family {
@@ -18,7 +19,7 @@ pub(super) static GEMMA3: Family = Family {
         shape.norms = NormPlacement::Around;
         shape.norm_offset = 1.0;
         shape.qk_norm = QkNorm::PerHead;
-        shape.activation = super::Activation::GeluTanh;
+        shape.activation = Activation::Gelu;
         shape.embedding_scale = (shape.hidden_size as f64).sqrt() as f32;
         shape.query_pre_attn_scalar =
             Some(config["query_pre_attn_scalar"].as_f64().unwrap_or(256.0));

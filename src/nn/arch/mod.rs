@@ -23,8 +23,8 @@ pub use names::gguf_name;
 pub use rope::RopeScaling;
 
 use super::ops::attention::HeadShape;
-use super::ops::gate::Activation;
 use super::ops::rope::RopeTable;
+use crate::math::Activation;
 use std::fmt::{self, Debug, Formatter};
 
 /// The architectures of language models that can be loaded.

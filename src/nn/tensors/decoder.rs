@@ -1,15 +1,15 @@
 //! A decoder as a Burn module.
 
+use super::activation::activate;
 use super::attention::{KeysValues, attend, causal};
 use super::products::{Products, single};
 use super::rope::{rotate, rotations};
 use super::steps::Steps;
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, NormPlacement, Projection, QkNorm};
-use crate::nn::ops::gate::Activation;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::Linear;
-use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// A decoder-only transformer (Vaswani et al. 2017; Radford et al. 2018) over the tokens of a text or the steps of an
 /// episode.
@@ -304,11 +304,8 @@ impl Decoder {
             x = x + self.norm_if(after_attention, output);
             let input = self.norm_if(before_mlp, x.clone());
             let [gate, up] = self.apply_all(added, i, Projection::OF_GATE, input);
-            let gate = match self.shape.activation {
-                Activation::Silu => activation::silu(gate),
-                Activation::GeluTanh => gelu_tanh(gate),
-            };
-            let output = apply(Projection::Down, gate * up);
+            let inner = activate(gate, self.shape.activation) * up;
+            let output = apply(Projection::Down, inner);
             x = x + self.norm_if(after_mlp, output);
         }
         self.norm(&self.norm, x)
@@ -463,10 +460,4 @@ impl Decoder {
             (None, None) => unreachable!("a head of its own, or the table of embeddings"),
         }
     }
-}
-
-/// The tanh approximation of GELU (Hendrycks & Gimpel 2016).
-fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
-    let inner = (x.clone() + x.clone() * x.clone() * x.clone() * 0.044_715) * 0.797_884_6;
-    x * 0.5 * (inner.tanh() + 1.0)
 }

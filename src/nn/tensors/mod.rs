@@ -1,5 +1,6 @@
 //! The execution of a decoder in Burn's tensors, on any device, with or without autodiff.
 
+pub(crate) mod activation;
 #[cfg(feature = "general")]
 pub(crate) mod arenas;
 pub(crate) mod attention;

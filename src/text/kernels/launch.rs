@@ -4,9 +4,8 @@ use super::UNITS;
 use super::heads::Heads;
 use super::rows::{AddNorm, Row, add_norm_kernel, gate_kernel};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
-use crate::math::activation;
+use crate::math::Activation;
 use crate::nn::arch::{DecoderShape, QkNorm};
-use crate::nn::ops::gate::Activation;
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
@@ -106,14 +105,6 @@ pub(crate) fn add_norm(
     (normed, sum)
 }
 
-/// The activation of a gate, by its name in `math`.
-pub(crate) fn formula(activation: Activation) -> activation::Activation {
-    match activation {
-        Activation::Silu => activation::Activation::Silu,
-        Activation::GeluTanh => activation::Activation::Gelu,
-    }
-}
-
 /// The gated values, of the shape of the gate, as numbers of type `to`.
 pub(crate) fn gated(
     gate: &CubeTensor,
@@ -136,7 +127,7 @@ pub(crate) fn gated(
             argument(&gated),
             count,
             vector,
-            formula(activation),
+            activation,
             element_of(&gated),
             vector,
         );

@@ -8,7 +8,7 @@ use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, ve
 use crate::nn::arch::Projection;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::launch::{formula, gated, rows_of};
+use crate::text::kernels::launch::{gated, rows_of};
 use crate::text::kernels::rows::{
     COLUMNS, NormBackward, ROWS, Row, columns_kernel, gate_backward_kernel, norm_backward_kernel,
 };
@@ -239,7 +239,7 @@ impl PackedPass<'_> {
                 argument(&d_up),
                 count,
                 vector,
-                formula(activation),
+                activation,
                 element_of(&d_gate),
                 vector,
             );
