@@ -3,7 +3,7 @@
 use super::activation::activate;
 use super::attention::{KeysValues, attend, causal};
 use super::products::{Products, single};
-use super::rope::{rotate, rotations};
+use super::rope::{Rope, rotate};
 use super::steps::Steps;
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, NormPlacement, Projection, QkNorm};
@@ -33,8 +33,8 @@ pub struct Decoder {
     pub(crate) norm: RmsNorm,
     /// `None` if the head is the table of token embeddings.
     lm_head: Option<Linear>,
-    /// Cosines and sines of positions, of each of the shape's tables.
-    pub(crate) rope: Vec<Vec<Tensor<2>>>,
+    /// The rotations of positions, by each of the shape's tables.
+    pub(crate) rope: Vec<Rope>,
     #[module(skip)]
     shape: DecoderShape,
     #[module(skip)]
@@ -225,7 +225,7 @@ impl Decoder {
         let layers = layers.collect();
         let tokens = shape.takes_tokens();
         let table = || Param::from_tensor(any.clone().expand([shape.num_actions, size]));
-        let rope = shape.rope_tables().iter().map(|table| table.tensors(device).to_vec()).collect();
+        let rope = shape.rope_tables().iter().map(|table| Rope::new(table, device)).collect();
         Self {
             input: (!tokens).then(|| linear(shape.num_features, size, true)),
             embed_tokens: tokens.then(|| Embedding { weight: table() }),
@@ -273,7 +273,7 @@ impl Decoder {
 
     /// The rotations of positions, `[batch, num_steps]`, for each of the shape's tables.
     pub(super) fn rotations(&self, positions: Tensor<2, Int>) -> Vec<[Tensor<4>; 2]> {
-        self.rope.iter().map(|table| rotations(table, positions.clone())).collect()
+        self.rope.iter().map(|table| table.at(positions.clone())).collect()
     }
 
     /// Takes a stream of vectors, `[batch, num_steps, hidden_size]`, through all layers and the last norm. `attend`

@@ -10,7 +10,7 @@ pub mod device_copy;
 #[cfg(all(feature = "kernels", not(target_family = "wasm")))]
 mod product;
 pub(crate) mod products;
-mod rope;
+pub(crate) mod rope;
 #[cfg_attr(not(all(feature = "kernels", not(target_family = "wasm"))), path = "single_host.rs")]
 pub(crate) mod single;
 mod steps;

@@ -6,9 +6,9 @@ use super::rows::{AddNorm, Row, add_norm_kernel, gate_kernel};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::math::Activation;
 use crate::nn::arch::{DecoderShape, QkNorm};
+use crate::nn::tensors::rope::Rope;
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
-use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
 /// A table of rotations.
@@ -23,18 +23,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table in the layout of the kernels.
-    pub fn new(table: &[Tensor<2>]) -> Self {
-        let [low, half] = table[0].dims();
-        let high = table[2].dims()[0];
-        let both = |low: usize, high: usize| {
-            let numbers = Tensor::cat(vec![table[low].clone(), table[high].clone()], 0);
-            let [parts, half] = numbers.dims();
-            numbers.reshape([parts, half, 1])
-        };
-        let rotations: Tensor<3> = Tensor::cat(vec![both(0, 2), both(1, 3)], 2);
-        debug_assert_eq!(rotations.dims(), [low + high, half, 2]);
-        Self { rotations: cube_tensor(rotations), low, high }
+    /// A table as kernels take it.
+    pub fn new(table: &Rope) -> Self {
+        let [low, high] = table.parts;
+        Self { rotations: cube_tensor(table.rotations.clone()), low, high }
     }
 }
 

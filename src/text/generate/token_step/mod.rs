@@ -72,7 +72,7 @@ impl TokenStep {
         Self {
             norms,
             head_norms: head_norms.collect(),
-            tables: decoder.rope.iter().map(|table| Table::new(table)).collect(),
+            tables: decoder.rope.iter().map(Table::new).collect(),
             heads: heads(shape),
         }
     }
