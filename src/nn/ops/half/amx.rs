@@ -52,11 +52,14 @@ pub fn is_available() -> bool {
     })
 }
 
-/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`, whose part of `to` is this thread's alone.
+/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
+///
+/// # Safety
+/// No other thread may access that part of `to`.
 ///
 /// # Panics
 /// If the processor lacks the instructions, or the system does not permit them.
-pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
     assert!(is_available());
     let configuration = CONFIGURATION;
     // SAFETY: the processor has the instructions, and the configuration is a valid one.

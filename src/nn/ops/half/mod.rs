@@ -92,14 +92,20 @@ impl Kernel {
     }
 
     /// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
-    fn multiply(self, a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
-        match self {
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Self::Amx => amx::multiply(a, b, [rows, columns], to),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => avx512::multiply(a, b, [rows, columns], to),
-            #[allow(unreachable_patterns)]
-            _ => portable::multiply(a, b, [rows, columns], to),
+    ///
+    /// # Safety
+    /// No other thread may access that part of `to`.
+    unsafe fn multiply(self, a: &Operand, b: &Operand, part: [Range<usize>; 2], to: &Output) {
+        // SAFETY: as this function demands.
+        unsafe {
+            match self {
+                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                Self::Amx => amx::multiply(a, b, part, to),
+                #[cfg(target_arch = "x86_64")]
+                Self::Avx512 => avx512::multiply(a, b, part, to),
+                #[allow(unreachable_patterns)]
+                _ => portable::multiply(a, b, part, to),
+            }
         }
     }
 }
@@ -191,7 +197,8 @@ fn multiply(
     parallelism.each(parts.len(), |at| {
         let (number, part) = &parts[at];
         let (b, to) = &outputs[*number];
-        kernel.multiply(a, b, part.clone(), to);
+        // SAFETY: parts are apart, and each is one thread's.
+        unsafe { kernel.multiply(a, b, part.clone(), to) };
     });
 }
 
@@ -199,12 +206,12 @@ fn multiply(
 mod tests {
     use super::*;
     use crate::nn::ops::check::Draws;
-    use tiles::round;
+    use tiles::to_bf16;
 
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
 
     fn widen(x: f32) -> f64 {
-        f64::from(f32::from_bits(u32::from(round(x)) << 16))
+        f64::from(f32::from_bits(u32::from(to_bf16(x)) << 16))
     }
 
     fn pack(values: &[f32], width: usize) -> Operand {
