@@ -301,9 +301,13 @@ fn room_for_long_completions_takes_no_square_of_their_length() {
     let decoder = decoders().swap_remove(2).with_device(Some(Device::flex()), Precision::F32);
     let on = decoder.on_device().unwrap();
     let prompts = on.prompts(&[&[1, 2, 3]]);
-    let mut room = on.room(1, 100_000);
+    let mut room = on.allocate_completions(1, 100_000);
     let hidden = on.step(&prompts, &mut room, Tensor::from_ints([4], &Device::flex()));
-    let want = on.step(&prompts, &mut on.room(1, 3), Tensor::from_ints([4], &Device::flex()));
+    let want = on.step(
+        &prompts,
+        &mut on.allocate_completions(1, 3),
+        Tensor::from_ints([4], &Device::flex()),
+    );
     let floats = |hidden: Tensor<2>| hidden.into_data().iter::<f32>().collect::<Vec<f32>>();
     let near = floats(hidden).into_iter().zip(floats(want)).all(|(a, b)| (a - b).abs() < 1e-5);
     assert!(near);

@@ -306,7 +306,7 @@ fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
 }
 
 /// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient by the memory after this step that
-/// comes from later ones; it becomes the part of that by the memory before this step which does not go through its gates.
+/// comes from later ones; on exit it is the gradient by the memory before this step, without the path through the gates.
 /// The gradients by what input and memory give to the gates take the place of `gates` and `own`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember_backward(

@@ -51,8 +51,8 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
-    /// Llama 3's scaling that divides the frequency of each pair by these numbers, if one of its models has it: files of
-    /// llama.cpp hold the numbers, not what they follow from.
+    /// The Llama 3 scaling whose divisors of the frequencies are these, among those of its released models: files of
+    /// llama.cpp hold the divisors, not what they follow from.
     pub fn llama3_by(divisors: &[f64], theta: f64) -> Option<Self> {
         let dim = 2 * divisors.len();
         let plain = frequencies(dim, theta, None);

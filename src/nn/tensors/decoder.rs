@@ -123,14 +123,14 @@ impl Layer {
 
 /// Low-rank adapters beside the matrices of the layers: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
 #[derive(Clone, Debug)]
-pub(crate) struct LowRank {
+pub(crate) struct AdapterTensors {
     /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them, layer by layer in the order of
     /// [`Projection::ALL`].
     pub pairs: Vec<Option<[Tensor<2>; 2]>>,
     pub scale: f32,
 }
 
-impl LowRank {
+impl AdapterTensors {
     fn add(&self, products: Products, matrix: usize, x: Tensor<3>, y: Tensor<3>) -> Tensor<3> {
         match &self.pairs[matrix] {
             Some([a, b]) => {
@@ -150,7 +150,7 @@ impl Decoder {
     pub fn from_params(shape: DecoderShape, params: &[f32], device: &Device) -> Self {
         let mut others = params;
         // One tensor of all would be larger than a device binds.
-        let decoder = Self::unfilled(shape, device).with_parameters(|count| {
+        let decoder = Self::placeholder(shape, device).with_parameters(|count| {
             let own = others.split_off(..count).expect("params: [num_params]").to_vec();
             Tensor::from_data(TensorData::new(own, [count]), device)
         });
@@ -177,15 +177,15 @@ impl Decoder {
         self.map(&mut Fill(next))
     }
 
-    /// The same decoder without the memory of its parameters, which are any numbers.
+    /// The same decoder without the memory of its parameters, whose values are unspecified.
     #[cfg(feature = "general")]
-    pub(crate) fn emptied(self, device: &Device) -> Self {
+    pub(crate) fn release_memory(self, device: &Device) -> Self {
         let any = Tensor::empty([1], device);
         self.with_parameters(|_| any.clone())
     }
 
-    /// A decoder whose parameters are any numbers, and have no memory.
-    pub(crate) fn unfilled(shape: DecoderShape, device: &Device) -> Self {
+    /// A decoder whose parameters have no memory, and unspecified values.
+    pub(crate) fn placeholder(shape: DecoderShape, device: &Device) -> Self {
         let any = Tensor::<1>::empty([1], device);
         let vector = |count: usize| Param::from_tensor(any.clone().expand([count]));
         let linear = |inputs: usize, outputs: usize, has_bias: bool| Linear {
@@ -262,7 +262,7 @@ impl Decoder {
         let steps = Steps::new(&self.shape, starts, memory, self.products);
         let rotations = self.rotations(steps.positions.clone().int());
         let mut caches = Vec::with_capacity(self.layers.len());
-        let x = self.through(x, &rotations, None, |i, queries, keys_values| {
+        let x = self.run_layers(x, &rotations, None, |i, queries, keys_values| {
             let remembered = memory.map(|memory| self.remembered(memory, i));
             let attended = steps.attend(queries, &keys_values, remembered.as_ref());
             caches.push(keys_values);
@@ -279,11 +279,11 @@ impl Decoder {
     /// Takes a stream of vectors, `[batch, num_steps, hidden_size]`, through all layers and the last norm. `attend`
     /// computes attention, `[batch, num_steps, query_size]`, from the number of a layer and its queries, keys and values,
     /// `[batch, num_steps, heads, head_dim]`, rotated.
-    pub(super) fn through(
+    pub(super) fn run_layers(
         &self,
         x: Tensor<3>,
         rotations: &[[Tensor<4>; 2]],
-        added: Option<&LowRank>,
+        added: Option<&AdapterTensors>,
         mut attend: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
     ) -> Tensor<3> {
         let mut x = x;
@@ -314,7 +314,7 @@ impl Decoder {
     /// The product with a matrix of a layer, its adapter included.
     pub(crate) fn apply(
         &self,
-        added: Option<&LowRank>,
+        added: Option<&AdapterTensors>,
         layer: usize,
         which: Projection,
         x: Tensor<3>,
@@ -326,7 +326,7 @@ impl Decoder {
     /// The products of one input with matrices of a layer, at most three, their adapters included.
     pub(crate) fn apply_all<const N: usize>(
         &self,
-        added: Option<&LowRank>,
+        added: Option<&AdapterTensors>,
         layer: usize,
         which: [Projection; N],
         x: Tensor<3>,
@@ -414,7 +414,7 @@ impl Decoder {
         let (masks, by): (Vec<_>, _) =
             (masks.collect(), (self.products, self.shape.head_shape().scale));
         let rotations = self.rotations(positions);
-        let hidden = self.through(self.embed(tokens), &rotations, None, |i, queries, own| {
+        let hidden = self.run_layers(self.embed(tokens), &rotations, None, |i, queries, own| {
             attend(by, queries, &own, masks[self.shape.window_number(i)].clone(), None)
         });
         self.head(hidden)

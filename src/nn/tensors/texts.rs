@@ -6,7 +6,7 @@
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
 use super::attention::{KeysValues, Prefix, UNSEEN, attend, causal, causal_rows};
-use super::decoder::LowRank;
+use super::decoder::AdapterTensors;
 use super::products::Products;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct DeviceDecoder {
     pub(crate) decoder: Decoder,
-    pub(crate) added: Option<LowRank>,
+    pub(crate) added: Option<AdapterTensors>,
     /// The parameters of the decoder, in whose memory its tensors are.
     weights: Arenas,
     /// Parameters of the adapters, likewise.
@@ -30,7 +30,7 @@ pub struct DeviceDecoder {
 /// Adapters on a device, and their parameters, in whose memory they are.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceAdapters {
-    added: LowRank,
+    added: AdapterTensors,
     arenas: Arenas,
 }
 
@@ -54,11 +54,11 @@ fn low_rank(
     sizes: impl Iterator<Item = Option<[[usize; 2]; 2]>>,
     scale: f32,
     arenas: &mut Arenas,
-) -> LowRank {
+) -> AdapterTensors {
     let mut views = arenas.views();
     let mut view = |sizes: [usize; 2]| views.next().expect("every matrix").reshape(sizes);
     let pairs = sizes.map(|pair| pair.map(|pair| pair.map(&mut view))).collect();
-    LowRank { pairs, scale }
+    AdapterTensors { pairs, scale }
 }
 
 /// The upload of a vector to a device.
@@ -192,7 +192,7 @@ impl DeviceDecoder {
     ) -> Self {
         let packing = Arc::new(Packing::new(&shape.parameters(), device));
         let mut weights = Arenas::zeros(packing, device).upload(params, uploaded(device));
-        let decoder = Decoder::unfilled(shape.clone(), device).in_precision(precision);
+        let decoder = Decoder::placeholder(shape.clone(), device).in_precision(precision);
         let decoder = decoder.viewing(&mut weights);
         Self { decoder, added: None, weights, adapters: None }
     }
@@ -205,7 +205,7 @@ impl DeviceDecoder {
     }
 
     /// The decoder without adapters, and these.
-    pub(super) fn apart(self) -> (Self, Option<DeviceAdapters>) {
+    pub(super) fn split_adapters(self) -> (Self, Option<DeviceAdapters>) {
         let Self { added, adapters, .. } = self;
         let both = added.zip(adapters).map(|(added, arenas)| DeviceAdapters { added, arenas });
         (Self { added: None, adapters: None, ..self }, both)
@@ -221,7 +221,7 @@ impl DeviceDecoder {
     pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
         // Views go first: nothing else may refer to memory that changes.
         match self.adapters.take().zip(self.added.take()) {
-            Some((arenas, LowRank { pairs, scale })) => {
+            Some((arenas, AdapterTensors { pairs, scale })) => {
                 let dims = |pair: &Option<[Tensor<2>; 2]>| {
                     pair.as_ref().map(|pair| pair.each_ref().map(|x| x.dims()))
                 };
@@ -233,7 +233,7 @@ impl DeviceDecoder {
                 self
             }
             None => {
-                let decoder = self.decoder.emptied(self.weights.device());
+                let decoder = self.decoder.release_memory(self.weights.device());
                 let mut weights = self.weights.map(change);
                 Self { decoder: decoder.viewing(&mut weights), weights, ..self }
             }
@@ -245,9 +245,10 @@ impl DeviceDecoder {
         self.learnt().download(|x| x.into_data().try_into_vec().expect("all are f32"))
     }
 
-    /// The factor of a gradient in the backward pass, given its first numbers: if products are in half precision the power
-    /// of two that makes the largest of them about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
-    pub fn scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
+    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide what
+    /// comes back. If products are in f16 it is the power of two that makes the largest number about 1/16 (loss scaling,
+    /// Micikevicius et al. 2018), else 1.
+    pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
         match self.decoder.products.need_scale() {
             true => scale_of(first.fold(0.0f32, |most, x| most.max(x.abs()))),
             false => 1.0,
@@ -344,9 +345,10 @@ impl DeviceDecoder {
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens);
         let added = self.added.as_ref();
-        let hidden = self.decoder.through(x, &rotations, added, |i, queries, own| {
+        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let own = own.map(|x| products.operand(x));
-            let attended = attend(self.by(), queries, &own, self.of_layer(i, &masks), None);
+            let attended =
+                attend(self.attention_form(), queries, &own, self.mask_of_layer(i, &masks), None);
             keys_values.push(own);
             attended
         });
@@ -358,7 +360,7 @@ impl DeviceDecoder {
     }
 
     /// Memory for `rows` completions of `most` tokens each.
-    pub fn room(&self, rows: usize, most: usize) -> Completions {
+    pub fn allocate_completions(&self, rows: usize, most: usize) -> Completions {
         let (shape, products) = (self.decoder.shape(), self.decoder.products);
         let zeros = || {
             let size = [rows, most, shape.num_kv_heads, shape.head_dim];
@@ -388,7 +390,7 @@ impl DeviceDecoder {
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens.reshape([rows, 1]));
         let added = self.added.as_ref();
-        let hidden = self.decoder.through(x, &rotations, added, |i, queries, new| {
+        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, new| {
             let [keys, values] = &mut all.keys_values[i];
             for (all, new) in [keys, values].into_iter().zip(new) {
                 let [_, _, heads, head_dim] = new.dims();
@@ -398,10 +400,10 @@ impl DeviceDecoder {
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
             attend(
-                self.by(),
+                self.attention_form(),
                 queries,
                 &all.keys_values[i],
-                self.of_layer(i, &own_masks),
+                self.mask_of_layer(i, &own_masks),
                 Some(prefix),
             )
         });
@@ -439,9 +441,15 @@ impl DeviceDecoder {
         let (masks, prefix_masks) = (self.masks(steps), self.prefix_masks(&prompts, 0..steps));
         let x = self.decoder.embed(integers(&tokens, [rows, steps], device));
         let added = self.added.as_ref();
-        let hidden = self.decoder.through(x, &rotations, added, |i, queries, own| {
+        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
-            attend(self.by(), queries, &own, self.of_layer(i, &masks), Some(prefix))
+            attend(
+                self.attention_form(),
+                queries,
+                &own,
+                self.mask_of_layer(i, &masks),
+                Some(prefix),
+            )
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -454,7 +462,7 @@ impl DeviceDecoder {
     }
 
     /// The products of attention, and the factor of its scores.
-    fn by(&self) -> (Products, f32) {
+    fn attention_form(&self) -> (Products, f32) {
         (self.decoder.products, self.decoder.shape().head_shape().scale)
     }
 
@@ -492,7 +500,7 @@ impl DeviceDecoder {
     }
 
     /// The mask of a layer, of one for each window.
-    fn of_layer(&self, layer: usize, masks: &[Tensor<3>]) -> Tensor<3> {
+    fn mask_of_layer(&self, layer: usize, masks: &[Tensor<3>]) -> Tensor<3> {
         masks[self.decoder.shape().window_number(layer)].clone()
     }
 
