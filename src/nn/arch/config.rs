@@ -225,14 +225,7 @@ fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigEr
     Ok(match kind {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: number("factor")? }),
-        "dynamic" => {
-            let factor = number("factor")?;
-            let original_max_position_embeddings = context as f64;
-            if !(1.0..=MOST_POSITIONS).contains(&(factor * original_max_position_embeddings)) {
-                return Err(unsupported("rope_scaling.factor", factor));
-            }
-            Some(RopeScaling::Dynamic { factor, original_max_position_embeddings })
-        }
+        "dynamic" => Some(dynamic(number("factor")?, context as f64)?),
         "llama3" => Some(RopeScaling::Llama3 {
             factor: number("factor")?,
             low_freq_factor: number("low_freq_factor")?,
@@ -240,35 +233,43 @@ fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigEr
             original_max_position_embeddings: number(original)?,
         }),
         "yarn" => {
-            let original = rope[original].as_f64();
-            let factor = match (rope["factor"].as_f64(), original) {
-                (Some(factor), _) => factor,
+            let factor = match (rope["factor"].as_f64(), rope[original].as_f64()) {
                 (None, Some(original)) => context as f64 / original,
-                (None, None) => number("factor")?,
+                _ => number("factor")?,
             };
-            // The factor of attention by Peng et al. 2023, formula 22.
-            let mscale = |weight: f64| match factor > 1.0 {
-                true => 0.1 * weight * factor.ln() + 1.0,
-                false => 1.0,
-            };
-            let weights = ["mscale", "mscale_all_dim"]
-                .map(|name| rope[name].as_f64().filter(|weight| *weight != 0.0));
-            let attention_factor = match (rope["attention_factor"].as_f64(), weights) {
-                (Some(factor), _) => factor,
-                (None, [Some(some), Some(all)]) => mscale(some) / mscale(all),
-                (None, _) => mscale(1.0),
-            };
-            Some(RopeScaling::Yarn {
-                factor,
-                original_max_position_embeddings: original.unwrap_or(context as f64),
-                beta_fast: rope["beta_fast"].as_f64().unwrap_or(32.0),
-                beta_slow: rope["beta_slow"].as_f64().unwrap_or(1.0),
-                attention_factor,
-                truncate: rope["truncate"].as_bool().unwrap_or(true),
-            })
+            Some(yarn(rope, factor, context as f64))
         }
         other => return Err(unsupported("rope_type", other)),
     })
+}
+
+/// The dynamic scaling of a context of `original` positions.
+fn dynamic(factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
+    match (1.0..=MOST_POSITIONS).contains(&(factor * original)) {
+        true => Ok(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }),
+        false => Err(unsupported("rope_scaling.factor", factor)),
+    }
+}
+
+/// YaRN with this factor.
+fn yarn(rope: &Value, factor: f64, context: f64) -> RopeScaling {
+    let number = |name: &str, default: f64| rope[name].as_f64().unwrap_or(default);
+    // The factor of attention by Peng et al. 2023, formula 22.
+    let mscale = |weight: f64| if factor > 1.0 { 0.1 * weight * factor.ln() + 1.0 } else { 1.0 };
+    let weights = ["mscale", "mscale_all_dim"]
+        .map(|name| rope[name].as_f64().filter(|weight| *weight != 0.0));
+    let attention_factor = match weights {
+        [Some(some), Some(all)] => mscale(some) / mscale(all),
+        _ => mscale(1.0),
+    };
+    RopeScaling::Yarn {
+        factor,
+        original_max_position_embeddings: number("original_max_position_embeddings", context),
+        beta_fast: number("beta_fast", 32.0),
+        beta_slow: number("beta_slow", 1.0),
+        attention_factor: number("attention_factor", attention_factor),
+        truncate: rope["truncate"].as_bool().unwrap_or(true),
+    }
 }
 
 /// The `config.json` of a shape.
