@@ -150,41 +150,51 @@ fn forward_f32(
     y: &mut [f32],
     add: bool,
 ) {
-    let (rows, columns) = (x.len() / inner, w.columns());
     if parallelism == Parallelism::Sequential {
         w.multiply(x, y, add);
-    } else if rows >= ROWS {
-        let rows = rows_of_part(rows);
-        parallelism.each_chunk([(y, rows * columns)], |number, [y]| {
-            let some = y.len() / columns;
-            w.multiply(&x[number * rows * inner..][..some * inner], y, add);
-        });
+    } else if x.len() / inner >= ROWS {
+        by_rows((x, inner), w, y, add);
     } else {
-        let mut scratch = PARTS.take();
-        scratch.resize(scratch.len().max(rows * columns), 0.0);
-        let mut rest = &mut scratch[..rows * columns];
-        let mut parts = Vec::new();
-        let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
-        let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
-        for part in w.parts(few) {
-            let (y, after) = rest.split_at_mut(rows * part.columns());
-            parts.push((part, y));
-            rest = after;
-        }
-        parallelism.each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, false));
-        for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
-            for (part, values) in &parts {
-                let (to, after) = y.split_at_mut(part.columns());
-                let values = &values[row * to.len()..][..to.len()];
-                match add {
-                    true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
-                    false => to.copy_from_slice(values),
-                }
-                y = after;
-            }
-        }
-        PARTS.set(scratch);
+        by_columns((x, inner), w, y, add);
     }
+}
+
+/// Computes parts of the rows side by side.
+fn by_rows((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
+    let (rows, columns) = (rows_of_part(x.len() / inner), w.columns());
+    Parallelism::Parallel.each_chunk([(y, rows * columns)], |number, [y]| {
+        let some = y.len() / columns;
+        w.multiply(&x[number * rows * inner..][..some * inner], y, add);
+    });
+}
+
+/// Computes parts of the columns side by side, and puts them together.
+fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
+    let (rows, columns) = (x.len() / inner, w.columns());
+    let mut scratch = PARTS.take();
+    scratch.resize(scratch.len().max(rows * columns), 0.0);
+    let mut rest = &mut scratch[..rows * columns];
+    let mut parts = Vec::new();
+    let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
+    let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
+    for part in w.parts(few) {
+        let (y, after) = rest.split_at_mut(rows * part.columns());
+        parts.push((part, y));
+        rest = after;
+    }
+    Parallelism::Parallel.each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, false));
+    for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
+        for (part, values) in &parts {
+            let (to, after) = y.split_at_mut(part.columns());
+            let values = &values[row * to.len()..][..to.len()];
+            match add {
+                true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
+                false => to.copy_from_slice(values),
+            }
+            y = after;
+        }
+    }
+    PARTS.set(scratch);
 }
 
 /// Rows of a part of many: all threads get the same number of parts, and parts fill tiles.
