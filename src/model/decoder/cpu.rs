@@ -116,8 +116,9 @@ impl NativeDecoder {
         write(keys, &s.keys, &seen, shape.context);
         write(values, &s.values, &seen, shape.context);
         let rows = seen.iter().map(|n| *n as usize + 1).max().unwrap_or(0).min(shape.context);
+        let group = shape.head_shape().group();
         for (head, query) in s.queries.chunks_exact(head_dim).enumerate() {
-            let from = head / shape.head_shape().group() * head_dim;
+            let from = head / group * head_dim;
             let found = &mut s.normed[head * head_dim..][..head_dim];
             let cache = Cache { keys: &keys[from..], values: &values[from..], row: kv };
             look_back(query, &cache, &seen, &mut s.scores[..rows], found);

@@ -221,7 +221,8 @@ pub fn multiply_unpacked(
 }
 
 /// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `weight` `[inner, columns]` in the number format of its file,
-/// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, [`DEPTH_BACKWARD`] deep.
+/// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, in blocks of
+/// `DEPTH_BACKWARD`.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: bool) {
     let sizes @ [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = PARTS.take();
