@@ -31,25 +31,83 @@ impl Dense {
         };
         Self { inputs, outputs, weight: take(inputs * outputs), bias: take(outputs) }
     }
+
+    /// Fills `output` as [`dense`].
+    pub fn apply(&self, input: &[Lanes], output: &mut [Lanes]) {
+        dense(&self.weight, &self.bias, input, output, false);
+    }
+}
+
+/// The number of features from which on zeros are skipped: an observation as long as this is probably a board, with
+/// mostly empty cells.
+pub(crate) const MANY_FEATURES: usize = 64;
+
+/// Activations of one thread.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    front: Vec<Lanes>,
+    back: Vec<Lanes>,
+    /// Features that were not 0 in some lane, where zeros are skipped.
+    active: Option<Vec<usize>>,
+}
+
+impl Scratch {
+    /// Room for the results of these layers.
+    pub(super) fn new(layers: &[Dense]) -> Self {
+        let widest = layers.iter().map(|layer| layer.outputs).max().unwrap_or(0);
+        let room = || vec![[0.0; LANES]; widest];
+        let active = (layers[0].inputs >= MANY_FEATURES).then(Vec::new);
+        Self { front: room(), back: room(), active }
+    }
+
+    /// The features of the last observations that were not 0 in some lane; `None` if zeros are not skipped.
+    pub(super) fn active(&self) -> Option<&[usize]> {
+        self.active.as_deref()
+    }
+}
+
+/// The result of layers one after the other, with an activation after each but the last one.
+pub(super) fn stack<'a>(
+    layers: &[Dense],
+    activation: Activation,
+    obs: &[Lanes],
+    scratch: &'a mut Scratch,
+) -> &'a [Lanes] {
+    let Scratch { front, back, active } = scratch;
+    let last = layers.len() - 1;
+    for (i, layer) in layers.iter().enumerate() {
+        let Dense { weight, bias, inputs, outputs } = layer;
+        let output = &mut front[..*outputs];
+        let rectified = i < last && activation == Activation::Relu;
+        match active {
+            Some(active) if i == 0 => {
+                find_active(obs, active);
+                sparse(weight, bias, obs, active, output, rectified);
+            }
+            _ => {
+                let input = if i == 0 { obs } else { &back[..*inputs] };
+                dense(weight, bias, input, output, rectified);
+            }
+        }
+        if i < last {
+            activate(activation, output);
+        }
+        std::mem::swap(front, back);
+    }
+    &back[..layers[last].outputs]
 }
 
 /// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, and with a ReLU
 /// behind it if `rectified`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub(super) fn dense(
-    weight: &[f32],
-    bias: &[f32],
-    input: &[Lanes],
-    output: &mut [Lanes],
-    rectified: bool,
-) {
+fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes], rectified: bool) {
     let outputs = output.len();
     all_tiles(bias, output, rectified, || input.iter().zip(weight.chunks_exact(outputs)));
 }
 
 /// [`dense`] over the `active` inputs alone; all others are 0.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub(super) fn sparse(
+fn sparse(
     weight: &[f32],
     bias: &[f32],
     input: &[Lanes],
@@ -64,7 +122,7 @@ pub(super) fn sparse(
 
 /// Collects the inputs that are not 0 in some lane into `active`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub(super) fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
+fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
     active.clear();
     for (i, lanes) in input.iter().enumerate() {
         if any(lanes) {
@@ -172,7 +230,7 @@ fn tile<'a, const N: usize>(
 
 /// Applies the activation in place.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub(super) fn activate(kind: Activation, values: &mut [Lanes]) {
+fn activate(kind: Activation, values: &mut [Lanes]) {
     // `dense` has applied the ReLU.
     if kind == Activation::Relu {
         return;

@@ -1,6 +1,6 @@
 //! A policy of any network on the CPU: on vector units for built-in networks, else by Burn's operations.
 
-use super::{Actor, Lanes, Network, PolicyConfig, TensorActor, registry};
+use super::{Actor, Lanes, Network, TensorActor, registry};
 use burn::cubecl::future::block_on;
 use std::any::Any;
 use std::fmt::Debug;
@@ -73,20 +73,6 @@ impl NativePolicy {
     /// Copies the weights of a built-in network; `None` for a user-defined one.
     pub(crate) fn of_built_in(network: &Network) -> Option<Self> {
         block_on(registry::native_form(network))
-    }
-
-    /// A built-in network from its settings and its parameters in the order of
-    /// [`flatten`](super::flatten).
-    ///
-    /// # Panics
-    /// If the number of parameters differs, or the network is user-defined.
-    pub fn from_params(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        params: &[f32],
-    ) -> Self {
-        config.native(num_features, num_actions, params)
     }
 }
 

@@ -67,20 +67,6 @@ impl<M: Model> From<M> for Network {
 }
 
 impl Network {
-    /// A built-in network with fresh weights on `device`, the same for the same `key`.
-    ///
-    /// # Panics
-    /// If the settings name a user-defined network ([`Network::user_defined`]).
-    pub fn new(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        key: u32,
-        device: &Device,
-    ) -> Self {
-        config.network(num_features, num_actions, key, device)
-    }
-
     /// A user-defined network with fresh weights on `device`, the same for the same `key`.
     pub fn user_defined<M: NamedModel>(
         num_features: usize,

@@ -1,25 +1,16 @@
 //! The list of built-in networks, from which settings, checkpoints, engines and the page take theirs.
 //!
 //! A network is a folder: `burn.rs` trains it anywhere, `cpu.rs` acts on the CPU's vector units, and
-//! [`BuiltIn`] makes both from settings. To add one, declare the folder here and put its struct in
+//! [`BuiltIn`] makes both from settings. To add one, declare the folder in `mod.rs` and put its struct in
 //! [`networks!`], with the struct of its own settings if it has any.
 
-use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
+use super::{
+    Actor, Decoder, DecoderConfig, Gru, Mlp, Model, NativePolicy, Network, Parameter, PolicyConfig,
+};
 use crate::schema::{OutOfRange, Shape, Value, settings};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display, Formatter};
-
-#[path = "decoder/mod.rs"]
-pub(super) mod decoder;
-#[path = "gru/mod.rs"]
-pub(super) mod gru;
-#[path = "mlp/mod.rs"]
-pub(super) mod mlp;
-
-pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
-pub use gru::{Gru, NativeGru};
-pub use mlp::{Mlp, NativeMlp, Scratch};
 
 /// A built-in network: a model with a fast form on the CPU, made from settings.
 pub trait BuiltIn: Model {
@@ -110,38 +101,49 @@ macro_rules! networks {
                     $(ModelKind::$Kind => {
                         <$Kind as BuiltIn>::parameters(num_features, num_actions, self)
                     })*
-                    ModelKind::UserDefined(name) => panic!("`{name}` is no built-in network"),
+                    ModelKind::UserDefined(name) => not_built_in(name),
                 }
             }
+        }
 
-            /// The network with fresh weights, as [`Network::new`].
-            pub(super) fn network(
-                &self,
+        impl Network {
+            /// A built-in network with fresh weights on `device`, the same for the same `key`.
+            ///
+            /// # Panics
+            /// If the settings name a user-defined network ([`Network::user_defined`]).
+            pub fn new(
                 num_features: usize,
                 num_actions: usize,
+                config: &PolicyConfig,
                 key: u32,
                 device: &Device,
-            ) -> Network {
-                match &self.kind {
+            ) -> Self {
+                match &config.kind {
                     $(ModelKind::$Kind => {
-                        $Kind::new(num_features, num_actions, self, key, device).into()
+                        $Kind::new(num_features, num_actions, config, key, device).into()
                     })*
-                    ModelKind::UserDefined(name) => panic!("`{name}` is no built-in network"),
+                    ModelKind::UserDefined(name) => not_built_in(name),
                 }
             }
+        }
 
-            /// The network on the CPU with these parameters, as [`NativePolicy::from_params`].
-            pub(super) fn native(
-                &self,
+        impl NativePolicy {
+            /// A built-in network from its settings and its parameters in the order of
+            /// [`flatten`](super::flatten).
+            ///
+            /// # Panics
+            /// If the number of parameters differs, or the network is user-defined.
+            pub fn from_params(
                 num_features: usize,
                 num_actions: usize,
+                config: &PolicyConfig,
                 params: &[f32],
-            ) -> NativePolicy {
-                match &self.kind {
-                    $(ModelKind::$Kind => NativePolicy::of(
-                        <$Kind as BuiltIn>::native(num_features, num_actions, self, params)
+            ) -> Self {
+                match &config.kind {
+                    $(ModelKind::$Kind => Self::of(
+                        <$Kind as BuiltIn>::native(num_features, num_actions, config, params)
                     ),)*
-                    ModelKind::UserDefined(name) => panic!("`{name}` is no built-in network"),
+                    ModelKind::UserDefined(name) => not_built_in(name),
                 }
             }
         }
@@ -162,6 +164,10 @@ macro_rules! networks {
             None
         }
     };
+}
+
+fn not_built_in(name: &str) -> ! {
+    panic!("`{name}` is no built-in network")
 }
 
 impl Value for ModelKind {

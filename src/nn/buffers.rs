@@ -2,14 +2,14 @@
 
 use burn::backend::{Cube, DType, DispatchDevice, Shape};
 use burn::cubecl::calculate_cube_count_elemwise;
-#[cfg(feature = "general")]
+#[cfg(any(feature = "general", not(target_family = "wasm")))]
 use burn::cubecl::ir::{ElemType, FloatKind};
 use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// Numbers of which the place of a view in its buffer is a multiple, so that any device binds it, in half precision, too:
-/// 256 bytes.
+/// Alignment of a view's offset, in numbers: 128 numbers in half precision are 256 bytes, an offset that every device can
+/// bind.
 #[cfg(feature = "general")]
 pub(crate) const ALIGNMENT: usize = 128;
 
@@ -56,7 +56,7 @@ pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTe
     CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, dtype)
 }
 
-/// A contiguous tensor in the memory of another, whose number `start` is its first.
+/// A contiguous tensor of this shape in the memory of `of`, from its number `start` on.
 #[cfg(feature = "general")]
 pub(crate) fn view(of: &CubeTensor, start: usize, shape: Shape) -> CubeTensor {
     let (size, rest) = (of.dtype.size(), of.meta.num_elements() - start - shape.num_elements());
@@ -76,15 +76,20 @@ pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
 /// The type of a float tensor's numbers in kernels.
 #[cfg(feature = "general")]
 pub(crate) fn element_of(tensor: &CubeTensor) -> ElemType {
-    ElemType::Float(match tensor.dtype {
+    float_element(tensor.dtype)
+}
+
+/// A type of floats in kernels.
+#[cfg(any(feature = "general", not(target_family = "wasm")))]
+pub(crate) fn float_element(dtype: DType) -> ElemType {
+    ElemType::Float(match dtype {
         DType::F16 => FloatKind::F16,
         DType::BF16 => FloatKind::BF16,
         _ => FloatKind::F32,
     })
 }
 
-/// The most numbers of which a kernel reads vectors in all of these tensors, from their first numbers on, if that `fits`
-/// otherwise.
+/// The widest vectors, in numbers, that a kernel can read from all these tensors and that `fits` accepts.
 #[cfg(feature = "general")]
 pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool) -> usize {
     let least = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");

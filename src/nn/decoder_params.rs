@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 /// The parameters of a decoder, in the order of [`DecoderShape::parameters`](crate::nn::arch::DecoderShape::parameters).
 /// Clones share them.
 ///
-/// Matrices in the number format of their file are expanded where all numbers are asked for, which takes as much memory
-/// as parameters that were in f32 from the start; products and embeddings do not ask.
+/// [`values`](Self::values) expands matrices in the number format of their file to f32 and keeps the copy; products and
+/// embeddings read them as they are.
 #[derive(Clone, Debug, Default)]
 pub struct DecoderParams(Arc<Shared>);
 
@@ -51,15 +51,11 @@ impl Part {
 
     /// Expands the numbers from number `first` on.
     fn read(&self, first: usize, to: &mut [f32]) {
-        let width = match self {
+        type Line<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
+        let (width, line): (usize, Line) = match self {
             Self::Values(values) => return to.copy_from_slice(&values[first..][..to.len()]),
-            Self::Weight(matrix) => matrix.columns(),
-            Self::Table(matrix) => matrix.inner(),
-        };
-        let line = |number: usize, to: &mut [f32]| match self {
-            Self::Values(_) => unreachable!("read above"),
-            Self::Weight(matrix) => matrix.row(number, to),
-            Self::Table(matrix) => matrix.column(number, to),
+            Self::Weight(matrix) => (matrix.columns(), &|number, to| matrix.row(number, to)),
+            Self::Table(matrix) => (matrix.inner(), &|number, to| matrix.column(number, to)),
         };
         let head = ((width - first % width) % width).min(to.len());
         let (to_head, rest) = to.split_at_mut(head);
@@ -121,7 +117,8 @@ impl DecoderParams {
         self.len() == 0
     }
 
-    /// All numbers; stored matrices are expanded at the first call.
+    /// All numbers; stored matrices are expanded at the first call, by all threads: not from work that runs side by side
+    /// with other work on the same parameters, which would wait for itself.
     pub fn values(&self) -> &[f32] {
         self.0.values.get_or_init(|| {
             let mut values = vec![0.0; self.len()];
@@ -141,7 +138,7 @@ impl DecoderParams {
         let mut done = 0;
         while done < to.len() {
             let at = first + done;
-            let (place, part) = self.part(at);
+            let (place, part) = self.part(at).expect("so many parameters");
             let some = (place.end - at).min(to.len() - done);
             part.read(at - place.start, &mut to[done..][..some]);
             done += some;
@@ -153,23 +150,17 @@ impl DecoderParams {
         if place.is_empty() {
             return &[];
         }
-        match (self.0.values.get(), self.0.parts.is_empty()) {
-            (None, false) => match self.part(place.start) {
-                (start, Part::Values(values)) => {
-                    &values[place.start - start.start..place.end - start.start]
-                }
-                _ => &self.values()[place.clone()],
-            },
-            _ => &self.values()[place.clone()],
+        if self.0.values.get().is_none()
+            && let Some((own, Part::Values(values))) = self.part(place.start)
+        {
+            return &values[place.start - own.start..place.end - own.start];
         }
+        &self.values()[place.clone()]
     }
 
     /// The stored matrix at `place`, if that parameter is one.
     pub(in crate::nn) fn stored(&self, place: &Range<usize>) -> Option<&StoredMatrix> {
-        if self.0.parts.is_empty() {
-            return None;
-        }
-        match self.part(place.start) {
+        match self.part(place.start)? {
             (_, Part::Weight(matrix) | Part::Table(matrix)) => Some(matrix),
             (_, Part::Values(_)) => None,
         }
@@ -189,10 +180,10 @@ impl DecoderParams {
         shared.values.get_mut().expect("new parameters are in f32")
     }
 
-    /// The part that parameter number `at` is in.
-    fn part(&self, at: usize) -> &(Range<usize>, Part) {
+    /// The part that parameter number `at` is in; `None` if all were in f32 from the start.
+    fn part(&self, at: usize) -> Option<&(Range<usize>, Part)> {
         let next = self.0.parts.partition_point(|(place, _)| place.end <= at);
-        &self.0.parts[next]
+        self.0.parts.get(next)
     }
 }
 

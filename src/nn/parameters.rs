@@ -7,16 +7,6 @@ use super::arch::Parameter;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-impl Parameter {
-    /// The parameters of a linear layer: weights `[inputs, outputs]` and biases.
-    pub(crate) fn linear(name: &str, inputs: usize, outputs: usize) -> [Self; 2] {
-        [
-            Self { name: format!("{name}.weight"), shape: vec![inputs, outputs] },
-            Self { name: format!("{name}.bias"), shape: vec![outputs] },
-        ]
-    }
-}
-
 /// Whether a container is an enum: its variant is left out of a parameter's name.
 fn is_choice(container_type: &str) -> bool {
     container_type.starts_with("Enum:")
@@ -31,8 +21,7 @@ pub fn named_parameters<M: Module>(module: &M) -> Vec<Parameter> {
     }
     impl ModuleVisitor for Names {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let shape = param.val().dims().to_vec();
-            self.found.push(Parameter { name: self.path.join("."), shape });
+            self.found.push(Parameter::new(self.path.join("."), &param.val().dims()));
         }
         fn enter_module(&mut self, name: &str, container_type: &str) {
             if !is_choice(container_type) {

@@ -22,9 +22,11 @@ pub use crate::nn::arch::{Adapters, LoraConfig};
 pub use crate::nn::ops::Parallelism;
 pub use crate::nn::ops::half::Kernel;
 pub use crate::nn::ops::linear::Arithmetic;
-pub use crate::nn::ops::loss::{EXCLUDED, normalize, restrict, sharpness, softmax};
 pub use crate::nn::ops::region::region;
-pub use crate::nn::rows::{Cache, Decoding, Pass, Pool, Retention, Row, TextPass, TokenDecoder};
+pub use crate::nn::ops::softmax::{EXCLUDED, normalize, restrict, sharpness, softmax};
+pub use crate::nn::rows::{
+    Cache, Decoding, Pass, Pool, PrefixCache, Retention, Row, TextPass, TokenDecoder,
+};
 #[cfg(feature = "general")]
 pub(crate) use crate::nn::tensors::arenas::Arenas;
 #[cfg(all(feature = "general", feature = "kernels"))]

@@ -3,9 +3,9 @@
 use crate::support::adapter;
 use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
+use grove::math::Activation;
 use grove::model::DecoderShape;
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
-use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType};
 use grove::settings::{Precision, TrainConfig};
 use grove::task;
@@ -63,7 +63,7 @@ pub fn architectures() -> Vec<TokenDecoder> {
         norms: NormPlacement::Around,
         norm_offset: 1.0,
         qk_norm: QkNorm::PerHead,
-        activation: Activation::GeluTanh,
+        activation: Activation::Gelu,
         embedding_scale: 4.0,
         query_pre_attn_scalar: Some(6.0),
         sliding: window([true, false], Some(1e2)),
@@ -301,9 +301,13 @@ fn room_for_long_completions_takes_no_square_of_their_length() {
     let decoder = decoders().swap_remove(2).with_device(Some(Device::flex()), Precision::F32);
     let on = decoder.on_device().unwrap();
     let prompts = on.prompts(&[&[1, 2, 3]]);
-    let mut room = on.room(1, 100_000);
+    let mut room = on.allocate_completions(1, 100_000);
     let hidden = on.step(&prompts, &mut room, Tensor::from_ints([4], &Device::flex()));
-    let want = on.step(&prompts, &mut on.room(1, 3), Tensor::from_ints([4], &Device::flex()));
+    let want = on.step(
+        &prompts,
+        &mut on.allocate_completions(1, 3),
+        Tensor::from_ints([4], &Device::flex()),
+    );
     let floats = |hidden: Tensor<2>| hidden.into_data().iter::<f32>().collect::<Vec<f32>>();
     let near = floats(hidden).into_iter().zip(floats(want)).all(|(a, b)| (a - b).abs() < 1e-5);
     assert!(near);

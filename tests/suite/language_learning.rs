@@ -3,9 +3,9 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::learner::UpdateMeans;
 use grove::learner::text::{Group, LanguageLearner, LanguageRule, Sample, gradient, logprobs};
+use grove::math::Activation;
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
-use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
 use grove::settings::{TrainConfig, UpdateConfig};
 use grove::text::{Adapters, LoraConfig, Retention, Text, TextPass, TokenDecoder};
@@ -54,7 +54,7 @@ fn shapes() -> Vec<DecoderShape> {
             norms: NormPlacement::Around,
             norm_offset: 1.0,
             qk_norm: QkNorm::PerHead,
-            activation: Activation::GeluTanh,
+            activation: Activation::Gelu,
             embedding_scale: 2.5,
             query_pre_attn_scalar: Some(5.0),
             sliding: Some(SlidingWindow {

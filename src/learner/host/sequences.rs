@@ -6,7 +6,7 @@ use crate::data::host::floats;
 use crate::learner::means::{Partial, SUMS, plus};
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, parts};
-use crate::model::{ByHand, NativePolicy, Network, Pool, Sequences};
+use crate::model::{Gradients, NativePolicy, Network, Pool, Sequences, by_hand};
 use crate::objective::weights::{Sizes, weight};
 use crate::parallel::{Node, NodeLen, TeamError, nodes, sum_leaves};
 use crate::settings::TrainConfig;
@@ -77,13 +77,19 @@ impl SequenceSteps {
     }
 
     /// Gradient of the games, and its sums.
-    fn gradient(&self, by_hand: &ByHand, partials: usize, rule: &Rule, sizes: &Sizes) -> Partial {
+    fn gradient(
+        &self,
+        by_hand: &dyn Gradients,
+        partials: usize,
+        rule: &Rule,
+        sizes: &Sizes,
+    ) -> Partial {
         let mut sums = [0.0; SUMS];
-        let slopes = |mut logits: Vec<f32>| {
+        let mut slopes = |mut logits: Vec<f32>| {
             sums = self.differentiate(&mut logits, rule, sizes);
             logits
         };
-        let gradient = by_hand.gradient(&self.sequences, partials, slopes);
+        let gradient = by_hand.gradient(&self.sequences, partials, &mut slopes);
         (gradient, sums)
     }
 
@@ -235,10 +241,10 @@ fn from_lanes(lanes: &[Group], rows: &mut [f32]) {
 pub struct SequenceLearner {
     /// The network with its initial weights.
     network: Network,
-    by_hand: ByHand,
+    by_hand: Box<dyn Gradients>,
     params: Vec<f32>,
     /// The reference policy and its parameters.
-    reference: Option<(ByHand, Vec<f32>)>,
+    reference: Option<(Box<dyn Gradients>, Vec<f32>)>,
     moments: Moments,
     share: Share,
     /// Free list of the steps of parts of a minibatch.
@@ -249,8 +255,7 @@ impl SequenceLearner {
     /// Trains a copy of `network`; `None` if it has no hand-written backward pass. If `kl_coef` is not 0, the initial policy
     /// becomes the reference policy.
     pub fn new(network: &Network, config: &TrainConfig) -> Option<Self> {
-        let mut by_hand =
-            ByHand::new(network, config.precision, config.update.gradient_checkpointing)?;
+        let mut by_hand = by_hand(network, config.precision, config.update.gradient_checkpointing)?;
         let params = floats(network.flatten().without_autodiff());
         by_hand.set_params(params.clone());
         let reference = (config.loss.kl_coef > 0.0).then(|| (by_hand.clone(), params.clone()));
@@ -270,7 +275,7 @@ impl SequenceLearner {
         let of_part = |games: &[i32]| {
             self.pool.with(|part| {
                 part.copy(of.experience, games);
-                part.gradient(&self.by_hand, of.partials, of.rule, &of.sizes)
+                part.gradient(&*self.by_hand, of.partials, of.rule, &of.sizes)
             })
         };
         let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);

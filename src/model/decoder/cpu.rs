@@ -4,7 +4,7 @@
 //! but its own observations. Keys and values are written into the games' memory in place.
 
 use crate::math::{at_least, each, exp, mul_add, sigmoid};
-use crate::model::dense::{Dense, dense};
+use crate::model::dense::Dense;
 use crate::model::{Actor, LANES, Lanes};
 use crate::nn::DecoderShape;
 use crate::nn::arch::{Layout, LinearLayout};
@@ -105,10 +105,10 @@ impl NativeDecoder {
         let (shape, s) = (&self.shape, scratch);
         let (kv, head_dim) = (shape.kv_size(), shape.head_dim);
         let seen = memory[0];
-        apply(&layer.queries, &s.normed, &mut s.queries);
-        apply(&layer.keys, &s.normed, &mut s.keys);
-        apply(&layer.values, &s.normed, &mut s.values);
-        let scale = (head_dim as f32).sqrt().recip();
+        layer.queries.apply(&s.normed, &mut s.queries);
+        layer.keys.apply(&s.normed, &mut s.keys);
+        layer.values.apply(&s.normed, &mut s.values);
+        let scale = shape.head_shape().scale;
         s.queries.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, scale));
         s.keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, 1.0));
         let cache = &mut memory[shape.cache_start(number)..][..2 * shape.cache_size()];
@@ -116,18 +116,15 @@ impl NativeDecoder {
         write(keys, &s.keys, &seen, shape.context);
         write(values, &s.values, &seen, shape.context);
         let rows = seen.iter().map(|n| *n as usize + 1).max().unwrap_or(0).min(shape.context);
+        let group = shape.head_shape().group();
         for (head, query) in s.queries.chunks_exact(head_dim).enumerate() {
-            let from = head / shape.heads_of_a_group() * head_dim;
+            let from = head / group * head_dim;
             let found = &mut s.normed[head * head_dim..][..head_dim];
             let cache = Cache { keys: &keys[from..], values: &values[from..], row: kv };
             look_back(query, &cache, &seen, &mut s.scores[..rows], found);
         }
-        apply(&layer.output, &s.normed, &mut s.added);
+        layer.output.apply(&s.normed, &mut s.added);
     }
-}
-
-fn apply(layer: &Dense, input: &[Lanes], output: &mut [Lanes]) {
-    dense(&layer.weight, &layer.bias, input, output, false);
 }
 
 impl Actor for NativeDecoder {
@@ -179,21 +176,21 @@ impl Actor for NativeDecoder {
                 numbers.for_each(|(lanes, number)| lanes[i][lane] = number);
             }
         }
-        apply(&self.input, obs, &mut scratch.stream);
+        self.input.apply(obs, &mut scratch.stream);
         for (i, layer) in self.layers.iter().enumerate() {
             norm(&scratch.stream, &layer.input_layernorm, eps, &mut scratch.normed);
             self.attend(i, layer, memory, scratch);
             add(&scratch.added, &mut scratch.stream);
             norm(&scratch.stream, &layer.pre_feedforward_layernorm, eps, &mut scratch.normed);
-            apply(&layer.gate, &scratch.normed, &mut scratch.gate);
-            apply(&layer.up, &scratch.normed, &mut scratch.up);
+            layer.gate.apply(&scratch.normed, &mut scratch.gate);
+            layer.up.apply(&scratch.normed, &mut scratch.up);
             gated(&scratch.up, &mut scratch.gate);
-            apply(&layer.down, &scratch.gate, &mut scratch.added);
+            layer.down.apply(&scratch.gate, &mut scratch.added);
             add(&scratch.added, &mut scratch.stream);
         }
         memory[0].iter_mut().for_each(|seen| *seen += 1.0);
         norm(&scratch.stream, &self.norm, eps, &mut scratch.normed);
-        apply(&self.head, &scratch.normed, &mut scratch.logits);
+        self.head.apply(&scratch.normed, &mut scratch.logits);
         &scratch.logits
     }
 }

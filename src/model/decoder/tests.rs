@@ -2,7 +2,8 @@
 
 use super::{Decoder, DecoderConfig};
 use crate::model::{Model, PolicyConfig, reset};
-use crate::nn::rows::{DecoderSequences, SequenceGradients, Sequences};
+use crate::nn::ops::check::doubles;
+use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
@@ -46,10 +47,6 @@ fn decoder(shape: &DecoderShape, device: &Device) -> Decoder {
     let count = params.dims()[0];
     let waves: Vec<f32> = (0..count).map(|i| (i as f32 * 0.77).sin() * 0.3).collect();
     unflatten(decoder, &(params + Tensor::from_data(TensorData::new(waves, [count]), device)))
-}
-
-fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
-    tensor.into_data().iter::<f64>().collect()
 }
 
 /// The formulas of a decoder, one game and one step at a time.
@@ -131,7 +128,7 @@ impl<'a> Reference<'a> {
             let near = &cache[cache.len().saturating_sub(shape.context)..];
             let mut found = Vec::new();
             for (head, query) in query.chunks(dim).enumerate() {
-                let own = head / shape.heads_of_a_group() * dim;
+                let own = head / shape.head_shape().group() * dim;
                 let weights: Vec<f64> = near
                     .iter()
                     .map(|[key, _]| {
@@ -314,7 +311,7 @@ fn by_hand_and_by_autodiff(
     });
     let logits = learner.logits(&sequences);
     let gradient = |by: &SequenceGradients<DecoderSequences>| {
-        by.gradient(&sequences, PARTIALS, |_| weights.clone())
+        by.gradient(&sequences, PARTIALS, &mut |_| weights.clone())
     };
     let once = gradient(&learner);
     // Nothing is left of a pass that the next could stumble over.

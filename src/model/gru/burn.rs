@@ -3,8 +3,9 @@
 use crate::math::Activation;
 use crate::model::Model;
 use crate::model::PolicyConfig;
-use crate::model::registry::mlp::{activate, tanh};
+use crate::model::mlp::hidden;
 use crate::nn::orthogonal::{layer, linear, orthogonal};
+use crate::nn::tensors::activation::tanh;
 use crate::nn::tensors::products::Products;
 use crate::rng::draw;
 use burn::module::{Module, Param};
@@ -79,12 +80,7 @@ impl Gru {
         }
     }
 
-    /// Layers before the recurrent one.
-    pub fn encoder(&self) -> &[Linear] {
-        &self.encoder
-    }
-
-    /// The activation of those layers.
+    /// The activation of the layers before the recurrent one.
     pub fn activation(&self) -> Activation {
         self.activation
     }
@@ -104,11 +100,7 @@ impl Gru {
 
     /// The recurrent layer's input, `[batch, inputs]`, of observations.
     fn encode(&self, obs: Tensor<2>) -> Tensor<2> {
-        let mut x = obs;
-        for layer in &self.encoder {
-            x = activate(Products::default().linear(layer, x), self.activation);
-        }
-        x
+        hidden(&self.encoder, self.activation, obs)
     }
 
     /// The weights of the recurrent layer, gate by gate.
@@ -199,6 +191,7 @@ impl Model for Gru {
 mod tests {
     use super::*;
     use crate::model::{flatten, reset, unflatten};
+    use crate::nn::ops::check::doubles;
 
     /// A network with two hidden layers, and weights that make its memory move.
     fn gru(device: &Device) -> Gru {
@@ -221,10 +214,6 @@ mod tests {
             Tensor::from_data(TensorData::new(starts, [6, 3]), device),
             Tensor::from_data(TensorData::new(wave(15, 0.9), [3, 5]), device),
         )
-    }
-
-    fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
-        tensor.into_data().iter::<f64>().collect()
     }
 
     /// The logits by PyTorch's formula, number by number in f64.
@@ -294,36 +283,6 @@ mod tests {
                 assert!((step - want).abs() < 1e-5, "step {t}: {step} instead of {want}");
                 assert!((at_once - want).abs() < 1e-5, "step {t}: {at_once} instead of {want}");
             }
-        }
-    }
-
-    #[test]
-    fn gradients_of_a_sequence_are_finite_differences() {
-        let device = Device::flex();
-        let (gru, (obs, starts, memory)) = (gru(&device), games(&device));
-        let [obs64, starts64, memory64] =
-            [doubles(obs.clone()), doubles(starts.clone()), doubles(memory.clone())];
-        // The loss: logits weighted by a wave.
-        let weights: Vec<f32> = (0..72).map(|i| (i as f32 * 0.37).sin()).collect();
-        let loss = |params: &[f64]| {
-            let logits = reference(params, &obs64, &starts64, &memory64);
-            logits.iter().zip(&weights).map(|(x, w)| x * f64::from(*w)).sum::<f64>()
-        };
-        let leaf = flatten(&gru).autodiff().require_grad();
-        let logits = unflatten(gru.clone(), &leaf).sequence(obs, starts, memory);
-        let weight = Tensor::from_data(TensorData::new(weights.clone(), [6, 3, 4]), &device);
-        let mut gradients = (logits * weight).sum().backward();
-        let got = doubles(leaf.grad_remove(&mut gradients).unwrap());
-        let mut params = doubles(flatten(&gru));
-        for i in 0..params.len() {
-            let (before, step) = (params[i], 1e-5);
-            let [above, below] = [before + step, before - step].map(|x| {
-                params[i] = x;
-                loss(&params)
-            });
-            params[i] = before;
-            let want = (above - below) / (2.0 * step);
-            assert!((got[i] - want).abs() < 1e-4, "{i}: {} instead of {want}", got[i]);
         }
     }
 }

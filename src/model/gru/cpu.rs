@@ -5,15 +5,15 @@
 
 use crate::math::Activation;
 use crate::math::{sigmoid, tanh};
-use crate::model::dense::{Dense, activate, dense};
+use crate::model::dense::{self, Dense, stack};
 use crate::model::{Actor, LANES, Lanes};
 use multiversion::multiversion;
 
 /// A copy of a [`Gru`](super::Gru)'s weights for acting on the CPU.
 #[derive(Clone, Debug)]
 pub struct NativeGru {
-    encoder: Vec<Dense>,
-    input_gates: Dense,
+    /// The layers before the recurrent one, then the input weights of its gates.
+    layers: Vec<Dense>,
     memory_gates: Dense,
     head: Dense,
     activation: Activation,
@@ -22,8 +22,8 @@ pub struct NativeGru {
 /// Activations of one thread.
 #[derive(Clone, Debug)]
 pub struct Scratch {
-    front: Vec<Lanes>,
-    back: Vec<Lanes>,
+    layers: dense::Scratch,
+    /// What memory gives to the gates, then the logits.
     own: Vec<Lanes>,
 }
 
@@ -38,12 +38,11 @@ impl NativeGru {
             panic!("widths: of a hidden layer or more")
         };
         let mut rest = params;
-        let encoder: Vec<Dense> =
+        let mut layers: Vec<Dense> =
             encoder.windows(2).map(|pair| Dense::take(&mut rest, pair[0], pair[1])).collect();
-        let inputs = widths[encoder.len()];
+        layers.push(Dense::take(&mut rest, widths[encoder.len() - 1], 3 * size));
         let network = Self {
-            encoder,
-            input_gates: Dense::take(&mut rest, inputs, 3 * size),
+            layers,
             memory_gates: Dense::take(&mut rest, *size, 3 * size),
             head: Dense::take(&mut rest, *size, *actions),
             activation,
@@ -57,7 +56,7 @@ impl Actor for NativeGru {
     type Scratch = Scratch;
 
     fn num_features(&self) -> usize {
-        self.encoder.first().unwrap_or(&self.input_gates).inputs
+        self.layers[0].inputs
     }
 
     fn num_actions(&self) -> usize {
@@ -69,10 +68,8 @@ impl Actor for NativeGru {
     }
 
     fn scratch(&self) -> Scratch {
-        let layers = [&self.input_gates, &self.head];
-        let widest = self.encoder.iter().chain(layers).map(|layer| layer.outputs).max();
-        let room = || vec![[0.0; LANES]; widest.unwrap_or(0)];
-        Scratch { front: room(), back: room(), own: room() }
+        let widest = self.memory_gates.outputs.max(self.head.outputs);
+        Scratch { layers: dense::Scratch::new(&self.layers), own: vec![[0.0; LANES]; widest] }
     }
 
     fn act<'a>(
@@ -83,22 +80,14 @@ impl Actor for NativeGru {
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
-        let Scratch { front, back, own } = scratch;
-        for (i, layer) in self.encoder.iter().enumerate() {
-            let input = if i == 0 { obs } else { &back[..layer.inputs] };
-            let output = &mut front[..layer.outputs];
-            dense(&layer.weight, &layer.bias, input, output, self.activation == Activation::Relu);
-            activate(self.activation, output);
-            std::mem::swap(front, back);
-        }
-        let gates = &self.input_gates;
-        let input = if self.encoder.is_empty() { obs } else { &back[..gates.inputs] };
-        dense(&gates.weight, &gates.bias, input, &mut front[..gates.outputs], false);
-        let gates = &self.memory_gates;
-        dense(&gates.weight, &gates.bias, memory, &mut own[..gates.outputs], false);
-        remember(&front[..gates.outputs], &own[..gates.outputs], memory);
-        dense(&self.head.weight, &self.head.bias, memory, &mut back[..self.head.outputs], false);
-        &back[..self.head.outputs]
+        let Scratch { layers, own } = scratch;
+        let inputs = stack(&self.layers, self.activation, obs, layers);
+        let gates = &mut own[..self.memory_gates.outputs];
+        self.memory_gates.apply(memory, gates);
+        remember(inputs, gates, memory);
+        let logits = &mut own[..self.head.outputs];
+        self.head.apply(memory, logits);
+        logits
     }
 }
 

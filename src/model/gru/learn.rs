@@ -97,6 +97,46 @@ impl GruSequences {
     fn input<'a>(obs: &'a [f32], hidden: &'a [[Vec<f32>; 2]]) -> &'a [f32] {
         hidden.last().map_or(obs, |[values, _]| values)
     }
+
+    /// Fills the hidden layers, and what they give to the gates, of all steps.
+    fn encode(&self, record: &mut Record) {
+        let (params, size) = (&self.params[..], self.head.inputs);
+        let Record { obs, starts, hidden, gates, own, before, after, .. } = record;
+        let rows = starts.len();
+        hidden.resize_with(self.encoder.len(), Default::default);
+        for (number, layer) in self.encoder.iter().enumerate() {
+            let (below, above) = hidden.split_at_mut(number);
+            let [values, slopes] = &mut above[0];
+            values.resize(rows * layer.outputs, 0.0);
+            slopes.resize(values.len(), 0.0);
+            layer.forward(params, Self::input(obs, below), values);
+            activate_with_slopes(self.activation, values, slopes);
+        }
+        for (buffer, width) in
+            [(&mut *gates, 3 * size), (own, 3 * size), (before, size), (after, size)]
+        {
+            buffer.resize(rows * width, 0.0);
+        }
+        self.input_gates.forward(params, Self::input(obs, hidden), gates);
+    }
+
+    /// Takes step number `t`; `memory`, `[games, size]` or nothing, is what the first step remembers.
+    fn step(&self, t: usize, memory: &[f32], record: &mut Record) {
+        let Record { games, starts, gates, own, before, after, .. } = record;
+        let (size, games) = (self.head.inputs, *games);
+        let (step, wide) = (games * size, 3 * games * size);
+        let (earlier, after) = after.split_at_mut(t * step);
+        let remembered = if t == 0 { memory } else { &earlier[(t - 1) * step..] };
+        let before = &mut before[t * step..][..step];
+        match remembered.is_empty() {
+            true => before.fill(0.0),
+            false => before.copy_from_slice(remembered),
+        }
+        clear_started(before, &starts[t * games..][..games], size);
+        let own = &mut own[t * wide..][..wide];
+        self.memory_gates.forward(&self.params, before, own);
+        remember(&mut gates[t * wide..][..wide], own, before, &mut after[..step], size);
+    }
 }
 
 impl Layer {
@@ -127,6 +167,15 @@ impl Layer {
     }
 }
 
+/// Clears the rows, `[games, size]`, of games that start.
+fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
+    for (row, start) in rows.chunks_exact_mut(size).zip(starts) {
+        if *start != 0.0 {
+            row.fill(0.0);
+        }
+    }
+}
+
 impl SequenceModel for GruSequences {
     type Record = Record;
 
@@ -153,51 +202,18 @@ impl SequenceModel for GruSequences {
         record: &mut Record,
         logits: &mut [f32],
     ) {
-        let (params, size, count) = (&self.params[..], self.head.inputs, games.len());
-        let rows = of.num_steps() * count;
+        let size = self.head.inputs;
         assert!(of.memory.is_empty() || of.memory.len() == of.games * size, "memory");
-        let Record { obs, starts, hidden, gates, own, before, after, .. } = record;
-        record.games = count;
-        of.rows(&of.obs, games.clone(), obs);
-        of.rows(&of.starts, games.clone(), starts);
-        hidden.resize_with(self.encoder.len(), Default::default);
-        for (number, layer) in self.encoder.iter().enumerate() {
-            let (below, above) = hidden.split_at_mut(number);
-            let [values, slopes] = &mut above[0];
-            values.resize(rows * layer.outputs, 0.0);
-            slopes.resize(values.len(), 0.0);
-            layer.forward(params, Self::input(obs, below), values);
-            activate_with_slopes(self.activation, values, slopes);
-        }
-        for (buffer, width) in
-            [(&mut *gates, 3 * size), (own, 3 * size), (before, size), (after, size)]
-        {
-            buffer.resize(rows * width, 0.0);
-        }
-        self.input_gates.forward(params, Self::input(obs, hidden), gates);
-        let (step, wide) = (count * size, 3 * count * size);
-        for (t, starts) in starts.chunks_exact(count).enumerate() {
-            let remembered = match t {
-                0 if of.memory.is_empty() => &[][..],
-                0 => &of.memory[games.start * size..games.end * size],
-                _ => &record.after[(t - 1) * step..t * step],
-            };
-            let before = &mut record.before[t * step..][..step];
-            match remembered.is_empty() {
-                true => before.fill(0.0),
-                false => before.copy_from_slice(remembered),
-            }
-            for (row, start) in before.chunks_exact_mut(size).zip(starts) {
-                if *start != 0.0 {
-                    row.fill(0.0);
-                }
-            }
-            let own = &mut record.own[t * wide..][..wide];
-            self.memory_gates.forward(params, before, own);
-            let gates = &mut record.gates[t * wide..][..wide];
-            remember(gates, own, before, &mut record.after[t * step..][..step], size);
-        }
-        self.head.forward(params, &record.after, logits);
+        record.games = games.len();
+        of.rows(&of.obs, games.clone(), &mut record.obs);
+        of.rows(&of.starts, games.clone(), &mut record.starts);
+        self.encode(record);
+        let memory = match of.memory.is_empty() {
+            true => &[][..],
+            false => &of.memory[games.start * size..games.end * size],
+        };
+        (0..of.num_steps()).for_each(|t| self.step(t, memory, record));
+        self.head.forward(&self.params, &record.after, logits);
     }
 
     fn backward(&self, record: &mut Record, d_logits: &[f32], gradient: &mut [f32]) {
@@ -215,11 +231,7 @@ impl SequenceModel for GruSequences {
             let [gates, own] = [&mut *gates, &mut *own].map(|all| &mut all[t * wide..][..wide]);
             remember_backward(gates, own, &before[t * step..][..step], d_after, d_before, size);
             self.memory_gates.input_grad(own, d_before, true);
-            for (d_memory, start) in d_before.chunks_exact_mut(size).zip(starts) {
-                if *start != 0.0 {
-                    d_memory.fill(0.0);
-                }
-            }
+            clear_started(d_before, starts, size);
         }
         self.memory_gates.param_grads(before, own, gradient);
         self.input_gates.param_grads(Self::input(obs, hidden), gates, gradient);
@@ -306,7 +318,7 @@ fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
 }
 
 /// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient by the memory after this step that
-/// comes from later ones; it becomes the part of that by the memory before this step which does not go through its gates.
+/// comes from later ones; on exit it is the gradient by the memory before this step, without the path through the gates.
 /// The gradients by what input and memory give to the gates take the place of `gates` and `own`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember_backward(
@@ -357,19 +369,12 @@ fn cell_backward([r, z, n]: [f32; 3], own_new: f32, before: f32, d: f32) -> [f32
 mod tests {
     use super::*;
     use crate::model::{Gru, Model, PolicyConfig, flatten, unflatten};
-    use crate::nn::rows::SequenceGradients;
+    use crate::nn::ops::check::{doubles, wave};
+    use crate::nn::rows::{Gradients, SequenceGradients};
     use burn::tensor::{Device, Tensor, TensorData};
 
     const STEPS: usize = 9;
     const GAMES: usize = 7;
-
-    fn wave(count: usize, rate: f32) -> Vec<f32> {
-        (0..count).map(|i| (i as f32 * rate).sin()).collect()
-    }
-
-    fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
-        tensor.into_data().iter::<f64>().collect()
-    }
 
     fn assert_near(name: &str, got: &[f32], want: &[f64]) {
         let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
@@ -424,7 +429,7 @@ mod tests {
             for partials in [1, 3, 16] {
                 // Twice, since buffers are used again.
                 let [once, again] =
-                    [(); 2].map(|()| learner.gradient(&of, partials, |_| slopes.clone()));
+                    [(); 2].map(|()| learner.gradient(&of, partials, &mut |_| slopes.clone()));
                 assert!(once == again);
                 assert_near("gradient", &once, &want);
             }

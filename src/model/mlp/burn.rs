@@ -4,11 +4,12 @@ use crate::math::Activation;
 use crate::model::Memoryless;
 use crate::model::PolicyConfig;
 use crate::nn::orthogonal::linear;
+use crate::nn::tensors::activation::activate;
 use crate::nn::tensors::products::Products;
 use crate::rng::draw;
 use burn::module::Module;
 use burn::nn::Linear;
-use burn::tensor::{Device, Tensor, activation};
+use burn::tensor::{Device, Tensor};
 
 /// Hidden layers from features to action logits.
 #[derive(Module, Debug)]
@@ -64,32 +65,17 @@ impl Mlp {
 
 impl Memoryless for Mlp {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
-        let products = Products::default();
-        let last = self.layers.len() - 1;
-        let mut x = obs;
-        for layer in &self.layers[..last] {
-            x = activate(products.linear(layer, x), self.activation);
-        }
-        products.linear(&self.layers[last], x)
+        let (last, layers) = self.layers.split_last().expect("a layer");
+        Products::default().linear(last, hidden(layers, self.activation, obs))
     }
 }
 
-/// An activation function, of each number.
-pub(in crate::model) fn activate(x: Tensor<2>, function: Activation) -> Tensor<2> {
-    match function {
-        Activation::Relu => activation::relu(x),
-        Activation::Tanh => tanh(x),
-        Activation::Silu => activation::silu(x),
-        Activation::Gelu => {
-            // sqrt(2 / pi)
-            let inner = (x.clone().powi_scalar(3) * 0.044_715 + x.clone()) * 0.797_884_6;
-            x * 0.5 * (tanh(inner) + 1.0)
-        }
-    }
-}
-
-/// The hyperbolic tangent. Arguments are clamped, since some graphics drivers give NaN for large ones; in f32 the
-/// result is +-1 there anyway.
-pub(in crate::model) fn tanh(x: Tensor<2>) -> Tensor<2> {
-    activation::tanh(x.clamp(-15.0, 15.0))
+/// The result of layers one after the other, with an activation after each.
+pub(in crate::model) fn hidden(
+    layers: &[Linear],
+    activation: Activation,
+    obs: Tensor<2>,
+) -> Tensor<2> {
+    let apply = |x, layer| activate(Products::default().linear(layer, x), activation);
+    layers.iter().fold(obs, apply)
 }

@@ -1,12 +1,12 @@
 //! The multi-layer perceptron on the CPU's vector units.
 //!
-//! [`LANES`] games go through the network side by side, one in each lane. A lane's result depends on its own
+//! [`LANES`](crate::model::LANES) games go through the network side by side, one in each lane. A lane's result depends on its own
 //! observation alone.
 
 use super::Mlp;
 use crate::math::Activation;
-use crate::model::dense::{Dense, activate, dense, find_active, sparse};
-use crate::model::{Actor, BuiltIn, LANES, Lanes};
+use crate::model::dense::{Dense, Scratch, stack};
+use crate::model::{Actor, BuiltIn, Lanes};
 use burn::cubecl::future::block_on;
 
 /// A copy of an [`Mlp`]'s weights for evaluation on the CPU.
@@ -15,18 +15,6 @@ pub struct NativeMlp {
     layers: Vec<Dense>,
     activation: Activation,
 }
-
-/// Activations of one thread.
-#[derive(Clone, Debug)]
-pub struct Scratch {
-    front: Vec<Lanes>,
-    back: Vec<Lanes>,
-    active: Option<Vec<usize>>,
-}
-
-/// The number of features from which on zeros are skipped: an observation as long as this is probably a board, with
-/// mostly empty cells.
-pub(crate) const MANY_FEATURES: usize = 64;
 
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
@@ -64,14 +52,11 @@ impl Actor for NativeMlp {
     }
 
     fn scratch(&self) -> Scratch {
-        let widest = self.layers.iter().map(|l| l.outputs).max().unwrap_or(0);
-        let room = || vec![[0.0; LANES]; widest];
-        let active = (self.num_features() >= MANY_FEATURES).then(Vec::new);
-        Scratch { front: room(), back: room(), active }
+        Scratch::new(&self.layers)
     }
 
     fn active<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
-        scratch.active.as_deref()
+        scratch.active()
     }
 
     fn act<'a>(
@@ -81,34 +66,14 @@ impl Actor for NativeMlp {
         scratch: &'a mut Scratch,
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
-        let Scratch { front, back, active } = scratch;
-        let last = self.layers.len() - 1;
-        for (i, layer) in self.layers.iter().enumerate() {
-            let Dense { weight, bias, .. } = layer;
-            let output = &mut front[..layer.outputs];
-            let rectified = i < last && self.activation == Activation::Relu;
-            match active {
-                Some(active) if i == 0 => {
-                    find_active(obs, active);
-                    sparse(weight, bias, obs, active, output, rectified);
-                }
-                _ => {
-                    let input = if i == 0 { obs } else { &back[..layer.inputs] };
-                    dense(weight, bias, input, output, rectified);
-                }
-            }
-            if i < last {
-                activate(self.activation, output);
-            }
-            std::mem::swap(front, back);
-        }
-        &back[..self.num_actions()]
+        stack(&self.layers, self.activation, obs, scratch)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::LANES;
 
     #[test]
     fn skipped_zeros_make_no_difference() {

@@ -7,6 +7,5 @@ pub(crate) mod kernel;
 mod kind;
 
 pub use self::burn::Mlp;
-pub(in crate::model) use self::burn::{activate, tanh};
-pub(crate) use cpu::MANY_FEATURES;
-pub use cpu::{NativeMlp, Scratch};
+pub(in crate::model) use self::burn::hidden;
+pub use cpu::NativeMlp;

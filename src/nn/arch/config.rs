@@ -1,6 +1,7 @@
 //! The `config.json` of Hugging Face's folders: to a shape, and back.
 
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
+use crate::math::Activation;
 use serde_json::{Map, Value, json};
 
 /// A `config.json` that describes no decoder that can be executed.
@@ -43,11 +44,16 @@ pub(super) fn is_on(config: &Value, name: &str) -> bool {
     config[name].as_bool().unwrap_or(false)
 }
 
+/// The error of an entry whose value is not supported.
+fn unsupported(name: &str, value: impl Into<Value>) -> ConfigError {
+    ConfigError::Value { name: name.into(), value: value.into() }
+}
+
 /// Checks that an entry is absent, null or `false`.
 pub(super) fn refuse(config: &Value, name: &str) -> Result<(), ConfigError> {
     match &config[name] {
         Value::Null | Value::Bool(false) => Ok(()),
-        value => Err(ConfigError::Value { name: name.into(), value: value.clone() }),
+        value => Err(unsupported(name, value.clone())),
     }
 }
 
@@ -75,6 +81,8 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
         head_dim: count(config, "head_dim").unwrap_or(hidden_size / num_heads.max(1)),
         intermediate_size: number("intermediate_size")?,
         context,
+        qkv_bias: is_on(config, "attention_bias"),
+        output_bias: is_on(config, "attention_bias"),
         tie_word_embeddings: is_on(config, "tie_word_embeddings"),
         rope_theta: theta.unwrap_or(1e4),
         rope_scaling: scaling(&rope, context)?,
@@ -86,11 +94,9 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     };
     let activation = ["hidden_activation", "hidden_act"].map(|name| config[name].as_str());
     shape.activation = match activation[0].or(activation[1]) {
-        None | Some("silu" | "swish") => super::Activation::Silu,
-        Some("gelu_pytorch_tanh" | "gelu_new") => super::Activation::GeluTanh,
-        Some(other) => {
-            return Err(ConfigError::Value { name: "hidden_act".into(), value: other.into() });
-        }
+        None | Some("silu" | "swish") => Activation::Silu,
+        Some("gelu_pytorch_tanh" | "gelu_new") => Activation::Gelu,
+        Some(other) => return Err(unsupported("hidden_act", other)),
     };
     // Before the family allocates by the number of layers.
     check(&shape)?;
@@ -133,29 +139,64 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
             shape.context
         )));
     }
-    let positive =
-        [("rms_norm_eps", f64::from(shape.rms_norm_eps)), ("rope_theta", shape.rope_theta)];
-    for (name, value) in
-        positive.into_iter().chain(shape.rope_scaling.map(factors).into_iter().flatten())
-    {
-        if !(value > 0.0 && value.is_finite()) {
-            return Err(ConfigError::Value { name: name.into(), value: value.into() });
+    for (name, value, bound) in bounded(shape) {
+        if !(value > bound && value.is_finite()) {
+            return Err(unsupported(name, value));
         }
     }
-    Ok(())
+    match &shape.sliding {
+        Some(sliding) if sliding.size == 0 || sliding.layers.len() != shape.num_layers => {
+            Err(unsupported("sliding_window", sliding.size))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// The numbers of a change of the rotary frequencies that divide or are divided by.
-fn factors(scaling: RopeScaling) -> Vec<(&'static str, f64)> {
-    let (factor, original) = match scaling {
-        RopeScaling::Linear { factor } => (factor, None),
-        RopeScaling::Dynamic { factor, original_max_position_embeddings }
-        | RopeScaling::Llama3 { factor, original_max_position_embeddings, .. }
-        | RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
-            (factor, Some(("original_max_position_embeddings", original_max_position_embeddings)))
+/// Entries that divide, are divided by or are taken roots and logarithms of: names, values, and what they must exceed.
+fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
+    let mut all = vec![
+        ("rms_norm_eps", f64::from(shape.rms_norm_eps), 0.0),
+        ("rope_theta", shape.rope_theta, 0.0),
+    ];
+    all.extend(shape.query_pre_attn_scalar.map(|scalar| ("query_pre_attn_scalar", scalar, 0.0)));
+    let local = shape.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
+    all.extend(local.map(|theta| ("rope_local_base_freq", theta, 0.0)));
+    let (factor, original) = match shape.rope_scaling {
+        None => return all,
+        Some(RopeScaling::Linear { factor }) => (factor, None),
+        Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }) => {
+            (factor, Some(original))
+        }
+        Some(RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position_embeddings: original,
+        }) => {
+            all.push(("rope_scaling.low_freq_factor", low, 0.0));
+            all.push(("rope_scaling.high_freq_factor", high, low));
+            (factor, Some(original))
+        }
+        Some(RopeScaling::Yarn {
+            factor,
+            original_max_position_embeddings: original,
+            beta_fast,
+            beta_slow,
+            attention_factor,
+            ..
+        }) => {
+            all.push(("rope_scaling.beta_fast", beta_fast, 0.0));
+            all.push(("rope_scaling.beta_slow", beta_slow, 0.0));
+            all.push(("rope_scaling.attention_factor", attention_factor, 0.0));
+            // Pairs are found by its logarithm.
+            all.push(("rope_theta", shape.rope_theta, 1.0));
+            (factor, Some(original))
         }
     };
-    std::iter::once(("rope_scaling.factor", factor)).chain(original).collect()
+    all.push(("rope_scaling.factor", factor, 0.0));
+    let name = "rope_scaling.original_max_position_embeddings";
+    all.extend(original.map(|tokens| (name, tokens, 0.0)));
+    all
 }
 
 /// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`; of several by kind of
@@ -184,15 +225,7 @@ fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigEr
     Ok(match kind {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: number("factor")? }),
-        "dynamic" => {
-            let factor = number("factor")?;
-            let original_max_position_embeddings = context as f64;
-            if !(1.0..=MOST_POSITIONS).contains(&(factor * original_max_position_embeddings)) {
-                let name = "rope_scaling.factor".to_string();
-                return Err(ConfigError::Value { name, value: rope["factor"].clone() });
-            }
-            Some(RopeScaling::Dynamic { factor, original_max_position_embeddings })
-        }
+        "dynamic" => Some(dynamic(number("factor")?, context as f64)?),
         "llama3" => Some(RopeScaling::Llama3 {
             factor: number("factor")?,
             low_freq_factor: number("low_freq_factor")?,
@@ -200,37 +233,43 @@ fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigEr
             original_max_position_embeddings: number(original)?,
         }),
         "yarn" => {
-            let original = rope[original].as_f64();
-            let factor = match (rope["factor"].as_f64(), original) {
-                (Some(factor), _) => factor,
+            let factor = match (rope["factor"].as_f64(), rope[original].as_f64()) {
                 (None, Some(original)) => context as f64 / original,
-                (None, None) => number("factor")?,
+                _ => number("factor")?,
             };
-            // The factor of attention by Peng et al. 2023, formula 22.
-            let mscale = |weight: f64| match factor > 1.0 {
-                true => 0.1 * weight * factor.ln() + 1.0,
-                false => 1.0,
-            };
-            let weights = ["mscale", "mscale_all_dim"]
-                .map(|name| rope[name].as_f64().filter(|weight| *weight != 0.0));
-            let attention_factor = match (rope["attention_factor"].as_f64(), weights) {
-                (Some(factor), _) => factor,
-                (None, [Some(some), Some(all)]) => mscale(some) / mscale(all),
-                (None, _) => mscale(1.0),
-            };
-            Some(RopeScaling::Yarn {
-                factor,
-                original_max_position_embeddings: original.unwrap_or(context as f64),
-                beta_fast: rope["beta_fast"].as_f64().unwrap_or(32.0),
-                beta_slow: rope["beta_slow"].as_f64().unwrap_or(1.0),
-                attention_factor,
-                truncate: rope["truncate"].as_bool().unwrap_or(true),
-            })
+            Some(yarn(rope, factor, context as f64))
         }
-        other => {
-            return Err(ConfigError::Value { name: "rope_type".into(), value: other.into() });
-        }
+        other => return Err(unsupported("rope_type", other)),
     })
+}
+
+/// The dynamic scaling of a context of `original` positions.
+fn dynamic(factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
+    match (1.0..=MOST_POSITIONS).contains(&(factor * original)) {
+        true => Ok(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }),
+        false => Err(unsupported("rope_scaling.factor", factor)),
+    }
+}
+
+/// YaRN with this factor.
+fn yarn(rope: &Value, factor: f64, context: f64) -> RopeScaling {
+    let number = |name: &str, default: f64| rope[name].as_f64().unwrap_or(default);
+    // The factor of attention by Peng et al. 2023, formula 22.
+    let mscale = |weight: f64| if factor > 1.0 { 0.1 * weight * factor.ln() + 1.0 } else { 1.0 };
+    let weights = ["mscale", "mscale_all_dim"]
+        .map(|name| rope[name].as_f64().filter(|weight| *weight != 0.0));
+    let attention_factor = match weights {
+        [Some(some), Some(all)] => mscale(some) / mscale(all),
+        _ => mscale(1.0),
+    };
+    RopeScaling::Yarn {
+        factor,
+        original_max_position_embeddings: number("original_max_position_embeddings", context),
+        beta_fast: number("beta_fast", 32.0),
+        beta_slow: number("beta_slow", 1.0),
+        attention_factor: number("attention_factor", attention_factor),
+        truncate: rope["truncate"].as_bool().unwrap_or(true),
+    }
 }
 
 /// The `config.json` of a shape.
@@ -251,10 +290,13 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         "tie_word_embeddings": shape.tie_word_embeddings,
         "rope_theta": shape.rope_theta,
         "rope_scaling": shape.rope_scaling.map(scaling_table),
+        "partial_rotary_factor": shape.partial_rotary_factor,
         "rms_norm_eps": shortest(shape.rms_norm_eps),
         "hidden_act": match shape.activation {
-            super::Activation::Silu => "silu",
-            super::Activation::GeluTanh => "gelu_pytorch_tanh",
+            Activation::Relu => "relu",
+            Activation::Tanh => "tanh",
+            Activation::Silu => "silu",
+            Activation::Gelu => "gelu_pytorch_tanh",
         },
         "attention_bias": shape.output_bias,
         "torch_dtype": "float32",
@@ -318,7 +360,7 @@ pub(super) fn sliding_layers(
     let is_sliding = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Ok(true),
         Some("full_attention") => Ok(false),
-        _ => Err(ConfigError::Value { name: "layer_types".into(), value: kind.clone() }),
+        _ => Err(unsupported("layer_types", kind.clone())),
     };
     let all: Vec<bool> = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
     match all.len() == layers {
@@ -338,4 +380,112 @@ pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
     entries.insert("sliding_window".into(), json!(size));
     entries.insert("layer_types".into(), Value::Array(types.collect()));
     entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::arch::{NormPlacement, QkNorm, UNLIMITED};
+
+    /// The `config.json` of a family, with other entries.
+    fn config(model_type: &str, others: Value) -> Value {
+        let mut config = json!({
+            "model_type": model_type,
+            "vocab_size": 11,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 20,
+            "max_position_embeddings": 64,
+        });
+        let (Value::Object(entries), Value::Object(others)) = (&mut config, others) else {
+            unreachable!("both are objects")
+        };
+        entries.extend(others);
+        config
+    }
+
+    #[test]
+    fn numbers_that_attention_cannot_compute_with_are_refused() {
+        let yarn = |name: &str, value: f64| {
+            let mut table = json!({ "rope_type": "yarn", "factor": 4.0 });
+            table[name] = value.into();
+            json!({ "rope_scaling": table })
+        };
+        let llama3 = |low: f64, high: f64| {
+            json!({ "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": low,
+                "high_freq_factor": high,
+                "original_max_position_embeddings": 32,
+            } })
+        };
+        let theta = json!({ "rope_theta": 1.0, "rope_scaling": { "type": "yarn", "factor": 4.0 } });
+        for (family, others, entry) in [
+            ("mistral", json!({ "sliding_window": 0 }), "sliding_window"),
+            ("gemma3_text", json!({ "sliding_window": 0 }), "sliding_window"),
+            ("gemma3_text", json!({ "query_pre_attn_scalar": 0 }), "query_pre_attn_scalar"),
+            ("gemma3_text", json!({ "query_pre_attn_scalar": -1 }), "query_pre_attn_scalar"),
+            ("gemma3_text", json!({ "rope_local_base_freq": 0 }), "rope_local_base_freq"),
+            ("llama", yarn("beta_fast", 0.0), "rope_scaling.beta_fast"),
+            ("llama", yarn("beta_slow", -1.0), "rope_scaling.beta_slow"),
+            ("llama", yarn("attention_factor", 0.0), "rope_scaling.attention_factor"),
+            ("llama", theta, "rope_theta"),
+            ("llama", llama3(0.0, 4.0), "rope_scaling.low_freq_factor"),
+            ("llama", llama3(1.0, 1.0), "rope_scaling.high_freq_factor"),
+        ] {
+            match from_config(&config(family, others)) {
+                Err(ConfigError::Value { name, .. }) => assert_eq!(name, entry),
+                other => panic!("{family}, {entry}: {other:?}"),
+            }
+        }
+        from_config(&config("llama", llama3(1.0, 4.0))).unwrap();
+        from_config(&config("llama", yarn("factor", 4.0))).unwrap();
+    }
+
+    #[test]
+    fn shapes_survive_their_configuration() {
+        let scalings = [
+            json!({ "rope_type": "linear", "factor": 2.0 }),
+            json!({ "rope_type": "dynamic", "factor": 2.0 }),
+            json!({ "rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0, "truncate": false }),
+            json!({
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }),
+        ];
+        for family in FAMILIES {
+            for (number, scaling) in scalings.iter().enumerate() {
+                let is_odd = number % 2 == 1;
+                let others = json!({
+                    "rope_scaling": scaling,
+                    "rope_theta": 5e5,
+                    "partial_rotary_factor": 0.75,
+                    "rms_norm_eps": 1e-5,
+                    "attention_bias": is_odd,
+                    "mlp_bias": is_odd,
+                    "tie_word_embeddings": is_odd,
+                    "use_sliding_window": is_odd,
+                    "sliding_window": 7,
+                    "max_window_layers": 1,
+                    "query_pre_attn_scalar": 9.0,
+                });
+                let shape = from_config(&config(family.model_type, others)).unwrap();
+                assert_eq!((shape.partial_rotary_factor, shape.rope_theta), (0.75, 5e5));
+                assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
+            }
+        }
+        let wide = config("mistral", json!({ "sliding_window": 1u64 << 32 }));
+        assert_eq!(from_config(&wide).unwrap().windows(), [UNLIMITED; 2]);
+        let found = |name: &str| from_config(&config(name, json!({}))).unwrap();
+        assert_eq!(found("gemma3_text").activation, Activation::Gelu);
+        assert_eq!(found("gemma3_text").norms, NormPlacement::Around);
+        assert_eq!(found("olmo2").qk_norm, QkNorm::AllHeads);
+    }
 }

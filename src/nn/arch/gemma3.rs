@@ -1,8 +1,9 @@
 //! Gemma 3 (Gemma Team 2025), text alone: norms around the blocks, a GELU gate, scaled embeddings, and local attention
 //! with rotary frequencies of its own in most layers.
 
-use super::config::{count, describe_sliding, is_on, refuse, sliding_layers};
+use super::config::{count, describe_sliding, refuse, sliding_layers};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
+use crate::math::Activation;
 use serde_json::{Value, json};
 
 pub(super) static GEMMA3: Family = Family {
@@ -18,10 +19,8 @@ pub(super) static GEMMA3: Family = Family {
         shape.norms = NormPlacement::Around;
         shape.norm_offset = 1.0;
         shape.qk_norm = QkNorm::PerHead;
-        shape.activation = super::Activation::GeluTanh;
+        shape.activation = Activation::Gelu;
         shape.embedding_scale = (shape.hidden_size as f64).sqrt() as f32;
-        shape.qkv_bias = is_on(config, "attention_bias");
-        shape.output_bias = shape.qkv_bias;
         shape.query_pre_attn_scalar =
             Some(config["query_pre_attn_scalar"].as_f64().unwrap_or(256.0));
         shape.head_dim = count(config, "head_dim").unwrap_or(256);

@@ -4,8 +4,8 @@ use super::{DecoderShape, Layout, Projection};
 use crate::nn::orthogonal::{normal, orthogonal};
 use crate::rng::draw;
 
-/// The norm of token embeddings, or of as many numbers of all of them as an embedding has: small, so that where the
-/// table is the head as well the first policy is close to uniform.
+/// The norm of each row of the table of token embeddings, or of each column where it has more rows than columns: small,
+/// so that where the table is the head as well the first policy is close to uniform.
 const EMBEDDING: f64 = 0.3;
 
 impl DecoderShape {

@@ -14,6 +14,19 @@ pub struct Parameter {
 }
 
 impl Parameter {
+    /// A parameter of this name and shape.
+    pub fn new(name: impl Into<String>, shape: &[usize]) -> Self {
+        Self { name: name.into(), shape: shape.to_vec() }
+    }
+
+    /// The parameters of a linear layer: weights `[inputs, outputs]` and biases.
+    pub(crate) fn linear(name: &str, inputs: usize, outputs: usize) -> [Self; 2] {
+        [
+            Self::new(format!("{name}.weight"), &[inputs, outputs]),
+            Self::new(format!("{name}.bias"), &[outputs]),
+        ]
+    }
+
     /// The number of its elements.
     pub fn count(&self) -> usize {
         self.shape.iter().product()
@@ -113,17 +126,10 @@ impl DecoderShape {
     /// Names and shapes of the parameters, in the order of the vector of all.
     pub fn parameters(&self) -> Vec<Parameter> {
         let size = self.hidden_size;
-        let weight = |name: &str, shape: &[usize]| Parameter {
-            name: format!("{name}.weight"),
-            shape: shape.to_vec(),
-        };
-        let bias = |name: &str, outputs: usize| Parameter {
-            name: format!("{name}.bias"),
-            shape: vec![outputs],
-        };
+        let weight = |name: &str, shape: &[usize]| Parameter::new(format!("{name}.weight"), shape);
         let mut all = match self.takes_tokens() {
             true => vec![weight("embed_tokens", &[self.num_actions, size])],
-            false => vec![weight("input", &[self.num_features, size]), bias("input", size)],
+            false => Parameter::linear("input", self.num_features, size).to_vec(),
         };
         for i in 0..self.num_layers {
             let norm = |all: &mut Vec<Parameter>, name: Option<&str>, size: usize| {
@@ -131,10 +137,10 @@ impl DecoderShape {
             };
             let linears = |all: &mut Vec<Parameter>, some: &[Projection]| {
                 for linear in some {
-                    let (name, sizes) =
-                        (format!("layers.{i}.{}", linear.name()), linear.sizes(self));
-                    all.push(weight(&name, &sizes));
-                    all.extend(linear.has_bias(self).then(|| bias(&name, sizes[1])));
+                    let [inputs, outputs] = linear.sizes(self);
+                    let name = format!("layers.{i}.{}", linear.name());
+                    let both = Parameter::linear(&name, inputs, outputs);
+                    all.extend(both.into_iter().take(if linear.has_bias(self) { 2 } else { 1 }));
                 }
             };
             let [before_attention, after_attention, before_mlp, after_mlp] = self.norms.names();
@@ -179,7 +185,7 @@ pub struct LinearLayout {
     pub outputs: usize,
     /// Whether the weight is stored transposed: it is the table of token embeddings.
     pub transposed: bool,
-    /// The number of the matrix in the decoder, which identifies packed copies and adapters.
+    /// Index of the matrix in the decoder, by which packed copies and adapters are kept.
     pub number: usize,
 }
 

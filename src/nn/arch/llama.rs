@@ -9,8 +9,6 @@ pub(super) static LLAMA: Family = Family {
     class: "LlamaForCausalLM",
     gguf: "llama",
     configure: |config, shape| {
-        shape.qkv_bias = is_on(config, "attention_bias");
-        shape.output_bias = shape.qkv_bias;
         shape.mlp_bias = is_on(config, "mlp_bias");
         Ok(())
     },

@@ -94,7 +94,7 @@ impl Adapters {
                 }
                 let mut take = |which: &str, shape: [usize; 2]| {
                     let name = format!("layers.{layer}.{}.lora_{which}.weight", linear.name());
-                    parameters.push(Parameter { name, shape: shape.to_vec() });
+                    parameters.push(Parameter::new(name, &shape));
                     end += shape[0] * shape[1];
                     end - shape[0] * shape[1]..end
                 };
@@ -107,17 +107,17 @@ impl Adapters {
         Self { config: config.clone(), parameters, layouts, params: vec![0.0; end] }
     }
 
-    /// Their settings.
+    /// Settings of the adapters.
     pub fn config(&self) -> &LoraConfig {
         &self.config
     }
 
-    /// Names and shapes of their parameters, in order.
+    /// Names and shapes of the adapters' parameters, in order.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// Their parameters.
+    /// Parameters of the adapters.
     pub fn params(&self) -> &[f32] {
         &self.params
     }
@@ -132,7 +132,7 @@ impl Adapters {
         self
     }
 
-    /// Adds what they change to the decoder's parameters.
+    /// Merges the adapters into the decoder's parameters: adds `scale a b` to each target matrix.
     pub fn add_to(&self, shape: &DecoderShape, params: &mut [f32]) {
         for linear in Layout::new(shape).layers.iter().flat_map(|layer| &layer.linears) {
             let Some((_, LowRank { a, b, rank, scale })) = self.of(linear) else { continue };
@@ -152,7 +152,7 @@ impl Adapters {
         Some((layout, LowRank { a, b, rank: self.config.r, scale: self.scale() }))
     }
 
-    /// The factor of their results.
+    /// The factor of the adapters' results.
     pub(crate) fn scale(&self) -> f32 {
         self.config.lora_alpha / self.config.r as f32
     }

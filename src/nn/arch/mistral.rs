@@ -9,6 +9,7 @@ pub(super) static MISTRAL: Family = Family {
     class: "MistralForCausalLM",
     gguf: "llama",
     configure: |config, shape| {
+        (shape.qkv_bias, shape.output_bias) = (false, false);
         if let Some(size) = count(config, "sliding_window") {
             let layers = sliding_layers(config, shape.num_layers, |_| true)?;
             shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });

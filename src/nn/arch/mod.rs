@@ -23,8 +23,8 @@ pub use names::gguf_name;
 pub use rope::RopeScaling;
 
 use super::ops::attention::HeadShape;
-use super::ops::gate::Activation;
 use super::ops::rope::RopeTable;
+use crate::math::Activation;
 use std::fmt::{self, Debug, Formatter};
 
 /// The architectures of language models that can be loaded.
@@ -66,23 +66,23 @@ impl PartialEq for Family {
 /// The sizes and switches of a decoder. The names are those of Hugging Face's configurations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderShape {
-    /// The architecture that it belongs to; of no effect on games.
+    /// The architecture that it belongs to; ignored by decoders over observations.
     pub family: &'static Family,
     /// Features of an observation; 0 for a decoder over tokens.
     pub num_features: usize,
     /// Actions, or tokens in the vocabulary.
     pub num_actions: usize,
-    /// Numbers of the residual stream.
+    /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_layers: usize,
-    /// Heads of queries.
+    /// Number of heads of queries.
     pub num_heads: usize,
-    /// Heads of keys and values: a divisor of `num_heads`.
+    /// Number of heads of keys and values: a divisor of `num_heads`.
     pub num_kv_heads: usize,
-    /// Numbers of a head: an even number.
+    /// Width of a head; even.
     pub head_dim: usize,
-    /// Units of a layer's feed-forward block.
+    /// Width of a layer's feed-forward block.
     pub intermediate_size: usize,
     /// Steps of a game that attention sees, the present one included; the longest text of a decoder over tokens.
     pub context: usize,
@@ -117,6 +117,9 @@ pub struct DecoderShape {
     /// The layers whose attention is limited to a window, if any.
     pub sliding: Option<SlidingWindow>,
 }
+
+/// The window of layers that see all of a text: more tokens than any has, in numbers that devices count with.
+pub const UNLIMITED: usize = 1 << 30;
 
 /// The norms of a layer, around its attention and its feed-forward block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,17 +202,12 @@ impl DecoderShape {
 
     /// Numbers of a row's queries in a layer.
     pub fn query_size(&self) -> usize {
-        self.num_heads * self.head_dim
+        self.head_shape().query_size()
     }
 
     /// Numbers of a row's keys in a layer, and of its values.
     pub fn kv_size(&self) -> usize {
-        self.num_kv_heads * self.head_dim
-    }
-
-    /// Heads of queries that share one of keys and values.
-    pub fn heads_of_a_group(&self) -> usize {
-        self.num_heads / self.num_kv_heads
+        self.head_shape().kv_size()
     }
 
     /// The heads of a layer's attention.
@@ -218,29 +216,26 @@ impl DecoderShape {
             heads: self.num_heads,
             kv_heads: self.num_kv_heads,
             dim: self.head_dim,
-            scale: match self.query_pre_attn_scalar {
-                Some(scalar) => scalar.powf(-0.5) as f32,
-                None => (self.head_dim as f32).sqrt().recip(),
-            },
+            scale: self.query_pre_attn_scalar.unwrap_or(self.head_dim as f64).powf(-0.5) as f32,
         }
     }
 
-    /// The most keys that a row sees in a layer, its own included.
+    /// The most keys that a row sees in a layer, its own included; at most [`UNLIMITED`].
     pub fn window(&self, layer: usize) -> usize {
         match &self.sliding {
-            Some(sliding) if sliding.layers[layer] => sliding.size,
+            Some(sliding) if sliding.layers[layer] => sliding.size.min(UNLIMITED),
             _ => self.full_window(),
         }
     }
 
     /// The window of layers without one of their own.
     fn full_window(&self) -> usize {
-        if self.takes_tokens() { usize::MAX } else { self.context }
+        if self.takes_tokens() { UNLIMITED } else { self.context }
     }
 
     /// The different windows of the layers: that of most, then that of sliding layers if there are any.
     pub fn windows(&self) -> Vec<usize> {
-        let sliding = self.sliding.as_ref().map(|sliding| sliding.size);
+        let sliding = self.sliding.as_ref().map(|sliding| sliding.size.min(UNLIMITED));
         [self.full_window()].into_iter().chain(sliding).collect()
     }
 

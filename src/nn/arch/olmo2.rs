@@ -1,6 +1,5 @@
 //! OLMo 2 (OLMo Team 2024): norms after the blocks, and of queries and keys over all heads.
 
-use super::config::is_on;
 use super::{Family, NormPlacement, QkNorm};
 use serde_json::json;
 
@@ -11,8 +10,6 @@ pub(super) static OLMO2: Family = Family {
     configure: |config, shape| {
         shape.norms = NormPlacement::After;
         shape.qk_norm = QkNorm::AllHeads;
-        shape.qkv_bias = is_on(config, "attention_bias");
-        shape.output_bias = shape.qkv_bias;
         if config["rms_norm_eps"].is_null() {
             shape.rms_norm_eps = 1e-5;
         }

@@ -9,7 +9,7 @@ pub(super) static QWEN2: Family = Family {
     class: "Qwen2ForCausalLM",
     gguf: "qwen2",
     configure: |config, shape| {
-        shape.qkv_bias = true;
+        (shape.qkv_bias, shape.output_bias) = (true, false);
         configure_window(config, shape)
     },
     describe: describe_window,

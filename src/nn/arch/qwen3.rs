@@ -1,6 +1,5 @@
 //! Qwen3 (Yang et al. 2025): norms of the heads of queries and keys.
 
-use super::config::is_on;
 use super::{Family, QkNorm, qwen2};
 
 pub(super) static QWEN3: Family = Family {
@@ -9,8 +8,6 @@ pub(super) static QWEN3: Family = Family {
     gguf: "qwen3",
     configure: |config, shape| {
         shape.qk_norm = QkNorm::PerHead;
-        shape.qkv_bias = is_on(config, "attention_bias");
-        shape.output_bias = shape.qkv_bias;
         qwen2::configure_window(config, shape)
     },
     describe: qwen2::describe_window,

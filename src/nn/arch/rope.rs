@@ -51,8 +51,8 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
-    /// Llama 3's scaling that divides the frequency of each pair by these numbers, if one of its models has it: files of
-    /// llama.cpp hold the numbers, not what they follow from.
+    /// The Llama 3 scaling whose divisors of the frequencies are these, among those of its released models: files of
+    /// llama.cpp hold the divisors, not what they follow from.
     pub fn llama3_by(divisors: &[f64], theta: f64) -> Option<Self> {
         let dim = 2 * divisors.len();
         let plain = frequencies(dim, theta, None);
@@ -92,47 +92,51 @@ pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScalin
 
 /// The frequency of each pair, in radians a position: `[dim / 2]`.
 fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64> {
-    let plain = |i: usize| theta.powf(-(2.0 * i as f64) / dim as f64);
-    let scaled = |i: usize| match scaling {
-        None | Some(RopeScaling::Dynamic { .. }) => plain(i),
-        Some(RopeScaling::Linear { factor }) => plain(i) / factor,
+    let plain = (0..dim / 2).map(|i| theta.powf(-(2.0 * i as f64) / dim as f64));
+    match scaling {
+        None | Some(RopeScaling::Dynamic { .. }) => plain.collect(),
+        Some(RopeScaling::Linear { factor }) => plain.map(|plain| plain / factor).collect(),
         Some(RopeScaling::Llama3 {
             factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position_embeddings: original,
         }) => {
-            let rotations = original_max_position_embeddings * plain(i) / TAU;
-            let fast = (rotations - low_freq_factor) / (high_freq_factor - low_freq_factor);
-            let fast = fast.clamp(0.0, 1.0);
-            plain(i) * fast + plain(i) / factor * (1.0 - fast)
+            let scaled = |plain: f64| {
+                let fast = ((original * plain / TAU - low) / (high - low)).clamp(0.0, 1.0);
+                plain * fast + plain / factor * (1.0 - fast)
+            };
+            plain.map(scaled).collect()
         }
         Some(RopeScaling::Yarn {
             factor,
-            original_max_position_embeddings,
+            original_max_position_embeddings: original,
             beta_fast,
             beta_slow,
             truncate,
             ..
         }) => {
-            // The pair that rotates so often in the original context.
-            let pair = |rotations: f64| {
-                dim as f64 * (original_max_position_embeddings / (rotations * TAU)).ln()
-                    / (2.0 * theta.ln())
+            let ends = [beta_fast, beta_slow].map(|rotations| original / (rotations * TAU));
+            let [low, high] = ramp(dim, theta, ends, truncate);
+            let scaled = |(i, plain): (usize, f64)| {
+                let slow = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                plain / factor * slow + plain * (1.0 - slow)
             };
-            let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
-            if truncate {
-                (low, high) = (low.floor(), high.ceil());
-            }
-            let (low, mut high) = (low.max(0.0), high.min(dim as f64 - 1.0));
-            if low == high {
-                high += 0.001;
-            }
-            let slow = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-            plain(i) / factor * slow + plain(i) * (1.0 - slow)
+            plain.enumerate().map(scaled).collect()
         }
-    };
-    (0..dim / 2).map(scaled).collect()
+    }
+}
+
+/// The pairs between which frequencies turn from fast to slow: those whose wavelengths, over 2 pi, are these; rounded
+/// outwards to whole pairs if `truncate`.
+fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 2] {
+    let [mut low, mut high] =
+        wavelengths.map(|length| dim as f64 * length.ln() / (2.0 * theta.ln()));
+    if truncate {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    let (low, high) = (low.max(0.0), high.min(dim as f64 - 1.0));
+    [low, if low == high { high + 0.001 } else { high }]
 }
 
 #[cfg(test)]

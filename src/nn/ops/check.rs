@@ -1,6 +1,17 @@
-//! Finite differences: the reference for the backward pass of every operator.
+//! Finite differences: the reference for the backward pass of every operator; and numbers for tests.
 
 use crate::rng::{draw, uniform};
+use burn::tensor::Tensor;
+
+/// Numbers of a wave.
+pub(crate) fn wave(count: usize, rate: f32) -> Vec<f32> {
+    (0..count).map(|i| (i as f32 * rate).sin()).collect()
+}
+
+/// The numbers of a tensor in double precision.
+pub(crate) fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+    tensor.into_data().iter::<f64>().collect()
+}
 
 /// A source of reproducible numbers for property tests.
 pub(crate) struct Draws(u32, u32);

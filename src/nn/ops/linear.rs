@@ -1,12 +1,13 @@
 //! Products of rows with a weight: forward, gradient of the input, gradient of the weight.
 //!
 //! In parallel, large products are cut by rows or by columns; each number of a result is still the same sum in the
-//! same order, except that [`weight_grads`] and [`forward_unpacked`] add up fixed lengths of the inner dimension.
+//! same order, except that [`weight_grads`], [`backward_stored`] and [`multiply_unpacked`] add up the inner dimension in
+//! blocks of fixed length.
 
 use super::Parallelism;
 use super::half::{self, Kernel, Operand, Side};
-use super::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul_packed};
-use super::stored::{StoredMatrix, StoredStrips};
+use super::matmul::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
+use super::stored::StoredMatrix;
 use crate::math::LANES;
 use crate::nn::Precision;
 use std::cell::RefCell;
@@ -21,8 +22,8 @@ const STRIPS: usize = 4;
 const INPUTS: usize = 64;
 /// Rows summed at a time for a weight gradient: as many as the caches hold.
 const DEPTH: usize = 512;
-/// Inner numbers summed at a time for the gradient of the input of a large weight.
-const DEPTH_BACKWARD: usize = 2048;
+/// Length of the blocks in which the gradient of the input of an unpacked weight sums the inner dimension.
+pub(crate) const DEPTH_BACKWARD: usize = 2048;
 /// Numbers in a block of a large weight.
 const BLOCK: usize = 1 << 20;
 
@@ -142,46 +143,6 @@ pub fn forward_all(
     }
 }
 
-/// Adjacent columns of a weight for products in f32.
-trait Columns: Copy + Send + Sync {
-    fn columns(self) -> usize;
-
-    /// Chunks of so many strips of [`STRIP_COLUMNS`] columns.
-    fn parts(self, strips: usize) -> impl Iterator<Item = Self>;
-
-    /// `y = x w`, or `y += x w`, with `x` `[rows, inner]`.
-    fn multiply(self, x: &[f32], rows: usize, y: &mut [f32], add: bool);
-}
-
-impl Columns for Strips<'_> {
-    fn columns(self) -> usize {
-        Strips::columns(&self)
-    }
-
-    fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
-        Strips::parts(self, strips)
-    }
-
-    fn multiply(self, x: &[f32], rows: usize, y: &mut [f32], add: bool) {
-        let target = Target { row: Strips::columns(&self), values: y, add };
-        matmul_packed(View::rows(x, x.len() / rows.max(1)), self, target, rows);
-    }
-}
-
-impl Columns for StoredStrips<'_> {
-    fn columns(self) -> usize {
-        StoredStrips::columns(&self)
-    }
-
-    fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
-        StoredStrips::parts(self, strips)
-    }
-
-    fn multiply(self, x: &[f32], _rows: usize, y: &mut [f32], add: bool) {
-        StoredStrips::multiply(self, x, y, add);
-    }
-}
-
 fn forward_f32(
     parallelism: Parallelism,
     (x, inner): (&[f32], usize),
@@ -189,41 +150,51 @@ fn forward_f32(
     y: &mut [f32],
     add: bool,
 ) {
-    let (rows, columns) = (x.len() / inner, w.columns());
     if parallelism == Parallelism::Sequential {
-        w.multiply(x, rows, y, add);
-    } else if rows >= ROWS {
-        let rows = rows_of_part(rows);
-        parallelism.each_chunk([(y, rows * columns)], |number, [y]| {
-            let some = y.len() / columns;
-            w.multiply(&x[number * rows * inner..][..some * inner], some, y, add);
-        });
+        w.multiply(x, y, add);
+    } else if x.len() / inner >= ROWS {
+        by_rows((x, inner), w, y, add);
     } else {
-        let mut scratch = PARTS.take();
-        scratch.resize(scratch.len().max(rows * columns), 0.0);
-        let mut rest = &mut scratch[..rows * columns];
-        let mut parts = Vec::new();
-        let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
-        let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
-        for part in w.parts(few) {
-            let (y, after) = rest.split_at_mut(rows * part.columns());
-            parts.push((part, y));
-            rest = after;
-        }
-        parallelism.each_mut(&mut parts, |_, (part, y)| part.multiply(x, rows, y, false));
-        for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
-            for (part, values) in &parts {
-                let (to, after) = y.split_at_mut(part.columns());
-                let values = &values[row * to.len()..][..to.len()];
-                match add {
-                    true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
-                    false => to.copy_from_slice(values),
-                }
-                y = after;
-            }
-        }
-        PARTS.set(scratch);
+        by_columns((x, inner), w, y, add);
     }
+}
+
+/// Computes parts of the rows side by side.
+fn by_rows((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
+    let (rows, columns) = (rows_of_part(x.len() / inner), w.columns());
+    Parallelism::Parallel.each_chunk([(y, rows * columns)], |number, [y]| {
+        let some = y.len() / columns;
+        w.multiply(&x[number * rows * inner..][..some * inner], y, add);
+    });
+}
+
+/// Computes parts of the columns side by side, and puts them together.
+fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
+    let (rows, columns) = (x.len() / inner, w.columns());
+    let mut scratch = PARTS.take();
+    scratch.resize(scratch.len().max(rows * columns), 0.0);
+    let mut rest = &mut scratch[..rows * columns];
+    let mut parts = Vec::new();
+    let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
+    let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
+    for part in w.parts(few) {
+        let (y, after) = rest.split_at_mut(rows * part.columns());
+        parts.push((part, y));
+        rest = after;
+    }
+    Parallelism::Parallel.each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, false));
+    for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
+        for (part, values) in &parts {
+            let (to, after) = y.split_at_mut(part.columns());
+            let values = &values[row * to.len()..][..to.len()];
+            match add {
+                true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
+                false => to.copy_from_slice(values),
+            }
+            y = after;
+        }
+    }
+    PARTS.set(scratch);
 }
 
 /// Rows of a part of many: all threads get the same number of parts, and parts fill tiles.
@@ -234,31 +205,24 @@ fn rows_of_part(rows: usize) -> usize {
 }
 
 /// `y = x w`, or `y += x w`, by all threads, with `w` `[inner, columns]` packed a block at a time: for large weights
-/// without a packed copy.
-pub fn forward_unpacked(
+/// without a packed copy. The inner dimension is summed in blocks of `depth`.
+pub fn multiply_unpacked(
     x: &[f32],
     w: View,
     [inner, columns]: [usize; 2],
+    depth: usize,
     y: &mut [f32],
     add: bool,
 ) {
-    in_blocks(x, w, [inner, columns, inner], y, add);
-}
-
-/// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `transpose` `[columns, inner]`, the transposed weight, packed
-/// a block at a time.
-pub fn backward_unpacked(
-    dy: &[f32],
-    transpose: View,
-    [columns, inner]: [usize; 2],
-    dx: &mut [f32],
-    add: bool,
-) {
-    in_blocks(dy, transpose, [columns, inner, DEPTH_BACKWARD], dx, add);
+    for k in (0..inner).step_by(depth) {
+        let w = View { values: &w.values[k * w.row..], ..w };
+        in_columns((x, k), w, [inner, columns, depth.min(inner - k)], y, add || k > 0);
+    }
 }
 
 /// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `weight` `[inner, columns]` in the number format of its file,
-/// expanded and packed a block at a time.
+/// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, in blocks of
+/// `DEPTH_BACKWARD`.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: bool) {
     let sizes @ [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = PARTS.take();
@@ -275,13 +239,6 @@ pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: b
     PARTS.set(expanded);
 }
 
-fn in_blocks(x: &[f32], w: View, [inner, columns, depth]: [usize; 3], y: &mut [f32], add: bool) {
-    for k in (0..inner).step_by(depth) {
-        let w = View { values: &w.values[k * w.row..], ..w };
-        in_columns((x, k), w, [inner, columns, depth.min(inner - k)], y, add || k > 0);
-    }
-}
-
 /// The product of the columns of `x` from number `k` on, `depth` of its `inner`, and a weight `[depth, columns]`.
 fn in_columns(
     (x, k): (&[f32], usize),
@@ -290,6 +247,9 @@ fn in_columns(
     y: &mut [f32],
     add: bool,
 ) {
+    if x.is_empty() {
+        return;
+    }
     let rows = rows_of_part(x.len() / inner);
     let width = (BLOCK / depth).max(1).next_multiple_of(STRIP_COLUMNS);
     let mut block = OPERAND.take();
@@ -394,26 +354,43 @@ mod tests {
             }
             let (x, dy) = (draws.numbers(rows * inner), draws.numbers(rows * columns));
             let view = View::rows(&table, inner).transpose();
-            let sizes = [inner, columns];
-            for parallelism in BOTH {
-                let weights = [
-                    pack(Arithmetic::F32, parallelism, view, sizes),
-                    Weight::Stored(stored.clone()),
-                ];
-                for add in [false, true] {
-                    let [expanded, stored] = weights.each_ref().map(|weight| {
-                        let mut y = vec![0.5; rows * columns];
-                        forward(parallelism, &x, weight, &mut y, add);
-                        y
-                    });
-                    assert!(expanded == stored, "{rows} x {inner} x {columns}");
-                }
-            }
+            let parallelism = Parallelism::Parallel;
+            let weights = [
+                pack(Arithmetic::F32, parallelism, view, [inner, columns]),
+                Weight::Stored(stored.clone()),
+            ];
+            let [expanded, compact] = weights.map(|weight| {
+                let mut y = vec![0.5; rows * columns];
+                forward(parallelism, &x, &weight, &mut y, true);
+                y
+            });
+            assert!(expanded == compact, "{rows} x {inner} x {columns}");
             let [mut expanded, mut compact] = [0; 2].map(|_| vec![0.5; rows * inner]);
             let transpose = view.transpose();
-            backward_unpacked(&dy, transpose, [columns, inner], &mut expanded, true);
+            let (sizes, depth) = ([columns, inner], DEPTH_BACKWARD);
+            multiply_unpacked(&dy, transpose, sizes, depth, &mut expanded, true);
             backward_stored(&dy, &stored, &mut compact, true);
             assert!(expanded == compact, "backward of {rows} x {inner} x {columns}");
+        }
+    }
+
+    #[test]
+    fn products_of_no_rows_change_nothing() {
+        let w = [1.0; 6];
+        let view = View::rows(&w, 3);
+        let stored = StoredMatrix::new(NumberFormat::Eight, [2, 3], 2, |_, to| to.codes.fill(1));
+        for add in [false, true] {
+            multiply_unpacked(&[], view, [2, 3], 2, &mut [], add);
+            backward_stored(&[], &stored, &mut [], add);
+        }
+        for arithmetic in [Arithmetic::F32, Arithmetic::Bf16(Kernel::best())] {
+            for parallelism in BOTH {
+                let packed = pack(arithmetic, parallelism, view, [2, 3]);
+                forward(parallelism, &[], &packed, &mut [], false);
+                let mut gradient = [0.5; 6];
+                weight_grads(arithmetic, parallelism, &[], 2, [(&[], &mut gradient)]);
+                assert_eq!(gradient, [0.5; 6]);
+            }
         }
     }
 
@@ -430,7 +407,7 @@ mod tests {
                 y
             });
             let mut unpacked = vec![0.5; rows * outputs];
-            forward_unpacked(&x, view, [inputs, outputs], &mut unpacked, true);
+            multiply_unpacked(&x, view, [inputs, outputs], inputs, &mut unpacked, true);
             assert!(all[0] == all[1] && all[0] == unpacked);
         }
     }

@@ -12,7 +12,7 @@ pub struct LowRank<'a> {
     pub a: &'a [f32],
     /// `[rank, outputs]`.
     pub b: &'a [f32],
-    /// The numbers between the two.
+    /// Columns of `a` and rows of `b`.
     pub rank: usize,
     /// The factor of the result: `lora_alpha / r`.
     pub scale: f32,
@@ -21,8 +21,9 @@ pub struct LowRank<'a> {
 impl LowRank<'_> {
     /// Adds the adapter's result for rows `x`, `[rows, inputs]`, to `y`, `[rows, outputs]`.
     pub fn forward(&self, parallelism: Parallelism, x: &[f32], y: &mut [f32]) {
-        let inner = self.scaled(parallelism, x, &pack(self.a, self.rank));
-        let b = pack(self.b, self.b.len() / self.rank);
+        let ([inputs, outputs], [a, b]) = self.views();
+        let inner = self.scaled(parallelism, x, &packed(a, [inputs, self.rank]));
+        let b = packed(b, [self.rank, outputs]);
         linear::forward(parallelism, &inner, &b, y, true);
     }
 
@@ -34,13 +35,19 @@ impl LowRank<'_> {
         dx: &mut [f32],
         [d_a, d_b]: [&mut [f32]; 2],
     ) {
-        let (inputs, outputs) = (self.a.len() / self.rank, self.b.len() / self.rank);
-        let d_inner = self.scaled(parallelism, dy, &pack_transpose(self.b, outputs));
-        let a_transpose = pack_transpose(self.a, self.rank);
+        let ([inputs, outputs], [a, b]) = self.views();
+        let d_inner = self.scaled(parallelism, dy, &packed(b.transpose(), [outputs, self.rank]));
+        let a_transpose = packed(a.transpose(), [self.rank, inputs]);
         linear::forward(parallelism, &d_inner, &a_transpose, dx, true);
         linear::weight_grads(Arithmetic::F32, parallelism, x, inputs, [(&d_inner, d_a)]);
-        let inner = self.scaled(parallelism, x, &pack(self.a, self.rank));
+        let inner = self.scaled(parallelism, x, &packed(a, [inputs, self.rank]));
         linear::weight_grads(Arithmetic::F32, parallelism, &inner, self.rank, [(dy, d_b)]);
+    }
+
+    /// The numbers of inputs and of outputs, and the matrices.
+    fn views(&self) -> ([usize; 2], [View<'_>; 2]) {
+        let sizes = [self.a.len() / self.rank, self.b.len() / self.rank];
+        (sizes, [View::rows(self.a, self.rank), View::rows(self.b, sizes[1])])
     }
 
     fn scaled(&self, parallelism: Parallelism, x: &[f32], by: &Weight) -> Vec<f32> {
@@ -51,21 +58,9 @@ impl LowRank<'_> {
     }
 }
 
-/// Packs a row-major matrix of this width.
-fn pack(matrix: &[f32], width: usize) -> Weight {
-    let sizes = [matrix.len() / width, width];
-    linear::pack(Arithmetic::F32, Parallelism::Sequential, View::rows(matrix, width), sizes)
-}
-
-/// Packs the transpose of a row-major matrix of this width.
-fn pack_transpose(matrix: &[f32], width: usize) -> Weight {
-    let sizes = [width, matrix.len() / width];
-    linear::pack(
-        Arithmetic::F32,
-        Parallelism::Sequential,
-        View::rows(matrix, width).transpose(),
-        sizes,
-    )
+/// Packs a matrix of these sizes for products in f32.
+fn packed(view: View, sizes: [usize; 2]) -> Weight {
+    linear::pack(Arithmetic::F32, Parallelism::Sequential, view, sizes)
 }
 
 #[cfg(test)]

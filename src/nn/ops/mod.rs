@@ -13,11 +13,11 @@ pub mod gate;
 pub mod half;
 pub mod linear;
 pub mod lora;
-pub mod loss;
 pub mod matmul;
 pub mod norm;
 pub mod region;
 pub mod rope;
+pub mod softmax;
 pub mod stored;
 
 use crate::math::{LANES, at_least, mul_add};
@@ -31,9 +31,9 @@ pub enum Parallelism {
     Parallel,
 }
 
-/// Numbers that are computed by one thread at least.
+/// Fewest results that are worth a portion of their own.
 const PORTION: usize = 1 << 13;
-/// Portions for each thread at most.
+/// Most portions per thread.
 const PORTIONS: usize = 2;
 
 /// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of rows,

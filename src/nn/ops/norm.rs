@@ -3,7 +3,7 @@
 use super::{Parallelism, by_rows, dot};
 use multiversion::multiversion;
 
-/// Weights whose gradients one thread adds up.
+/// Columns of the gradient of the weights in one part.
 const COLUMNS: usize = 256;
 
 /// The parameters of a norm: a row becomes `x / sqrt(mean(x^2) + eps) * (offset + weight)`.
@@ -46,8 +46,8 @@ impl Normed {
         });
     }
 
-    /// Takes rows as they are to `output`, where an architecture has no norm.
-    pub fn skip(&mut self, x: &[f32], output: &mut Vec<f32>) {
+    /// Copies the rows to `output` and keeps them, where an architecture has no norm.
+    pub fn identity(&mut self, x: &[f32], output: &mut Vec<f32>) {
         self.scale.clear();
         for copy in [&mut self.input, output] {
             copy.clear();
@@ -55,8 +55,8 @@ impl Normed {
         }
     }
 
-    /// Computes the result once more.
-    pub fn again(&self, parallelism: Parallelism, norm: RmsNorm, output: &mut Vec<f32>) {
+    /// Recomputes the output from the kept input.
+    pub fn recompute(&self, parallelism: Parallelism, norm: RmsNorm, output: &mut Vec<f32>) {
         let Self { input, scale } = self;
         output.resize(input.len(), 0.0);
         if scale.is_empty() {
@@ -67,18 +67,22 @@ impl Normed {
         });
     }
 
-    /// Adds to the gradients of the input, `dx`, and of the weights, from that of the result, `dy`, which is overwritten.
+    /// Adds to the gradients of the input, `dx`, and of the weights, if they are learnt, from that of the result, `dy`,
+    /// which is overwritten.
     pub fn backward(
         &self,
         parallelism: Parallelism,
         norm: RmsNorm,
         dy: &mut [f32],
-        [dx, d_weight]: [&mut [f32]; 2],
+        dx: &mut [f32],
+        d_weight: Option<&mut [f32]>,
     ) {
         let Self { input, scale } = self;
-        parallelism.each_chunk([(d_weight, COLUMNS)], |i, [part]| {
-            weight_grad(input, scale, dy, i * COLUMNS, norm, part);
-        });
+        if let Some(d_weight) = d_weight {
+            parallelism.each_chunk([(d_weight, COLUMNS)], |i, [part]| {
+                weight_grad(input, scale, dy, i * COLUMNS, norm, part);
+            });
+        }
         by_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
             backward(x, norm, scale, dy, dx);
         });
@@ -88,27 +92,29 @@ impl Normed {
 /// Norms the rows of `x`; `scale` becomes the factor of each row.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn forward(x: &[f32], norm: RmsNorm, scale: &mut [f32], y: &mut [f32]) {
-    let RmsNorm { weight, offset, eps } = norm;
-    let size = weight.len();
+    let size = norm.weight.len();
     let rows = x.chunks_exact(size).zip(y.chunks_exact_mut(size));
     for ((x, y), scale) in rows.zip(scale) {
-        *scale = 1.0 / (dot(x, x) / size as f32 + eps).sqrt();
-        for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
-            *y = x * *scale * (offset + weight);
-        }
+        *scale = 1.0 / (dot(x, x) / size as f32 + norm.eps).sqrt();
+        apply_row(x, norm, *scale, y);
     }
 }
 
 /// Norms the rows of `x`, each of which has its factor already.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn apply(x: &[f32], norm: RmsNorm, scale: &[f32], y: &mut [f32]) {
-    let RmsNorm { weight, offset, .. } = norm;
-    let size = weight.len();
+    let size = norm.weight.len();
     let rows = x.chunks_exact(size).zip(y.chunks_exact_mut(size));
     for ((x, y), scale) in rows.zip(scale) {
-        for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
-            *y = x * scale * (offset + weight);
-        }
+        apply_row(x, norm, *scale, y);
+    }
+}
+
+/// Norms a row by its factor.
+#[inline(always)]
+fn apply_row(x: &[f32], RmsNorm { weight, offset, .. }: RmsNorm, scale: f32, y: &mut [f32]) {
+    for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
+        *y = x * scale * (offset + weight);
     }
 }
 
@@ -171,12 +177,14 @@ mod tests {
             let [mut output, mut again] = [Vec::new(), Vec::new()];
             let mut normed = Normed::default();
             normed.forward(Parallelism::Sequential, &x, norm, &mut output);
-            normed.again(Parallelism::Parallel, norm, &mut again);
+            normed.recompute(Parallelism::Parallel, norm, &mut again);
             assert_eq!(again, output);
             let (mut dx, mut d_weight) = (vec![0.0; x.len()], vec![0.0; size]);
-            let to = [&mut dx[..], &mut d_weight[..]];
             let parallelism = [Parallelism::Sequential, Parallelism::Parallel][round % 2];
-            normed.backward(parallelism, norm, &mut dy.clone(), to);
+            normed.backward(parallelism, norm, &mut dy.clone(), &mut dx, Some(&mut d_weight));
+            let mut frozen = vec![0.0; x.len()];
+            normed.backward(parallelism, norm, &mut dy.clone(), &mut frozen, None);
+            assert_eq!(frozen, dx);
             assert_gradient("rows", &x, &dx, |x| loss(x, &weight));
             assert_gradient("weights", &weight, &d_weight, |weight| loss(&x, weight));
         }

@@ -20,8 +20,9 @@ use std::{hint, ptr, slice};
 const PART_BITS: u32 = 24;
 /// The part number of a job whose parts cannot be claimed yet.
 const CLOSED: u64 = (1 << PART_BITS) - 1;
-/// Looks at a region that has nothing to do before a thread gives way to others, and before it dozes off.
+/// Idle looks at a region before a thread gives way to others.
 const SPINS: u32 = 1 << 12;
+/// Idle looks at a region before a thread dozes off.
 const YIELDS: u32 = SPINS + (1 << 6);
 /// The time that a thread dozes.
 const NAP: Duration = Duration::from_micros(100);

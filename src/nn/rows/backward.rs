@@ -29,14 +29,7 @@ impl Weights {
         gradient: &mut [f32],
     ) {
         d_stream.fill(0.0);
-        self.norm_backward(
-            &tape.last,
-            &self.layout.norm,
-            d_normed,
-            d_stream,
-            gradient,
-            &mut Vec::new(),
-        );
+        self.norm_backward(&tape.last, &self.layout.norm, d_normed, d_stream, gradient);
     }
 
     /// Takes the gradient of the stream after a layer to that before it, and adds that of the parameters. `attend`
@@ -70,17 +63,19 @@ impl Weights {
         let output = (&activations.attention_output, &layout.norms[1]);
         let d_block = self.output_backward(output, d_stream, gradient, scratch);
         scratch.d_attended.resize(activations.attended.len(), 0.0);
-        let results = [(linear, d_block.of(d_stream))];
+        let results = [(linear, d_block.as_deref().unwrap_or(d_stream))];
         let dx = (&mut scratch.d_attended[..], false);
         self.linears_backward(&activations.attended, results, dx, gradient);
-        d_block.give_back(scratch);
+        if let Some(d_block) = d_block {
+            scratch.d_block = d_block;
+        }
         self.attention_backward(number, activations, pieces, scratch);
         let rotations = &tape.rotations[self.shape.rope_table(number)];
         self.heads_backward(layout, activations, rotations, d_stream, gradient, scratch);
         scratch.recomputed = recomputed;
     }
 
-    /// Adds to the gradients of a norm's input and of its weights; `dy` is overwritten.
+    /// Adds to the gradients of a norm's input and, unless adapters are learnt, of its weights; `dy` is overwritten.
     fn norm_backward(
         &self,
         normed: &Normed,
@@ -88,31 +83,31 @@ impl Weights {
         dy: &mut [f32],
         dx: &mut [f32],
         gradient: &mut [f32],
-        unused: &mut Vec<f32>,
     ) {
-        let d_weight = self.norm_gradient(place, gradient, unused);
-        normed.backward(self.parallelism, self.norm(place), dy, [dx, d_weight]);
+        let d_weight = self.adapters.is_none().then(|| &mut gradient[place.clone()]);
+        normed.backward(self.parallelism, self.norm(place), dy, dx, d_weight);
     }
 
-    /// The gradient of a block's result, from that of the stream to which it was added.
+    /// The gradient of a block's result, in the memory of `scratch.d_block`, from that of the stream to which it was added;
+    /// `None` if both are the same, since the block has no norm after it.
     fn output_backward(
         &self,
         (normed, place): (&Normed, &Range<usize>),
         d_stream: &[f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
-    ) -> BlockGradient {
+    ) -> Option<Vec<f32>> {
         if place.is_empty() {
-            return BlockGradient::Stream;
+            return None;
         }
         let mut d_block = mem::take(&mut scratch.d_block);
         d_block.clear();
         d_block.resize(d_stream.len(), 0.0);
-        let Scratch { d_input, unused, .. } = scratch;
+        let d_input = &mut scratch.d_input;
         d_input.clear();
         d_input.extend_from_slice(d_stream);
-        self.norm_backward(normed, place, d_input, &mut d_block, gradient, unused);
-        BlockGradient::Own(d_block)
+        self.norm_backward(normed, place, d_input, &mut d_block, gradient);
+        Some(d_block)
     }
 
     /// Adds the gradient of a block's input, `scratch.d_input`, to that of the stream.
@@ -124,10 +119,10 @@ impl Weights {
         gradient: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let Scratch { d_input, unused, .. } = scratch;
+        let d_input = &mut scratch.d_input;
         match place.is_empty() {
             true => d_stream.iter_mut().zip(d_input).for_each(|(sum, d)| *sum += *d),
-            false => self.norm_backward(normed, place, d_input, d_stream, gradient, unused),
+            false => self.norm_backward(normed, place, d_input, d_stream, gradient),
         }
     }
 
@@ -148,16 +143,19 @@ impl Weights {
             all.resize(gate.len(), 0.0);
         }
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
-        let down = [(&linears[Projection::Down as usize], d_block.of(d_stream))];
+        let down = &linears[Projection::Down as usize];
+        let down = [(down, d_block.as_deref().unwrap_or(d_stream))];
         self.linears_backward(inner, down, (&mut d_gate, false), gradient);
         let to = [&mut d_gate[..], &mut d_up[..]];
         gate::backward(self.shape.activation, self.parallelism, [gate, up], to);
         d_input.resize(d_stream.len(), 0.0);
-        mlp_input.again(self.parallelism, self.norm(&norms[2]), input);
+        mlp_input.recompute(self.parallelism, self.norm(&norms[2]), input);
         let results = [(Projection::Gate, &d_gate[..]), (Projection::Up, &d_up[..])];
         let results = results.map(|(linear, dy)| (&linears[linear as usize], dy));
         self.linears_backward(input, results, (d_input, false), gradient);
-        d_block.give_back(scratch);
+        if let Some(d_block) = d_block {
+            scratch.d_block = d_block;
+        }
         scratch.d_inner = [d_gate, d_up];
         self.input_backward(mlp_input, &norms[2], d_stream, gradient, scratch);
     }
@@ -252,43 +250,20 @@ impl Weights {
             let sizes = [shape.head_dim, half];
             rotate(self.parallelism, d, sizes, rotations, Direction::Backward);
             if shape.qk_norm != QkNorm::None {
-                let Scratch { d_unnormed, unused, .. } = &mut *scratch;
+                let d_unnormed = &mut scratch.d_unnormed;
                 d_unnormed.clear();
                 d_unnormed.resize(d.len(), 0.0);
-                self.norm_backward(normed, place, d, d_unnormed, gradient, unused);
+                self.norm_backward(normed, place, d, d_unnormed, gradient);
                 mem::swap(d, d_unnormed);
             }
         }
         let Scratch { input: rows, d_input, .. } = scratch;
         d_input.resize(d_stream.len(), 0.0);
-        input.again(self.parallelism, self.norm(&layout.norms[0]), rows);
+        input.recompute(self.parallelism, self.norm(&layout.norms[0]), rows);
         let results = [0, 1, 2].map(|i| (&layout.linears[i], &d_heads[i][..]));
         self.linears_backward(rows, results, (d_input, false), gradient);
         scratch.d_heads = d_heads;
         self.input_backward(input, &layout.norms[0], d_stream, gradient, scratch);
-    }
-}
-
-/// The gradient of a block's result.
-enum BlockGradient {
-    /// The gradient of the stream, to which the result was added as it is.
-    Stream,
-    /// One of its own, in a buffer of the scratch.
-    Own(Vec<f32>),
-}
-
-impl BlockGradient {
-    fn of<'a>(&'a self, d_stream: &'a [f32]) -> &'a [f32] {
-        match self {
-            Self::Stream => d_stream,
-            Self::Own(d_block) => d_block,
-        }
-    }
-
-    fn give_back(self, scratch: &mut Scratch) {
-        if let Self::Own(d_block) = self {
-            scratch.d_block = d_block;
-        }
     }
 }
 

@@ -7,10 +7,9 @@ use crate::nn::{DecoderParams, Precision};
 use burn::tensor::{Device, Tensor};
 
 impl TokenDecoder {
-    /// The same decoder, but generating and learning on a device, with products in this precision; on the CPU if there
-    /// is none, in single precision.
+    /// Moves generation and learning to `device`, with products in `precision`; without a device back to the CPU, in f32.
     pub fn with_device(mut self, device: Option<Device>, precision: Precision) -> Self {
-        self.settle();
+        self.sync_from_device();
         Self { device: DeviceCopy::new(device, precision), ..self }
     }
 
@@ -21,7 +20,7 @@ impl TokenDecoder {
         self.device.get(&weights.shape, &weights.params, weights.adapters.as_ref())
     }
 
-    /// Bytes of weights that [`TokenDecoder::on_device`] has yet to upload.
+    /// Bytes of weights that the next [`TokenDecoder::on_device`] uploads.
     pub fn bytes_to_upload(&self) -> usize {
         self.device.missing_bytes(self.weights.shape.num_params(), self.weights.adapters.as_ref())
     }

@@ -75,7 +75,7 @@ impl Weights {
         input: &mut Vec<f32>,
     ) {
         match place.is_empty() {
-            true => normed.skip(stream, input),
+            true => normed.identity(stream, input),
             false => normed.forward(self.parallelism, stream, self.norm(place), input),
         }
     }

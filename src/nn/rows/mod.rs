@@ -13,10 +13,10 @@ mod sequences;
 mod texts;
 mod weights;
 
-pub use crate::nn::ops::attention::cache::Cache;
+pub use crate::nn::ops::attention::cache::{Cache, PrefixCache};
 pub use games::DecoderSequences;
 pub use pool::Pool;
-pub use sequences::{SequenceGradients, SequenceModel, Sequences};
+pub use sequences::{Gradients, SequenceGradients, SequenceModel, Sequences};
 pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
@@ -80,23 +80,31 @@ pub enum Retention {
 #[derive(Debug, Default)]
 struct Scratch {
     attention: sequence::Scratch,
-    /// The input of a block: `[rows, hidden_size]`; the product of the gate and its values.
+    /// The input of a block: `[rows, hidden_size]`.
     input: Vec<f32>,
+    /// The product of the gate and its values: `[rows, intermediate_size]`.
     inner: Vec<f32>,
-    /// The result of a block before it is normed, and normed rows.
+    /// The result of a block before it is normed: `[rows, hidden_size]`.
     block: Vec<f32>,
+    /// Normed rows: of a block's result, of queries or of keys.
     normed: Vec<f32>,
-    /// A layer that is recomputed, and its stream.
+    /// A layer that is recomputed.
     recomputed: Activations,
+    /// The stream of that layer: `[rows, hidden_size]`.
     stream: Vec<f32>,
-    /// Gradients: of a block's input, of a block's result, of the result of attention, of the gate and its product, of
-    /// queries, keys and values.
+    /// The gradient of a block's input: `[rows, hidden_size]`.
     d_input: Vec<f32>,
+    /// The gradient of a block's result before it is normed: `[rows, hidden_size]`.
     d_block: Vec<f32>,
+    /// The gradient of the result of attention: `[rows, query_size]`.
     d_attended: Vec<f32>,
+    /// The gradients of the gate, or of its product, and of its values: `[rows, intermediate_size]` each.
     d_inner: [Vec<f32>; 2],
+    /// The gradients of queries, keys and values: `[rows, query_size]`, then `[rows, kv_size]` twice.
     d_heads: [Vec<f32>; 3],
+    /// The gradient of queries or keys before they are normed.
     d_unnormed: Vec<f32>,
+    /// The gradient of the stream: `[rows, hidden_size]`.
     d_stream: Vec<f32>,
     /// Keys and values that a game sees.
     keys_values: [Vec<f32>; 2],
@@ -105,8 +113,6 @@ struct Scratch {
     d_pieces: Pool<[Vec<f32>; 2]>,
     /// The gradients of the rows of a text pass, normed and before the norm: `[rows, hidden_size]`.
     d_rows: [Vec<f32>; 2],
-    /// The gradient of norms where adapters are learnt: never read.
-    unused: Vec<f32>,
 }
 
 /// The access of rows to the keys and values of earlier rows.

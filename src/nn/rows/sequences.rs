@@ -46,7 +46,7 @@ impl Sequences {
 }
 
 /// A network with a hand-written backward pass over sequences.
-pub trait SequenceModel: Clone + Debug + Sync {
+pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// The forward pass of some games, as the backward pass needs it.
     type Record: Debug + Default + Send;
 
@@ -56,7 +56,7 @@ pub trait SequenceModel: Clone + Debug + Sync {
     /// The number of actions.
     fn num_actions(&self) -> usize;
 
-    /// Takes parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
+    /// Sets the parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn set_params(&mut self, params: Vec<f32>);
 
     /// Takes the games of this range forward: logits `[num_steps, range, num_actions]`.
@@ -72,7 +72,46 @@ pub trait SequenceModel: Clone + Debug + Sync {
     fn backward(&self, record: &mut Self::Record, d_logits: &[f32], gradient: &mut [f32]);
 }
 
-/// Logits and gradients of a network over sequences; several calls may be in progress at a time.
+/// Logits and gradients of a network over sequences, without its type; several calls may be in progress at a time.
+pub trait Gradients: Debug + Send + Sync {
+    /// Sets the parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten), for all that follows.
+    ///
+    /// # Panics
+    /// If their number is not that of the network.
+    fn set_params(&mut self, params: Vec<f32>);
+
+    /// Logits of sequences: `[num_steps, games, num_actions]`.
+    ///
+    /// # Panics
+    /// If there are no parameters yet, or lengths do not belong together.
+    fn logits(&self, of: &Sequences) -> Vec<f32>;
+
+    /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
+    /// `slopes` returns the gradient of the logits that it is given.
+    ///
+    /// # Panics
+    /// If there are no parameters yet, or lengths do not belong together.
+    fn gradient(
+        &self,
+        of: &Sequences,
+        partials: usize,
+        slopes: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
+    ) -> Vec<f32>;
+
+    /// Takes back the memory of a gradient, for the next one.
+    fn give_back(&self, gradient: Vec<f32>);
+
+    /// A copy with the same parameters.
+    fn boxed(&self) -> Box<dyn Gradients>;
+}
+
+impl Clone for Box<dyn Gradients> {
+    fn clone(&self) -> Self {
+        (**self).boxed()
+    }
+}
+
+/// The [`Gradients`] of a network with a hand-written backward pass.
 #[derive(Debug)]
 pub struct SequenceGradients<M: SequenceModel> {
     model: M,
@@ -99,45 +138,6 @@ impl<M: SequenceModel> SequenceGradients<M> {
     /// Creates the gradients of a network, which has no parameters yet.
     pub fn new(model: M) -> Self {
         Self { model, passes: Pool::default(), gradients: Pool::default() }
-    }
-
-    /// Takes parameters, in the order of [`flatten`](crate::model::flatten), for all that follows.
-    ///
-    /// # Panics
-    /// If their number is not that of the network.
-    pub fn set_params(&mut self, params: Vec<f32>) {
-        assert_eq!(params.len(), self.model.num_params(), "params: [num_params]");
-        self.model.set_params(params);
-    }
-
-    /// Logits of sequences: `[num_steps, games, num_actions]`.
-    ///
-    /// # Panics
-    /// If there are no parameters yet, or lengths do not belong together.
-    pub fn logits(&self, of: &Sequences) -> Vec<f32> {
-        self.passes.with(|parts| self.forward(of, parts, of.games))
-    }
-
-    /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
-    /// `slopes` returns the gradient of the logits that it is given.
-    ///
-    /// # Panics
-    /// If there are no parameters yet, or lengths do not belong together.
-    pub fn gradient(
-        &self,
-        of: &Sequences,
-        partials: usize,
-        slopes: impl FnOnce(Vec<f32>) -> Vec<f32>,
-    ) -> Vec<f32> {
-        self.passes.with(|parts| {
-            let d_logits = slopes(self.forward(of, parts, partials));
-            self.backward(parts, &d_logits, of.games)
-        })
-    }
-
-    /// Takes back the memory of a gradient, for the next one.
-    pub fn give_back(&self, gradient: Vec<f32>) {
-        self.gradients.put(gradient);
     }
 
     /// Takes all games forward, in at most `count` parts side by side.
@@ -185,7 +185,38 @@ impl<M: SequenceModel> SequenceGradients<M> {
                 sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
             }
         });
-        others.into_iter().for_each(|other| self.give_back(other));
+        others.into_iter().for_each(|other| self.gradients.put(other));
         gradient
+    }
+}
+
+impl<M: SequenceModel> Gradients for SequenceGradients<M> {
+    fn set_params(&mut self, params: Vec<f32>) {
+        assert_eq!(params.len(), self.model.num_params(), "params: [num_params]");
+        self.model.set_params(params);
+    }
+
+    fn logits(&self, of: &Sequences) -> Vec<f32> {
+        self.passes.with(|parts| self.forward(of, parts, of.games))
+    }
+
+    fn gradient(
+        &self,
+        of: &Sequences,
+        partials: usize,
+        slopes: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
+    ) -> Vec<f32> {
+        self.passes.with(|parts| {
+            let d_logits = slopes(self.forward(of, parts, partials));
+            self.backward(parts, &d_logits, of.games)
+        })
+    }
+
+    fn give_back(&self, gradient: Vec<f32>) {
+        self.gradients.put(gradient);
+    }
+
+    fn boxed(&self) -> Box<dyn Gradients> {
+        Box::new(self.clone())
     }
 }

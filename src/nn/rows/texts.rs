@@ -6,7 +6,9 @@
 
 use super::backward::ForwardRecord;
 use super::weights::Weights;
-use super::{Activations, Attend, Cache, Piece, Pool, Prefix, Retention, Scratch, Tape};
+use super::{
+    Activations, Attend, Cache, Piece, Pool, Prefix, PrefixCache, Retention, Scratch, Tape,
+};
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
 use crate::nn::ops::attention::{HeadShape, sequence};
@@ -29,7 +31,7 @@ pub struct TokenDecoder {
     pub(super) decoding: Pool<Decoding>,
 }
 
-/// Buffers of generation. They outlast it, since memory that is given back to the system is cleared again.
+/// Buffers of generation, kept between calls: the system would clear fresh pages again.
 #[derive(Debug, Default)]
 pub struct Decoding {
     /// Caches of completions.
@@ -138,7 +140,7 @@ impl TokenDecoder {
 
     /// Replaces the adapters, which are learnt in place of the weights; `None` removes them.
     pub fn with_adapters(mut self, adapters: Option<Adapters>) -> Self {
-        self.settle();
+        self.sync_from_device();
         self.weights.adapters = adapters;
         self.device.invalidate(true);
         self
@@ -208,7 +210,7 @@ impl TokenDecoder {
 
     /// Changes the learnt parameters in host memory.
     pub fn update<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> T {
-        self.settle();
+        self.sync_from_device();
         self.device.invalidate(self.has_adapters());
         if let Some(adapters) = &mut self.weights.adapters {
             return change(&mut adapters.params);
@@ -218,8 +220,8 @@ impl TokenDecoder {
         result
     }
 
-    /// Takes learnt parameters that a device has changed back into host memory.
-    pub(super) fn settle(&mut self) {
+    /// Downloads the learnt parameters if a device has changed them.
+    pub(super) fn sync_from_device(&mut self) {
         if self.device.is_newer() {
             let (params, adapters) = (self.params().clone(), self.adapters().cloned());
             (self.weights.params, self.weights.adapters) = (params, adapters);
@@ -344,7 +346,8 @@ impl TextPass {
             self.first_pieces.push(self.pieces.len());
             for tokens in &text.completions {
                 let cache = self.pieces.len();
-                self.caches[cache].begin(&heads, 1, tokens.len(), Some((number, rows.len())));
+                let prefix = PrefixCache { index: number, tokens: rows.len() };
+                self.caches[cache].begin(&heads, 1, tokens.len(), Some(prefix));
                 // The last token predicts nothing.
                 self.pieces.push(piece(cache, &tokens[..tokens.len() - 1], rows.clone()));
             }
@@ -383,8 +386,8 @@ impl TokenDecoder {
         starts
     }
 
-    /// Adds the gradient of the learnt parameters to `gradient`, from that of [`TextPass::hidden`]. From the last layer to
-    /// the first, `done` is told the gradient and the one of [`TokenDecoder::starts`] from which on it is complete.
+    /// Adds the gradient of the learnt parameters to `gradient`, from that of [`TextPass::hidden`]. After each layer, last to
+    /// first, calls `done(gradient, start)`: `gradient[start..]` is final, and `start` is one of [`TokenDecoder::starts`].
     pub fn backward_texts(
         &self,
         forward: &mut TextPass,

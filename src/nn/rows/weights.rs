@@ -58,11 +58,19 @@ impl LinearLayout {
     }
 
     /// Calls `work` with the weight, `[inputs, outputs]`; a stored matrix is expanded for the call alone.
-    fn with_view<T>(&self, params: &DecoderParams, work: impl FnOnce(View) -> T) -> T {
+    ///
+    /// A cell that is being filled must not wait for other threads where they run side by side, since a thread that waits
+    /// takes up other work, which may ask for the same cell: hence `parallelism`, that of the pass.
+    fn with_view<T>(
+        &self,
+        params: &DecoderParams,
+        parallelism: Parallelism,
+        work: impl FnOnce(View) -> T,
+    ) -> T {
         let Some(matrix) = params.stored(&self.weight) else { return work(self.view(params)) };
         let mut expanded = vec![0.0; self.weight.len()];
         let strips = [(&mut expanded[..], LANES * self.inputs)];
-        Parallelism::Parallel.each_chunk(strips, |strip, [to]| {
+        parallelism.each_chunk(strips, |strip, [to]| {
             matrix.columns_from(LANES * strip, to);
         });
         work(View::rows(&expanded, self.inputs).transpose())
@@ -133,8 +141,8 @@ impl Weights {
         let mut products = Vec::with_capacity(results.len());
         for (linear, y) in &mut *results {
             if self.is_packed_anew() && self.params.stored(&linear.weight).is_none() {
-                let sizes = [linear.inputs, linear.outputs];
-                linear::forward_unpacked(x, linear.view(&self.params), sizes, y, add);
+                let (inputs, view) = (linear.inputs, linear.view(&self.params));
+                linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, add);
             } else {
                 let pack = || self.pack(linear);
                 products.push((self.packed.forward[linear.number].get_or_init(pack), &mut **y));
@@ -159,7 +167,7 @@ impl Weights {
     fn pack(&self, linear: &LinearLayout) -> Weight {
         match self.params.stored(&linear.weight) {
             Some(matrix) if self.arithmetic == Arithmetic::F32 => Weight::Stored(matrix.clone()),
-            _ => linear.with_view(&self.params, |view| {
+            _ => linear.with_view(&self.params, self.parallelism, |view| {
                 let sizes = [linear.inputs, linear.outputs];
                 linear::pack(self.arithmetic, self.parallelism, view, sizes)
             }),
@@ -183,12 +191,13 @@ impl Weights {
                     Some(matrix) => linear::backward_stored(dy, matrix, dx, add),
                     None => {
                         let transpose = linear.view(&self.params).transpose();
-                        linear::backward_unpacked(dy, transpose, sizes, dx, add);
+                        let depth = linear::DEPTH_BACKWARD;
+                        linear::multiply_unpacked(dy, transpose, sizes, depth, dx, add);
                     }
                 }
             } else {
                 let pack = || {
-                    linear.with_view(&self.params, |view| {
+                    linear.with_view(&self.params, self.parallelism, |view| {
                         let (arithmetic, transpose) = (self.arithmetic, view.transpose());
                         linear::pack(arithmetic, self.parallelism, transpose, sizes)
                     })
@@ -199,8 +208,9 @@ impl Weights {
             debug_assert_eq!([x.len() / inputs, dy.len() / outputs], [dx.len() / inputs; 2]);
             let adapter = self.adapters.as_ref().and_then(|adapters| adapters.of(linear));
             if let Some((place, adapter)) = adapter {
-                let [d_a, d_b] = pair(gradient, &place.a, &place.b);
-                adapter.backward(self.parallelism, [x, dy], dx, [d_a, d_b]);
+                let places = [place.a.clone(), place.b.clone()];
+                let both = gradient.get_disjoint_mut(places).expect("two matrices");
+                adapter.backward(self.parallelism, [x, dy], dx, both);
             }
         }
         if self.adapters.is_none() {
@@ -237,26 +247,4 @@ impl Weights {
             bias::backward(dy, &mut gradient[linear.bias.clone()]);
         }
     }
-
-    /// The gradient of the weights at `place` within `gradient`; a buffer that nobody reads where adapters are learnt.
-    pub(super) fn norm_gradient<'a>(
-        &self,
-        place: &Range<usize>,
-        gradient: &'a mut [f32],
-        unused: &'a mut Vec<f32>,
-    ) -> &'a mut [f32] {
-        match self.adapters {
-            None => &mut gradient[place.clone()],
-            Some(_) => {
-                unused.resize(place.len(), 0.0);
-                unused
-            }
-        }
-    }
-}
-
-/// Two disjoint ranges of a gradient, the second of which begins where the first ends.
-fn pair<'a>(gradient: &'a mut [f32], a: &Range<usize>, b: &Range<usize>) -> [&'a mut [f32]; 2] {
-    let (d_a, d_b) = gradient[a.start..b.end].split_at_mut(a.len());
-    [d_a, d_b]
 }

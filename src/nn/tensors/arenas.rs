@@ -107,7 +107,8 @@ impl Packing {
     }
 }
 
-/// A number for each element of some parameters, on their device, in the arenas of a [`Packing`].
+/// One f32 for each element of some parameters (weights, gradients or moments) on a device, in a few buffers laid out by
+/// a [`Packing`].
 #[derive(Clone, Debug)]
 pub(crate) struct Arenas {
     packing: Arc<Packing>,
@@ -174,7 +175,7 @@ impl Arenas {
         (0..self.packing.len()).map(|number| self.arena(number).clone())
     }
 
-    /// Takes an arena out, `[len]`.
+    /// Takes an arena out, `[len]`, and leaves none.
     pub fn take(&mut self, number: usize) -> Tensor<1> {
         self.arena(number);
         self.buffers[number].take().expect("it is there now")
@@ -218,7 +219,7 @@ impl Arenas {
         places.windows(2).all(follows).then(|| part(self.arena(first.arena), range))
     }
 
-    /// Adds others, which are too large by the factor `scale`.
+    /// Adds `more / scale`, number by number.
     pub fn add(&mut self, more: Self, scale: f32) {
         let right = |x: Tensor<1>| if scale == 1.0 { x } else { x / scale };
         for (sum, more) in self.buffers.iter_mut().zip(more.buffers) {
@@ -258,8 +259,7 @@ mod tests {
     use super::*;
 
     fn parameters(shapes: &[&[usize]]) -> Vec<Parameter> {
-        let parameter = |shape: &&[usize]| Parameter { name: String::new(), shape: shape.to_vec() };
-        shapes.iter().map(parameter).collect()
+        shapes.iter().map(|shape| Parameter::new("", shape)).collect()
     }
 
     /// Matrices and vectors of odd sizes, of which some have more numbers than an arena of a thousand.

@@ -1,7 +1,6 @@
 //! Attention in tensors: over a row's own sequence, and over a prefix that several sequences share.
 
 use super::products::Products;
-use crate::nn::arch::DecoderShape;
 use burn::tensor::{Device, Int, Tensor, activation};
 use std::ops::Range;
 
@@ -104,10 +103,4 @@ pub(super) fn causal_rows(
         false => later,
     };
     hidden * UNSEEN
-}
-
-/// The factor of a decoder's scores.
-pub(crate) fn attention_scale(shape: &DecoderShape) -> f32 {
-    let scalar = shape.query_pre_attn_scalar.unwrap_or(shape.head_dim as f64);
-    scalar.powf(-0.5) as f32
 }

@@ -1,15 +1,15 @@
 //! A decoder as a Burn module.
 
-use super::attention::{KeysValues, attend, attention_scale, causal};
+use super::activation::activate;
+use super::attention::{KeysValues, attend, causal};
 use super::products::{Products, single};
-use super::rope::{rotate, rotations};
+use super::rope::{Rope, rotate};
 use super::steps::Steps;
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, NormPlacement, Projection, QkNorm};
-use crate::nn::ops::gate::Activation;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::Linear;
-use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// A decoder-only transformer (Vaswani et al. 2017; Radford et al. 2018) over the tokens of a text or the steps of an
 /// episode.
@@ -33,8 +33,8 @@ pub struct Decoder {
     pub(crate) norm: RmsNorm,
     /// `None` if the head is the table of token embeddings.
     lm_head: Option<Linear>,
-    /// Cosines and sines of positions, of each of the shape's tables.
-    pub(crate) rope: Vec<Vec<Tensor<2>>>,
+    /// The rotations of positions, by each of the shape's tables.
+    pub(crate) rope: Vec<Rope>,
     #[module(skip)]
     shape: DecoderShape,
     #[module(skip)]
@@ -94,18 +94,12 @@ impl RmsNorm {
 impl Layer {
     /// The norms before attention, after it, before the feed-forward block, and after it.
     pub(crate) fn norms(&self, placement: NormPlacement) -> [Option<&RmsNorm>; 4] {
-        let after_attention = self.post_attention_layernorm.as_ref();
-        let last = self.post_feedforward_layernorm.as_ref();
-        match placement {
-            NormPlacement::Before => [self.input_layernorm.as_ref(), None, after_attention, None],
-            NormPlacement::After => [None, after_attention, None, last],
-            NormPlacement::Around => [
-                self.input_layernorm.as_ref(),
-                after_attention,
-                self.pre_feedforward_layernorm.as_ref(),
-                last,
-            ],
-        }
+        placement.names().map(|name| match name? {
+            "input_layernorm" => self.input_layernorm.as_ref(),
+            "post_attention_layernorm" => self.post_attention_layernorm.as_ref(),
+            "pre_feedforward_layernorm" => self.pre_feedforward_layernorm.as_ref(),
+            _ => self.post_feedforward_layernorm.as_ref(),
+        })
     }
 
     /// A matrix of the layer.
@@ -129,14 +123,14 @@ impl Layer {
 
 /// Low-rank adapters beside the matrices of the layers: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
 #[derive(Clone, Debug)]
-pub(crate) struct LowRank {
+pub(crate) struct AdapterTensors {
     /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them, layer by layer in the order of
     /// [`Projection::ALL`].
     pub pairs: Vec<Option<[Tensor<2>; 2]>>,
     pub scale: f32,
 }
 
-impl LowRank {
+impl AdapterTensors {
     fn add(&self, products: Products, matrix: usize, x: Tensor<3>, y: Tensor<3>) -> Tensor<3> {
         match &self.pairs[matrix] {
             Some([a, b]) => {
@@ -156,7 +150,7 @@ impl Decoder {
     pub fn from_params(shape: DecoderShape, params: &[f32], device: &Device) -> Self {
         let mut others = params;
         // One tensor of all would be larger than a device binds.
-        let decoder = Self::unfilled(shape, device).with_parameters(|count| {
+        let decoder = Self::placeholder(shape, device).with_parameters(|count| {
             let own = others.split_off(..count).expect("params: [num_params]").to_vec();
             Tensor::from_data(TensorData::new(own, [count]), device)
         });
@@ -183,15 +177,15 @@ impl Decoder {
         self.map(&mut Fill(next))
     }
 
-    /// The same decoder without the memory of its parameters, which are any numbers.
+    /// The same decoder without the memory of its parameters, whose values are unspecified.
     #[cfg(feature = "general")]
-    pub(crate) fn emptied(self, device: &Device) -> Self {
+    pub(crate) fn release_memory(self, device: &Device) -> Self {
         let any = Tensor::empty([1], device);
         self.with_parameters(|_| any.clone())
     }
 
-    /// A decoder whose parameters are any numbers, and have no memory.
-    pub(crate) fn unfilled(shape: DecoderShape, device: &Device) -> Self {
+    /// A decoder whose parameters have no memory, and unspecified values.
+    pub(crate) fn placeholder(shape: DecoderShape, device: &Device) -> Self {
         let any = Tensor::<1>::empty([1], device);
         let vector = |count: usize| Param::from_tensor(any.clone().expand([count]));
         let linear = |inputs: usize, outputs: usize, has_bias: bool| Linear {
@@ -231,7 +225,7 @@ impl Decoder {
         let layers = layers.collect();
         let tokens = shape.takes_tokens();
         let table = || Param::from_tensor(any.clone().expand([shape.num_actions, size]));
-        let rope = shape.rope_tables().iter().map(|table| table.tensors(device).to_vec()).collect();
+        let rope = shape.rope_tables().iter().map(|table| Rope::new(table, device)).collect();
         Self {
             input: (!tokens).then(|| linear(shape.num_features, size, true)),
             embed_tokens: tokens.then(|| Embedding { weight: table() }),
@@ -268,7 +262,7 @@ impl Decoder {
         let steps = Steps::new(&self.shape, starts, memory, self.products);
         let rotations = self.rotations(steps.positions.clone().int());
         let mut caches = Vec::with_capacity(self.layers.len());
-        let x = self.through(x, &rotations, None, |i, queries, keys_values| {
+        let x = self.run_layers(x, &rotations, None, |i, queries, keys_values| {
             let remembered = memory.map(|memory| self.remembered(memory, i));
             let attended = steps.attend(queries, &keys_values, remembered.as_ref());
             caches.push(keys_values);
@@ -279,17 +273,17 @@ impl Decoder {
 
     /// The rotations of positions, `[batch, num_steps]`, for each of the shape's tables.
     pub(super) fn rotations(&self, positions: Tensor<2, Int>) -> Vec<[Tensor<4>; 2]> {
-        self.rope.iter().map(|table| rotations(table, positions.clone())).collect()
+        self.rope.iter().map(|table| table.at(positions.clone())).collect()
     }
 
     /// Takes a stream of vectors, `[batch, num_steps, hidden_size]`, through all layers and the last norm. `attend`
     /// computes attention, `[batch, num_steps, query_size]`, from the number of a layer and its queries, keys and values,
     /// `[batch, num_steps, heads, head_dim]`, rotated.
-    pub(super) fn through(
+    pub(super) fn run_layers(
         &self,
         x: Tensor<3>,
         rotations: &[[Tensor<4>; 2]],
-        added: Option<&LowRank>,
+        added: Option<&AdapterTensors>,
         mut attend: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
     ) -> Tensor<3> {
         let mut x = x;
@@ -310,11 +304,8 @@ impl Decoder {
             x = x + self.norm_if(after_attention, output);
             let input = self.norm_if(before_mlp, x.clone());
             let [gate, up] = self.apply_all(added, i, Projection::OF_GATE, input);
-            let gate = match self.shape.activation {
-                Activation::Silu => activation::silu(gate),
-                Activation::GeluTanh => gelu_tanh(gate),
-            };
-            let output = apply(Projection::Down, gate * up);
+            let inner = activate(gate, self.shape.activation) * up;
+            let output = apply(Projection::Down, inner);
             x = x + self.norm_if(after_mlp, output);
         }
         self.norm(&self.norm, x)
@@ -323,7 +314,7 @@ impl Decoder {
     /// The product with a matrix of a layer, its adapter included.
     pub(crate) fn apply(
         &self,
-        added: Option<&LowRank>,
+        added: Option<&AdapterTensors>,
         layer: usize,
         which: Projection,
         x: Tensor<3>,
@@ -335,7 +326,7 @@ impl Decoder {
     /// The products of one input with matrices of a layer, at most three, their adapters included.
     pub(crate) fn apply_all<const N: usize>(
         &self,
-        added: Option<&LowRank>,
+        added: Option<&AdapterTensors>,
         layer: usize,
         which: [Projection; N],
         x: Tensor<3>,
@@ -421,9 +412,9 @@ impl Decoder {
         let positions = Tensor::<1, Int>::arange(0..count as i64, &device).reshape([1, count]);
         let masks = self.shape.windows().into_iter().map(|window| causal(count, window, &device));
         let (masks, by): (Vec<_>, _) =
-            (masks.collect(), (self.products, attention_scale(&self.shape)));
+            (masks.collect(), (self.products, self.shape.head_shape().scale));
         let rotations = self.rotations(positions);
-        let hidden = self.through(self.embed(tokens), &rotations, None, |i, queries, own| {
+        let hidden = self.run_layers(self.embed(tokens), &rotations, None, |i, queries, own| {
             attend(by, queries, &own, masks[self.shape.window_number(i)].clone(), None)
         });
         self.head(hidden)
@@ -469,10 +460,4 @@ impl Decoder {
             (None, None) => unreachable!("a head of its own, or the table of embeddings"),
         }
     }
-}
-
-/// The tanh approximation of GELU (Hendrycks & Gimpel 2016).
-fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
-    let inner = (x.clone() + x.clone() * x.clone() * x.clone() * 0.044_715) * 0.797_884_6;
-    x * 0.5 * (inner.tanh() + 1.0)
 }

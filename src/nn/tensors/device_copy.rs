@@ -81,7 +81,7 @@ impl DeviceCopy {
             true => self.adapters = Arc::default(),
             false => self.weights = Arc::default(),
         }
-        let (changed, adapters) = change(present).apart();
+        let (changed, adapters) = change(present).split_adapters();
         match adapters {
             Some(added) => {
                 self.adapters = Arc::new(OnceLock::from(added));

@@ -1,5 +1,6 @@
 //! The execution of a decoder in Burn's tensors, on any device, with or without autodiff.
 
+pub(crate) mod activation;
 #[cfg(feature = "general")]
 pub(crate) mod arenas;
 pub(crate) mod attention;
@@ -9,7 +10,7 @@ pub mod device_copy;
 #[cfg(all(feature = "kernels", not(target_family = "wasm")))]
 mod product;
 pub(crate) mod products;
-mod rope;
+pub(crate) mod rope;
 #[cfg_attr(not(all(feature = "kernels", not(target_family = "wasm"))), path = "single_host.rs")]
 pub(crate) mod single;
 mod steps;

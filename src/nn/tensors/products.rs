@@ -2,6 +2,8 @@
 
 use super::single;
 use crate::nn::Precision;
+#[cfg(all(feature = "general", feature = "kernels"))]
+use burn::backend::DType;
 use burn::nn::Linear;
 use burn::tensor::{FloatDType, Tensor};
 
@@ -25,20 +27,17 @@ impl Products {
         Self { half, may_round: precision == Precision::Tf32 }
     }
 
+    /// The type of the operands, and of keys and values.
+    #[cfg(all(feature = "general", feature = "kernels"))]
+    pub fn dtype(self) -> DType {
+        self.half.map_or(DType::F32, DType::from)
+    }
+
     /// Whether a product is one of Grove's kernels: all those in single precision on devices that run kernels; those in
     /// half precision, if they need no autodiff and are too narrow for Burn's or run on matrix units.
     fn is_ours<const D: usize>(self, a: &Tensor<D>, b: &Tensor<D>) -> bool {
-        let device = a.device();
-        if !single::runs_kernels(&device) {
-            return false;
-        }
-        match self.half {
-            Some(half) => {
-                let suits = single::has_matrix_units(&device, half) || single::is_narrow(a, b);
-                suits && !has_autodiff(a, b)
-            }
-            None => !(self.may_round && single::has_tf32(&device)) || single::is_narrow(a, b),
-        }
+        single::is_ours(a, b, self.half, self.may_round)
+            && !(self.half.is_some() && has_autodiff(a, b))
     }
 
     /// The product `a b`.
@@ -56,17 +55,9 @@ impl Products {
     }
 
     /// The products of one matrix with several, at most three: in one launch where they are Grove's and need no autodiff.
+    /// If one launch makes all of them, it takes `into` and writes the products there, each at the next multiple of the
+    /// alignment of buffers.
     pub fn of_all<const D: usize, const N: usize>(
-        self,
-        a: Tensor<D>,
-        matrices: [Tensor<D>; N],
-    ) -> [Tensor<D>; N] {
-        self.of_all_into(a, matrices, &mut None)
-    }
-
-    /// The products of [`Products::of_all`], in the memory `into` if it is given and they are made in one launch, which
-    /// takes it: one behind the other, each from the first multiple of the alignment of buffers on.
-    pub fn of_all_into<const D: usize, const N: usize>(
         self,
         a: Tensor<D>,
         matrices: [Tensor<D>; N],
@@ -101,7 +92,7 @@ impl Products {
             return single::linear(x, weights, Some(biases), self.half, None);
         }
         let mut biases = biases.into_iter();
-        self.of_all(x, weights).map(|y| match biases.next().flatten() {
+        self.of_all(x, weights, &mut None).map(|y| match biases.next().flatten() {
             Some(bias) => y + bias.unsqueeze(),
             None => y,
         })

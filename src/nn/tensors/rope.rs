@@ -1,36 +1,45 @@
 //! Rotary positions in tensors.
 
-use crate::nn::ops::rope::{RopeTable, Rotation};
+use crate::nn::ops::rope::RopeTable;
+use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-impl RopeTable {
-    /// The table on a device: cosines and sines of the low parts, then of the high ones: `[parts, rotary_dim / 2]`.
-    pub(super) fn tensors(&self, device: &Device) -> [Tensor<2>; 4] {
-        let one = |table: &[Rotation], which: usize| {
-            let numbers: Vec<f32> = table.iter().map(|rotation| rotation[which]).collect();
-            let parts = numbers.len() / self.half;
-            Tensor::from_data(TensorData::new(numbers, [parts, self.half]), device)
-        };
-        [one(&self.low, 0), one(&self.low, 1), one(&self.high, 0), one(&self.high, 1)]
-    }
+/// The rotations of all positions on a device, as a [`RopeTable`] has them.
+#[derive(Module, Debug)]
+pub(crate) struct Rope {
+    /// Cosines and sines of the low parts, then of the high ones: `[low + high, rotary_dim / 2, 2]`.
+    pub rotations: Tensor<3>,
+    /// The number of low parts, and of high ones.
+    #[module(skip)]
+    pub parts: [usize; 2],
 }
 
-/// Cosines and sines of `positions`, `[batch, num_steps]`: `[batch, num_steps, 1, rotary_dim / 2]`, from
-/// [`RopeTable::tensors`].
-pub(super) fn rotations(table: &[Tensor<2>], positions: Tensor<2, Int>) -> [Tensor<4>; 2] {
-    let [batch, steps] = positions.dims();
-    let positions = positions.reshape([batch * steps]);
-    let [low_parts, high_parts] = [0, 2].map(|which: usize| table[which].dims()[0] as i32);
-    let low = positions.clone().remainder_scalar(low_parts);
-    let high = positions.div_scalar(low_parts).remainder_scalar(high_parts);
-    let at = |which: usize, part: &Tensor<1, Int>| table[which].clone().select(0, part.clone());
-    let (cl, sl, ch, sh) = (at(0, &low), at(1, &low), at(2, &high), at(3, &high));
-    let cos = ch.clone() * cl.clone() - sh.clone() * sl.clone();
-    let sin = sh * cl + ch * sl;
-    [cos, sin].map(|x| {
-        let half = x.dims()[1];
-        x.reshape([batch, steps, 1, half])
-    })
+impl Rope {
+    /// Uploads a table.
+    pub(super) fn new(table: &RopeTable, device: &Device) -> Self {
+        let RopeTable { low, high, parts, half } = table;
+        let numbers = [&low[..], &high[..]].concat().into_flattened();
+        let sizes = [parts[0] + parts[1], *half, 2];
+        let rotations = Tensor::from_data(TensorData::new(numbers, sizes), device);
+        Self { rotations, parts: *parts }
+    }
+
+    /// Cosines and sines of `positions`, `[batch, num_steps]`: `[batch, num_steps, 1, rotary_dim / 2]`.
+    pub(super) fn at(&self, positions: Tensor<2, Int>) -> [Tensor<4>; 2] {
+        let ([batch, steps], [_, half, _]) = (positions.dims(), self.rotations.dims());
+        let positions = positions.reshape([batch * steps]);
+        let [low_parts, high_parts] = self.parts.map(|count| count as i32);
+        let low = positions.clone().remainder_scalar(low_parts);
+        let high = positions.div_scalar(low_parts).remainder_scalar(high_parts) + low_parts;
+        let rows = |numbers: Tensor<1, Int>| {
+            let rows = self.rotations.clone().select(0, numbers);
+            [0, 1].map(|which| rows.clone().narrow(2, which, 1))
+        };
+        let ([cl, sl], [ch, sh]) = (rows(low), rows(high));
+        let cos = ch.clone() * cl.clone() - sh.clone() * sl.clone();
+        let sin = sh * cl + ch * sl;
+        [cos, sin].map(|x| x.reshape([batch, steps, 1, half]))
+    }
 }
 
 /// Rotates heads, `[batch, num_steps, heads, head_dim]`; numbers that no rotation is for stay.
@@ -56,7 +65,7 @@ mod tests {
         let table = RopeTable::new(&[1.0, 0.3, 0.01], 1.5);
         let positions = [0, 1, 7, 1023, 1024, 5_000, 77_777];
         let ids = Tensor::<1, Int>::from_ints(positions, &device).reshape([1, 7]);
-        let on_device = rotations(&table.tensors(&device), ids);
+        let on_device = Rope::new(&table, &device).at(ids);
         let [cos, sin] = on_device.map(|x| x.into_data().iter::<f32>().collect::<Vec<_>>());
         for (row, position) in positions.into_iter().enumerate() {
             for (i, [c, s]) in table.at(position as usize).enumerate() {

@@ -1,27 +1,44 @@
 //! Products on devices that run kernels, as operations of Burn's tensors with autodiff.
 
 use super::product;
-use crate::nn::buffers::cube_tensor;
 pub(super) use crate::nn::buffers::runs_kernels;
+use crate::nn::buffers::{cube_tensor, float_element};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, binary};
 use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
-    Backend, Cube, Dispatch, DispatchDevice, Shape, TensorMetadata, backend_extension,
+    Backend, Cube, DType, Dispatch, DispatchDevice, Shape, TensorMetadata, backend_extension,
 };
 use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
+/// Whether Grove's kernels are the better ones for a product: all those in single precision, unless Burn's round operands
+/// to TF32, as they then may; those in half precision on matrix units; and narrow ones.
+pub(super) fn is_ours<const D: usize>(
+    a: &Tensor<D>,
+    b: &Tensor<D>,
+    half: Option<FloatDType>,
+    may_round: bool,
+) -> bool {
+    let device = a.device();
+    runs_kernels(&device)
+        && (is_narrow(a, b)
+            || match half {
+                Some(half) => has_matrix_units(&device, half),
+                None => !(may_round && has_tf32(&device)),
+            })
+}
+
 /// Whether Burn's own products of single-precision numbers are in TF32 on a device.
-pub(super) fn has_tf32(device: &Device) -> bool {
+fn has_tf32(device: &Device) -> bool {
     satisfies(device, |properties| properties.supports_type(ElemType::Float(FloatKind::TF32)))
 }
 
 /// Whether a device has matrix units that Grove's products of operands in half precision use.
-pub(super) fn has_matrix_units(device: &Device, half: FloatDType) -> bool {
+fn has_matrix_units(device: &Device, half: FloatDType) -> bool {
     satisfies(device, |properties| product::matrix_units(properties, kind(Some(half))).is_some())
 }
 
@@ -35,11 +52,7 @@ fn satisfies(device: &Device, condition: impl Fn(&DeviceProperties) -> bool) -> 
 
 /// The type that operands of products are rounded to.
 fn kind(half: Option<FloatDType>) -> ElemType {
-    ElemType::Float(match half {
-        None => FloatKind::F32,
-        Some(FloatDType::BF16) => FloatKind::BF16,
-        Some(_) => FloatKind::F16,
-    })
+    float_element(half.map_or(DType::F32, DType::from))
 }
 
 /// The product `a b` of matrices, or of batches of them, on a device that runs kernels, by multiplications and additions
@@ -68,7 +81,7 @@ pub(crate) fn linear<const D: usize, const N: usize>(
 }
 
 /// Whether a product has so few tiles that matrix units, which take large ones, would be idle.
-pub(crate) fn is_narrow<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
+fn is_narrow<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
     let (a, b) = (a.dims(), b.dims());
     let batches: usize = (0..D - 2).map(|d| a[d].max(b[d])).product();
     product::is_narrow(batches * a[D - 2], b[D - 1])

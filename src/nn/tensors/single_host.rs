@@ -7,8 +7,13 @@ pub(super) fn runs_kernels(_device: &Device) -> bool {
     false
 }
 
-/// Whether Burn's own products of single-precision numbers are in TF32 on a device.
-pub(super) fn has_tf32(_device: &Device) -> bool {
+/// Whether a product is one of Grove's kernels: none is.
+pub(super) fn is_ours<const D: usize>(
+    _a: &Tensor<D>,
+    _b: &Tensor<D>,
+    _half: Option<FloatDType>,
+    _may_round: bool,
+) -> bool {
     false
 }
 
@@ -27,14 +32,4 @@ pub(crate) fn linear<const D: usize, const N: usize>(
     _into: Option<Tensor<1>>,
 ) -> [Tensor<D>; N] {
     unreachable!("no device of this build runs the kernel of products")
-}
-
-/// Whether a device has matrix units for Grove's products: none does here.
-pub(super) fn has_matrix_units(_: &Device, _: FloatDType) -> bool {
-    false
-}
-
-/// Whether a product is better made without matrix units: never, since this build uses none.
-pub(crate) fn is_narrow<const D: usize>(_a: &Tensor<D>, _b: &Tensor<D>) -> bool {
-    false
 }

@@ -1,6 +1,6 @@
 //! Attention over the steps of a batch of games in tensors, within episodes, windows and memory.
 
-use super::attention::{KeysValues, UNSEEN, attend, attention_scale};
+use super::attention::{KeysValues, UNSEEN, attend};
 use super::products::Products;
 use crate::nn::arch::DecoderShape;
 use burn::tensor::{Tensor, TensorData};
@@ -53,7 +53,7 @@ impl Steps {
                 .remainder_scalar(context as i32);
             Remembered { ages: ages.float(), count }
         });
-        let scale = attention_scale(shape);
+        let scale = shape.head_shape().scale;
         Self { positions, episodes, memory, context, products, scale }
     }
 

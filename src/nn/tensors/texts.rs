@@ -5,11 +5,11 @@
 
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
-use super::attention::{KeysValues, Prefix, UNSEEN, attend, attention_scale, causal, causal_rows};
-use super::decoder::LowRank;
+use super::attention::{KeysValues, Prefix, UNSEEN, attend, causal, causal_rows};
+use super::decoder::AdapterTensors;
 use super::products::Products;
 use crate::nn::Precision;
-use crate::nn::arch::{Adapters, DecoderShape};
+use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
 use crate::nn::text::Text;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
@@ -20,18 +20,17 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct DeviceDecoder {
     pub(crate) decoder: Decoder,
-    pub(crate) added: Option<LowRank>,
+    pub(crate) added: Option<AdapterTensors>,
     /// The parameters of the decoder, in whose memory its tensors are.
     weights: Arenas,
     /// Parameters of the adapters, likewise.
     adapters: Option<Arenas>,
-    device: Device,
 }
 
 /// Adapters on a device, and their parameters, in whose memory they are.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceAdapters {
-    added: LowRank,
+    added: AdapterTensors,
     arenas: Arenas,
 }
 
@@ -55,11 +54,11 @@ fn low_rank(
     sizes: impl Iterator<Item = Option<[[usize; 2]; 2]>>,
     scale: f32,
     arenas: &mut Arenas,
-) -> LowRank {
+) -> AdapterTensors {
     let mut views = arenas.views();
     let mut view = |sizes: [usize; 2]| views.next().expect("every matrix").reshape(sizes);
     let pairs = sizes.map(|pair| pair.map(|pair| pair.map(&mut view))).collect();
-    LowRank { pairs, scale }
+    AdapterTensors { pairs, scale }
 }
 
 /// The upload of a vector to a device.
@@ -98,8 +97,6 @@ impl Products {
 pub struct Prompts {
     /// Keys and values, layer by layer: `[groups, longest, num_kv_heads, head_dim]`.
     pub(crate) keys_values: Vec<KeysValues>,
-    /// Tokens of the longest prompt.
-    longest: usize,
     /// The tokens of each prompt: `[groups, 1]`.
     pub(crate) lengths: Tensor<2, Int>,
     /// The normed streams of their last tokens: `[groups, hidden_size]`.
@@ -114,6 +111,11 @@ impl Prompts {
         last.expand([groups, rows / groups, size]).reshape([rows, size])
     }
 
+    /// Tokens of the longest prompt.
+    fn longest(&self) -> usize {
+        self.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1])
+    }
+
     /// Prompts whose keys and values are these, layer by layer, with their lengths and the streams of their last tokens.
     #[cfg(feature = "kernels")]
     pub(crate) fn new(
@@ -121,8 +123,7 @@ impl Prompts {
         lengths: Tensor<2, Int>,
         last: Tensor<2>,
     ) -> Self {
-        let longest = keys_values.first().map_or(0, |[keys, _]| keys.dims()[1]);
-        Self { keys_values, longest, lengths, last }
+        Self { keys_values, lengths, last }
     }
 }
 
@@ -158,6 +159,14 @@ impl HiddenStates {
     }
 }
 
+/// The power of two that makes a gradient's `largest` number about 1/16, as far as f32 has it; 1 if there is none.
+fn scale_of(largest: f32) -> f32 {
+    if largest == 0.0 || !largest.is_finite() {
+        return 1.0;
+    }
+    (1.0 / (16.0 * largest)).log2().floor().clamp(-126.0, 126.0).exp2()
+}
+
 /// Uploads whole numbers, `[rows, columns]`.
 pub fn integers(values: &[i32], [rows, columns]: [usize; 2], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(values.to_vec(), [rows, columns]), device)
@@ -183,9 +192,9 @@ impl DeviceDecoder {
     ) -> Self {
         let packing = Arc::new(Packing::new(&shape.parameters(), device));
         let mut weights = Arenas::zeros(packing, device).upload(params, uploaded(device));
-        let decoder = Decoder::unfilled(shape.clone(), device).in_precision(precision);
+        let decoder = Decoder::placeholder(shape.clone(), device).in_precision(precision);
         let decoder = decoder.viewing(&mut weights);
-        Self { decoder, added: None, weights, adapters: None, device: device.clone() }
+        Self { decoder, added: None, weights, adapters: None }
     }
 
     /// The same decoder with adapters, or without.
@@ -196,7 +205,7 @@ impl DeviceDecoder {
     }
 
     /// The decoder without adapters, and these.
-    pub(super) fn apart(self) -> (Self, Option<DeviceAdapters>) {
+    pub(super) fn split_adapters(self) -> (Self, Option<DeviceAdapters>) {
         let Self { added, adapters, .. } = self;
         let both = added.zip(adapters).map(|(added, arenas)| DeviceAdapters { added, arenas });
         (Self { added: None, adapters: None, ..self }, both)
@@ -212,7 +221,7 @@ impl DeviceDecoder {
     pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
         // Views go first: nothing else may refer to memory that changes.
         match self.adapters.take().zip(self.added.take()) {
-            Some((arenas, LowRank { pairs, scale })) => {
+            Some((arenas, AdapterTensors { pairs, scale })) => {
                 let dims = |pair: &Option<[Tensor<2>; 2]>| {
                     pair.as_ref().map(|pair| pair.each_ref().map(|x| x.dims()))
                 };
@@ -224,7 +233,7 @@ impl DeviceDecoder {
                 self
             }
             None => {
-                let decoder = self.decoder.emptied(&self.device);
+                let decoder = self.decoder.release_memory(self.weights.device());
                 let mut weights = self.weights.map(change);
                 Self { decoder: decoder.viewing(&mut weights), weights, ..self }
             }
@@ -236,14 +245,14 @@ impl DeviceDecoder {
         self.learnt().download(|x| x.into_data().try_into_vec().expect("all are f32"))
     }
 
-    /// The factor of a gradient in the backward pass, given its first numbers: if products are in half precision the power
-    /// of two that makes the largest of them about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
-    pub fn scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
-        let largest = first.fold(0.0f32, |most, x| most.max(x.abs()));
-        if !self.decoder.products.need_scale() || largest == 0.0 || !largest.is_finite() {
-            return 1.0;
+    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide what
+    /// comes back. If products are in f16 it is the power of two that makes the largest number about 1/16 (loss scaling,
+    /// Micikevicius et al. 2018), else 1.
+    pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
+        match self.decoder.products.need_scale() {
+            true => scale_of(first.fold(0.0f32, |most, x| most.max(x.abs()))),
+            false => 1.0,
         }
-        (1.0 / (16.0 * largest)).log2().floor().exp2()
     }
 
     /// Rounds the matrices to the precision of products, which round them to it each time otherwise.
@@ -267,7 +276,7 @@ impl DeviceDecoder {
 
     /// The device that it is on.
     pub fn device(&self) -> &Device {
-        &self.device
+        self.weights.device()
     }
 
     /// The same decoder with its learnt parameters as the leaves of autodiff's graph.
@@ -323,7 +332,7 @@ impl DeviceDecoder {
     /// # Panics
     /// If one has no token.
     pub fn prompts(&self, prompts: &[&[u32]]) -> Prompts {
-        let (groups, device) = (prompts.len(), &self.device);
+        let (groups, device) = (prompts.len(), self.device());
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
         let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
         let tokens = padded(prompts.iter().copied(), longest);
@@ -336,9 +345,10 @@ impl DeviceDecoder {
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens);
         let added = self.added.as_ref();
-        let hidden = self.decoder.through(x, &rotations, added, |i, queries, own| {
+        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let own = own.map(|x| products.operand(x));
-            let attended = attend(self.by(), queries, &own, self.of_layer(i, &masks), None);
+            let attended =
+                attend(self.attention_form(), queries, &own, self.mask_of_layer(i, &masks), None);
             keys_values.push(own);
             attended
         });
@@ -346,15 +356,15 @@ impl DeviceDecoder {
         let first = Tensor::<1, Int>::arange(0..groups as i64, device) * longest as i32;
         let rows = first + lengths.clone().reshape([groups]) - 1;
         let last = hidden.reshape([groups * longest, size]).select(0, rows);
-        Prompts { keys_values, longest, lengths, last }
+        Prompts { keys_values, lengths, last }
     }
 
     /// Memory for `rows` completions of `most` tokens each.
-    pub fn room(&self, rows: usize, most: usize) -> Completions {
+    pub fn allocate_completions(&self, rows: usize, most: usize) -> Completions {
         let (shape, products) = (self.decoder.shape(), self.decoder.products);
         let zeros = || {
             let size = [rows, most, shape.num_kv_heads, shape.head_dim];
-            [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, &self.device)))
+            [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, self.device())))
         };
         let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
         Completions { keys_values, most, count: 0 }
@@ -373,22 +383,29 @@ impl DeviceDecoder {
         let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
         let rotations = self.decoder.rotations(positions.reshape([rows, 1]));
         let windows = self.decoder.shape().windows().into_iter();
-        let own_masks: Vec<_> =
-            windows.map(|window| causal_rows(at..at + 1, all.most, window, &self.device)).collect();
+        let own_masks: Vec<_> = windows
+            .map(|window| causal_rows(at..at + 1, all.most, window, self.device()))
+            .collect();
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens.reshape([rows, 1]));
         let added = self.added.as_ref();
-        let hidden = self.decoder.through(x, &rotations, added, |i, queries, new| {
+        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, new| {
             let [keys, values] = &mut all.keys_values[i];
             for (all, new) in [keys, values].into_iter().zip(new) {
                 let [_, _, heads, head_dim] = new.dims();
                 let here = [0..rows, at..at + 1, 0..heads, 0..head_dim];
-                let old = std::mem::replace(all, Tensor::empty([1; 4], &self.device));
+                let old = std::mem::replace(all, Tensor::empty([1; 4], self.device()));
                 *all = old.slice_assign(here, products.operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
-            attend(self.by(), queries, &all.keys_values[i], self.of_layer(i, &own_masks), prefix)
+            attend(
+                self.attention_form(),
+                queries,
+                &all.keys_values[i],
+                self.mask_of_layer(i, &own_masks),
+                Some(prefix),
+            )
         });
         all.count += 1;
         let size = hidden.dims()[2];
@@ -397,7 +414,7 @@ impl DeviceDecoder {
 
     /// Takes whole texts through all layers.
     pub fn forward_texts(&self, texts: &[Text]) -> HiddenStates {
-        let (groups, device) = (texts.len(), &self.device);
+        let (groups, device) = (texts.len(), self.device());
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
         let prompts = self.prompts(&all);
         let members = texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
@@ -424,9 +441,15 @@ impl DeviceDecoder {
         let (masks, prefix_masks) = (self.masks(steps), self.prefix_masks(&prompts, 0..steps));
         let x = self.decoder.embed(integers(&tokens, [rows, steps], device));
         let added = self.added.as_ref();
-        let hidden = self.decoder.through(x, &rotations, added, |i, queries, own| {
+        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
-            attend(self.by(), queries, &own, self.of_layer(i, &masks), prefix)
+            attend(
+                self.attention_form(),
+                queries,
+                &own,
+                self.mask_of_layer(i, &masks),
+                Some(prefix),
+            )
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -439,36 +462,36 @@ impl DeviceDecoder {
     }
 
     /// The products of attention, and the factor of its scores.
-    fn by(&self) -> (Products, f32) {
-        (self.decoder.products, attention_scale(self.decoder.shape()))
+    fn attention_form(&self) -> (Products, f32) {
+        (self.decoder.products, self.decoder.shape().head_shape().scale)
     }
 
     /// For each window the mask of a text's own tokens: `[1, count, count]`.
     fn masks(&self, count: usize) -> Vec<Tensor<3>> {
         let windows = self.decoder.shape().windows().into_iter();
-        windows.map(|window| causal(count, window, &self.device)).collect()
+        windows.map(|window| causal(count, window, self.device())).collect()
     }
 
     /// For each window the mask of the prompts' tokens for these steps of their completions:
     /// `[groups, steps or 1, longest]`.
     fn prefix_masks(&self, prompts: &Prompts, steps: Range<usize>) -> Vec<Tensor<3>> {
-        let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest);
-        let columns = Tensor::<1, Int>::arange(0..longest as i64, &self.device);
+        let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest());
+        let columns = Tensor::<1, Int>::arange(0..longest as i64, self.device());
         let columns = columns.reshape([1, 1, longest]).expand([groups, 1, longest]);
         let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
         let is_token = columns.clone().lower(lengths.clone().expand([groups, 1, longest]));
         let padding = (is_token.float() - 1.0) * -UNSEEN;
         let windows = self.decoder.shape().windows().into_iter().map(|window| {
-            if window == usize::MAX {
+            if window == UNLIMITED {
                 return padding.clone();
             }
             let count = steps.len();
             let numbers = steps.start as i64..steps.end as i64;
-            let numbers = Tensor::<1, Int>::arange(numbers, &self.device).reshape([1, count, 1]);
+            let numbers = Tensor::<1, Int>::arange(numbers, self.device()).reshape([1, count, 1]);
             let positions =
                 lengths.clone().expand([groups, count, 1]) + numbers.expand([groups, count, 1]);
             // The first token that each step sees.
-            let firsts = (positions - (window as i64 - 1) as i32).expand([groups, count, longest]);
+            let firsts = (positions - (window as i32 - 1)).expand([groups, count, longest]);
             let columns = columns.clone().expand([groups, count, longest]);
             let is_far = columns.lower(firsts);
             padding.clone().expand([groups, count, longest]) + is_far.float() * UNSEEN
@@ -477,18 +500,29 @@ impl DeviceDecoder {
     }
 
     /// The mask of a layer, of one for each window.
-    fn of_layer(&self, layer: usize, masks: &[Tensor<3>]) -> Tensor<3> {
+    fn mask_of_layer(&self, layer: usize, masks: &[Tensor<3>]) -> Tensor<3> {
         masks[self.decoder.shape().window_number(layer)].clone()
     }
 
     /// The prompts as the prefix of a layer.
-    fn prefix<'a>(
-        &self,
-        layer: usize,
-        prompts: &'a Prompts,
-        masks: &'a [Tensor<3>],
-    ) -> Option<Prefix<'a>> {
+    fn prefix<'a>(&self, layer: usize, prompts: &'a Prompts, masks: &'a [Tensor<3>]) -> Prefix<'a> {
         let mask = &masks[self.decoder.shape().window_number(layer)];
-        Some(Prefix { keys_values: &prompts.keys_values[layer], mask })
+        Prefix { keys_values: &prompts.keys_values[layer], mask }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_scaled_by_finite_powers_of_two() {
+        for (largest, scale) in [(0.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0625), (3e-5, 2048.0)] {
+            assert_eq!(scale_of(largest), scale, "{largest}");
+        }
+        for largest in [f32::MIN_POSITIVE, 1e-41, f32::from_bits(1), f32::MAX] {
+            let scale = scale_of(largest);
+            assert!(scale > 0.0 && scale.is_finite(), "{largest}: {scale}");
+        }
     }
 }

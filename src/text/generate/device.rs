@@ -184,7 +184,7 @@ impl<'a> TensorBatch<'a> {
             decoder,
             sampling,
             prompts,
-            decoding: decoder.room(rows, sampling.max_new_tokens),
+            decoding: decoder.allocate_completions(rows, sampling.max_new_tokens),
             draws: batch.draws.clone(),
             uploaded: batch.draws(decoder),
             block: VecDeque::with_capacity(BLOCK),

@@ -16,7 +16,9 @@ mod token_step;
 pub use sample::{Chosen, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
-use crate::text::{Cache, Decoding, Parallelism, Pool, Retention, Row, TokenDecoder, region};
+use crate::text::{
+    Cache, Decoding, Parallelism, Pool, PrefixCache, Retention, Row, TokenDecoder, region,
+};
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::mem;
@@ -191,8 +193,10 @@ impl<'a> Worker<'a> {
                     && let Some(active) = self.waiting.pop_front()
                 {
                     let tokens = self.generator.sampling.max_new_tokens;
-                    let tokens_before = self.prefilled[active.prefilled].tokens;
-                    let before = (self.slots.len() + active.prefilled, tokens_before);
+                    let before = PrefixCache {
+                        index: self.slots.len() + active.prefilled,
+                        tokens: self.prefilled[active.prefilled].tokens,
+                    };
                     let shape = self.generator.decoder.shape();
                     let (heads, layers) = (shape.head_shape(), shape.num_layers);
                     self.buffers.caches[slot].begin(&heads, layers, tokens, Some(before));

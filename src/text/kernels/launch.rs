@@ -4,13 +4,11 @@ use super::UNITS;
 use super::heads::Heads;
 use super::rows::{AddNorm, Row, add_norm_kernel, gate_kernel};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
-use crate::math::activation;
+use crate::math::Activation;
 use crate::nn::arch::{DecoderShape, QkNorm};
-use crate::nn::ops::gate::Activation;
-use crate::nn::tensors::products::Products;
+use crate::nn::tensors::rope::Rope;
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
-use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
 /// A table of rotations.
@@ -25,18 +23,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table in the layout of the kernels.
-    pub fn new(table: &[Tensor<2>]) -> Self {
-        let [low, half] = table[0].dims();
-        let high = table[2].dims()[0];
-        let both = |low: usize, high: usize| {
-            let numbers = Tensor::cat(vec![table[low].clone(), table[high].clone()], 0);
-            let [parts, half] = numbers.dims();
-            numbers.reshape([parts, half, 1])
-        };
-        let rotations: Tensor<3> = Tensor::cat(vec![both(0, 2), both(1, 3)], 2);
-        debug_assert_eq!(rotations.dims(), [low + high, half, 2]);
-        Self { rotations: cube_tensor(rotations), low, high }
+    /// A table as kernels take it.
+    pub fn new(table: &Rope) -> Self {
+        let [low, high] = table.parts;
+        Self { rotations: cube_tensor(table.rotations.clone()), low, high }
     }
 }
 
@@ -49,15 +39,6 @@ pub(crate) fn heads(shape: &DecoderShape) -> Heads {
         half: shape.rotary_dim() / 2,
         norms_heads: shape.qk_norm == QkNorm::PerHead,
         norms_all: shape.qk_norm == QkNorm::AllHeads,
-    }
-}
-
-/// The type of the operands of products, and of keys and values.
-pub(crate) fn dtype(products: Products) -> DType {
-    match products.half {
-        None => DType::F32,
-        Some(FloatDType::BF16) => DType::BF16,
-        Some(_) => DType::F16,
     }
 }
 
@@ -116,14 +97,6 @@ pub(crate) fn add_norm(
     (normed, sum)
 }
 
-/// The activation of a gate, by its name in `math`.
-pub(crate) fn formula(activation: Activation) -> activation::Activation {
-    match activation {
-        Activation::Silu => activation::Activation::Silu,
-        Activation::GeluTanh => activation::Activation::Gelu,
-    }
-}
-
 /// The gated values, of the shape of the gate, as numbers of type `to`.
 pub(crate) fn gated(
     gate: &CubeTensor,
@@ -146,7 +119,7 @@ pub(crate) fn gated(
             argument(&gated),
             count,
             vector,
-            formula(activation),
+            activation,
             element_of(&gated),
             vector,
         );

@@ -6,10 +6,9 @@ use super::head::scatter;
 use super::layout::Scatter;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::Projection;
-use crate::nn::tensors::attention::attention_scale;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::launch::{formula, gated, rows_of};
+use crate::text::kernels::launch::{gated, rows_of};
 use crate::text::kernels::rows::{
     COLUMNS, NormBackward, ROWS, Row, columns_kernel, gate_backward_kernel, norm_backward_kernel,
 };
@@ -178,9 +177,8 @@ impl PackedPass<'_> {
         let Some(added) = added else {
             let names = which.map(|which| named(layer, which.name()));
             let x = input().transpose();
-            gradients.add(names.each_ref().map(|name| &name[..]), |into| {
-                products.of_all_into(x, d, into)
-            });
+            gradients
+                .add(names.each_ref().map(|name| &name[..]), |into| products.of_all(x, d, into));
             for (i, linear) in linears.iter().enumerate() {
                 if linear.bias.is_some() {
                     let name = format!("layers.{layer}.{}.bias", which[i].name());
@@ -200,11 +198,10 @@ impl PackedPass<'_> {
             let d_inner = products.of(d.clone(), b.clone().transpose()) * added.scale;
             let adapter = (layer, which);
             gradients.add_adapter(adapter, false, |into| {
-                products.of_all_into(x.clone().transpose(), [d_inner.clone()], into)
+                products.of_all(x.clone().transpose(), [d_inner.clone()], into)
             });
-            gradients.add_adapter(adapter, true, |into| {
-                products.of_all_into(inner.transpose(), [d], into)
-            });
+            gradients
+                .add_adapter(adapter, true, |into| products.of_all(inner.transpose(), [d], into));
             d_input = d_input + products.of(d_inner, a.clone().transpose());
         }
         d_input
@@ -242,7 +239,7 @@ impl PackedPass<'_> {
                 argument(&d_up),
                 count,
                 vector,
-                formula(activation),
+                activation,
                 element_of(&d_gate),
                 vector,
             );
@@ -279,7 +276,7 @@ impl PackedPass<'_> {
         d_attended: &CubeTensor,
     ) -> [CubeTensor; 3] {
         let Activations { queries, keys, values, attended, figures, .. } = kept;
-        let (rows, heads, window) = (self.rows(), self.heads, self.window(layer));
+        let (rows, heads, window) = (self.rows(), self.heads, self.shape().window(layer));
         let count = rows * heads.queries;
         let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));
         let new = |size: usize, dtype: DType| uninit(queries, &[1, rows, size], dtype);
@@ -390,7 +387,7 @@ impl PackedPass<'_> {
                     argument(&turned[0]),
                     argument(&turned[1]),
                     rows,
-                    attention_scale(shape),
+                    shape.head_shape().scale,
                     heads,
                     element_of(&turned[0]),
                 );
@@ -414,7 +411,7 @@ impl PackedPass<'_> {
                 argument(&d_keys),
                 argument(&partials),
                 rows,
-                attention_scale(shape),
+                shape.head_shape().scale,
                 shape.rms_norm_eps,
                 heads,
             );

@@ -3,11 +3,10 @@
 use super::layout::Layout;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element_of, grid, uninit};
 use crate::nn::arch::{DecoderShape, Projection};
-use crate::nn::tensors::attention::attention_scale;
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::{Table, add_norm, dtype, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, gated, heads};
 use crate::text::kernels::rows::pad_kernel;
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK;
@@ -161,7 +160,7 @@ impl<'a> PackedPass<'a> {
             by,
             layout,
             heads,
-            operand: dtype(decoder.products),
+            operand: decoder.products.dtype(),
             table,
             blocks,
             rotations: Vec::new(),
@@ -209,12 +208,6 @@ impl<'a> PackedPass<'a> {
 
     pub(super) fn pieces(&self) -> PiecesLaunch {
         PiecesLaunch::new(argument(&self.table), self.rows())
-    }
-
-    /// The tokens that a row of a layer sees. A text is never longer than the largest number.
-    pub(super) fn window(&self, layer: usize) -> usize {
-        let shape = self.shape();
-        shape.windows()[shape.window_number(layer)].min(1 << 30)
     }
 
     /// Adds the output of a block, normed if there is a norm, to the stream. Returns the sum, normed if there is a norm, as
@@ -340,7 +333,7 @@ impl<'a> PackedPass<'a> {
                 argument(&rotated_queries),
                 argument(&rotated_keys),
                 rows,
-                attention_scale(shape),
+                shape.head_shape().scale,
                 shape.rms_norm_eps,
                 self.heads,
                 element_of(&rotated_keys),
@@ -373,7 +366,7 @@ impl<'a> PackedPass<'a> {
                 argument(&figures),
                 place,
                 count,
-                self.window(layer),
+                self.shape().window(layer),
                 heads,
                 tiles,
                 element_of(keys),

@@ -106,13 +106,13 @@ impl<'a> Targets<'a> {
         match decoder.lm_head() {
             Some(head) => {
                 gradients.add(["lm_head.weight"], |into| {
-                    products.of_all_into(self.hidden.clone().transpose(), [d.clone()], into)
+                    products.of_all(self.hidden.clone().transpose(), [d.clone()], into)
                 });
                 products.of(d, head.transpose())
             }
             None => {
                 gradients.add(["embed_tokens.weight"], |into| {
-                    products.of_all_into(d.clone().transpose(), [self.hidden.clone()], into)
+                    products.of_all(d.clone().transpose(), [self.hidden.clone()], into)
                 });
                 products.of(d, decoder.table())
             }

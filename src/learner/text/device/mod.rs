@@ -182,7 +182,7 @@ impl Differentiation<'_> {
             sums.loss -= f64::from(weight * entropy);
         }
         // Scaled into the range of half precision, by a power of two, which rounds nothing.
-        let scale = on.scale(slopes.iter().flatten());
+        let scale = on.loss_scale(slopes.iter().flatten());
         slopes.iter_mut().flatten().for_each(|x| *x *= scale);
         gradient.add(pass.backward(&tokens, temperature, slopes), scale);
     }

@@ -16,15 +16,23 @@ thread_local! {
     static SCORES: RefCell<Vec<f32>> = RefCell::default();
 }
 
+/// The text that a piece follows, in another cache.
+#[derive(Clone, Copy, Debug)]
+pub struct PrefixCache {
+    /// Index of the cache among all.
+    pub index: usize,
+    /// Tokens in it.
+    pub tokens: usize,
+}
+
 /// The keys and values of a piece of text, in all layers or in the last one executed.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
-    /// Layers with memory of their own; all of them only where later passes read the cache.
+    /// Layers that are stored: all, or 1 that every layer overwrites (a training pass).
     layers: usize,
     /// Tokens that fit: a multiple of [`LANES`].
     capacity: usize,
-    /// The number of the prefix's cache, and the tokens in it.
-    prefix: Option<(usize, usize)>,
+    prefix: Option<PrefixCache>,
     /// `[layers, kv_heads, capacity / LANES, head_dim, LANES]`.
     keys: Vec<f32>,
     /// `[layers, kv_heads, capacity, head_dim]`.
@@ -32,12 +40,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache for `tokens` tokens in each of `layers` layers, which follow the text of cache number `prefix`, if any.
+    /// A cache for `tokens` tokens in each of `layers` layers, which follow the text of `prefix`, if any.
     pub fn new(
         shape: &HeadShape,
         layers: usize,
         tokens: usize,
-        prefix: Option<(usize, usize)>,
+        prefix: Option<PrefixCache>,
     ) -> Self {
         let mut cache = Self::default();
         cache.begin(shape, layers, tokens, prefix);
@@ -51,7 +59,7 @@ impl Cache {
         shape: &HeadShape,
         layers: usize,
         tokens: usize,
-        prefix: Option<(usize, usize)>,
+        prefix: Option<PrefixCache>,
     ) {
         let capacity = tokens.next_multiple_of(LANES).max(self.capacity);
         if (layers, capacity) != (self.layers, self.capacity) {
@@ -65,7 +73,7 @@ impl Cache {
 
     /// The position in the whole text of token number `at` of this piece.
     pub fn position(&self, at: usize) -> usize {
-        self.prefix.map_or(0, |(_, tokens)| tokens) + at
+        self.prefix.map_or(0, |prefix| prefix.tokens) + at
     }
 
     /// Stores the keys and values of token number `at`, `[kv_size]` each.
@@ -128,13 +136,13 @@ impl Cache {
             let place = [layer, head];
             let to = [output, log_totals];
             match self.prefix {
-                Some((number, tokens)) if first < tokens => {
-                    let prefix = all[number].piece(shape, place, [first, tokens]);
+                Some(PrefixCache { index, tokens }) if first < tokens => {
+                    let prefix = all[index].piece(shape, place, [first, tokens]);
                     let pieces = [prefix, self.piece(shape, place, [0, at + 1])];
                     attend_group(queries, shape, &pieces, &mut scores, to);
                 }
                 prefix => {
-                    let first = first - prefix.map_or(0, |(_, tokens)| tokens);
+                    let first = first - prefix.map_or(0, |prefix| prefix.tokens);
                     let own = self.piece(shape, place, [first, at + 1]);
                     attend_group(queries, shape, &[own], &mut scores, to);
                 }
@@ -263,7 +271,8 @@ mod tests {
             let to = [&mut want[..], &mut totals[..]];
             sequence::forward(&shape, heads, &mask, to, &mut Scratch::default());
             let mut caches = vec![Cache::new(&shape, 1, prefix.max(1), None)];
-            caches.push(Cache::new(&shape, 1, rows - prefix, (prefix > 0).then_some((0, prefix))));
+            let before = PrefixCache { index: 0, tokens: prefix };
+            caches.push(Cache::new(&shape, 1, rows - prefix, (prefix > 0).then_some(before)));
             let (size, kv) = (shape.query_size(), shape.kv_size());
             for row in 0..rows {
                 let (cache, at) = if row < prefix { (0, row) } else { (1, row - prefix) };

@@ -173,14 +173,12 @@ pub fn backward(
             let Tile { from, count, first, keys: n } = tile;
             compare(head.queries, key_columns.strips(), &tile, weights);
             compare(gradient, value_columns.strips(), &tile, slopes);
-            for q in 0..count {
-                let t = from + q;
+            let rows_of = weights.chunks_exact_mut(n).zip(slopes.chunks_exact_mut(n));
+            for (t, (weights, slopes)) in (from..).zip(rows_of) {
                 let row = t * size + column..t * size + column + dim;
-                let mean: f32 =
-                    of.output[row.clone()].iter().zip(&of.gradient[row]).map(|(x, y)| x * y).sum();
+                let products = of.output[row.clone()].iter().zip(&of.gradient[row]);
+                let mean: f32 = products.map(|(x, y)| x * y).sum();
                 let seen = mask.first(t) - first..mask.prefix + t + 1 - first;
-                let row = q * n..(q + 1) * n;
-                let (weights, slopes) = (&mut weights[row.clone()], &mut slopes[row]);
                 let log_total = of.log_totals[t * shape.heads + number];
                 softmax_backward(weights, slopes, seen, [shape.scale, log_total, mean]);
             }

@@ -9,6 +9,7 @@ use super::tiles::{Operand, SIDE, Sums, Tile};
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// The kernel's number of `arch_prctl(ARCH_REQ_XCOMP_PERM)`, and that of the state of tiles.
 const REQUEST_PERMISSION: libc::c_long = 0x1023;
@@ -41,19 +42,27 @@ const CONFIGURATION: Configuration = Configuration {
 /// Whether the processor has the instructions and the kernel permits this process to use tiles, which the first call
 /// asks for.
 pub fn is_available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
     // SAFETY: the call takes two numbers, and changes nothing but the permission of this process.
     let permit = || unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) };
-    is_x86_feature_detected!("avx512f")
-        && __cpuid_count(7, 0).edx & FEATURES == FEATURES
-        && permit() == 0
+    *AVAILABLE.get_or_init(|| {
+        is_x86_feature_detected!("avx512f")
+            && __cpuid_count(7, 0).edx & FEATURES == FEATURES
+            && permit() == 0
+    })
 }
 
-/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`, whose part of `to` is this thread's alone.
+/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
 ///
-/// The processor must have the instructions: [`is_available`].
-pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+/// # Safety
+/// No other thread may access that part of `to`.
+///
+/// # Panics
+/// If the processor lacks the instructions, or the system does not permit them.
+pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+    assert!(is_available());
     let configuration = CONFIGURATION;
-    // SAFETY: the processor has the instructions, since a kernel is taken from those available, and the configuration is a valid one.
+    // SAFETY: the processor has the instructions, and the configuration is a valid one.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack)) };
     let deep = a.strip(rows.start).len();
     let depth = deep.div_ceil(deep.div_ceil(BLOCK));

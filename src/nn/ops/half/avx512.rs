@@ -18,11 +18,14 @@ pub fn is_available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
-/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`, whose part of `to` is this thread's alone.
+/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
+///
+/// # Safety
+/// No other thread may access that part of `to`.
 ///
 /// # Panics
 /// If the processor lacks the instructions.
-pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
     assert!(is_available());
     let few = a.outer() - rows.start * SIDE;
     // SAFETY: the processor has the instructions; this part of the output is this thread's.

@@ -92,14 +92,20 @@ impl Kernel {
     }
 
     /// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
-    fn multiply(self, a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
-        match self {
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Self::Amx => amx::multiply(a, b, [rows, columns], to),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => avx512::multiply(a, b, [rows, columns], to),
-            #[allow(unreachable_patterns)]
-            _ => portable::multiply(a, b, [rows, columns], to),
+    ///
+    /// # Safety
+    /// No other thread may access that part of `to`.
+    unsafe fn multiply(self, a: &Operand, b: &Operand, part: [Range<usize>; 2], to: &Output) {
+        // SAFETY: as this function demands.
+        unsafe {
+            match self {
+                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                Self::Amx => amx::multiply(a, b, part, to),
+                #[cfg(target_arch = "x86_64")]
+                Self::Avx512 => avx512::multiply(a, b, part, to),
+                #[allow(unreachable_patterns)]
+                _ => portable::multiply(a, b, part, to),
+            }
         }
     }
 }
@@ -124,6 +130,9 @@ pub fn forward(
     add: bool,
 ) {
     let Some(inner) = products.first().map(|(w, _)| w.inner()) else { return };
+    if x.is_empty() {
+        return;
+    }
     let [mut left, right] = OPERANDS.take();
     left.pack(parallelism, View::rows(x, inner), [x.len() / inner, inner], Side::Left);
     multiply(kernel, parallelism, &left, products, add);
@@ -139,6 +148,9 @@ pub fn weight_grads<const N: usize>(
     inputs: usize,
     results: [(&[f32], &mut [f32]); N],
 ) {
+    if x.is_empty() {
+        return;
+    }
     let rows = x.len() / inputs;
     let [mut left, mut right] = OPERANDS.take();
     left.pack(parallelism, View::rows(x, inputs).transpose(), [inputs, rows], Side::Left);
@@ -185,7 +197,8 @@ fn multiply(
     parallelism.each(parts.len(), |at| {
         let (number, part) = &parts[at];
         let (b, to) = &outputs[*number];
-        kernel.multiply(a, b, part.clone(), to);
+        // SAFETY: parts are apart, and each is one thread's.
+        unsafe { kernel.multiply(a, b, part.clone(), to) };
     });
 }
 
@@ -193,12 +206,12 @@ fn multiply(
 mod tests {
     use super::*;
     use crate::nn::ops::check::Draws;
-    use tiles::round;
+    use tiles::to_bf16;
 
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
 
     fn widen(x: f32) -> f64 {
-        f64::from(f32::from_bits(u32::from(round(x)) << 16))
+        f64::from(f32::from_bits(u32::from(to_bf16(x)) << 16))
     }
 
     fn pack(values: &[f32], width: usize) -> Operand {

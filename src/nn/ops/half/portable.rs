@@ -9,9 +9,11 @@ use std::ops::Range;
 /// The scales of numbers that have none.
 const UNSCALED: &[[Lanes; 2]] = &[[[0.0; LANES]; 2]];
 
-/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`, whose part of `to` is this thread's alone: as a
-/// stored matrix of bfloat16 is multiplied.
-pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`, as a stored matrix of bfloat16 is multiplied.
+///
+/// # Safety
+/// No other thread may access that part of `to`.
+pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
     let (inner, width) = (a.inner(), columns.len() * SIDE);
     let x = widened(a, rows.clone());
     let mut y = vec![0.0; x.len() / inner * width];

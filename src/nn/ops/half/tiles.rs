@@ -9,7 +9,7 @@ use crate::nn::ops::stored::Bf16;
 pub const SIDE: usize = 16;
 /// Numbers of the inner dimension in a tile: two in a word.
 pub const DEPTH: usize = 2 * SIDE;
-/// Strips of a right operand that kernels take side by side at most.
+/// Most strips of a right operand that a kernel multiplies at a time.
 pub const GROUP: usize = 4;
 /// Strips of columns that are packed side by side.
 const STRIPS: usize = 4;
@@ -110,7 +110,7 @@ impl Operand {
 
 /// The nearest number in bf16, of two equally near ones the even one.
 #[inline(always)]
-pub fn round(x: f32) -> u16 {
+pub fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let nan = bits >> 16 | 0x40;
@@ -119,7 +119,7 @@ pub fn round(x: f32) -> u16 {
 
 #[inline(always)]
 fn pair(low: f32, high: f32) -> u32 {
-    u32::from(round(low)) | u32::from(round(high)) << 16
+    u32::from(to_bf16(low)) | u32::from(to_bf16(high)) << 16
 }
 
 /// Packs up to 16 rows of 32 numbers.
@@ -205,7 +205,7 @@ mod avx512 {
         _mm512_slli_epi32, _mm512_srli_epi32, _mm512_store_si512,
     };
 
-    /// Rounds 16 numbers to bf16, each in the low half of a word, as [`super::round`].
+    /// Rounds 16 numbers to bf16, each in the low half of a word, as [`super::to_bf16`].
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn round(from: *const f32) -> __m512i {
@@ -277,7 +277,7 @@ mod tests {
                         };
                         let half = (tile.0[row][word] >> (16 * (k % 2))) as u16;
                         let is_inside = i < rows && k < inner;
-                        let want = if is_inside { round(values[i * inner + k]) } else { 0 };
+                        let want = if is_inside { to_bf16(values[i * inner + k]) } else { 0 };
                         assert_eq!(half, want, "{side:?} {i} {k}");
                     }
                 }
@@ -290,12 +290,12 @@ mod tests {
         let halves = [0x3f80u16, 0x3f81, 0xc2f7, 0x0001, 0x7f7f];
         for half in halves {
             let bits = u32::from(half) << 16;
-            assert_eq!(round(f32::from_bits(bits)), half);
-            assert_eq!(round(f32::from_bits(bits + 0x7fff)), half);
-            assert_eq!(round(f32::from_bits(bits + 0x8000)), half + (half & 1));
-            assert_eq!(round(f32::from_bits(bits + 0x8001)), half + 1);
+            assert_eq!(to_bf16(f32::from_bits(bits)), half);
+            assert_eq!(to_bf16(f32::from_bits(bits + 0x7fff)), half);
+            assert_eq!(to_bf16(f32::from_bits(bits + 0x8000)), half + (half & 1));
+            assert_eq!(to_bf16(f32::from_bits(bits + 0x8001)), half + 1);
         }
-        assert_eq!(round(f32::INFINITY), 0x7f80);
-        assert!(f32::from_bits(u32::from(round(f32::from_bits(0x7f80_0001))) << 16).is_nan());
+        assert_eq!(to_bf16(f32::INFINITY), 0x7f80);
+        assert!(f32::from_bits(u32::from(to_bf16(f32::from_bits(0x7f80_0001))) << 16).is_nan());
     }
 }

@@ -17,7 +17,7 @@ use super::Parallelism;
 use crate::math::{LANES, Lanes, each};
 use multiversion::multiversion;
 use std::cell::RefCell;
-use tiles::{Columns, Left, Rows};
+use tiles::{Left, Strided};
 
 pub(crate) use tiles::{many_registers, transpose};
 
@@ -89,12 +89,40 @@ pub struct Strips<'a> {
     columns: usize,
 }
 
-impl<'a> Strips<'a> {
+/// Adjacent columns of a weight for products in f32.
+pub trait Columns: Copy + Send + Sync {
     /// The number of columns.
-    pub fn columns(&self) -> usize {
+    fn columns(self) -> usize;
+
+    /// Chunks of so many times [`STRIP_COLUMNS`] columns.
+    fn parts(self, strips: usize) -> impl Iterator<Item = Self>;
+
+    /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
+    fn multiply(self, x: &[f32], y: &mut [f32], add: bool);
+}
+
+impl Columns for Strips<'_> {
+    fn columns(self) -> usize {
         self.columns
     }
 
+    fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
+        let columns = strips * STRIP_COLUMNS;
+        self.lanes.chunks((strips * STRIP * self.packed).max(1)).enumerate().map(
+            move |(number, lanes)| {
+                let columns = columns.min(self.columns - number * columns);
+                Self { lanes, columns, ..self }
+            },
+        )
+    }
+
+    fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
+        let target = Target { values: y, row: self.columns, add };
+        matmul_packed(View::rows(x, self.inner), self, target, x.len() / self.inner);
+    }
+}
+
+impl Strips<'_> {
     /// The `columns` columns from strip `from` on: whole strips, or all that remain.
     pub fn strips_from(self, from: usize, columns: usize) -> Self {
         let left = self.columns - from * STRIP_COLUMNS;
@@ -110,17 +138,6 @@ impl<'a> Strips<'a> {
     pub fn rows(self, first: usize, inner: usize) -> Self {
         assert!(first + inner <= self.inner, "{inner} rows from {first} on, of {}", self.inner);
         Self { first: self.first + first, inner, ..self }
-    }
-
-    /// Chunks of `strips` strips.
-    pub fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
-        let columns = strips * STRIP_COLUMNS;
-        self.lanes.chunks((strips * STRIP * self.packed).max(1)).enumerate().map(
-            move |(number, lanes)| {
-                let columns = columns.min(self.columns - number * columns);
-                Self { lanes, columns, ..self }
-            },
-        )
     }
 }
 
@@ -293,13 +310,12 @@ fn blocks<const R: usize>(
         let c = Target { values: &mut c.values[i * c.row..], ..*c };
         match in_place {
             true if a.column == 1 => {
-                let rows =
-                    |t: usize| Rows::<R>::new(&a.values[(i + t * R) * a.row..], a.row, inner);
-                panel(rows, tiles, b, c);
+                let rows = |t: usize| Strided::rows(&a.values[(i + t * R) * a.row..], a.row, inner);
+                panel::<R, _>(rows, tiles, b, c);
             }
             true => {
-                let columns = |t: usize| Columns::<R>::new(&a.values[i + t * R..], a.column, inner);
-                panel(columns, tiles, b, c);
+                let columns = |t: usize| Strided::columns(&a.values[i + t * R..], a.column, inner);
+                panel::<R, _>(columns, tiles, b, c);
             }
             false => {
                 left.resize((tiles * R * inner).max(left.len()), 0.0);
@@ -374,10 +390,7 @@ fn pack_rows<const R: usize>(a: View, panel: &mut [[f32; R]]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn wave(count: usize, rate: f32) -> Vec<f32> {
-        (0..count).map(|i| (i as f32 * rate).sin()).collect()
-    }
+    use crate::nn::ops::check::wave;
 
     /// The transpose of a row-major matrix.
     fn columns_of(matrix: &[f32], width: usize) -> Vec<f32> {

@@ -41,59 +41,39 @@ impl<const R: usize> Left<R> for &[[f32; R]] {
     }
 }
 
-/// `R` rows read in place.
+/// `R` rows read in place, of a row-major matrix, or else of a column-major one.
 #[derive(Clone, Copy)]
-pub struct Rows<'a, const R: usize> {
+pub struct Strided<'a, const R: usize, const ROW_MAJOR: bool> {
     values: &'a [f32],
-    row: usize,
+    /// The distance of rows, or of columns.
+    stride: usize,
     columns: usize,
 }
 
-impl<'a, const R: usize> Rows<'a, R> {
+impl<'a, const R: usize> Strided<'a, R, true> {
     /// The first `columns` columns of rows with this stride.
     ///
     /// # Panics
     /// If `values` is too short.
-    pub fn new(values: &'a [f32], row: usize, columns: usize) -> Self {
-        assert!((R - 1) * row + columns <= values.len(), "{R} rows of {columns} numbers");
-        Self { values, row, columns }
+    pub fn rows(values: &'a [f32], stride: usize, columns: usize) -> Self {
+        assert!((R - 1) * stride + columns <= values.len(), "{R} rows of {columns} numbers");
+        Self { values, stride, columns }
     }
 }
 
-impl<const R: usize> Left<R> for Rows<'_, R> {
-    #[inline(always)]
-    fn columns(self) -> usize {
-        self.columns
-    }
-
-    #[inline(always)]
-    unsafe fn at(self, r: usize, k: usize) -> f32 {
-        // SAFETY: `r < R` and `k < columns` by the caller, and `new` checked the length.
-        unsafe { *self.values.get_unchecked(r * self.row + k) }
-    }
-}
-
-/// `R` rows of a column-major matrix, read in place.
-#[derive(Clone, Copy)]
-pub struct Columns<'a, const R: usize> {
-    values: &'a [f32],
-    column: usize,
-    columns: usize,
-}
-
-impl<'a, const R: usize> Columns<'a, R> {
+impl<'a, const R: usize> Strided<'a, R, false> {
     /// The first `columns` columns, with this stride between them.
     ///
     /// # Panics
     /// If `values` is too short.
-    pub fn new(values: &'a [f32], column: usize, columns: usize) -> Self {
+    pub fn columns(values: &'a [f32], stride: usize, columns: usize) -> Self {
         let last = columns.saturating_sub(1);
-        assert!(last * column + R <= values.len(), "{columns} columns of {R} numbers");
-        Self { values, column, columns }
+        assert!(last * stride + R <= values.len(), "{columns} columns of {R} numbers");
+        Self { values, stride, columns }
     }
 }
 
-impl<const R: usize> Left<R> for Columns<'_, R> {
+impl<const R: usize, const ROW_MAJOR: bool> Left<R> for Strided<'_, R, ROW_MAJOR> {
     #[inline(always)]
     fn columns(self) -> usize {
         self.columns
@@ -101,8 +81,9 @@ impl<const R: usize> Left<R> for Columns<'_, R> {
 
     #[inline(always)]
     unsafe fn at(self, r: usize, k: usize) -> f32 {
-        // SAFETY: `r < R` and `k < columns` by the caller, and `new` checked the length.
-        unsafe { *self.values.get_unchecked(k * self.column + r) }
+        let at = if ROW_MAJOR { r * self.stride + k } else { k * self.stride + r };
+        // SAFETY: `r < R` and `k < columns` by the caller, and the length was checked for them.
+        unsafe { *self.values.get_unchecked(at) }
     }
 }
 

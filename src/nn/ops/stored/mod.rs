@@ -8,7 +8,7 @@ mod codes;
 
 pub use codes::{Bf16, NumberFormat};
 
-use super::matmul::{Packed, STRIP_COLUMNS, Target, View, matmul_packed, transpose};
+use super::matmul::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed, transpose};
 use crate::math::{LANES, Lanes, each, mul_add};
 use codes::{Eight, F16, Four, Pair};
 use multiversion::multiversion;
@@ -99,10 +99,12 @@ impl StoredMatrix {
         self.storage.column(number, to);
     }
 
-    /// The numbers of adjacent columns from number `first` on, a multiple of [`LANES`], and one strip at most:
-    /// `[columns, inner]`.
+    /// Expands columns `first..first + n` to `[n, inner]`, where `n = to.len() / inner` is [`LANES`] at most.
+    ///
+    /// # Panics
+    /// If `first` is no multiple of [`LANES`], or there is room for more columns.
     pub fn columns_from(&self, first: usize, to: &mut [f32]) {
-        debug_assert!(first.is_multiple_of(LANES) && to.len() <= LANES * self.inner());
+        assert!(first.is_multiple_of(LANES) && to.len() <= LANES * self.inner(), "one strip");
         self.storage.strip(first / LANES, to);
     }
 
@@ -132,14 +134,12 @@ pub struct StoredStrips<'a> {
     columns: usize,
 }
 
-impl<'a> StoredStrips<'a> {
-    /// The number of columns.
-    pub fn columns(&self) -> usize {
+impl Columns for StoredStrips<'_> {
+    fn columns(self) -> usize {
         self.columns
     }
 
-    /// Chunks of so many times [`STRIP_COLUMNS`] columns.
-    pub fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
+    fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
         let width = (strips * STRIP_COLUMNS).max(1);
         (0..self.columns).step_by(width).map(move |from| Self {
             first: self.first + from / LANES,
@@ -148,8 +148,7 @@ impl<'a> StoredStrips<'a> {
         })
     }
 
-    /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
-    pub fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
+    fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
         self.storage.multiply([self.first, self.columns], x, y, add);
     }
 }
@@ -458,6 +457,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "one strip")]
+    fn columns_within_a_strip_are_refused() {
+        let (matrix, _) = stored(NumberFormat::Eight, [4, 20], 2);
+        matrix.columns_from(1, &mut [0.0; 4]);
     }
 
     #[test]

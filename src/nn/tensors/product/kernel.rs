@@ -69,8 +69,10 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     for i in 0..comptime!(part_rows * part_columns) {
         sums[i] = 0.0f32;
     }
-    let a_tile = work.left::<A, V>(a, rows, a_room, unit);
-    let b_tile = work.right::<B, W>(rights, b_room, unit);
+    let a_tile = work.tile(a.batch, work.row, rows, a_room, unit);
+    // Several right operands have no batches.
+    let b_batch = rights.first.operand.batch;
+    let b_tile = work.tile(b_batch, work.column, work.block.columns, b_room, unit);
     let mut a_moved = Moved::<A, V>::new(a_side);
     let mut b_moved = Moved::<B, W>::new(b_side);
     let mut a_values = Array::<f32>::new(part_rows);

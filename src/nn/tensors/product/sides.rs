@@ -46,7 +46,7 @@ impl Side {
         near.is_multiple_of(vector) && side.moved() * self.group * vector == near * far
     }
 
-    /// Units that move neighbours in memory at a time.
+    /// Units along the near dimension.
     fn across(&self) -> usize {
         self.group.min(self.extents()[0])
     }

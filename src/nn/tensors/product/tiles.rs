@@ -3,7 +3,7 @@
 // Compile-time conditions are apart from run-time ones.
 #![allow(clippy::collapsible_if)]
 
-use super::operands::{Block, Operand, Rights};
+use super::operands::{Block, Rights};
 use super::sides::{Side, Tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -118,7 +118,8 @@ impl Tiling {
         }
     }
 
-    /// Bytes of workgroup memory. Matrix units read operands in half precision; else sums take the operands' place.
+    /// Bytes of workgroup memory. Matrix units read operands in half precision; without them, sums reuse the
+    /// operands' memory.
     fn bytes(&self) -> usize {
         let group = match self.has_matrix_units() {
             true => size_of::<u16>() * self.staged() + size_of::<f32>() * self.sums(),
@@ -198,40 +199,16 @@ impl Work {
         }
     }
 
-    /// The tile of the left operand.
-    pub fn left<A: Float, V: Size>(
+    /// The tile of an operand from number `outer` of its outer dimension on; `batch` is the distance of its matrices.
+    pub fn tile(
         &self,
-        a: &Operand<A, V>,
-        rows: usize,
+        batch: usize,
+        outer: usize,
+        outer_end: usize,
         room: usize,
         unit: usize,
     ) -> Tile {
-        Tile {
-            matrix: self.batch * a.batch,
-            outer: self.row,
-            outer_end: rows,
-            inner_end: self.end,
-            room,
-            unit,
-        }
-    }
-
-    /// The tile of the right operand.
-    pub fn right<B: Float, W: Size>(
-        &self,
-        rights: &Rights<B, W>,
-        room: usize,
-        unit: usize,
-    ) -> Tile {
-        Tile {
-            // Several right operands have no batches.
-            matrix: self.batch * rights.first.operand.batch,
-            outer: self.column,
-            outer_end: self.block.columns,
-            inner_end: self.end,
-            room,
-            unit,
-        }
+        Tile { matrix: self.batch * batch, outer, outer_end, inner_end: self.end, room, unit }
     }
 }
 
@@ -249,8 +226,25 @@ pub(super) fn store<B: Float, W: Size>(
 ) {
     let columns = work.block.columns;
     if row < rows && column < columns {
-        product[work.to + row * columns + column] =
-            plus_bias::<B, W>(sum, rights, work.block.number, column, work.span, tiling);
+        let mut sum = sum;
+        if comptime!(tiling.has_bias) {
+            // Once for all spans.
+            if work.span == 0 {
+                let mut bias = rights.first.bias[column];
+                if comptime!(tiling.joined > 1) {
+                    if work.block.number == 1 {
+                        bias = rights.second.bias[column];
+                    }
+                }
+                if comptime!(tiling.joined > 2) {
+                    if work.block.number == 2 {
+                        bias = rights.third.bias[column];
+                    }
+                }
+                sum += bias;
+            }
+        }
+        product[work.to + row * columns + column] = sum;
     }
 }
 
@@ -275,34 +269,4 @@ pub(super) fn add_groups<B: Float, W: Size>(
         let (r, c) = (work.row + e / columns, work.column + e % columns);
         store::<B, W>(product, work, rights, rows, r, c, sum, tiling);
     }
-}
-
-/// Adds the bias of a column of right operand `number` to a sum, if it has one, once for all spans.
-#[cube]
-fn plus_bias<N: Float, V: Size>(
-    sum: f32,
-    rights: &Rights<N, V>,
-    number: usize,
-    column: usize,
-    span: usize,
-    #[comptime] tiling: Tiling,
-) -> f32 {
-    let mut sum = sum;
-    if comptime!(tiling.has_bias) {
-        if span == 0 {
-            let mut bias = rights.first.bias[column];
-            if comptime!(tiling.joined > 1) {
-                if number == 1 {
-                    bias = rights.second.bias[column];
-                }
-            }
-            if comptime!(tiling.joined > 2) {
-                if number == 2 {
-                    bias = rights.third.bias[column];
-                }
-            }
-            sum += bias;
-        }
-    }
-    sum
 }

@@ -13,7 +13,6 @@ use crate::text::generate::decode::{BLOCK, Decode, Step};
 use crate::text::kernels::UNITS;
 use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
 use crate::text::kernels::heads::{COUNTS, ProgressLaunch};
-use crate::text::kernels::launch::dtype;
 use crate::text::kernels::narrow::{
     NarrowScratchLaunch, NarrowingLaunch, TOKENS as MASKED, narrow_kernel,
 };
@@ -67,7 +66,7 @@ impl State {
     fn new(by: &DeviceDecoder, prompts: &Prompts, draws: &CubeTensor, masks: usize) -> Self {
         let shape = by.decoder.shape();
         let [most, rows] = [draws.meta.shape()[0], draws.meta.shape()[1]];
-        let dtype = dtype(by.decoder.products);
+        let dtype = by.decoder.products.dtype();
         let cache = || {
             let sizes = [rows, most, shape.num_kv_heads, shape.head_dim];
             Tensor::<4>::from_primitive::<Cube>(uninit(draws, &sizes, dtype))

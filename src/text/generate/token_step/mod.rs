@@ -12,13 +12,13 @@ pub(super) use batch::KernelBatch;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::device::has_kernels;
 use crate::nn::arch::{DecoderShape, Projection};
-use crate::nn::tensors::attention::{KeysValues, attention_scale};
+use crate::nn::tensors::attention::KeysValues;
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
 use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
 use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
-use crate::text::kernels::launch::{Table, add_norm, dtype, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, gated, heads};
 use crate::text::kernels::rows;
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -72,7 +72,7 @@ impl TokenStep {
         Self {
             norms,
             head_norms: head_norms.collect(),
-            tables: decoder.rope.iter().map(|table| Table::new(table)).collect(),
+            tables: decoder.rope.iter().map(Table::new).collect(),
             heads: heads(shape),
         }
     }
@@ -101,7 +101,7 @@ impl TokenStep {
             bound,
             rows,
             members: rows / (progress.meta.num_elements() - COUNTS),
-            operand: dtype(decoder.products),
+            operand: decoder.products.dtype(),
         };
         let rotations: Vec<_> = self.tables.iter().map(|table| row.rotations(table)).collect();
         let mut stream = cube_tensor(decoder.embed(tokens.reshape([rows, 1])));
@@ -224,7 +224,7 @@ impl Row<'_> {
                 self.progress(),
                 self.rows,
                 most,
-                attention_scale(self.shape),
+                self.shape.head_shape().scale,
                 self.shape.rms_norm_eps,
                 self.by.heads,
                 units,
@@ -241,9 +241,7 @@ impl Row<'_> {
         let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
         let heads = self.by.heads;
         let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand);
-        let window = self.shape.windows()[self.shape.window_number(layer)];
-        // A text is never longer than this.
-        let window = window.min(1 << 30);
+        let window = self.shape.window(layer);
         let all = [&keys, &values, &prompt_keys, &prompt_values, queries];
         let vector = vector_size(&all, |vector| heads.dim.is_multiple_of(vector));
         // SAFETY: accesses stay below the rows, the heads and the room of the caches; all units of a cube reach its
