@@ -17,20 +17,22 @@ use super::optimizer::factors;
 use super::order::Batches;
 use super::schedule::{first_update, learning_rate, total_updates};
 use super::weights::Weights;
+use crate::data::summary::STEPS;
 use crate::data::{Recording, RecordingAdvantages};
-use crate::device::buffers::{argument, cube_tensor, element, uninit};
+use crate::device::buffers::{argument, cube_tensor, element, grid, uninit};
 use crate::math::adamw::{Factors, FactorsLaunch};
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer};
 use crate::objective::Form;
 use crate::parallel::{Shards, Team, TeamError};
-use crate::settings::TrainConfig;
+use crate::settings::{TrainConfig, UpdateConfig};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
+use loss_kernels::COUNTS;
 use optimizer_kernels::*;
-use tiles::Tiling;
+use tiles::{SUMS, Tiling};
 use update::Update;
 
 /// A multi-layer perceptron in training on a CubeCL device.
@@ -113,7 +115,7 @@ impl FusedLearner {
         let update = Update::new(self, recording, advantages, observer, iteration)?;
         let like = &update.summary;
         let device = advantages.summary.device();
-        let means = cube_tensor(Tensor::<1>::zeros([UpdateStats::LEN], &device));
+        let figures = cube_tensor(Tensor::<1>::zeros([UpdateStats::LEN], &device));
         let state = vec![
             self.weights.params.clone(),
             self.weights.optimizer.first_moment.clone(),
@@ -129,12 +131,14 @@ impl FusedLearner {
             steps += 1;
             let rate = self.learning_rate(first + number as u64);
             let by = factors(&self.config.optimizer, rate, steps);
-            self.step(&gradient, &before, &after, &update.summary, &means, &by);
+            self.step(&gradient, &before, &after, &figures, &by);
             std::mem::swap(&mut before, &mut after);
             if self.team.rounds_differently() {
                 before = self.first_params(before)?;
             }
         }
+        let figures = Tensor::<1>::from_primitive::<Cube>(figures);
+        let means = self.means(figures, update.summary.clone());
         drop(update);
         let state = Tensor::<1>::from_primitive::<Cube>(before);
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
@@ -142,7 +146,21 @@ impl FusedLearner {
         self.weights.optimizer.first_moment = part(1);
         self.weights.optimizer.second_moment = part(2);
         self.weights.optimizer.steps = steps;
-        Ok(UpdateStats { means: Tensor::from_primitive::<Cube>(means) })
+        Ok(UpdateStats { means })
+    }
+
+    /// Means of an update from its `figures`: sums over counted steps, then those of loss and gradient norm over optimizer
+    /// steps. Every epoch covers all games of a rollout, whereas datasets advance by batches.
+    fn means(&self, figures: Tensor<1>, summary: CubeTensor) -> Tensor<1> {
+        let UpdateConfig { update_epochs, num_minibatches, .. } = self.config.update;
+        let summary = Tensor::<1>::from_primitive::<Cube>(summary);
+        let updates = update_epochs * num_minibatches;
+        let learnt = match self.config.data.is_on() {
+            true => summary.narrow(0, COUNTS, updates).sum(),
+            false => summary.narrow(0, STEPS, 1) * update_epochs as f32,
+        };
+        let of_steps = figures.clone().narrow(0, 0, SUMS - 1) / learnt;
+        Tensor::cat(vec![of_steps, figures.narrow(0, SUMS - 1, 2) / updates as f32], 0)
     }
 
     /// The learning rate of optimizer step `update` of the run.
@@ -156,8 +174,7 @@ impl FusedLearner {
         gradient: &CubeTensor,
         before: &CubeTensor,
         after: &CubeTensor,
-        summary: &CubeTensor,
-        means: &CubeTensor,
+        figures: &CubeTensor,
         by: &Factors,
     ) {
         let update = &self.config.update;
@@ -176,16 +193,11 @@ impl FusedLearner {
         unsafe {
             adamw_kernel::launch_unchecked(
                 &before.client,
-                CubeCount::Static(num_params.div_ceil(ADAMW_UNITS) as u32, 1, 1),
+                grid(before, num_params.div_ceil(ADAMW_UNITS)),
                 CubeDim::new_1d(ADAMW_UNITS as u32),
                 argument(gradient),
                 MovingParamsLaunch::new(argument(before), argument(after)),
-                MeansLaunch::new(
-                    argument(summary),
-                    argument(means),
-                    update.update_epochs as f32,
-                    (update.update_epochs * update.num_minibatches) as f32,
-                ),
+                argument(figures),
                 by,
                 update.max_grad_norm as f32,
                 num_params,

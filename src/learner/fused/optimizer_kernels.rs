@@ -76,45 +76,16 @@ impl MovingParams {
     }
 }
 
-/// Means of an update, accumulated by its optimizer steps.
-#[derive(CubeType, CubeLaunch)]
-pub(super) struct Means {
-    /// Summary of the update, which starts with the number of counted steps.
-    summary: Buffer<f32>,
-    /// Accumulated means, `[SUMS + 1]`: those of the sums, then the gradient norm.
-    means: Buffer<f32>,
-    /// Number of epochs.
-    epochs: f32,
-    /// Number of optimizer steps.
-    updates: f32,
-}
-
-#[cube]
-impl Means {
-    /// Adds a step's contribution to mean `i`, if `i` is one of the means, from the sums that
-    /// follow the gradient and from its norm. Step sums are averaged over the steps of all epochs,
-    /// loss and norm over optimizer steps.
-    fn add(&mut self, i: usize, gradient: &[f32], norm: f32, #[comptime] num_params: usize) {
-        if i < comptime!(SUMS - 1) {
-            self.means[i] += gradient[num_params + i] / (self.summary[0] * self.epochs);
-        } else if i == comptime!(SUMS - 1) {
-            self.means[i] += gradient[num_params + i] / self.updates;
-        } else if i == SUMS {
-            self.means[i] += norm / self.updates;
-        }
-    }
-}
-
 /// Steps one parameter per unit. Every cube computes the gradient norm redundantly and in the same
 /// order, which saves a launch.
 ///
-/// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`] and [`Means`].
-/// Workgroup memory: [`ADAMW_UNITS`] floats.
+/// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`]; the figures of the update, `[SUMS + 1]`,
+/// to which sums and gradient norm are added. Workgroup memory: [`ADAMW_UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(super) fn adamw_kernel(
     gradient: &[f32],
     params: &mut MovingParams,
-    means: &mut Means,
+    figures: &mut [f32],
     by: Factors,
     max_norm: f32,
     #[comptime] num_params: usize,
@@ -148,6 +119,10 @@ pub(super) fn adamw_kernel(
         params.store(i, &moved, num_params);
     }
     if CUBE_POS == 0 {
-        means.add(unit, gradient, norm, num_params);
+        if unit < comptime!(SUMS) {
+            figures[unit] += gradient[num_params + unit];
+        } else if unit == SUMS {
+            figures[unit] += norm;
+        }
     }
 }
