@@ -163,7 +163,11 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         // The share of this rank's games; all ranks play the same number of steps of a group.
         let share = self.rollout.num_groups as f64 / self.config.rollout.num_groups as f64;
         let sums = self.team.all_gather_numbers(&[at(0), at(1), at(2) * share])?;
-        let sum = |i: usize| sums.iter().map(|theirs| theirs[i]).sum();
+        // Nothing is played where the run learns from data, whose episodes end without a score.
+        let sum = |i: usize| match self.source {
+            Source::Games(_) => sums.iter().map(|theirs| theirs[i]).sum(),
+            _ => 0.0,
+        };
         Ok(Totals {
             score_sum: sum(0),
             episodes: sum(1),
