@@ -290,21 +290,24 @@ pub(super) fn count_kernel(
     advantages: &[f32],
     recorded: &[f32],
     summary: &mut [f32],
+    minibatches: usize,
     games: usize,
     sizes: PartSizes,
 ) {
     let unit = UNIT_POS as usize;
     let mut sum = 0.0f32;
-    for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
-        let env = order[CUBE_POS * games + i] as usize;
-        if env >= sizes.first_env && env < sizes.first_env + sizes.num_envs {
-            sum += advantages[sizes.length(env) - sizes.first_env];
+    if CUBE_POS < minibatches {
+        for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
+            let env = order[CUBE_POS * games + i] as usize;
+            if env >= sizes.first_env && env < sizes.first_env + sizes.num_envs {
+                sum += advantages[sizes.length(env) - sizes.first_env];
+            }
         }
     }
     let mut sums = Shared::<[f32]>::new_slice(COUNT_UNITS);
     sums[unit] = sum;
     sync_cube();
-    if unit == 0 {
+    if unit == 0 && CUBE_POS < minibatches {
         let mut total = 0.0f32;
         if sizes.first_env > 0 {
             total = summary[COUNTS + CUBE_POS];
