@@ -15,6 +15,7 @@ use crate::learner::Moments;
 use crate::model::saved::{self, Header, SavedError, write_params};
 use crate::model::{NativePolicy, Network, Parameter};
 use crate::parallel::TeamError;
+use crate::rollout::env_words;
 use crate::settings::{ConfigError, ModelKind, TrainConfig, overlay};
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -194,7 +195,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let memory_size = memory_size(&model, &self.device);
         let names = model.parameters();
         let params = |section: &str| read_params(checkpoint, section, &names);
-        let (games, num_groups) = (read_games(checkpoint)?, self.config.rollout.num_groups);
+        let num_groups = self.config.rollout.num_groups;
+        let games = read_games(checkpoint, [env_words(self.game), num_groups])?;
         let memory = if memory_size == 0 || games.is_empty() {
             Vec::new()
         } else {
@@ -279,18 +281,23 @@ fn memory_size(model: &Network, device: &Device) -> usize {
 }
 
 fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let view = TensorView::new(Dtype::U32, vec![words.len() / num_groups, num_groups], &bytes)
+    let shape = vec![words.len() / num_groups, num_groups];
+    let view = TensorView::new(Dtype::U32, shape, bytemuck::cast_slice(words))
         .expect("the length is that of the shape");
     safetensors::serialize([("games", view)], None).expect("one tensor")
 }
 
-fn read_games(checkpoint: &Checkpoint) -> Result<Vec<u32>, SnapshotError> {
+/// Reads game states, `[env_words, num_groups]` or none.
+fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, SnapshotError> {
     let section = checkpoint.section(GAMES, VERSION)?;
     let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(GAMES, e))?;
     let view = tensors.tensor("games").map_err(|e| unreadable(GAMES, e))?;
-    let words = view.data().chunks_exact(4);
-    Ok(words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    let is_right = view.shape() == shape || view.data().is_empty();
+    if view.dtype() != Dtype::U32 || !is_right {
+        let found = format!("{:?} of {:?}", view.shape(), view.dtype());
+        return Err(unreadable(GAMES, format!("it has the shape {found} instead of {shape:?} of U32")));
+    }
+    Ok(bytemuck::pod_collect_to_vec(view.data()))
 }
 
 fn memory_bytes(numbers: &[f32], num_groups: usize) -> Vec<u8> {
@@ -307,4 +314,27 @@ fn read_memory(
     memory_size: usize,
 ) -> Result<Vec<f32>, SnapshotError> {
     read_params(checkpoint, MEMORY, &[memory_parameter(num_groups, memory_size)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn games_of_other_numbers_of_groups_are_refused() {
+        let saved = |bytes| {
+            let section = Section { name: GAMES.to_string(), version: VERSION, bytes };
+            Checkpoint { iteration: 1, sections: vec![section] }
+        };
+        let words: Vec<u32> = (0..4 * 15).collect();
+        let games = saved(games_bytes(&words, 15));
+        assert_eq!(read_games(&games, [4, 15]).unwrap(), words);
+        // As many words in all, or a number of words that other groups would divide too.
+        for shape in [[15, 4], [5, 12], [4, 5], [4, 16]] {
+            let said = read_games(&games, shape).unwrap_err().to_string();
+            assert!(said.contains("the shape [4, 15]"), "{said}");
+        }
+        assert!(read_games(&saved(games_bytes(&[], 15)), [4, 7]).unwrap().is_empty());
+        assert!(read_games(&saved(memory_bytes(&[0.0; 60], 15)), [4, 15]).is_err());
+    }
 }
