@@ -184,7 +184,11 @@ pub fn host_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn H
 }
 
 /// Assigns a learner the shards of games, or of windows of a dataset, that this rank of `team` learns from.
+///
+/// # Panics
+/// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
 pub fn assign(learner: &mut dyn HostLearner, shards: Shards, team: Team) {
+    assert!(!team.is_mixed(), "ranks on the CPU and on devices sum gradients in different orders");
     let share = learner.share_mut();
     share.batches = Batches::of_shards(&share.config, shards);
     share.team = team;
