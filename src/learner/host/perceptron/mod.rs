@@ -213,8 +213,7 @@ impl HostLearner for PerceptronLearner {
             Node { vector, ..node }
         };
         let nodes: Vec<Node> = ours.map(bare).collect();
-        let len =
-            NodeLen { vector: nodes.first().map_or(0, |node| node.vector.len()), numbers: SUMS };
+        let len = NodeLen { vector: layout.num_params(), numbers: SUMS };
         let sum = self.share.team.sum(shards, nodes, len)?;
         let mut vector = self.vector();
         vector.fill(0.0);
