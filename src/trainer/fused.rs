@@ -11,12 +11,12 @@ use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::fused::FusedLearner;
-use crate::learner::{SHARD_STEPS, UpdateMeans, UpdateStats};
+use crate::learner::{SHARD_STEPS, UpdateMeans};
 use crate::model::{Mlp, Network, StoredFeatures};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
 use crate::settings::{RolloutConfig, TrainConfig};
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 /// Fused rollouts, advantages and updates.
 #[derive(Debug)]
@@ -79,14 +79,14 @@ impl<G: Rules> FusedEngine<G> {
 impl<G: Rules> Grpo for FusedEngine<G> {
     type Trajectory = Recording;
     type Advantages = RecordingAdvantages;
-    type Stats = UpdateStats;
+    type Stats = Tensor<1>;
     type Totals = Totals;
     type Error = TrainError;
 
     fn rollout(&mut self, iteration: u32) -> Result<Recording, TrainError> {
         let device = &self.device;
         self.source.settle(|windows| Box::new(to_device(&windows, device)));
-        self.learner.set_in_order(self.source.is_streamed());
+        self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
         Ok(match &mut self.source {
             Source::Games(games) => {
                 let (recording, branches) = match self.ahead.take() {
@@ -125,7 +125,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         recording: &Recording,
         advantages: &RecordingAdvantages,
         iteration: u32,
-    ) -> Result<UpdateStats, TrainError> {
+    ) -> Result<Tensor<1>, TrainError> {
         if let Source::Games(games) = &self.source {
             let observer = games.observer();
             return Ok(self.learner.update(recording, advantages, observer, iteration)?);
@@ -138,7 +138,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         &mut self,
         recording: Recording,
         advantages: RecordingAdvantages,
-        stats: UpdateStats,
+        stats: Tensor<1>,
         next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         // The next iteration can take this memory as soon as the kernels are done.
@@ -148,7 +148,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             let (recording, branches) = games.play(&self.learner.policy(), iteration);
             Some((iteration, recording, branches))
         };
-        let wanted = [advantages.summary, stats.means];
+        let wanted = [advantages.summary, stats];
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
         // The sums are those of all ranks.

@@ -9,7 +9,7 @@ use crate::data::host::by_time;
 use crate::data::{Pieces, Trajectory, Windows};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
-use crate::learner::{AUTODIFF_SHARD_STEPS, Learner, UpdateMeans, UpdateStats};
+use crate::learner::{AUTODIFF_SHARD_STEPS, Learner, UpdateMeans};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, HostRollout, RolloutKeys, StepwiseRollout};
@@ -89,14 +89,14 @@ fn to_device(windows: &Windows, device: &Device) -> DeviceData {
 impl<G: Rules> Grpo for GeneralEngine<G> {
     type Trajectory = Trajectory;
     type Advantages = Advantages;
-    type Stats = UpdateStats;
+    type Stats = Tensor<1>;
     type Totals = Totals;
     type Error = TrainError;
 
     fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TrainError> {
         let device = &self.device;
         self.source.settle(|windows| Box::new(to_device(&windows, device)));
-        self.learner.set_in_order(self.source.is_streamed());
+        self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
         Ok(match &mut self.source {
             Source::Games(games) => {
                 let policy = self.learner.weights().policy();
@@ -138,7 +138,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         trajectory: &Trajectory,
         advantages: &Advantages,
         iteration: u32,
-    ) -> Result<UpdateStats, TrainError> {
+    ) -> Result<Tensor<1>, TrainError> {
         let [learn_steps, _] = advantages.mask.dims();
         let learnt = trajectory.first_steps(learn_steps);
         Ok(self.learner.update(&learnt, &advantages.values, &advantages.mask, iteration)?)
@@ -148,7 +148,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         &mut self,
         trajectory: Trajectory,
         advantages: Advantages,
-        stats: UpdateStats,
+        stats: Tensor<1>,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         let parts = vec![
@@ -156,7 +156,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             trajectory.ends().sum(),
             trajectory.rewards.mean(),
             advantages.zero_variance,
-            stats.means,
+            stats,
         ];
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let at = |i: usize| f64::from(numbers[i]);

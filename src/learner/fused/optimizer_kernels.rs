@@ -1,7 +1,7 @@
 //! The end of an optimizer step in two kernels: the sum of partial gradients; global norm, clipping
 //! and AdamW.
 
-use super::tiles::SUMS;
+use crate::learner::means::SUMS;
 use crate::device::buffers::Buffer;
 use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use burn::cubecl;

@@ -1,6 +1,7 @@
 //! Loss and derivatives for [`GROUP`] steps in SIMD lanes: the scalar functions of
 //! [`objective`](crate::objective) in loops that vectorise.
 
+use crate::learner::means::SUMS;
 use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
 use crate::math::{at_least, exp};
 use crate::model::LANES;
@@ -60,12 +61,12 @@ pub struct GameRatio {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     /// Sums in the order of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
-    pub lanes: [Group; 5],
+    pub lanes: [Group; SUMS],
 }
 
 impl Sums {
     /// Adds up the lanes.
-    pub fn totals(&self) -> [f64; 5] {
+    pub fn totals(&self) -> [f64; SUMS] {
         self.lanes.each_ref().map(|lanes| lanes.iter().copied().map(f64::from).sum())
     }
 }

@@ -21,7 +21,7 @@ use crate::settings::Precision;
 use crate::text::{Arenas, DeviceDecoder, Retention, Text, TokenDecoder, on_device};
 use autodiff::AutodiffPass;
 use burn::tensor::Device;
-pub(super) use optimizer::{DeviceMoments, norms, step};
+pub(super) use optimizer::{DeviceMoments, step};
 use std::ops::Range;
 use tokens::LossTokens;
 

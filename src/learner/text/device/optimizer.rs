@@ -126,8 +126,3 @@ impl Step {
         });
     }
 }
-
-/// Downloads the norms of some steps together.
-pub(in crate::learner::text) fn norms(all: Vec<Tensor<1>>) -> Vec<f32> {
-    if all.is_empty() { Vec::new() } else { device::fetch(Tensor::cat(all, 0)) }
-}

@@ -1,7 +1,7 @@
 //! Kernels of an optimiser step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
-use crate::math::adamw::{Factors, FactorsLaunch, Moving, clip_scale, step};
+use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use crate::text::{Packing, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -222,16 +222,7 @@ impl Kernels {
                 argument(&moving[2]),
                 argument(table),
                 argument(&self.norm),
-                FactorsLaunch::new(
-                    by.keep1,
-                    by.add1,
-                    by.keep2,
-                    by.add2,
-                    by.correction,
-                    by.epsilon,
-                    by.decay,
-                    by.rate,
-                ),
+                by.launch(),
                 rows(table),
             );
         }
