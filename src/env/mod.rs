@@ -140,6 +140,20 @@ fn in_range<G: Env + Settings>(game: &G) -> Result<(), String> {
     Settings::validate(game).map_err(|error| error.within(G::NAME).to_string())
 }
 
+/// Implements the functions of [`Env`] that follow from the declaration of the parameters by `settings!`.
+macro_rules! declared {
+    () => {
+        fn settings() -> &'static [$crate::schema::Setting] {
+            <Self as $crate::schema::Settings>::SETTINGS
+        }
+
+        fn validate(&self) -> Result<(), String> {
+            $crate::env::in_range(self)
+        }
+    };
+}
+use declared;
+
 /// Maximum number of actions of a game with illegal actions: a mask is one word, one bit per
 /// action.
 pub const MAX_MASKED_ACTIONS: usize = 32;
