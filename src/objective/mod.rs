@@ -15,7 +15,7 @@ mod settings;
 pub mod weights;
 
 pub use host::{HostSteps, HostTerms, Loss, Steps, loss};
-pub use scalar::{Step, StepLanes, Term, TermLanes, by_logit};
+pub use scalar::{GameRatio, Step, StepLanes, Term, TermLanes, by_logit};
 pub use settings::{Coefficients, CoefficientsLaunch, Form, KlEstimator, LossConfig};
 pub use weights::{Averaging, Totals};
 

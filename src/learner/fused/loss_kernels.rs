@@ -9,7 +9,7 @@ use crate::math::softmax::{
 use crate::math::{at_least, exp};
 use crate::model::kernels::{FeatureSlots, MlpShape, Observer, StepWords, input, mlp_logits};
 use crate::objective::weights::{self, Sizes};
-use crate::objective::{Coefficients, Form, Step, term};
+use crate::objective::{Coefficients, Form, GameRatio, Step, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -108,15 +108,6 @@ impl Batch {
         self.summary[at] = of.ratio;
         self.summary[at + self.all_games] = of.slope;
     }
-}
-
-/// Ratio of a game, for losses with one ratio per game.
-#[derive(CubeType, Clone, Copy)]
-pub(super) struct GameRatio {
-    /// Geometric mean of the ratios of its steps.
-    pub ratio: f32,
-    /// Derivative of the loss by each log-probability of the game.
-    pub slope: f32,
 }
 
 /// A part of a recording as read by the kernels of an update.

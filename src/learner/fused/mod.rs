@@ -27,7 +27,8 @@ use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-use optimizer_kernels::*;
+pub(super) use optimizer_kernels::{UNITS, total};
+use optimizer_kernels::{MovingParamsLaunch, adamw_kernel};
 use tiles::Tiling;
 use update::Update;
 
@@ -134,8 +135,8 @@ impl FusedLearner {
         unsafe {
             adamw_kernel::launch_unchecked(
                 &before.client,
-                grid(before, num_params.div_ceil(ADAMW_UNITS)),
-                CubeDim::new_1d(ADAMW_UNITS as u32),
+                grid(before, num_params.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
                 argument(gradient),
                 MovingParamsLaunch::new(argument(before), argument(after)),
                 argument(figures),

@@ -14,7 +14,25 @@ const RUNS: usize = 32;
 /// Units per cube of [`sum_kernel`].
 pub(super) const SUM_UNITS: usize = COLUMNS * RUNS;
 /// Units per cube of [`adamw_kernel`].
-pub(super) const ADAMW_UNITS: usize = 256;
+pub(in crate::learner) const UNITS: usize = 256;
+
+/// Sums a number of each unit of a cube of [`UNITS`].
+#[cube]
+pub(in crate::learner) fn total(own: f32) -> f32 {
+    let unit = UNIT_POS as usize;
+    let mut sums = Shared::<[f32]>::new_slice(UNITS);
+    sums[unit] = own;
+    sync_cube();
+    #[unroll]
+    for level in 0..comptime!(UNITS.ilog2()) {
+        let half = comptime!(UNITS >> (level + 1));
+        if unit < half {
+            sums[unit] += sums[unit + half];
+        }
+        sync_cube();
+    }
+    sums[0]
+}
 
 /// Sums partial gradients. One unit sums one parameter over one of [`RUNS`] runs of rows; the unit
 /// of the first run then sums over runs.
@@ -80,7 +98,7 @@ impl MovingParams {
 /// order, which saves a launch.
 ///
 /// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`]; the figures of the update, `[SUMS + 1]`,
-/// to which sums and gradient norm are added. Workgroup memory: [`ADAMW_UNITS`] floats.
+/// to which sums and gradient norm are added. Workgroup memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(super) fn adamw_kernel(
     gradient: &[f32],
@@ -93,27 +111,16 @@ pub(super) fn adamw_kernel(
 ) {
     let unit = UNIT_POS as usize;
     let mut sum = 0.0f32;
-    for i in range_stepped(unit, num_params, ADAMW_UNITS) {
+    for i in range_stepped(unit, num_params, UNITS) {
         sum += gradient[i] * gradient[i];
     }
-    let mut squares = Shared::<[f32]>::new_slice(ADAMW_UNITS);
-    squares[unit] = sum;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(ADAMW_UNITS.ilog2()) {
-        let half = comptime!(ADAMW_UNITS >> (level + 1));
-        if unit < half {
-            squares[unit] += squares[unit + half];
-        }
-        sync_cube();
-    }
-    let norm = squares[0].sqrt();
+    let norm = total(sum).sqrt();
     let mut scale = 1.0f32;
     if comptime!(clip) {
         scale = clip_scale(norm, max_norm);
     }
 
-    let i = CUBE_POS * ADAMW_UNITS + unit;
+    let i = CUBE_POS * UNITS + unit;
     if i < num_params {
         let moved = step(&params.load(i, num_params), gradient[i] * scale, &by);
         params.store(i, &moved, num_params);

@@ -7,7 +7,7 @@ use crate::math::{at_least, exp};
 use crate::model::LANES;
 use crate::objective::kl::{divergence, third};
 use crate::objective::{
-    Coefficients, Form, LossConfig, Step, StepLanes, TermLanes, by_logit, term,
+    Coefficients, Form, GameRatio, LossConfig, Step, StepLanes, TermLanes, by_logit, term,
 };
 use multiversion::multiversion;
 
@@ -46,15 +46,6 @@ pub struct Steps<'a> {
     pub games: &'a [GameRatio; GROUP],
     /// Action masks, bit 0 for action 0; `None` if all actions are always legal.
     pub legal: Option<&'a [u32; GROUP]>,
-}
-
-/// Ratio of a game, for losses with one ratio per game.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct GameRatio {
-    /// Geometric mean of the ratios of its steps.
-    pub ratio: f32,
-    /// Derivative of the policy loss by each log-probability of the game.
-    pub slope: f32,
 }
 
 /// Sums over steps, per lane.

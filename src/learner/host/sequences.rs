@@ -1,12 +1,13 @@
 //! Networks with memory in training on the CPU, by a hand-written backward pass over sequences.
 
-use super::loss::{GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs};
+use super::loss::{GROUP, Group, Rule, Steps, Sums, differentiate, logprobs};
 use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
 use crate::data::host::floats;
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, parts};
 use crate::model::{ByHand, NativePolicy, Network, Pool, Sequences};
+use crate::objective::GameRatio;
 use crate::objective::weights::{Sizes, weight};
 use crate::parallel::{Node, NodeLen, TeamError};
 use crate::settings::TrainConfig;

@@ -5,7 +5,7 @@ use super::Gradient;
 use super::optimizer_kernels::{Kernels, Portions};
 use crate::device;
 use crate::learner::Moments;
-use crate::learner::optimizer::{clip_tensor, factors};
+use crate::learner::optimizer::{clip_tensor, factors, step_tensors};
 use crate::math::adamw::Factors;
 use crate::settings::OptimizerConfig;
 use crate::text::{Arenas, TokenDecoder};
@@ -94,10 +94,7 @@ pub(in crate::learner::text) fn step(
             Some(scale) => gradient * scale.clone(),
             None => gradient,
         };
-        let first = first * by.keep1 + gradient.clone() * by.add1;
-        let second = second * by.keep2 + gradient.square() * by.add2;
-        let root = second.clone().sqrt() / by.correction + by.epsilon;
-        [param * by.decay - first.clone() / root * by.rate, first, second]
+        step_tensors([gradient, param, first, second], by)
     });
     norm
 }
