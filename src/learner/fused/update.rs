@@ -11,6 +11,7 @@ use crate::data::{Part, Recording, RecordingAdvantages};
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
 use crate::device::launch_items;
+use crate::learner::means::SUMS;
 use crate::learner::optimizer::{AdamW, factors};
 use crate::learner::schedule::{entropy_coef, first_update};
 use crate::learner::share::Share;

@@ -281,8 +281,8 @@ fn memory_size(model: &Network, device: &Device) -> usize {
 }
 
 fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {
-    let shape = vec![words.len() / num_groups, num_groups];
-    let view = TensorView::new(Dtype::U32, shape, bytemuck::cast_slice(words))
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::U32, vec![words.len() / num_groups, num_groups], &bytes)
         .expect("the length is that of the shape");
     safetensors::serialize([("games", view)], None).expect("one tensor")
 }
@@ -297,7 +297,7 @@ fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, Sn
         let found = format!("{:?} of {:?}", view.shape(), view.dtype());
         return Err(unreadable(GAMES, format!("it has the shape {found} instead of {shape:?} of U32")));
     }
-    Ok(bytemuck::pod_collect_to_vec(view.data()))
+    Ok(view.data().as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
 fn memory_bytes(numbers: &[f32], num_groups: usize) -> Vec<u8> {
