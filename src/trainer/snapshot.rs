@@ -228,6 +228,16 @@ pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError 
     SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
 }
 
+/// The settings in a checkpoint.
+///
+/// # Errors
+/// If there are none, or they cannot be read.
+pub(super) fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
+    let section = checkpoint.section(CONFIG, VERSION)?;
+    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
+    Ok(overlay::parse(CONFIG, text)?)
+}
+
 /// The parameter vector in a section.
 pub(super) fn read_params(
     checkpoint: &Checkpoint,

@@ -73,9 +73,7 @@ impl<G: Rules> GameTrainer<G> {
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
         obstacle(&first_network(game, config, device), config, device, &Team::alone())
     }
-}
 
-impl<G: Rules> GameTrainer<G> {
     /// A run at its start, of a model on `device` in place of the one in `config.policy`.
     ///
     /// # Panics

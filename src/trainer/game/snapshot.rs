@@ -2,10 +2,10 @@
 
 use super::super::choose::{first_network, with_engine};
 use super::super::engine::{PolicyEngine, State};
-use super::super::part::{all_games, all_memory, own_games, own_memory};
+use super::super::part::{all_games, all_parts, own_games, own_memory};
 use super::super::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
-    VERSION, WEIGHTS, read_params, unreadable,
+    VERSION, WEIGHTS, read_params, saved_table, unreadable,
 };
 use super::{GameEngine, GameTrainer};
 use crate::checkpoint::{Checkpoint, Section};
@@ -49,12 +49,6 @@ pub fn saved_config<G: Rules + DeserializeOwned>(
         return Err(SnapshotError::OtherGame { expected, found });
     }
     Ok(overlay::split(saved_table(checkpoint)?, G::NAME)?)
-}
-
-fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
-    let section = checkpoint.section(CONFIG, VERSION)?;
-    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
-    Ok(overlay::parse(CONFIG, text)?)
 }
 
 /// The settings of a run as they are saved and shown: what [`overlay::split`] takes apart.
@@ -166,7 +160,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let num_groups = self.config.rollout.num_groups;
         if self.team.size() > 1 {
             state.games = all_games(&state.games, num_groups, &self.team)?;
-            state.memory = all_memory(&state.memory, &self.team)?;
+            state.memory = all_parts(&state.memory, &self.team)?.concat();
         }
         let header = self.header(iteration);
         let bytes = |params: &[f32]| write_params(&names, params, None);
@@ -254,9 +248,7 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     ) -> Result<Self, SnapshotError> {
         Self::with_model(game, model, config, device).restored(checkpoint)
     }
-}
 
-impl<G: Rules + Serialize> GameTrainer<G> {
     /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint
     /// ([`saved_config`]), or changes of them that keep the shapes.
     ///
