@@ -20,7 +20,7 @@ pub struct Baseline {
     pub std_error: Option<f64>,
 }
 
-/// The reference scores of a game and, as far as these lack them, the scores of its scripted players and of random actions.
+/// Known reference scores of a game, then measured ones of random actions and scripted players that have none.
 ///
 /// Players take part in the first of `episodes` episodes of [`evaluate`](super::evaluate): all of them, unless
 /// these are longer than two million steps together.

@@ -43,8 +43,8 @@ pub trait Engine: Send {
     /// A description, for people.
     fn describe(&self) -> String;
 
-    /// Whether an iteration is faster inside the pool of threads, so that no thread outside is woken up after each
-    /// phase. Not so on a device, which has a queue for each thread that asks.
+    /// Whether iterations run on a thread of the rayon pool, which saves waking the caller after each phase. False on
+    /// devices: CubeCL has a queue per thread.
     fn runs_in_pool(&self) -> bool;
 
     /// Trains the iteration of this number, from 0. The rollout of the `next` one may be started before. The record
@@ -71,9 +71,9 @@ pub trait Engine: Send {
 /// An iteration of an engine.
 #[derive(Clone, Debug)]
 pub struct Iteration {
-    /// The record.
+    /// Metrics, without those that the trainer measures.
     pub record: IterationRecord,
-    /// The steps.
+    /// Environment steps, or tokens of texts.
     pub steps: u64,
 }
 
@@ -209,7 +209,7 @@ impl<R, D> Source<R, D> {
         }
     }
 
-    /// Whether batches are read in the order in which they are learnt from.
+    /// Whether windows come batch by batch, in the order of learning.
     pub fn is_streamed(&self) -> bool {
         matches!(self, Self::Streamed(_))
     }

@@ -31,7 +31,7 @@ pub(super) struct FusedEngine<G: Rules> {
     team: Team,
     device: Device,
     source: Source<FusedRollout<G>, Box<DeviceData>>,
-    /// The weights of the last iteration's data, if those are streamed.
+    /// Weights of this iteration's streamed windows, until `advantages` takes them.
     streamed: Option<RecordingAdvantages>,
     learner: FusedLearner,
     /// The next iteration and its rollout, if that has been started.

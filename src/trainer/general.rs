@@ -29,7 +29,7 @@ pub(super) struct GeneralEngine<G: Rules> {
     source: Source<StepwiseRollout<G>, Box<DeviceData>>,
     /// Environments on the host, in place of the games.
     host: Option<HostRollout>,
-    /// The weights of the last iteration's data, if those are streamed.
+    /// Weights of this iteration's streamed windows, until `advantages` takes them.
     streamed: Option<Advantages>,
     learner: Learner,
 }

@@ -156,8 +156,8 @@ impl<E: Engine> Trainer<E> {
         Ok(record)
     }
 
-    /// The cost of sharing an iteration of so many seconds, if ranks share the run. Now and then they also compare
-    /// their policies.
+    /// Communication cost of an iteration that took `seconds`; `None` for one rank. Every 32 iterations ranks compare their
+    /// parameters.
     async fn reduction(&self, seconds: f64) -> Result<Option<Reduction>, TeamError> {
         let team = self.engine.team();
         let reduction = reduction::reduction(team, seconds)?;

@@ -100,8 +100,8 @@ pub(in crate::learner::text) fn step(
 }
 
 impl Step {
-    /// Steps each arena of a decoder's learnt parameters by `step`, which makes it and its moments of its number, its
-    /// gradient and the present ones.
+    /// Replaces each arena of a decoder's learnt parameters by `step(number, [gradient, params, first, second], factors)`,
+    /// which returns parameters and moments.
     fn apply(
         mut self,
         decoder: &mut TokenDecoder,

@@ -99,7 +99,7 @@ fn adamw_kernel(
     }
 }
 
-/// The portions of parameters in arenas: tables for cubes, which leave out what is between the parameters.
+/// Tables that assign portions of the parameters to cubes and skip the padding between parameters.
 #[derive(Clone, Debug)]
 pub(super) struct Portions {
     /// The table of each arena, `[count, COLUMNS]`.
