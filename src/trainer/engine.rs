@@ -223,6 +223,29 @@ impl<R, D> Source<R, D> {
     }
 }
 
+#[cfg(any(feature = "general", feature = "kernels"))]
+impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
+    /// The windows that an iteration learns from, as converted by `convert`, with their weights as advantages; `None` for
+    /// games.
+    pub fn take(
+        &mut self,
+        iteration: u32,
+        convert: impl Fn(&Windows) -> (T, A),
+    ) -> Option<(T, A)> {
+        self.settle(|windows| Box::new(convert(&windows)));
+        match self {
+            Self::Games(_) => None,
+            Self::Resident(data) => Some((**data).clone()),
+            Self::Streamed(stream) => {
+                let windows = stream.take(iteration);
+                let converted = convert(&windows);
+                stream.give_back(windows);
+                Some(converted)
+            }
+        }
+    }
+}
+
 /// Whether a dataset is to be resident: if it takes no more than `data.resident_mb`, or, if that is 0, than half of
 /// the free memory.
 fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {

@@ -31,8 +31,8 @@ pub(super) struct FusedEngine<G: Rules> {
     team: Team,
     device: Device,
     source: Source<FusedRollout<G>, Box<DeviceData>>,
-    /// Weights of this iteration's streamed windows, until `advantages` takes them.
-    streamed: Option<RecordingAdvantages>,
+    /// Weights of this iteration's windows, until `advantages` takes them.
+    weights: Option<RecordingAdvantages>,
     learner: FusedLearner,
     /// The next iteration and its rollout, if that has been started.
     ahead: Option<(u32, Recording, Branches)>,
@@ -71,8 +71,8 @@ impl<G: Rules> FusedEngine<G> {
             }),
         };
         let (config, team, device) = (config.clone(), team.clone(), device.clone());
-        let (streamed, ahead) = (None, None);
-        Ok(Self { model, config, rollout, shards, team, device, source, streamed, learner, ahead })
+        let (weights, ahead) = (None, None);
+        Ok(Self { model, config, rollout, shards, team, device, source, weights, learner, ahead })
     }
 }
 
@@ -85,35 +85,24 @@ impl<G: Rules> Grpo for FusedEngine<G> {
 
     fn rollout(&mut self, iteration: u32) -> Result<Recording, TrainError> {
         let device = &self.device;
-        self.source.settle(|windows| Box::new(to_device(&windows, device)));
+        let data = self.source.take(iteration, |windows| to_device(windows, device));
         self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
-        Ok(match &mut self.source {
-            Source::Games(games) => {
-                let (recording, branches) = match self.ahead.take() {
-                    Some((ahead, recording, branches)) if ahead == iteration => {
-                        (recording, branches)
-                    }
-                    _ => games.play(&self.learner.policy(), iteration),
-                };
-                games.go_on_from(branches);
-                recording
-            }
-            Source::Resident(data) => data.0.clone(),
-            Source::Streamed(stream) => {
-                let windows = stream.take(iteration);
-                let (recording, weights) = to_device(&windows, &self.device);
-                stream.give_back(windows);
-                self.streamed = Some(weights);
-                recording
-            }
-        })
+        let (recording, weights) = data.unzip();
+        self.weights = weights;
+        if let Some(recording) = recording {
+            return Ok(recording);
+        }
+        let Source::Games(games) = &mut self.source else { unreachable!("no data") };
+        let (recording, branches) = match self.ahead.take() {
+            Some((ahead, recording, branches)) if ahead == iteration => (recording, branches),
+            _ => games.play(&self.learner.policy(), iteration),
+        };
+        games.go_on_from(branches);
+        Ok(recording)
     }
 
     fn advantages(&mut self, recording: &Recording) -> Result<RecordingAdvantages, TrainError> {
-        if let Source::Resident(data) = &self.source {
-            return Ok(data.1.clone());
-        }
-        if let Some(weights) = self.streamed.take() {
+        if let Some(weights) = self.weights.take() {
             return Ok(weights);
         }
         let config = &self.config.advantage;

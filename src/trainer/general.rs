@@ -29,8 +29,8 @@ pub(super) struct GeneralEngine<G: Rules> {
     source: Source<StepwiseRollout<G>, Box<DeviceData>>,
     /// Environments on the host, in place of the games.
     host: Option<HostRollout>,
-    /// Weights of this iteration's streamed windows, until `advantages` takes them.
-    streamed: Option<Advantages>,
+    /// Weights of this iteration's windows, until `advantages` takes them.
+    weights: Option<Advantages>,
     learner: Learner,
 }
 
@@ -56,7 +56,7 @@ impl<G: Rules> GeneralEngine<G> {
             }),
         };
         let (config, device, team) = (config.clone(), device.clone(), team.clone());
-        Ok(Self { source, host, streamed: None, learner, config, rollout, shards, team, device })
+        Ok(Self { source, host, weights: None, learner, config, rollout, shards, team, device })
     }
 }
 
@@ -95,32 +95,23 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
 
     fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TrainError> {
         let device = &self.device;
-        self.source.settle(|windows| Box::new(to_device(&windows, device)));
+        let data = self.source.take(iteration, |windows| to_device(windows, device));
         self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
-        Ok(match &mut self.source {
-            Source::Games(games) => {
-                let policy = self.learner.weights().policy();
-                match &mut self.host {
-                    Some(host) => host.collect(&policy, iteration, &self.device)?,
-                    None => games.collect(&policy, iteration),
-                }
-            }
-            Source::Resident(data) => data.0.clone(),
-            Source::Streamed(stream) => {
-                let windows = stream.take(iteration);
-                let (trajectory, weights) = to_device(&windows, &self.device);
-                stream.give_back(windows);
-                self.streamed = Some(weights);
-                trajectory
-            }
+        let (trajectory, weights) = data.unzip();
+        self.weights = weights;
+        if let Some(trajectory) = trajectory {
+            return Ok(trajectory);
+        }
+        let Source::Games(games) = &mut self.source else { unreachable!("no data") };
+        let policy = self.learner.weights().policy();
+        Ok(match &mut self.host {
+            Some(host) => host.collect(&policy, iteration, device)?,
+            None => games.collect(&policy, iteration),
         })
     }
 
     fn advantages(&mut self, trajectory: &Trajectory) -> Result<Advantages, TrainError> {
-        if let Source::Resident(data) = &self.source {
-            return Ok(data.1.clone());
-        }
-        if let Some(weights) = self.streamed.take() {
+        if let Some(weights) = self.weights.take() {
             return Ok(weights);
         }
         let mask = trajectory.mask(self.rollout.auto_reset);

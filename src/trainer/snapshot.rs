@@ -7,7 +7,7 @@ use crate::model::Parameter;
 use crate::model::saved::{self, SavedError};
 use crate::parallel::TeamError;
 use crate::rollout::EnvStatesError;
-use crate::settings::ConfigError;
+use crate::settings::{ConfigError, overlay};
 use crate::text::LanguageError;
 use burn::cubecl::future::block_on;
 use serde::{Deserialize, Serialize};
