@@ -85,9 +85,8 @@ pub fn load<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
     let device = device.into();
     with_usage(device, |usage| {
         let now = Instant::now();
-        let is_recent = |(before, _): (Instant, f64)| {
-            now.duration_since(before).as_secs_f64() < INTERVAL
-        };
+        let is_recent =
+            |(before, _): (Instant, f64)| now.duration_since(before).as_secs_f64() < INTERVAL;
         if usage.at.is_some_and(is_recent) {
             return usage.load;
         }

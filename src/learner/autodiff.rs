@@ -297,11 +297,7 @@ impl Updating for AutodiffUpdate<'_> {
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
 
-    fn step(
-        &mut self,
-        number: usize,
-        (gradient, sums): Self::Gradient,
-    ) -> Result<(), TeamError> {
+    fn step(&mut self, number: usize, (gradient, sums): Self::Gradient) -> Result<(), TeamError> {
         let Share { config, team, .. } = &self.learner.share;
         let (gradient, norm) = clip_grad_norm(gradient, config.update.max_grad_norm);
         self.figures = self.figures.clone() + Tensor::cat(vec![sums, norm], 0);

@@ -4,19 +4,19 @@
 //! divergence from a reference policy ([`kl`]). The policy term depends on the step's ratio,
 //! advantage and log-probability. Each loss implements it twice: on scalars with a hand-written
 //! derivative (`term`), for the lanes and kernels of the fast engines, and on tensors
-//! ([`Objective::host`]), for autodiff. [`LossType`], the names of the losses and the dispatch of
+//! ([`Objective::tensors`]), for autodiff. [`LossType`], the names of the losses and the dispatch of
 //! all engines are generated from the list below, so an engine that lacks a loss does not compile.
 
 mod clip;
-mod host;
 pub mod kl;
 mod scalar;
 mod settings;
+mod tensors;
 pub mod weights;
 
-pub use host::{HostSteps, HostTerms, Loss, Steps, loss};
 pub use scalar::{GameRatio, Step, StepLanes, Term, TermLanes, by_logit};
 pub use settings::{Coefficients, CoefficientsLaunch, Form, KlEstimator, LossConfig};
+pub use tensors::{Loss, Steps, TensorSteps, TensorTerms, loss};
 pub use weights::{Averaging, Totals};
 
 use crate::schema::names;
@@ -33,7 +33,7 @@ pub trait Objective {
     const CLIPS: bool;
 
     /// Computes the policy term of each step.
-    fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms;
+    fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms;
 }
 
 /// Declares the module of a loss: its file, or the clipped surrogate with this averaging and kind of ratio.
@@ -54,8 +54,8 @@ macro_rules! module {
                 const RATIO_OF_GAME: bool = $of_game;
                 const CLIPS: bool = true;
 
-                fn host(steps: &super::HostSteps, config: &super::LossConfig) -> super::HostTerms {
-                    super::clip::surrogate_host(steps, config)
+                fn tensors(steps: &super::TensorSteps, config: &super::LossConfig) -> super::TensorTerms {
+                    super::clip::surrogate_tensors(steps, config)
                 }
             }
         }
@@ -92,8 +92,8 @@ macro_rules! objectives {
             }
 
             /// Computes the policy term of each step, in tensors.
-            pub fn host(self, steps: &HostSteps, config: &LossConfig) -> HostTerms {
-                match self { $(Self::$Name => $Name::host(steps, config),)+ }
+            pub fn tensors(self, steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+                match self { $(Self::$Name => $Name::tensors(steps, config),)+ }
             }
 
             /// Computes the policy terms of `N` steps in SIMD lanes.

@@ -195,8 +195,7 @@ fn sum_node<T: Send>(
     let middle = middle(&node);
     let left = || sum_node(node.start..middle, on_all_threads, leaf, add);
     let right = || sum_node(middle..node.end, on_all_threads, leaf, add);
-    let (left, right) =
-        if on_all_threads { rayon::join(left, right) } else { (left(), right()) };
+    let (left, right) = if on_all_threads { rayon::join(left, right) } else { (left(), right()) };
     add(left, right)
 }
 

@@ -227,11 +227,7 @@ impl<R, D> Source<R, D> {
 impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
     /// The windows that an iteration learns from, as converted by `convert`, with their weights as advantages; `None` for
     /// games.
-    pub fn take(
-        &mut self,
-        iteration: u32,
-        convert: impl Fn(&Windows) -> (T, A),
-    ) -> Option<(T, A)> {
+    pub fn take(&mut self, iteration: u32, convert: impl Fn(&Windows) -> (T, A)) -> Option<(T, A)> {
         self.settle(|windows| Box::new(convert(&windows)));
         match self {
             Self::Games(_) => None,

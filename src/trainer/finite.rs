@@ -9,14 +9,17 @@ pub fn is_finite(checkpoint: &Checkpoint) -> bool {
     let files = checkpoint.sections.iter().filter(|section| section.name.ends_with(".safetensors"));
     // What is no file of tensors has no numbers; whoever reads it says what is wrong.
     let mut tensors = files.filter_map(|file| SafeTensors::deserialize(&file.bytes).ok());
-    tensors.all(|tensors| tensors.iter().all(|(_, tensor)| are_finite(tensor.dtype(), tensor.data())))
+    tensors
+        .all(|tensors| tensors.iter().all(|(_, tensor)| are_finite(tensor.dtype(), tensor.data())))
 }
 
 /// Whether numbers of this type are finite; words are always.
 fn are_finite(dtype: Dtype, bytes: &[u8]) -> bool {
     match dtype {
         Dtype::F32 => bytes.as_chunks().0.iter().all(|x| f32::from_le_bytes(*x).is_finite()),
-        Dtype::BF16 => bytes.as_chunks().0.iter().all(|x| u16::from_le_bytes(*x) & 0x7f80 != 0x7f80),
+        Dtype::BF16 => {
+            bytes.as_chunks().0.iter().all(|x| u16::from_le_bytes(*x) & 0x7f80 != 0x7f80)
+        }
         _ => true,
     }
 }

@@ -244,7 +244,9 @@ mod tests {
 
     #[test]
     fn an_evaluation_out_of_range_is_never_the_best() {
-        assert!(is_best(-1.0, None) && is_best(2.0, Some((1.0, 3))) && !is_best(1.0, Some((1.0, 3))));
+        assert!(
+            is_best(-1.0, None) && is_best(2.0, Some((1.0, 3))) && !is_best(1.0, Some((1.0, 3)))
+        );
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert!(!is_best(value, None) && !is_best(value, Some((1.0, 3))));
         }

@@ -61,7 +61,10 @@ pub(super) fn all_games(
 }
 
 /// The numbers of each rank, such as the model's memory of its games.
-pub(super) fn all_parts<T: bytemuck::Pod>(ours: &[T], team: &Team) -> Result<Vec<Vec<T>>, TeamError> {
+pub(super) fn all_parts<T: bytemuck::Pod>(
+    ours: &[T],
+    team: &Team,
+) -> Result<Vec<Vec<T>>, TeamError> {
     let parts = team.all_gather(bytemuck::cast_slice(ours))?;
     Ok(parts.iter().map(|part| bytemuck::pod_collect_to_vec(part)).collect())
 }

@@ -27,8 +27,8 @@ use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-pub(super) use optimizer_kernels::{UNITS, total};
 use optimizer_kernels::{MovingParamsLaunch, adamw_kernel};
+pub(super) use optimizer_kernels::{UNITS, total};
 use tiles::Tiling;
 use update::Update;
 

@@ -1,8 +1,8 @@
 //! The end of an optimizer step in two kernels: the sum of partial gradients; global norm, clipping
 //! and AdamW.
 
-use crate::learner::means::SUMS;
 use crate::device::buffers::Buffer;
+use crate::learner::means::SUMS;
 use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use burn::cubecl;
 use burn::cubecl::prelude::*;

@@ -497,7 +497,8 @@ mod tests {
             let order: Vec<i32> = (0..CUBES).map(|i| (i * 7 % games) as i32).collect();
             let order = Tensor::<1, Int>::from_data(TensorData::from(order.as_slice()), device);
             // Advantages of a step, then lengths, then returns.
-            let advantages = upload([0.0; 3].into_iter().chain([2.0, 5.0, 11.0, 0.0, 0.0, 0.0]), device);
+            let advantages =
+                upload([0.0; 3].into_iter().chain([2.0, 5.0, 11.0, 0.0, 0.0, 0.0]), device);
             let recorded = upload([18.0, 1.0].into_iter(), device);
             let summary = uninit(&recorded, &[COUNTS + CUBES], DType::F32);
             let sizes = PartSizesLaunch::new(0, games, 1, 1);

@@ -209,9 +209,7 @@ impl Case {
         for iteration in 0..2 {
             let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
             let got = update(&mut native, &trajectory, &advantages, &mask, iteration);
-            for (got, want) in
-                got.values().iter().zip(floats(want).into_iter().map(f64::from))
-            {
+            for (got, want) in got.values().iter().zip(floats(want).into_iter().map(f64::from)) {
                 let near = (got - want).abs() < 1e-4 * want.abs() + 2e-6;
                 assert!(near, "{got}, not {want}: {self:?}");
             }

@@ -1,9 +1,9 @@
 //! The gradient of an optimiser step over texts: on the CPU or on a device, and summed over ranks.
 
-use super::differentiation::{Differentiation, Sums};
 use super::Group;
 #[cfg(feature = "general")]
 use super::device;
+use super::differentiation::{Differentiation, Sums};
 use crate::parallel::{Node, NodeLen, TeamError, nodes};
 use std::ops::Range;
 

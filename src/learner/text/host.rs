@@ -6,7 +6,9 @@ use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves};
-use crate::text::{Pool, Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness};
+use crate::text::{
+    Pool, Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness,
+};
 use multiversion::multiversion;
 use std::ops::Range;
 

@@ -287,7 +287,10 @@ fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, Sn
     let is_right = view.shape() == shape || view.data().is_empty();
     if view.dtype() != Dtype::U32 || !is_right {
         let found = format!("{:?} of {:?}", view.shape(), view.dtype());
-        return Err(unreadable(GAMES, format!("it has the shape {found} instead of {shape:?} of U32")));
+        return Err(unreadable(
+            GAMES,
+            format!("it has the shape {found} instead of {shape:?} of U32"),
+        ));
     }
     Ok(view.data().as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }

@@ -2,9 +2,7 @@
 
 use super::network::{Block, Layout, Network};
 use crate::learner::host::Experience;
-use crate::learner::host::loss::{
-    GROUP, Group, Rule, Steps, Sums, differentiate, logprobs,
-};
+use crate::learner::host::loss::{GROUP, Group, Rule, Steps, Sums, differentiate, logprobs};
 use crate::objective::GameRatio;
 use crate::objective::weights::{Sizes, weight};
 
