@@ -281,8 +281,3 @@ fn expect(place: *const f32) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
 }
-
-/// Computes the features of up to [`LANES`] games, `[num_features][LANES]`.
-pub(super) fn observe<G: Rules>(game: G, envs: &[EnvState<G>], obs: &mut [Lanes]) {
-    EnvLanes::new(envs).observe(game, obs);
-}

@@ -3,9 +3,10 @@
 //! On CubeCL devices the rules run as kernels and nothing is read back. On Burn's CPU backends,
 //! which have no kernels, the rules run natively between forward passes.
 
+use super::env_lanes::EnvLanes;
 use super::env_state::{self, EnvState, legal_bits};
 use super::masks::masked;
-use super::native::{NativeRollout, observe};
+use super::native::NativeRollout;
 #[cfg(feature = "kernels")]
 use super::on_device::DeviceBranches;
 use super::remembered::Remembered;
@@ -196,7 +197,7 @@ impl<G: Rules> StepwiseRollout<G> {
         for t in 0..steps {
             let start = history.len();
             for block in envs.chunks(LANES) {
-                observe(self.game, block, &mut lanes);
+                EnvLanes::new(block).observe(self.game, &mut lanes);
                 for lane in 0..block.len() {
                     history.extend(lanes.iter().map(|feature| feature[lane]));
                 }
