@@ -3,7 +3,8 @@
 use super::experience::Experience;
 use super::means::SUMS;
 use super::optimizer::clip_grad_norm;
-use super::order::{Minibatch, Plan, parts};
+use super::order::{Minibatch, parts};
+use super::plan::Plan;
 use super::schedule::{entropy_coef, first_update};
 use super::share::Share;
 use super::update::{Updating, take_steps};

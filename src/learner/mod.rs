@@ -12,6 +12,7 @@ mod host;
 mod means;
 mod optimizer;
 mod order;
+mod plan;
 mod schedule;
 mod share;
 pub mod text;

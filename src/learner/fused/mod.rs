@@ -5,6 +5,7 @@
 //! read back. No sum depends on scheduling, so runs are bit-reproducible.
 
 mod gradient;
+mod launches;
 mod loss_kernels;
 mod neuron;
 mod optimizer_kernels;
@@ -27,8 +28,10 @@ use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
+pub(super) use optimizer_kernels::UNITS;
+#[cfg(feature = "general")]
+pub(super) use optimizer_kernels::total;
 use optimizer_kernels::{MovingParamsLaunch, adamw_kernel};
-pub(super) use optimizer_kernels::{UNITS, total};
 use tiles::Tiling;
 use update::Update;
 

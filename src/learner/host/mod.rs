@@ -17,7 +17,8 @@ pub use sequences::SequenceLearner;
 
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
-use super::order::{Minibatch, Plan};
+use super::order::Minibatch;
+use super::plan::Plan;
 use super::schedule::entropy_coef;
 use super::share::Share;
 use super::update::{Updating, take_steps};

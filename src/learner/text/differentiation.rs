@@ -1,6 +1,6 @@
 //! The loss of an optimiser step over texts, differentiated by the log-probability of each token.
 
-use super::host::Buffers;
+use super::buffers::Buffers;
 use super::{Group, LanguageRule, Sample};
 use crate::math::exp;
 use crate::objective::kl::{divergence, third};

@@ -6,9 +6,7 @@ use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves};
-use crate::text::{
-    Pool, Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness,
-};
+use crate::text::{Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness};
 use multiversion::multiversion;
 use std::ops::Range;
 
@@ -22,17 +20,6 @@ const HEAD_ROWS: usize = 64;
 const HEAD_ROWS_OF_LARGE: usize = 256;
 /// Numbers of a large gradient that one thread clears at a time.
 const PORTION: usize = 1 << 16;
-
-/// Buffers of passes that keep their memory between updates.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Buffers {
-    /// Gradients of all learnt parameters.
-    pub gradients: Pool<Vec<f32>>,
-    /// Forward passes.
-    passes: Pool<TextPass>,
-    /// Logits of some rows.
-    logits: Pool<Vec<f32>>,
-}
 
 /// The tokens predicted from each row.
 struct Targets<'a> {

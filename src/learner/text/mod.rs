@@ -5,6 +5,7 @@
 //! cut into shards whose number follows from the settings; their gradients are added up in one tree, so that
 //! the bytes depend neither on the number of threads nor on the members who share the run.
 
+mod buffers;
 #[cfg(feature = "general")]
 mod device;
 mod differentiation;
@@ -23,10 +24,10 @@ use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
 use crate::text::{Text, TokenDecoder};
+use buffers::Buffers;
 use burn::tensor::Tensor;
 use differentiation::{Differentiation, Scales, Sums};
 use gradient::Gradient;
-use host::Buffers;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashMap;
