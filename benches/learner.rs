@@ -35,7 +35,7 @@ fn main() {
         let mut general = Learner::new(policy, &config);
         let general = best_of(2, |i| {
             let stats = general.update(&trajectory, &advantages, &mask, i).expect("alone");
-            stats.means.into_data();
+            stats.into_data();
         });
         let rate = |seconds: f64| passes as f64 / seconds / 1e6;
         println!(

@@ -129,11 +129,11 @@ pub fn numerics(info: &DeviceInfo) -> String {
     format!("{} {} {}", info.api, std::env::consts::ARCH, has.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether threads of this process share out a run.
+/// Whether several threads of this process train on a device each; CUDA graphs are off then.
 static HAS_RANKS: AtomicBool = AtomicBool::new(false);
 
-/// Notes that threads of this process share out a run, each on its device, so that no token steps are recorded as graphs:
-/// CUDA lets no thread allocate memory while another records. To be called before the threads start.
+/// Notes that several threads of this process train on a device each, so that token steps are not recorded as graphs: CUDA
+/// lets no thread allocate memory while another records. Call it before the threads start.
 pub fn expect_ranks() {
     HAS_RANKS.store(true, Ordering::Relaxed);
 }

@@ -99,8 +99,7 @@ pub(crate) async fn read_while<const N: usize, T>(
     let reading = tensors[0].client.read_async(handles);
     let result = meanwhile();
     let buffers = reading.await.unwrap_or_else(|error| panic!("the device failed: {error}"));
-    let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let floats: Vec<_> =
-        buffers.iter().map(|bytes| bytes.chunks_exact(4).map(number).collect()).collect();
+    let floats: Vec<Vec<f32>> =
+        buffers.iter().map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect();
     (floats.try_into().expect("as many as were asked for"), result)
 }

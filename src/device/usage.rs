@@ -4,7 +4,6 @@ use super::container;
 use super::kernels::utilization;
 use crate::metrics::Memory;
 use burn::tensor::Device;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use web_time::Instant;
 
@@ -13,23 +12,41 @@ const INTERVAL: f64 = 0.25;
 /// Clock ticks per second in which Linux reports a process's CPU time (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
-/// The highest memory in use that was sampled so far, bytes.
-static PEAK: AtomicU64 = AtomicU64::new(0);
-static LOAD: Mutex<LoadSample> = Mutex::new(LoadSample { at: None, load: None });
+/// What was measured last of each device in use; `None` is the CPU without a tensor library.
+static USAGES: Mutex<Vec<(Option<Device>, Usage)>> = Mutex::new(Vec::new());
 
-/// The last load measurement, with its time and the process's CPU seconds at that time.
-#[derive(Clone, Copy)]
-struct LoadSample {
+/// Measurements of a device.
+#[derive(Clone, Copy, Default)]
+struct Usage {
+    /// The highest memory in use that was sampled so far, bytes.
+    peak: u64,
+    /// Time of the last load measurement, and the process's CPU seconds at that time.
     at: Option<(Instant, f64)>,
+    /// The last load measurement.
     load: Option<f64>,
+}
+
+/// Calls `run` with the measurements of a device.
+fn with_usage<T>(device: Option<&Device>, run: impl FnOnce(&mut Usage) -> T) -> T {
+    let mut all = USAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = all.iter().position(|(other, _)| other.as_ref() == device);
+    let place = found.unwrap_or_else(|| {
+        all.push((device.cloned(), Usage::default()));
+        all.len() - 1
+    });
+    run(&mut all[place].1)
 }
 
 /// The memory held by a device's allocator; on the CPU, by the process.
 pub fn memory<'a>(device: impl Into<Option<&'a Device>>) -> Memory {
-    if let Some(usage) = device.into().and_then(Device::memory_pool_usage) {
-        let before = PEAK.fetch_max(usage.bytes_in_use, Ordering::Relaxed);
+    let device = device.into();
+    if let Some(usage) = device.and_then(Device::memory_pool_usage) {
+        let peak = with_usage(device, |so_far| {
+            so_far.peak = so_far.peak.max(usage.bytes_in_use);
+            so_far.peak
+        });
         let (in_use, reserved) = (Some(usage.bytes_in_use), Some(usage.bytes_reserved));
-        return Memory { in_use, reserved, peak: Some(before.max(usage.bytes_in_use)) };
+        return Memory { in_use, reserved, peak: Some(peak) };
     }
     let highest = proc_bytes("/proc/self/status", "VmHWM:");
     Memory { in_use: proc_bytes("/proc/self/status", "VmRSS:"), reserved: highest, peak: highest }
@@ -65,27 +82,29 @@ pub fn total_memory() -> Option<u64> {
 /// Recent utilisation of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
 /// cores for the CPU. `None` if the platform does not report it.
 pub fn load<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
-    let mut sample = LOAD.lock().unwrap_or_else(PoisonError::into_inner);
-    let LoadSample { at, load } = *sample;
-    let now = Instant::now();
-    let before = match at {
-        Some((before, _)) if now.duration_since(before).as_secs_f64() < INTERVAL => return load,
-        before => before,
-    };
-    let (time, load) = match device.into().and_then(utilization) {
-        Some(load) => (0.0, load),
-        None => {
-            let time = cpu_seconds();
-            let share = |time: f64, (before, then): (Instant, f64)| {
-                let cores = rayon::current_num_threads() as f64;
-                let share = (time - then) / now.duration_since(before).as_secs_f64() / cores;
-                share.clamp(0.0, 1.0)
-            };
-            (time.unwrap_or(0.0), time.zip(before).map(|(time, before)| share(time, before)))
+    let device = device.into();
+    with_usage(device, |usage| {
+        let now = Instant::now();
+        let is_recent =
+            |(before, _): (Instant, f64)| now.duration_since(before).as_secs_f64() < INTERVAL;
+        if usage.at.is_some_and(is_recent) {
+            return usage.load;
         }
-    };
-    *sample = LoadSample { at: Some((now, time)), load };
-    load
+        let (time, load) = match device.and_then(utilization) {
+            Some(load) => (0.0, load),
+            None => {
+                let time = cpu_seconds();
+                let share = |time: f64, (before, then): (Instant, f64)| {
+                    let cores = rayon::current_num_threads() as f64;
+                    let share = (time - then) / now.duration_since(before).as_secs_f64() / cores;
+                    share.clamp(0.0, 1.0)
+                };
+                (time.unwrap_or(0.0), time.zip(usage.at).map(|(time, before)| share(time, before)))
+            }
+        };
+        (usage.at, usage.load) = (Some((now, time)), load);
+        load
+    })
 }
 
 /// CPU time of all threads of this process, seconds; `None` on systems other than Linux.
@@ -125,5 +144,15 @@ mod tests {
         }
         assert!(load.is_some_and(|load| load <= 1.0), "{load:?}");
         assert!(data_budget().unwrap() > 0);
+    }
+
+    #[test]
+    fn devices_are_measured_one_by_one() {
+        let device = Device::flex();
+        let devices = [None, Some(&device)];
+        for (device, bytes) in devices.into_iter().zip([7, 3]) {
+            with_usage(device, |usage| usage.peak = usage.peak.max(bytes));
+        }
+        assert_eq!(devices.map(|device| with_usage(device, |usage| usage.peak)), [7, 3]);
     }
 }

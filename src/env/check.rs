@@ -2,8 +2,9 @@
 
 use super::{
     Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Played, Rules, advance, new_game, num_words,
+    random_legal,
 };
-use crate::rng::{below, draw};
+use crate::rng::draw;
 use serde::Serialize;
 use std::fmt::{self, Display};
 
@@ -286,15 +287,9 @@ impl<'a, G: Rules> Player<'a, G> {
         }
     }
 
-    /// Draws a random legal action.
+    /// Draws a random legal action, or 0 if there is none.
     fn choose(&self, state: &G::State, key: u32) -> u32 {
-        let all = 0..self.game.num_actions();
-        let legal: Vec<usize> =
-            all.filter(|a| !G::MASKED || G::legal(state, *a, self.game)).collect();
-        match legal.len() {
-            0 => 0,
-            count => legal[below(key, count as u32) as usize] as u32,
-        }
+        random_legal(state, key, self.game).unwrap_or(0)
     }
 
     /// Steps a copy twice with the same key and once with another, to test determinism.

@@ -4,8 +4,8 @@
 //! it can be reset to a level and stepped, and nothing else. Groups therefore start from a level, never from the
 //! middle of an episode.
 
-use super::{Bits, Env, Outcome, Rules, in_range};
-use crate::schema::{Setting, Settings, settings};
+use super::{Bits, Env, Outcome, Rules, declared};
+use crate::schema::settings;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use rayon::prelude::*;
@@ -203,9 +203,7 @@ impl Env for HostGame {
         &[include_str!("host.toml")]
     }
 
-    fn settings() -> &'static [Setting] {
-        Self::SETTINGS
-    }
+    declared!();
 
     fn num_features(&self) -> usize {
         self.num_features as usize
@@ -217,10 +215,6 @@ impl Env for HostGame {
 
     fn max_steps(&self) -> u32 {
         self.max_steps
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        in_range(self)
     }
 }
 

@@ -46,7 +46,7 @@ impl Sprite {
     }
 }
 
-/// Linear interpolation: exactly `a` at `t = 0` and `b` at `t = 1`.
+/// Linear interpolation: exactly `a` at `part = 0` and `b` at `part = 1`.
 #[cube]
 #[inline(always)]
 pub fn between(a: f32, b: f32, part: f32) -> f32 {
@@ -84,44 +84,10 @@ pub trait Setting {
     fn steps_per_second(&self) -> f32;
 }
 
-impl<S: Setting + ?Sized> Setting for &S {
-    fn title(&self) -> &'static str {
-        (**self).title()
-    }
-
-    fn rules(&self) -> &'static str {
-        (**self).rules()
-    }
-
-    fn idle(&self) -> Option<u32> {
-        (**self).idle()
-    }
-
-    fn columns(&self) -> u32 {
-        (**self).columns()
-    }
-
-    fn rows(&self) -> u32 {
-        (**self).rows()
-    }
-
-    fn background(&self, column: u32, row: u32) -> u32 {
-        (**self).background(column, row)
-    }
-
-    fn num_sprites(&self) -> usize {
-        (**self).num_sprites()
-    }
-
-    fn steps_per_second(&self) -> f32 {
-        (**self).steps_per_second()
-    }
-}
-
 /// The sprites of a game, in functions that run natively and in kernels, like [`Rules`].
 #[cube]
 pub trait Look: Rules + Setting {
-    /// Returns sprite `i`, for `i < num_sprites`, at progress `t` (0 to 1) of the animation from
+    /// Returns sprite `i`, for `i < num_sprites`, at progress `part` (0 to 1) of the animation from
     /// `before` to `now`. `now` is one step after `before`, or equal to it.
     fn sprite(
         before: &Self::State,

@@ -122,10 +122,37 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     }
 }
 
+/// The legal actions of a state.
+pub fn legal_actions<G: Rules>(state: &G::State, game: G) -> impl Iterator<Item = u32> + Clone {
+    let actions = 0..game.num_actions() as u32;
+    actions.filter(move |action| !G::MASKED || G::legal(state, *action as usize, game))
+}
+
+/// A legal action by the bits of a draw, each equally likely; `None` if no action is legal.
+pub fn random_legal<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
+    let mut legal = legal_actions(state, game);
+    let count = legal.clone().count() as u64;
+    legal.nth((u64::from(bits) * count >> 32) as usize)
+}
+
 /// Checks declared parameters against their ranges.
 fn in_range<G: Env + Settings>(game: &G) -> Result<(), String> {
     Settings::validate(game).map_err(|error| error.within(G::NAME).to_string())
 }
+
+/// Implements the functions of [`Env`] that follow from the declaration of the parameters by `settings!`.
+macro_rules! declared {
+    () => {
+        fn settings() -> &'static [$crate::schema::Setting] {
+            <Self as $crate::schema::Settings>::SETTINGS
+        }
+
+        fn validate(&self) -> Result<(), String> {
+            $crate::env::in_range(self)
+        }
+    };
+}
+use declared;
 
 /// Maximum number of actions of a game with illegal actions: a mask is one word, one bit per
 /// action.
@@ -220,4 +247,22 @@ type Expanded<T> = <T as CubeType>::ExpandType;
 #[cube]
 fn always() -> bool {
     true.runtime()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::draw;
+
+    #[test]
+    fn any_of_many_actions_is_taken_at_random() {
+        let game = HostGame { num_actions: 300, ..HostGame::default() };
+        let state = new_game::<HostGame>(1, game);
+        let mut taken = [0; 300];
+        for i in 0..30_000 {
+            taken[random_legal(&state, draw(5, i), game).unwrap() as usize] += 1;
+        }
+        assert!(taken.iter().all(|count| (50..150).contains(count)), "{taken:?}");
+        assert_eq!(random_legal(&state, u32::MAX, game), Some(299));
+    }
 }

@@ -1,27 +1,27 @@
 //! The general learner: any model on any device through Burn's autodiff.
 
-use super::experience::{Experience, FirstMemory};
-use super::means::{Partial, SUMS, plus};
+use super::experience::Experience;
+use super::means::SUMS;
 use super::optimizer::clip_grad_norm;
-use super::order::{Batches, Minibatch, parts};
+use super::order::{Minibatch, parts};
+use super::plan::Plan;
 use super::schedule::{entropy_coef, first_update};
+use super::share::Share;
+use super::update::{Updating, take_steps};
 use super::weights::Weights;
 use crate::data::Trajectory;
 use crate::device;
 use crate::model::Network;
 use crate::objective::{Loss, Steps, Totals, loss};
-use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes};
+use crate::parallel::{Node, NodeLen, Shards, Team, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use std::ops::Range;
 
 /// A policy in training: parameters, optimizer and, if configured, a reference policy.
 #[derive(Clone, Debug)]
 pub struct Learner {
     weights: Weights,
-    config: TrainConfig,
-    batches: Batches,
-    team: Team,
+    share: Share,
 }
 
 /// Minimum number of steps of a minibatch per shard. Passes have a high fixed cost.
@@ -30,19 +30,6 @@ pub const AUTODIFF_SHARD_STEPS: usize = 2048;
 /// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
 /// f16 (65,504) for sums over many steps, and stays far above the smallest.
 const LARGEST: f32 = 1.0 / 16.0;
-
-/// Metrics of an update, still on the device.
-#[derive(Clone, Debug)]
-pub struct UpdateStats {
-    /// Means of [`Loss::SUMS`] over all counted steps of all epochs, then the mean loss and the
-    /// mean gradient norm before clipping over optimizer steps: `[6]`.
-    pub means: Tensor<1>,
-}
-
-impl UpdateStats {
-    /// Number of means.
-    pub const LEN: usize = Loss::SUMS.len() + 2;
-}
 
 impl Learner {
     /// Trains `policy` on its device. If `kl_coef` is not 0, the initial policy becomes the
@@ -53,20 +40,18 @@ impl Learner {
             Precision::F32 => policy,
             precision => policy.with_precision(precision).unwrap_or(policy),
         };
-        let (weights, batches) = (Weights::new(policy, config), Batches::new(config));
-        Self { weights, batches, config: config.clone(), team: Team::alone() }
+        Self { weights: Weights::new(policy, config), share: Share::whole(config) }
     }
 
     /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
-    pub fn sharing(self, shards: Shards, team: Team) -> Self {
-        let batches = Batches::of_shards(&self.config, shards);
-        Self { batches, team, ..self }
+    pub fn sharing(mut self, shards: Shards, team: Team) -> Self {
+        self.share.assign(shards, team);
+        self
     }
 
-    /// Sets whether the data passed to an update are exactly the batches of that iteration, in
-    /// order.
-    pub fn set_in_order(&mut self, in_order: bool) {
-        self.batches.set_in_order(in_order);
+    /// Mutable access to the settings and this rank's share of the run.
+    pub fn share_mut(&mut self) -> &mut Share {
+        &mut self.share
     }
 
     /// Parameters, optimizer and reference policy.
@@ -85,10 +70,13 @@ impl Learner {
     }
 
     /// Performs one update: `update_epochs` passes over the trajectory of `iteration`, in
-    /// `num_minibatches` optimizer steps each.
+    /// `num_minibatches` optimizer steps each, or fewer if `update.target_kl` ends it early.
     ///
     /// `advantages` and `mask` are `[num_steps, num_envs]` and, like the trajectory, cover this
     /// rank's shards.
+    ///
+    /// Returns the means of [`Loss::SUMS`] over all counted steps of all epochs, then the mean loss and the mean gradient
+    /// norm before clipping over optimizer steps, `[6]`, still on the device.
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
@@ -98,65 +86,35 @@ impl Learner {
         advantages: &Tensor<2>,
         mask: &Tensor<2>,
         iteration: u32,
-    ) -> Result<UpdateStats, TeamError> {
-        let [_, num_envs, _] = trajectory.dims();
+    ) -> Result<Tensor<1>, TeamError> {
         let device = trajectory.obs.device();
-        let update = self.config.update.clone();
         let mut experience = Experience {
             obs: trajectory.obs.clone(),
             starts: trajectory.starts(),
-            memory: self.first_memory(trajectory),
+            memory: trajectory.memory.clone(),
+            network: self.weights.network.clone(),
             actions: trajectory.actions.clone(),
             old_logprobs: trajectory.logprobs.clone(),
             reference_logprobs: None,
             advantages: advantages.clone(),
             mask: mask.clone(),
             legal: trajectory.legal.clone(),
-            smoothed: self.config.loss.label_smoothing > 0.0,
+            smoothed: self.share.config.loss.label_smoothing > 0.0,
         };
         experience.reference_logprobs =
             self.weights.reference.as_ref().map(|policy| self.logprobs(&experience, policy));
-        let minibatches = self.batches.of(iteration, num_envs);
-        let (counts, counted) = self.counts(mask, &minibatches)?;
-        let entropy_coef = entropy_coef(&self.config, iteration);
-        let zeros = |len: usize| Tensor::<1>::zeros([len], &device);
-        let (mut sums, mut norms) = (zeros(SUMS), zeros(1));
-        let first = first_update(&self.config, iteration);
-        let mut taken = 0;
-        for (minibatch, steps) in minibatches.iter().zip(&counts) {
-            let totals = Totals {
-                games: minibatch.size,
-                steps: steps.clone(),
-                rollout_share: counted.clone() / update.num_minibatches as f32,
-            };
-            let by = |steps: Steps| loss(&self.config.loss, entropy_coef, &steps, &totals);
-            let (gradient, of_all) = self.gradient(&experience, minibatch, &by)?;
-            if update.target_kl > 0.0 {
-                let approx_kl = of_all.clone().narrow(0, 0, 1) / steps.clone().clamp_min(1.0);
-                if update.ends_at(f64::from(device::fetch(approx_kl)[0])) {
-                    break;
-                }
-            }
-            sums = sums + of_all;
-            let (gradient, norm) = clip_grad_norm(gradient, update.max_grad_norm);
-            norms = norms + norm;
-            self.weights.step(gradient, first + taken as u64, &self.config, &self.team)?;
-            taken += 1;
-        }
-        // Every epoch covers all games of the rollout, whereas datasets advance by batches.
-        let learnt = if taken < minibatches.len() {
-            let counts = counts.into_iter().take(taken);
-            counts.fold(zeros(1), |sum, count| sum + count).clamp_min(1.0)
-        } else if self.config.data.is_on() {
-            Tensor::cat(counts, 0).sum()
-        } else {
-            counted * update.update_epochs as f32
+        let (minibatches, counts) = self.plan(mask, iteration)?;
+        let config = self.share.config.clone();
+        let mut update = AutodiffUpdate {
+            learner: self,
+            experience,
+            counts,
+            entropy_coef: entropy_coef(&config, iteration),
+            first: first_update(&config, iteration),
+            figures: Tensor::zeros([SUMS + 1], &device),
         };
-        let updates = taken.max(1) as f32;
-        let losses = sums.clone().narrow(0, Loss::SUMS.len(), 1);
-        let sums = sums.narrow(0, 0, Loss::SUMS.len());
-        let means = vec![sums / learnt, losses / updates, norms / updates];
-        Ok(UpdateStats { means: Tensor::cat(means, 0) })
+        let taken = take_steps(&mut update, &minibatches, &config.update)?;
+        Ok(update.means(taken, &config))
     }
 
     /// Log-probabilities of all actions under a policy, `[num_steps, num_envs]`. On the CPU they
@@ -166,7 +124,7 @@ impl Learner {
         if device::has_kernels(&device) {
             return experience.steps(policy).logprobs;
         }
-        let shards = self.batches.shards(num_envs);
+        let shards = self.share.batches.shards(num_envs);
         let logprobs = shards.own().map(|shard| {
             let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
             experience.games(indices(&games, &device)).steps(policy).logprobs
@@ -176,35 +134,32 @@ impl Learner {
 
     /// Whether an update needs no data in host memory: a single rank on a device with kernels.
     fn stays_on_device(&self) -> bool {
-        self.team.size() == 1 && device::has_kernels(&self.weights.params.device())
+        self.share.team.size() == 1 && device::has_kernels(&self.weights.params.device())
     }
 
-    /// Numbers of counted steps in each minibatch and in all games: `[1]` each.
-    fn counts(
-        &self,
+    /// The minibatches of an iteration, and their counted steps.
+    fn plan(
+        &mut self,
         mask: &Tensor<2>,
-        minibatches: &[Minibatch],
-    ) -> Result<(Vec<Tensor<1>>, Tensor<1>), TeamError> {
-        let ([_, num_envs], device) = (mask.dims(), mask.device());
+        iteration: u32,
+    ) -> Result<(Vec<Minibatch>, Counts), TeamError> {
+        let ([steps, num_envs], device) = (mask.dims(), mask.device());
         if self.stays_on_device() {
-            let counted = mask.clone().sum();
+            let minibatches = self.share.batches.of(iteration, num_envs);
+            let all = mask.clone().sum();
             let count = |one: &Minibatch| match one.games() {
-                games if games.len() == num_envs => counted.clone(),
+                games if games.len() == num_envs => all.clone(),
                 games => mask.clone().select(1, indices(games, &device)).sum(),
             };
-            return Ok((minibatches.iter().map(count).collect(), counted));
+            let minibatch = minibatches.iter().map(count).collect();
+            return Ok((minibatches, Counts { minibatch, all }));
         }
         let lengths = device::fetch(mask.clone().sum_dim(0).reshape([num_envs]));
-        let count = |one: &Minibatch| {
-            one.games().iter().map(|game| f64::from(lengths[*game as usize])).sum::<f64>()
-        };
-        let all = lengths.iter().copied().map(f64::from).sum();
-        let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
-        let counts = self.team.total(&ours)?.into_iter();
-        let mut counts: Vec<Tensor<1>> =
-            counts.map(|x| Tensor::from_floats([x as f32], &device)).collect();
-        let counted = counts.pop().expect("the last is that of all");
-        Ok((counts, counted))
+        let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
+        let (minibatches, plan) = Plan::new(&mut self.share, &lengths, steps, iteration)?;
+        let count = |count: f64| Tensor::from_floats([count as f32], &device);
+        let minibatch = plan.counts.iter().map(|steps| count(*steps)).collect();
+        Ok((minibatches, Counts { minibatch, all: count(plan.counted) }))
     }
 
     /// Gradient of a minibatch, and its sums: [`Loss::SUMS`] and the loss.
@@ -214,70 +169,36 @@ impl Learner {
         minibatch: &Minibatch,
         loss: &(impl Fn(Steps) -> Loss + Sync),
     ) -> Result<(Tensor<1>, Tensor<1>), TeamError> {
-        let accumulation = self.config.update.gradient_accumulation_steps;
+        let Share { config, batches, team } = &self.share;
+        let accumulation = config.update.gradient_accumulation_steps;
         if self.stays_on_device() {
             return Ok(self.pass(experience, minibatch.games(), accumulation, loss));
         }
         let device = self.weights.params.device();
-        let sum = if self.team.has_devices() {
+        let sum = if team.has_devices() {
             let games = minibatch.games();
-            if let Some(collective) = &self.team.hardware().collective {
+            if let Some(collective) = &team.hardware().collective {
                 let ours = self.pass(experience, games, accumulation, loss);
-                let sum = collective.sum(&self.team, Tensor::cat(vec![ours.0, ours.1], 0))?;
+                let sum = collective.sum(team, Tensor::cat(vec![ours.0, ours.1], 0))?;
                 let num_params = self.num_params();
                 let part = |start, len| sum.clone().narrow(0, start, len);
                 return Ok((part(0, num_params), part(num_params, SUMS)));
             }
-            let (vector, numbers) = self.numbers(experience, games, accumulation, loss);
-            self.team.sum_ranks(vector, numbers.to_vec())?
+            let ours = self.numbers(experience, games, accumulation, loss);
+            team.sum_ranks(ours.vector, ours.numbers)?
         } else {
-            let shards = self.batches.shards(experience.obs.dims()[1]);
+            let shards = batches.shards(experience.obs.dims()[1]);
             let parts = accumulation.div_ceil(shards.count());
-            let shard = |shard: usize| {
-                let games = minibatch.shard(shard - shards.own().start);
-                self.numbers(experience, games, parts, loss)
+            let leaf = |shard: usize| {
+                let ours = self.numbers(experience, minibatch.shard(shard), parts, loss);
+                Node { shards: shard..shard + 1, ..ours }
             };
-            let sum = |node: &Range<usize>| {
-                let leaves = self.each(node.clone(), &shard).into_iter().enumerate();
-                let leaves = leaves.map(|(at, leaf)| (at..at + 1, leaf)).collect();
-                add_up(node.len(), leaves, &|sum, other| plus(sum, &other))
-            };
-            let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
-                let (vector, numbers) = sum(&node);
-                Node { shards: node, vector, numbers: numbers.to_vec() }
-            });
             let len = NodeLen { vector: self.num_params(), numbers: SUMS };
-            self.team.sum(&shards, ours.collect(), len)?
+            team.sum(&shards, shards.sum_nodes(&leaf, &drop), len)?
         };
-        let sums: Vec<f32> = sum.numbers.iter().map(|x| *x as f32).collect();
-        let upload = |values: Vec<f32>| {
-            let count = values.len();
-            Tensor::from_data(TensorData::new(values, [count]), &device)
-        };
+        let sums = sum.numbers.iter().map(|x| *x as f32).collect();
+        let upload = |values| device::upload(values, &device);
         Ok((upload(sum.vector), upload(sums)))
-    }
-
-    /// Maps `shard` over some shards on all threads. Uses dedicated threads, because pool threads
-    /// that wait within one shard would start another.
-    fn each<T: Send>(&self, shards: Range<usize>, shard: &(impl Fn(usize) -> T + Sync)) -> Vec<T> {
-        let threads = rayon::current_num_threads().min(shards.len());
-        if threads == 1 {
-            return shards.map(shard).collect();
-        }
-        let part = |thread: usize| {
-            let own = shards.clone().skip(thread).step_by(threads);
-            own.map(shard).collect::<Vec<_>>().into_iter()
-        };
-        std::thread::scope(|scope| {
-            let others: Vec<_> =
-                (1..threads).map(|thread| scope.spawn(move || part(thread))).collect();
-            let mut parts = vec![part(0)];
-            for other in others {
-                parts.push(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            }
-            let next = |i: usize| parts[i % threads].next();
-            (0..shards.len()).map_while(next).collect()
-        })
     }
 
     /// Gradient and sums of some games of a minibatch, accumulated over `count` parts.
@@ -311,13 +232,11 @@ impl Learner {
         games: &[i32],
         count: usize,
         loss: &impl Fn(Steps) -> Loss,
-    ) -> Partial {
+    ) -> Node {
         let (gradient, sums) = self.pass(experience, games, count, loss);
-        let num_params = self.num_params();
-        let mut all = device::fetch(Tensor::cat(vec![gradient, sums], 0));
-        let sums = std::array::from_fn(|i| f64::from(all[num_params + i]));
-        all.truncate(num_params);
-        (all, sums)
+        let mut vector = device::fetch(Tensor::cat(vec![gradient, sums], 0));
+        let numbers = vector.split_off(self.num_params()).into_iter().map(f64::from).collect();
+        Node { shards: 0..0, vector, numbers }
     }
 
     /// Loss scale for half precision (Micikevicius et al. 2018): about the number of steps that the
@@ -325,21 +244,80 @@ impl Learner {
     /// two, which does not affect rounding.
     fn scale(&self, part: &Experience) -> f32 {
         let [num_steps, games] = part.mask.dims();
-        match self.config.precision {
+        match self.share.config.precision {
             Precision::F16 => (num_steps * games).next_power_of_two() as f32 * LARGEST,
             _ => 1.0,
         }
     }
+}
 
-    /// Memory of the policy before the first step of a trajectory.
-    fn first_memory(&self, trajectory: &Trajectory) -> FirstMemory {
-        match &trajectory.memory {
-            Some(rows) => FirstMemory::Rows(rows.clone()),
-            None => {
-                let device = trajectory.obs.device();
-                FirstMemory::Fresh(self.weights.network.initial_memory(1, &device))
-            }
-        }
+/// Counted steps of an update over all ranks, `[1]` each.
+struct Counts {
+    /// Counted steps of each minibatch.
+    minibatch: Vec<Tensor<1>>,
+    /// Counted steps of all games.
+    all: Tensor<1>,
+}
+
+/// An update by autodiff.
+struct AutodiffUpdate<'a> {
+    learner: &'a mut Learner,
+    experience: Experience,
+    counts: Counts,
+    entropy_coef: f64,
+    /// Number of the first optimizer step in the run.
+    first: u64,
+    /// Sums over the steps taken: [`Loss::SUMS`], the loss, the gradient norm: `[SUMS + 1]`.
+    figures: Tensor<1>,
+}
+
+impl Updating for AutodiffUpdate<'_> {
+    type Minibatch = Minibatch;
+    /// The gradient, and its sums: `[num_params]`, `[SUMS]`.
+    type Gradient = (Tensor<1>, Tensor<1>);
+
+    fn gradient(
+        &mut self,
+        number: usize,
+        of: &Minibatch,
+    ) -> Result<Option<Self::Gradient>, TeamError> {
+        let config = &self.learner.share.config;
+        let totals = Totals {
+            games: of.size,
+            steps: self.counts.minibatch[number].clone(),
+            rollout_share: self.counts.all.clone() / config.update.num_minibatches as f32,
+        };
+        let by = |steps: Steps| loss(&config.loss, self.entropy_coef, &steps, &totals);
+        self.learner.gradient(&self.experience, of, &by).map(Some)
+    }
+
+    /// Divides on the host, so that ranks whose devices round differently decide alike.
+    fn approx_kl(&self, number: usize, (_, sums): &Self::Gradient) -> f64 {
+        let steps = self.counts.minibatch[number].clone();
+        let read = device::fetch(Tensor::cat(vec![sums.clone().narrow(0, 0, 1), steps], 0));
+        f64::from(read[0]) / f64::from(read[1]).max(1.0)
+    }
+
+    fn step(&mut self, number: usize, (gradient, sums): Self::Gradient) -> Result<(), TeamError> {
+        let Share { config, team, .. } = &self.learner.share;
+        let (gradient, norm) = clip_grad_norm(gradient, config.update.max_grad_norm);
+        self.figures = self.figures.clone() + Tensor::cat(vec![sums, norm], 0);
+        self.learner.weights.step(gradient, self.first + number as u64, config, team)
+    }
+}
+
+impl AutodiffUpdate<'_> {
+    /// Means over the steps of the first `taken` minibatches, as [`Plan::learnt`] counts them; loss and norm are those over
+    /// minibatches.
+    fn means(self, taken: usize, config: &TrainConfig) -> Tensor<1> {
+        let Counts { minibatch, all } = self.counts;
+        let learnt = match config.data.is_on() || taken < minibatch.len() {
+            true => minibatch.into_iter().take(taken).fold(all.zeros_like(), Tensor::add),
+            false => all * config.update.update_epochs as f32,
+        };
+        let part = |start, len| self.figures.clone().narrow(0, start, len);
+        let of_steps = part(0, SUMS - 1) / learnt.clamp_min(1.0);
+        Tensor::cat(vec![of_steps, part(SUMS - 1, 2) / taken.max(1) as f32], 0)
     }
 }
 

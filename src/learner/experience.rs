@@ -3,43 +3,18 @@
 use super::weights::Weights;
 use crate::model::{Categorical, Network};
 use crate::objective::{Loss, Steps};
-use burn::tensor::{Device, Int, Tensor};
-
-/// Memory of the policy before the first step. Initial memory is stored once rather than per game,
-/// because datasets have many games and KV caches are large.
-pub(super) enum FirstMemory {
-    /// Initial memory, the same for every game.
-    Fresh(Option<Tensor<2>>),
-    /// Memory of each game.
-    Rows(Tensor<2>),
-}
-
-impl FirstMemory {
-    /// Selects games by index.
-    pub fn games(&self, indices: Tensor<1, Int>) -> Self {
-        match self {
-            Self::Fresh(fresh) => Self::Fresh(fresh.clone()),
-            Self::Rows(rows) => Self::Rows(rows.clone().select(0, indices)),
-        }
-    }
-
-    /// Expands to one row per game.
-    fn rows(&self, games: usize, device: &Device) -> Option<Tensor<2>> {
-        match self {
-            Self::Fresh(fresh) => {
-                fresh.as_ref().map(|row| row.clone().select(0, Tensor::zeros([games], device)))
-            }
-            Self::Rows(rows) => Some(rows.clone()),
-        }
-    }
-}
+use burn::tensor::{Int, Tensor};
 
 /// Steps of some games, time-major: `[num_steps, games]` each, observations `[num_steps, games,
 /// num_features]`.
 pub(super) struct Experience {
     pub obs: Tensor<3>,
     pub starts: Tensor<2>,
-    pub memory: FirstMemory,
+    /// Memory of the policy before the first step, `[games, memory_size]`; `None` for the initial memory, which is not
+    /// stored because datasets have many games and KV caches are large.
+    pub memory: Option<Tensor<2>>,
+    /// The network with its first weights, whose initial memory it is.
+    pub network: Network,
     pub actions: Tensor<2, Int>,
     pub old_logprobs: Tensor<2>,
     pub reference_logprobs: Option<Tensor<2>>,
@@ -57,7 +32,8 @@ impl Experience {
         Self {
             obs: self.obs.clone().select(1, indices.clone()),
             starts: pick(&self.starts),
-            memory: self.memory.games(indices.clone()),
+            memory: self.memory.as_ref().map(|rows| rows.clone().select(0, indices.clone())),
+            network: self.network.clone(),
             actions: self.actions.clone().select(1, indices.clone()),
             old_logprobs: pick(&self.old_logprobs),
             reference_logprobs: self.reference_logprobs.as_ref().map(pick),
@@ -86,7 +62,8 @@ impl Experience {
 
     /// Evaluates `policy` on the steps.
     pub fn steps(&self, policy: &Network) -> Steps {
-        let memory = self.memory.rows(self.obs.dims()[1], &self.obs.device());
+        let fresh = || self.network.initial_memory(self.obs.dims()[1], &self.obs.device());
+        let memory = self.memory.clone().or_else(fresh);
         let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);
         let [num_steps, games, num_actions] = logits.dims();
         let actions = self.actions.clone().reshape([num_steps * games]);

@@ -1,5 +1,7 @@
 //! Metrics of an update.
 
+use crate::objective::Loss;
+
 /// Means over the steps that an update learnt from, and over its optimizer steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UpdateMeans {
@@ -30,24 +32,14 @@ impl UpdateMeans {
         [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm]
     }
 
-    /// The same metrics for demonstrations, to whose behaviour policy no KL is defined: `approx_kl` is 0.
+    /// The same metrics with `approx_kl` 0: demonstrations have no behaviour policy to diverge from.
     pub fn off_policy(self) -> Self {
         Self { approx_kl: 0.0, ..self }
     }
 }
 
-/// Number of sums reported beside a gradient: those of [`Loss::SUMS`](crate::objective::Loss::SUMS), and the loss.
-pub(super) const SUMS: usize = 5;
-
-/// A gradient in host memory, `[num_params]`, and the sums beside it.
-pub(super) type Partial = (Vec<f32>, [f64; SUMS]);
-
-/// Adds two gradients and their sums.
-pub(super) fn plus((mut vector, mut sums): Partial, (other, more): &Partial) -> Partial {
-    vector.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
-    sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
-    (vector, sums)
-}
+/// Number of sums reported beside a gradient: those of [`Loss::SUMS`], and the loss.
+pub(super) const SUMS: usize = Loss::SUMS.len() + 1;
 
 /// Sums over the optimizer steps of an update in host memory.
 #[derive(Default)]

@@ -12,17 +12,20 @@ mod host;
 mod means;
 mod optimizer;
 mod order;
+mod plan;
 mod schedule;
+mod share;
 pub mod text;
+mod update;
 mod weights;
 
-pub use autodiff::{AUTODIFF_SHARD_STEPS, Learner, UpdateStats};
+pub use autodiff::{AUTODIFF_SHARD_STEPS, Learner};
 pub use host::{
-    Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, Share, assign,
-    host_learner,
+    Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, assign, host_learner,
 };
 pub use means::UpdateMeans;
 pub use optimizer::{AdamW, Moments};
 pub use order::{Batches, Minibatch, SHARD_STEPS};
 pub use schedule::{entropy_coef, first_update, learning_rate, total_updates};
+pub use share::Share;
 pub use weights::Weights;

@@ -39,12 +39,20 @@ impl AdamW {
     ) -> Tensor<1> {
         self.steps += 1;
         let by = factors(config, learning_rate, self.steps);
-        let (first, second) = (&self.first_moment, &self.second_moment);
-        self.first_moment = first.clone() * by.keep1 + gradient.clone() * by.add1;
-        self.second_moment = second.clone() * by.keep2 + gradient.square() * by.add2;
-        let root = self.second_moment.clone().sqrt() / by.correction + by.epsilon;
-        params * by.decay - self.first_moment.clone() / root * by.rate
+        let (first, second) = (self.first_moment.clone(), self.second_moment.clone());
+        let [params, first, second] = step_tensors([gradient, params, first, second], &by);
+        (self.first_moment, self.second_moment) = (first, second);
+        params
     }
+}
+
+/// Steps parameters and their moments, given after the gradient, in tensors.
+pub(super) fn step_tensors(values: [Tensor<1>; 4], by: &Factors) -> [Tensor<1>; 3] {
+    let [gradient, params, first, second] = values;
+    let first = first * by.keep1 + gradient.clone() * by.add1;
+    let second = second * by.keep2 + gradient.square() * by.add2;
+    let root = second.clone().sqrt() / by.correction + by.epsilon;
+    [params * by.decay - first.clone() / root * by.rate, first, second]
 }
 
 /// Optimizer state in host memory.

@@ -16,6 +16,8 @@ pub struct Minibatch {
     pub size: usize,
     /// Local indices of the games, shard by shard.
     games: Vec<i32>,
+    /// Number of the first local shard.
+    first: usize,
     /// End of each local shard within `games`.
     ends: Vec<usize>,
 }
@@ -26,14 +28,15 @@ impl Minibatch {
         &self.games
     }
 
-    /// Games of a local shard; 0 is the first.
+    /// Games of a local shard, by its number in the run.
     pub fn shard(&self, shard: usize) -> &[i32] {
+        let shard = shard - self.first;
         let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
         &self.games[start..self.ends[shard]]
     }
 }
 
-/// Iterator over the minibatches of each iteration.
+/// Assigns games, or windows of a dataset, to the minibatches of each iteration.
 ///
 /// Every stratum of the shards is shuffled separately and a minibatch takes a proportional share of
 /// each, so that minibatches have the same size on any number of ranks. Games are new in each
@@ -51,13 +54,13 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Creates the iterator for a single shard with all games or windows.
+    /// Creates the batches of a single shard with all games or windows.
     pub fn new(config: &TrainConfig) -> Self {
         let key = Stream::Shuffle.key(config.seed);
         Self { config: config.clone(), shards: None, key, in_order: false, epoch: None }
     }
 
-    /// Creates the iterator for the given shards ([`TrainConfig::shards`] computes their number).
+    /// Creates the batches of the given shards ([`TrainConfig::shards`] computes their number).
     pub fn of_shards(config: &TrainConfig, shards: Shards) -> Self {
         Self { shards: Some(shards), ..Self::new(config) }
     }
@@ -112,6 +115,7 @@ impl Batches {
                 let minibatch = Minibatch {
                     size,
                     games: (next..next + taken as i32).collect(),
+                    first: shards.own().start,
                     ends: ends(&shards, &counts),
                 };
                 next += taken as i32;
@@ -125,6 +129,21 @@ impl Batches {
         });
         all.collect()
     }
+}
+
+/// Assigns `count` groups of texts to `minibatches` optimizer steps in each epoch, as equally as possible. A minibatch is in
+/// the order of the groups: its gradient is one sum, whose bytes depend on the order.
+pub(super) fn groups(key: u32, epochs: usize, minibatches: usize, count: usize) -> Vec<Vec<usize>> {
+    let of_epoch = |epoch: usize| {
+        let order = shuffled(draw(key, epoch as u32), count);
+        let sorted = |part: &[i32]| {
+            let mut groups: Vec<usize> = part.iter().map(|group| *group as usize).collect();
+            groups.sort_unstable();
+            groups
+        };
+        parts(&order, minibatches).map(sorted).collect::<Vec<_>>()
+    };
+    (0..epochs).flat_map(of_epoch).collect()
 }
 
 /// Shuffles each local stratum; the result holds local indices.
@@ -143,7 +162,8 @@ fn minibatch(shards: &Shards, places: Range<usize>, order: &[Vec<i32>]) -> Minib
     let size = places.len();
     let taken = taken(shards, places);
     let games = taken.iter().zip(order).flat_map(|(taken, order)| &order[taken.clone()]);
-    Minibatch { size, games: games.copied().collect(), ends: ends(shards, &taken) }
+    let first = shards.own().start;
+    Minibatch { size, games: games.copied().collect(), first, ends: ends(shards, &taken) }
 }
 
 /// Range of items that the positions `places` of an epoch take from each local stratum:
@@ -170,7 +190,7 @@ fn ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
 }
 
 /// Random permutation of `0..count` (Fisher-Yates).
-pub(super) fn shuffled(key: u32, count: usize) -> Vec<i32> {
+fn shuffled(key: u32, count: usize) -> Vec<i32> {
     let mut order: Vec<i32> = (0..count as i32).collect();
     for i in (1..count).rev() {
         order.swap(i, draw(key, i as u32) as usize % (i + 1));
@@ -233,7 +253,8 @@ mod tests {
             for ((whole, first), second) in whole.iter().zip(first).zip(second) {
                 for shard in 0..2 {
                     assert_eq!(whole.shard(shard), first.shard(shard));
-                    let theirs: Vec<i32> = second.shard(shard).iter().map(|i| i + from).collect();
+                    let theirs: Vec<i32> =
+                        second.shard(2 + shard).iter().map(|i| i + from).collect();
                     assert_eq!(whole.shard(2 + shard), theirs);
                 }
                 assert_eq!((whole.size, whole.size), (first.size, second.size));

@@ -57,6 +57,22 @@ impl Factors {
     }
 }
 
+impl Factors {
+    /// The factors as an argument of kernels.
+    pub fn launch(&self) -> FactorsLaunch {
+        FactorsLaunch::new(
+            self.keep1,
+            self.add1,
+            self.keep2,
+            self.add2,
+            self.correction,
+            self.epsilon,
+            self.decay,
+            self.rate,
+        )
+    }
+}
+
 /// A parameter and its Adam moments.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct Moving {

@@ -1,7 +1,7 @@
 //! CISPO: `log pi`, weighted by the advantage and the capped, detached ratio (MiniMax 2025,
 //! equations 4 and 5, with the upper bound only, as used there). The cap is `clip_eps_high` itself, as in TRL.
 
-use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
+use super::{Averaging, Coefficients, TensorSteps, TensorTerms, LossConfig, Objective, Step, Term};
 use crate::math::at_most;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -14,12 +14,12 @@ impl Objective for Cispo {
     const AVERAGING: Averaging = Averaging::Rollout;
     const CLIPS: bool = true;
 
-    fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
-        let HostSteps { ratio, advantages, logprobs } = steps;
+    fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+        let TensorSteps { ratio, advantages, logprobs } = steps;
         let (ratio, high) = (ratio.clone().detach(), config.upper_bound());
         let weight = ratio.clone().clamp_max(high);
         let values = -(weight * advantages.clone() * logprobs.clone());
-        HostTerms { values, clipped: ratio.greater_elem(high).float() }
+        TensorTerms { values, clipped: ratio.greater_elem(high).float() }
     }
 }
 

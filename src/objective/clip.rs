@@ -4,7 +4,7 @@
 //! derivative by `ln r` is `-A r` where it is not clipped: up to `1 + clip_eps_high` for `A > 0`,
 //! from `1 - clip_eps_low` to `c` for `A < 0`; elsewhere 0.
 
-use super::{Coefficients, HostSteps, HostTerms, LossConfig, Step, Term};
+use super::{Coefficients, LossConfig, Step, TensorSteps, TensorTerms, Term};
 use crate::math::{at_least, at_most};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -25,8 +25,8 @@ pub(super) fn surrogate(step: &Step, by: &Coefficients) -> Term {
 }
 
 /// Clipped surrogate of each step, in tensors.
-pub(super) fn surrogate_host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
-    let HostSteps { ratio, advantages, .. } = steps;
+pub(super) fn surrogate_tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+    let TensorSteps { ratio, advantages, .. } = steps;
     let (low, high) = (1.0 - config.clip_eps_low, config.upper_bound());
     let bounded = if config.dual_clip > 0.0 {
         ratio.clone().clamp_max(config.dual_clip)
@@ -45,5 +45,5 @@ pub(super) fn surrogate_host(steps: &HostSteps, config: &LossConfig) -> HostTerm
     }
     let up = advantages.clone().greater_elem(0.0).float();
     let down = advantages.clone().lower_elem(0.0).float();
-    HostTerms { values, clipped: above * up + outside * down }
+    TensorTerms { values, clipped: above * up + outside * down }
 }

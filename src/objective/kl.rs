@@ -70,7 +70,7 @@ pub fn divergence(
 }
 
 /// Estimates the divergence at each step, in tensors.
-pub(super) fn host(
+pub(super) fn tensors(
     config: &LossConfig,
     policy: Tensor<2>,
     reference: Tensor<2>,

@@ -3,7 +3,7 @@
 //! The weight `w` takes the place of the advantage: 1 for behaviour cloning, or a quality measure
 //! of the data. The behaviour policy is irrelevant, so the ratio is not used.
 
-use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
+use super::{Averaging, Coefficients, TensorSteps, TensorTerms, LossConfig, Objective, Step, Term};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -15,10 +15,10 @@ impl Objective for Nll {
     const AVERAGING: Averaging = Averaging::Minibatch;
     const CLIPS: bool = false;
 
-    fn host(steps: &HostSteps, _config: &LossConfig) -> HostTerms {
-        let HostSteps { advantages, logprobs, .. } = steps;
+    fn tensors(steps: &TensorSteps, _config: &LossConfig) -> TensorTerms {
+        let TensorSteps { advantages, logprobs, .. } = steps;
         let values = -(advantages.clone() * logprobs.clone());
-        HostTerms { clipped: advantages.zeros_like(), values }
+        TensorTerms { clipped: advantages.zeros_like(), values }
     }
 }
 

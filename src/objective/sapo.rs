@@ -5,7 +5,7 @@
 //! derivative by `ln r` is `-4 s (1 - s) r A`: equal to the unclipped surrogate's at `r = 1`,
 //! vanishing on both sides.
 
-use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
+use super::{Averaging, Coefficients, TensorSteps, TensorTerms, LossConfig, Objective, Step, Term};
 use crate::math::sigmoid;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -19,14 +19,14 @@ impl Objective for Sapo {
     const AVERAGING: Averaging = Averaging::Game;
     const CLIPS: bool = false;
 
-    fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
-        let HostSteps { ratio, advantages, .. } = steps;
+    fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+        let TensorSteps { ratio, advantages, .. } = steps;
         let up = advantages.clone().greater_elem(0.0).float();
         let (positive, negative) = (config.sapo_temperature_pos, config.sapo_temperature_neg);
         let temperature = up * (positive - negative) + negative;
         let gate = activation::sigmoid((ratio.clone() - 1.0) * temperature.clone());
         let values = -(gate * 4.0 / temperature * advantages.clone());
-        HostTerms { clipped: values.zeros_like(), values }
+        TensorTerms { clipped: values.zeros_like(), values }
     }
 }
 

@@ -25,6 +25,15 @@ pub struct Term {
     pub clipped: f32,
 }
 
+/// Ratio of a game, for losses with one ratio per game.
+#[derive(CubeType, Clone, Copy, Debug, Default)]
+pub struct GameRatio {
+    /// Geometric mean of the ratios of its steps.
+    pub ratio: f32,
+    /// Derivative of the policy loss by each log-probability of the game.
+    pub slope: f32,
+}
+
 /// Inputs of the policy terms of `N` steps, one per lane.
 #[derive(Clone, Copy, Debug)]
 pub struct StepLanes<'a, const N: usize> {

@@ -54,11 +54,6 @@ settings! {
 }
 
 impl LossConfig {
-    /// The defaults.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// The upper bound of the probability ratio: `1 + clip_eps_high`, or that number itself for `cispo`, as in TRL.
     pub fn upper_bound(&self) -> f64 {
         match self.loss_type {

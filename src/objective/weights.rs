@@ -58,7 +58,7 @@ pub fn weight(length: f32, sizes: &Sizes, #[comptime] averaging: Averaging) -> f
 }
 
 /// Weight of each step, `[num_steps, games]`; `mask` is 1 for steps that count, else 0.
-pub(super) fn host(averaging: Averaging, mask: &Tensor<2>, totals: &Totals) -> Tensor<2> {
+pub(super) fn tensors(averaging: Averaging, mask: &Tensor<2>, totals: &Totals) -> Tensor<2> {
     let [learn_steps, _] = mask.dims();
     let over = |total: &Tensor<1>| mask.clone() / total.clone().reshape([1, 1]);
     match averaging {

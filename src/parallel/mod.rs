@@ -18,7 +18,7 @@ mod wire;
 
 pub use collective::Collective;
 pub use error::TeamError;
-pub use shards::{Shards, add_up, left_siblings, nodes, shares, sum_leaves, sum_leaves_serial};
+pub use shards::{Shards, add_up, left_siblings, nodes, shares, sum_leaves};
 pub use threads::threads;
 
 use std::fmt;
@@ -342,9 +342,15 @@ impl Team {
 
 impl Node {
     /// The sum of two nodes, of which the other comes next.
-    pub fn plus(mut self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
+        self.plus_and(other, drop)
+    }
+
+    /// The sum of two nodes, of which the other comes next; `give_back` takes its vector.
+    pub fn plus_and(mut self, other: Self, give_back: impl FnOnce(Vec<f32>)) -> Self {
         self.vector.iter_mut().zip(&other.vector).for_each(|(sum, x)| *sum += x);
         self.numbers.iter_mut().zip(&other.numbers).for_each(|(sum, x)| *sum += x);
+        give_back(other.vector);
         Self { shards: self.shards.start..other.shards.end, ..self }
     }
 }

@@ -4,6 +4,7 @@
 //! of the result, is independent of the number of ranks. The tree over shards `0..n` splits each node at
 //! the largest power of two below its length, so that aligned runs of `2^k` shards are nodes.
 
+use super::Node;
 use std::ops::Range;
 
 /// A partition of items, for instance groups of games, into shards, with the range that this rank owns.
@@ -109,6 +110,22 @@ impl Shards {
     }
 }
 
+impl Shards {
+    /// Computes the sums at the [`nodes`] of the owned shards, on all threads, from what `leaf` computes of each shard.
+    /// `give_back` takes vectors that have been added to others.
+    pub fn sum_nodes(
+        &self,
+        leaf: &(impl Fn(usize) -> Node + Sync),
+        give_back: &(impl Fn(Vec<f32>) + Sync),
+    ) -> Vec<Node> {
+        let add = |sum: Node, other: Node| sum.plus_and(other, give_back);
+        let sum = |node: Range<usize>| {
+            sum_leaves(node.len(), true, &|at: usize| leaf(node.start + at), &add)
+        };
+        nodes(self.count, &self.own).into_iter().map(sum).collect()
+    }
+}
+
 /// The shard at which a node of the tree splits.
 pub fn middle(node: &Range<usize>) -> usize {
     node.start + (node.len().next_power_of_two() >> 1)
@@ -153,19 +170,22 @@ pub fn add_up<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T, 
     add_node(0..count, &mut values, add)
 }
 
-/// Computes `count` leaves by `leaf` and sums them in the order of the tree, on all threads. Leaves are
-/// added right after they were computed, while they are in the cache, so few of them exist at a time.
+/// Computes `count` leaves by `leaf` and sums them in the order of the tree, `on_all_threads` or one at a time, for leaves
+/// that use all threads or much memory. Leaves are added right after they were computed, while they are in the cache, so few
+/// of them exist at a time: on one thread at most the tree's height plus one.
 pub fn sum_leaves<T: Send>(
     count: usize,
+    on_all_threads: bool,
     leaf: &(impl Fn(usize) -> T + Sync),
     add: &(impl Fn(T, T) -> T + Sync),
 ) -> T {
     assert!(count > 0, "a sum of no leaves");
-    sum_node(0..count, leaf, add)
+    sum_node(0..count, on_all_threads, leaf, add)
 }
 
 fn sum_node<T: Send>(
     node: Range<usize>,
+    on_all_threads: bool,
     leaf: &(impl Fn(usize) -> T + Sync),
     add: &(impl Fn(T, T) -> T + Sync),
 ) -> T {
@@ -173,35 +193,10 @@ fn sum_node<T: Send>(
         return leaf(node.start);
     }
     let middle = middle(&node);
-    let (left, right) = rayon::join(
-        || sum_node(node.start..middle, leaf, add),
-        || sum_node(middle..node.end, leaf, add),
-    );
+    let left = || sum_node(node.start..middle, on_all_threads, leaf, add);
+    let right = || sum_node(middle..node.end, on_all_threads, leaf, add);
+    let (left, right) = if on_all_threads { rayon::join(left, right) } else { (left(), right()) };
     add(left, right)
-}
-
-/// Computes the sum of [`sum_leaves`] one leaf at a time, for leaves that use all threads or much memory.
-/// At most the tree's height plus one values exist at a time.
-pub fn sum_leaves_serial<T>(
-    count: usize,
-    leaf: &impl Fn(usize) -> T,
-    add: &impl Fn(T, T) -> T,
-) -> T {
-    assert!(count > 0, "a sum of no leaves");
-    sum_node_serial(0..count, leaf, add)
-}
-
-fn sum_node_serial<T>(
-    node: Range<usize>,
-    leaf: &impl Fn(usize) -> T,
-    add: &impl Fn(T, T) -> T,
-) -> T {
-    if node.len() == 1 {
-        return leaf(node.start);
-    }
-    let middle = middle(&node);
-    let left = sum_node_serial(node.start..middle, leaf, add);
-    add(left, sum_node_serial(middle..node.end, leaf, add))
 }
 
 fn add_node<T>(
@@ -298,13 +293,14 @@ mod tests {
         for count in 1..20 {
             let name = |i: usize| format!("{i:x}");
             let whole = add_up(count, (0..count).map(|i| (i..i + 1, name(i))).collect(), &add);
-            assert_eq!(sum_leaves(count, &name, &add), whole);
-            assert_eq!(sum_leaves_serial(count, &name, &add), whole);
+            for on_all_threads in [true, false] {
+                assert_eq!(sum_leaves(count, on_all_threads, &name, &add), whole);
+            }
         }
         for count in 1..20 {
             let node = |node: Range<usize>| {
                 let leaf = |at: usize| format!("{:x}", node.start + at);
-                sum_leaves(node.len(), &leaf, &add)
+                sum_leaves(node.len(), true, &leaf, &add)
             };
             let leaf = format!("{:x}", count - 1);
             let lefts = left_siblings(&(0..count)).into_iter().rev();

@@ -1,8 +1,8 @@
 //! Baselines of a policy: players without a network, on the levels of an evaluation.
 
 use super::{Evaluation, action_key};
-use crate::env::{Episode, Rules, Scripted, advance, new_game};
-use crate::rng::{Stream, below, draw};
+use crate::env::{Episode, Rules, Scripted, advance, new_game, random_legal};
+use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub struct Baseline {
     pub std_error: Option<f64>,
 }
 
-/// The reference scores of a game and, as far as these lack them, the scores of its scripted players and of random actions.
+/// Known reference scores of a game, then measured ones of random actions and scripted players that have none.
 ///
 /// Players take part in the first of `episodes` episodes of [`evaluate`](super::evaluate): all of them, unless
 /// these are longer than two million steps together.
@@ -60,7 +60,7 @@ fn play_episode<G: Rules>(game: G, player: Option<&Scripted>, level: u32, key: u
     for length in 1.. {
         let action = match player {
             Some(player) => player.act(&state),
-            None => random_action::<G>(&state, draw(key, length), game),
+            None => random_legal(&state, draw(key, length), game).expect("an action is legal"),
         };
         let played = advance::<G>(&mut state, &mut episode, action, game);
         if played.ended() {
@@ -68,14 +68,6 @@ fn play_episode<G: Rules>(game: G, player: Option<&Scripted>, level: u32, key: u
         }
     }
     unreachable!("an episode ends after its longest length")
-}
-
-/// A random legal action.
-fn random_action<G: Rules>(state: &G::State, key: u32, game: G) -> u32 {
-    let actions = 0..game.num_actions() as u32;
-    let is_legal = |a: &u32| !G::MASKED || G::legal(state, *a as usize, game);
-    let legal: Vec<u32> = actions.filter(is_legal).collect();
-    legal[below(key, legal.len() as u32) as usize]
 }
 
 #[cfg(test)]

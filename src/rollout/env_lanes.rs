@@ -55,7 +55,7 @@ impl PlayedLanes {
         self.ends.map(|end| u8::from(end == 2))
     }
 
-    /// Makes lanes those of games that took no step.
+    /// Zeroes the results of some lanes.
     pub fn clear(&mut self, lanes: &[bool; LANES]) {
         for (lane, clears) in lanes.iter().enumerate() {
             if *clears {
@@ -139,12 +139,12 @@ impl<G: Rules> EnvLanes<G> {
 
     /// Plays one step of each game.
     pub fn play(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
-        step(game, self, actions, played);
+        step::<G, true>(game, self, actions, played);
     }
 
     /// Plays one step of each game without starting the next level where an episode ended.
     pub fn advance(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
-        step_without_restart(game, self, actions, played);
+        step::<G, false>(game, self, actions, played);
     }
 
     /// Starts the next level in some lanes.
@@ -239,24 +239,7 @@ fn legal<G: Rules>(game: G, words: &WordLanes<G::State>, bits: &mut [u32; LANES]
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn step<G: Rules>(game: G, lanes: &mut EnvLanes<G>, actions: &[u32; LANES], to: &mut PlayedLanes) {
-    with_constants(
-        game,
-        #[inline(always)]
-        |game| {
-            each_lane(
-                lanes,
-                actions,
-                to,
-                #[inline(always)]
-                |state, episode, action| play::<G>(state, episode, action, game),
-            );
-        },
-    );
-}
-
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn step_without_restart<G: Rules>(
+fn step<G: Rules, const RESTARTS: bool>(
     game: G,
     lanes: &mut EnvLanes<G>,
     actions: &[u32; LANES],
@@ -271,7 +254,10 @@ fn step_without_restart<G: Rules>(
                 actions,
                 to,
                 #[inline(always)]
-                |state, episode, action| advance::<G>(state, episode, action, game),
+                |state, episode, action| match RESTARTS {
+                    true => play::<G>(state, episode, action, game),
+                    false => advance::<G>(state, episode, action, game),
+                },
             );
         },
     );

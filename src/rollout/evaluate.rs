@@ -3,9 +3,9 @@
 use super::action_key;
 use super::env_lanes::{EnvLanes, PlayedLanes, action_uniforms};
 use super::env_state::EnvState;
-use super::masks::{MaskedLogits, sample_legal};
+use super::masks::MaskedLogits;
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes, argmax_lane};
+use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -135,7 +135,7 @@ fn play_block<A: Actor, G: Rules>(
             Player::Sampling => {
                 let u = action_uniforms(&action_keys, t);
                 let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
-                sample_legal::<G>(logits, &u, &mut picked, &mut logprobs);
+                sample_lanes(logits, &u, &mut picked, &mut logprobs);
                 picked
             }
         };

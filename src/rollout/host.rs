@@ -51,7 +51,7 @@ impl HostRollout {
     }
 
     /// Plays `num_steps` steps of every environment, overwriting `trajectory`. Without `auto_reset` an environment
-    /// rests after its episode. Returns the sums over the steps of each environment.
+    /// is idle after its episode. Returns the sums over the steps of each environment.
     ///
     /// # Errors
     /// If an environment fails.
@@ -147,7 +147,7 @@ pub fn play_host_episodes<A: Actor>(
 
 /// Episodes under way in a batch of environments.
 struct Episodes {
-    /// Level of each environment; `None` for those that rest: `[num_envs]`.
+    /// Level of each environment; `None` for idle ones: `[num_envs]`.
     levels: Vec<Option<u32>>,
     /// Steps of each episode so far: `[num_envs]`.
     times: Vec<u32>,
@@ -155,11 +155,11 @@ struct Episodes {
     scores: Vec<f32>,
     /// Observations: `[num_envs, num_features]`.
     obs: Vec<f32>,
-    /// Actions to take; `None` in environments that rest: `[num_envs]`.
+    /// Actions to take; `None` in idle environments: `[num_envs]`.
     actions: Vec<Option<u32>>,
     /// Log-probabilities of the actions: `[num_envs]`.
     logprobs: Vec<f32>,
-    /// Results of the last step, those of resting environments without reward or end: `[num_envs]`.
+    /// Results of the last step, those of idle environments without reward or end: `[num_envs]`.
     results: Vec<Transition>,
     /// Memory of the policy, a block of environments after another, `[memory_size][LANES]` each.
     memory: Vec<Vec<Lanes>>,
@@ -248,7 +248,7 @@ impl Episodes {
         Ok(())
     }
 
-    /// Starts the next level where an episode ended, or lets the environment rest.
+    /// Starts the next level where an episode ended, or leaves the environment idle.
     fn restart(
         &mut self,
         envs: &mut dyn HostVecEnv,

@@ -3,14 +3,9 @@
 use super::env_lanes::EnvLanes;
 use crate::env::Rules;
 use crate::math::softmax::ILLEGAL;
-use crate::model::{LANES, Lanes, sample_lanes};
+use crate::model::{LANES, Lanes};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-
-/// Lower bound of the uniform number for masked logits. It exceeds what the lanes' exponential
-/// returns for [`ILLEGAL`] instead of 0, so that no illegal action before the first legal one is
-/// sampled.
-const LEAST_UNIFORM: f32 = 1e-30;
 
 /// Returns `logit`, or [`ILLEGAL`] if bit `a` of the mask is not set.
 pub(super) fn masked(legal: u32, a: usize, logit: f32) -> f32 {
@@ -42,20 +37,6 @@ impl MaskedLogits {
             std::array::from_fn(|lane| masked(self.legal[lane], a, lanes[lane]))
         }));
         &self.logits
-    }
-}
-
-/// Samples an action per lane with uniform numbers `u`, from logits of [`MaskedLogits::mask`].
-pub(super) fn sample_legal<G: Rules>(
-    logits: &[Lanes],
-    u: &Lanes,
-    actions: &mut [u32; LANES],
-    logprobs: &mut Lanes,
-) {
-    if G::MASKED {
-        sample_lanes(logits, &u.map(|u| u.max(LEAST_UNIFORM)), actions, logprobs);
-    } else {
-        sample_lanes(logits, u, actions, logprobs);
     }
 }
 

@@ -15,9 +15,6 @@ mod masks;
 mod native;
 #[cfg(feature = "kernels")]
 mod on_device;
-#[cfg(not(feature = "kernels"))]
-#[path = "host_only.rs"]
-mod on_device;
 mod random;
 mod remembered;
 mod stepwise;
@@ -29,6 +26,7 @@ pub use env_state::{EnvStatesError, env_words};
 pub use evaluate::{Evaluation, Player, evaluate, play_episodes};
 pub use host::{HostRollout, play_host_episodes};
 pub use native::NativeRollout;
+#[cfg(feature = "kernels")]
 pub use on_device::*;
 pub use random::play_at_random;
 pub use stepwise::StepwiseRollout;

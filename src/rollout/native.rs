@@ -5,11 +5,11 @@
 
 use super::env_lanes::{EnvLanes, PlayedLanes, SumLanes, action_uniforms};
 use super::env_state::{self, BranchPoint, EnvState};
-use super::masks::{MaskedLogits, sample_legal};
+use super::masks::MaskedLogits;
 use super::{EnvStatesError, RolloutKeys, action_key};
 use crate::data::{End, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes};
+use crate::model::{Actor, LANES, Lanes, sample_lanes};
 use crate::settings::RolloutConfig;
 use burn::tensor::Device;
 use rayon::prelude::*;
@@ -219,7 +219,7 @@ impl<G: Rules> NativeRollout<G> {
             let logits = policy.act(&obs, &mut memory, &mut scratch);
             let logits = masks.mask(self.game, &lanes, logits);
             let u = action_uniforms(&action_keys, t as u32);
-            sample_legal::<G>(logits, &u, &mut actions, &mut logprobs);
+            sample_lanes(logits, &u, &mut actions, &mut logprobs);
             lanes.play(self.game, &actions, &mut played);
             sums.add(&played);
             for lane in 0..envs.len() {
@@ -280,9 +280,4 @@ fn expect(place: *const f32) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
-}
-
-/// Computes the features of up to [`LANES`] games, `[num_features][LANES]`.
-pub(super) fn observe<G: Rules>(game: G, envs: &[EnvState<G>], obs: &mut [Lanes]) {
-    EnvLanes::new(envs).observe(game, obs);
 }

@@ -3,6 +3,7 @@
 use super::env_lanes::{EnvLanes, PlayedLanes};
 use super::env_state::EnvState;
 use super::masks::random_action;
+#[cfg(feature = "kernels")]
 use super::on_device::play_at_random_on_device;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::env::Rules;
@@ -25,10 +26,11 @@ pub fn play_at_random<G: Rules>(
     device: &Device,
 ) -> Tensor<1> {
     let keys = RolloutKeys::new(seed);
-    play_at_random_on_device(game, num_envs, num_steps, keys, device).unwrap_or_else(|| {
-        let sums = native(game, num_envs, num_steps, keys);
-        Tensor::from_floats(sums.as_slice(), device)
-    })
+    #[cfg(feature = "kernels")]
+    if let Some(sums) = play_at_random_on_device(game, num_envs, num_steps, keys, device) {
+        return sums;
+    }
+    Tensor::from_floats(native(game, num_envs, num_steps, keys).as_slice(), device)
 }
 
 /// Plays on CPU threads, [`LANES`] games at a time.

@@ -3,9 +3,11 @@
 //! On CubeCL devices the rules run as kernels and nothing is read back. On Burn's CPU backends,
 //! which have no kernels, the rules run natively between forward passes.
 
+use super::env_lanes::EnvLanes;
 use super::env_state::{self, EnvState, legal_bits};
 use super::masks::masked;
-use super::native::{NativeRollout, observe};
+use super::native::NativeRollout;
+#[cfg(feature = "kernels")]
 use super::on_device::DeviceBranches;
 use super::remembered::Remembered;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
@@ -36,15 +38,27 @@ pub struct StepwiseRollout<G: Rules> {
 #[derive(Clone, Debug)]
 enum Branches<G: Rules> {
     Host(Vec<EnvState<G>>),
+    #[cfg(feature = "kernels")]
     Device(DeviceBranches),
+}
+
+impl<G: Rules> Branches<G> {
+    /// No branch points yet, where a device keeps them.
+    #[cfg_attr(not(feature = "kernels"), expect(unused_variables, reason = "all are on the host"))]
+    fn on(device: &Device) -> Self {
+        #[cfg(feature = "kernels")]
+        if let Some(branches) = DeviceBranches::on(device) {
+            return Self::Device(branches);
+        }
+        Self::Host(Vec::new())
+    }
 }
 
 impl<G: Rules> StepwiseRollout<G> {
     /// Creates a rollout; games start with the first iteration.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
-        let on_device = DeviceBranches::on(&device).map(Branches::Device);
-        let branches = on_device.unwrap_or(Branches::Host(Vec::new()));
+        let branches = Branches::on(&device);
         Self { game, config: config.clone(), keys, device, branches, memory: None, natively: false }
     }
 
@@ -71,6 +85,7 @@ impl<G: Rules> StepwiseRollout<G> {
             Remembered::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
         let first = remembered.now.clone();
         let mut trajectory = match &mut self.branches {
+            #[cfg(feature = "kernels")]
             Branches::Device(branches) => {
                 branches.collect(self.game, &self.config, keys, policy, &mut remembered)
             }
@@ -97,6 +112,7 @@ impl<G: Rules> StepwiseRollout<G> {
     pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
             Branches::Host(envs) => env_state::export(self.game, envs),
+            #[cfg(feature = "kernels")]
             Branches::Device(envs) => envs.export().await,
         }
     }
@@ -110,6 +126,7 @@ impl<G: Rules> StepwiseRollout<G> {
         env_state::check_len(self.game, groups, words)?;
         match &mut self.branches {
             Branches::Host(envs) => *envs = env_state::import(self.game, groups, words)?,
+            #[cfg(feature = "kernels")]
             Branches::Device(envs) => envs.import(words, groups),
         }
         Ok(())
@@ -140,6 +157,7 @@ impl<G: Rules> StepwiseRollout<G> {
     fn host_branches(&mut self) -> Option<&mut Vec<EnvState<G>>> {
         match &mut self.branches {
             Branches::Host(envs) => Some(envs),
+            #[cfg(feature = "kernels")]
             Branches::Device(_) => None,
         }
     }
@@ -179,7 +197,7 @@ impl<G: Rules> StepwiseRollout<G> {
         for t in 0..steps {
             let start = history.len();
             for block in envs.chunks(LANES) {
-                observe(self.game, block, &mut lanes);
+                EnvLanes::new(block).observe(self.game, &mut lanes);
                 for lane in 0..block.len() {
                     history.extend(lanes.iter().map(|feature| feature[lane]));
                 }

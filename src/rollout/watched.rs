@@ -3,10 +3,10 @@
 use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
 use super::evaluate::Player;
-use super::masks::{MaskedLogits, sample_legal};
+use super::masks::MaskedLogits;
 use super::{action_key, action_uniform};
 use crate::env::{Episode, Rules, advance, start_next};
-use crate::model::{Actor, LANES, Lanes, argmax_lane};
+use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
 use crate::rng::{Stream, draw};
 
 /// A policy's action probabilities and chosen action.
@@ -186,7 +186,7 @@ impl<G: Rules> Watched<G> {
                 *u = action_uniform(*key, self.time);
             }
             let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
-            sample_legal::<G>(logits, &u, &mut picked, &mut logprobs);
+            sample_lanes(logits, &u, &mut picked, &mut logprobs);
             choices.extend((0..envs.len()).map(|lane| Choice {
                 action: match player {
                     Player::Greedy => argmax_lane(logits, lane),

@@ -152,11 +152,12 @@ impl TrainConfig {
         [(size * steps / least).clamp(1, strata), strata]
     }
 
-    /// Steps that an iteration learns from at most: those that its games play, or those of its batches
-    /// of windows.
+    /// Steps of an iteration: those that its games play, or at most those of its batches of windows, of which every
+    /// optimizer step takes the next one.
     pub fn steps_per_iteration(&self) -> u64 {
-        let steps = match self.data.is_on() {
-            true => self.update.num_minibatches * self.data.batch_size * self.data.window,
+        let (update, data) = (&self.update, &self.data);
+        let steps = match data.is_on() {
+            true => update.num_minibatches * data.batch_size * data.window * update.update_epochs,
             false => self.rollout.num_envs() * self.rollout.num_steps,
         };
         steps as u64

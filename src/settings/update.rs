@@ -27,8 +27,8 @@ settings! {
         max_grad_norm: f64 = 1.0, in at_least(0.0);
         /// Mean `approx_kl` of a minibatch beyond which the update ends, before that minibatch's step; 0 for no limit.
         ///
-        /// The learning rate and the next iteration go on as if all steps had been taken. Fused kernels, which read
-        /// nothing back, do without: on a GPU the general engine takes their place.
+        /// The learning rate and the next iteration go on as if all steps had been taken. On a GPU each step waits for the
+        /// divergence to be read back.
         target_kl: f64 = 0.0, in at_least(0.0);
     }
     rules = UpdateConfig::rules;

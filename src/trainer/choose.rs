@@ -127,11 +127,6 @@ pub(super) fn obstacle(
     let Some(mlp) = model.get::<Mlp>() else {
         return Some(format!("the fused kernels take perceptrons, not a `{kind}`"));
     };
-    if config.update.target_kl > 0.0 {
-        let reads =
-            "update.target_kl reads each minibatch's divergence back, fused kernels nothing";
-        return Some(reads.to_string());
-    }
     #[cfg(feature = "kernels")]
     if !crate::learner::fused::FusedLearner::takes(mlp) {
         let limits = "the fused kernels take one or two hidden layers of up to 256 units";

@@ -43,8 +43,8 @@ pub trait Engine: Send {
     /// A description, for people.
     fn describe(&self) -> String;
 
-    /// Whether an iteration is faster inside the pool of threads, so that no thread outside is woken up after each
-    /// phase. Not so on a device, which has a queue for each thread that asks.
+    /// Whether iterations run on a thread of the rayon pool, which saves waking the caller after each phase. False on
+    /// devices: CubeCL has a queue per thread.
     fn runs_in_pool(&self) -> bool;
 
     /// Trains the iteration of this number, from 0. The rollout of the `next` one may be started before. The record
@@ -71,9 +71,9 @@ pub trait Engine: Send {
 /// An iteration of an engine.
 #[derive(Clone, Debug)]
 pub struct Iteration {
-    /// The record.
+    /// Metrics, without those that the trainer measures.
     pub record: IterationRecord,
-    /// The steps.
+    /// Environment steps, or tokens of texts.
     pub steps: u64,
 }
 
@@ -209,7 +209,7 @@ impl<R, D> Source<R, D> {
         }
     }
 
-    /// Whether batches are read in the order in which they are learnt from.
+    /// Whether windows come batch by batch, in the order of learning.
     pub fn is_streamed(&self) -> bool {
         matches!(self, Self::Streamed(_))
     }
@@ -219,6 +219,25 @@ impl<R, D> Source<R, D> {
         match self {
             Self::Streamed(stream) => stream.take_waited(),
             _ => 0.0,
+        }
+    }
+}
+
+#[cfg(any(feature = "general", feature = "kernels"))]
+impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
+    /// The windows that an iteration learns from, as converted by `convert`, with their weights as advantages; `None` for
+    /// games.
+    pub fn take(&mut self, iteration: u32, convert: impl Fn(&Windows) -> (T, A)) -> Option<(T, A)> {
+        self.settle(|windows| Box::new(convert(&windows)));
+        match self {
+            Self::Games(_) => None,
+            Self::Resident(data) => Some((**data).clone()),
+            Self::Streamed(stream) => {
+                let windows = stream.take(iteration);
+                let converted = convert(&windows);
+                stream.give_back(windows);
+                Some(converted)
+            }
         }
     }
 }

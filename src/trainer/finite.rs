@@ -9,12 +9,19 @@ pub fn is_finite(checkpoint: &Checkpoint) -> bool {
     let files = checkpoint.sections.iter().filter(|section| section.name.ends_with(".safetensors"));
     // What is no file of tensors has no numbers; whoever reads it says what is wrong.
     let mut tensors = files.filter_map(|file| SafeTensors::deserialize(&file.bytes).ok());
-    tensors.all(|tensors| {
-        tensors.iter().filter(|(_, tensor)| tensor.dtype() == Dtype::F32).all(|(_, tensor)| {
-            let (numbers, _) = tensor.data().as_chunks::<4>();
-            numbers.iter().all(|bytes| f32::from_le_bytes(*bytes).is_finite())
-        })
-    })
+    tensors
+        .all(|tensors| tensors.iter().all(|(_, tensor)| are_finite(tensor.dtype(), tensor.data())))
+}
+
+/// Whether numbers of this type are finite; words are always.
+fn are_finite(dtype: Dtype, bytes: &[u8]) -> bool {
+    match dtype {
+        Dtype::F32 => bytes.as_chunks().0.iter().all(|x| f32::from_le_bytes(*x).is_finite()),
+        Dtype::BF16 => {
+            bytes.as_chunks().0.iter().all(|x| u16::from_le_bytes(*x) & 0x7f80 != 0x7f80)
+        }
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -39,5 +46,8 @@ mod tests {
             assert!(!is_finite(&checkpoint(Dtype::F32, [0.0, -1.0, wrong])));
             assert!(is_finite(&checkpoint(Dtype::U32, [0.0, -1.0, wrong])), "words are any");
         }
+        let finite = |number: f32| are_finite(Dtype::BF16, &number.to_le_bytes()[2..]);
+        assert!([0.0, -1.5, 1e38, -1e-40].into_iter().all(finite));
+        assert!(![f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().any(finite));
     }
 }

@@ -11,12 +11,12 @@ use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::fused::FusedLearner;
-use crate::learner::{SHARD_STEPS, UpdateMeans, UpdateStats};
+use crate::learner::{SHARD_STEPS, UpdateMeans};
 use crate::model::{Mlp, Network, StoredFeatures};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
 use crate::settings::{RolloutConfig, TrainConfig};
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 /// Fused rollouts, advantages and updates.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub(super) struct FusedEngine<G: Rules> {
     team: Team,
     device: Device,
     source: Source<FusedRollout<G>, Box<DeviceData>>,
-    /// The weights of the last iteration's data, if those are streamed.
-    streamed: Option<RecordingAdvantages>,
+    /// Weights of this iteration's windows, until `advantages` takes them.
+    weights: Option<RecordingAdvantages>,
     learner: FusedLearner,
     /// The next iteration and its rollout, if that has been started.
     ahead: Option<(u32, Recording, Branches)>,
@@ -71,49 +71,38 @@ impl<G: Rules> FusedEngine<G> {
             }),
         };
         let (config, team, device) = (config.clone(), team.clone(), device.clone());
-        let (streamed, ahead) = (None, None);
-        Ok(Self { model, config, rollout, shards, team, device, source, streamed, learner, ahead })
+        let (weights, ahead) = (None, None);
+        Ok(Self { model, config, rollout, shards, team, device, source, weights, learner, ahead })
     }
 }
 
 impl<G: Rules> Grpo for FusedEngine<G> {
     type Trajectory = Recording;
     type Advantages = RecordingAdvantages;
-    type Stats = UpdateStats;
+    type Stats = Tensor<1>;
     type Totals = Totals;
     type Error = TrainError;
 
     fn rollout(&mut self, iteration: u32) -> Result<Recording, TrainError> {
         let device = &self.device;
-        self.source.settle(|windows| Box::new(to_device(&windows, device)));
-        self.learner.set_in_order(self.source.is_streamed());
-        Ok(match &mut self.source {
-            Source::Games(games) => {
-                let (recording, branches) = match self.ahead.take() {
-                    Some((ahead, recording, branches)) if ahead == iteration => {
-                        (recording, branches)
-                    }
-                    _ => games.play(&self.learner.policy(), iteration),
-                };
-                games.go_on_from(branches);
-                recording
-            }
-            Source::Resident(data) => data.0.clone(),
-            Source::Streamed(stream) => {
-                let windows = stream.take(iteration);
-                let (recording, weights) = to_device(&windows, &self.device);
-                stream.give_back(windows);
-                self.streamed = Some(weights);
-                recording
-            }
-        })
+        let data = self.source.take(iteration, |windows| to_device(windows, device));
+        self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
+        let (recording, weights) = data.unzip();
+        self.weights = weights;
+        if let Some(recording) = recording {
+            return Ok(recording);
+        }
+        let Source::Games(games) = &mut self.source else { unreachable!("no data") };
+        let (recording, branches) = match self.ahead.take() {
+            Some((ahead, recording, branches)) if ahead == iteration => (recording, branches),
+            _ => games.play(&self.learner.policy(), iteration),
+        };
+        games.go_on_from(branches);
+        Ok(recording)
     }
 
     fn advantages(&mut self, recording: &Recording) -> Result<RecordingAdvantages, TrainError> {
-        if let Source::Resident(data) = &self.source {
-            return Ok(data.1.clone());
-        }
-        if let Some(weights) = self.streamed.take() {
+        if let Some(weights) = self.weights.take() {
             return Ok(weights);
         }
         let config = &self.config.advantage;
@@ -125,7 +114,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         recording: &Recording,
         advantages: &RecordingAdvantages,
         iteration: u32,
-    ) -> Result<UpdateStats, TrainError> {
+    ) -> Result<Tensor<1>, TrainError> {
         if let Source::Games(games) = &self.source {
             let observer = games.observer();
             return Ok(self.learner.update(recording, advantages, observer, iteration)?);
@@ -138,7 +127,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         &mut self,
         recording: Recording,
         advantages: RecordingAdvantages,
-        stats: UpdateStats,
+        stats: Tensor<1>,
         next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         // The next iteration can take this memory as soon as the kernels are done.
@@ -148,7 +137,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             let (recording, branches) = games.play(&self.learner.policy(), iteration);
             Some((iteration, recording, branches))
         };
-        let wanted = [advantages.summary, stats.means];
+        let wanted = [advantages.summary, stats];
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
         // The sums are those of all ranks.

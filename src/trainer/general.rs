@@ -9,7 +9,7 @@ use crate::data::host::by_time;
 use crate::data::{Pieces, Trajectory, Windows};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
-use crate::learner::{AUTODIFF_SHARD_STEPS, Learner, UpdateMeans, UpdateStats};
+use crate::learner::{AUTODIFF_SHARD_STEPS, Learner, UpdateMeans};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, HostRollout, RolloutKeys, StepwiseRollout};
@@ -29,8 +29,8 @@ pub(super) struct GeneralEngine<G: Rules> {
     source: Source<StepwiseRollout<G>, Box<DeviceData>>,
     /// Environments on the host, in place of the games.
     host: Option<HostRollout>,
-    /// The weights of the last iteration's data, if those are streamed.
-    streamed: Option<Advantages>,
+    /// Weights of this iteration's windows, until `advantages` takes them.
+    weights: Option<Advantages>,
     learner: Learner,
 }
 
@@ -56,7 +56,7 @@ impl<G: Rules> GeneralEngine<G> {
             }),
         };
         let (config, device, team) = (config.clone(), device.clone(), team.clone());
-        Ok(Self { source, host, streamed: None, learner, config, rollout, shards, team, device })
+        Ok(Self { source, host, weights: None, learner, config, rollout, shards, team, device })
     }
 }
 
@@ -89,38 +89,29 @@ fn to_device(windows: &Windows, device: &Device) -> DeviceData {
 impl<G: Rules> Grpo for GeneralEngine<G> {
     type Trajectory = Trajectory;
     type Advantages = Advantages;
-    type Stats = UpdateStats;
+    type Stats = Tensor<1>;
     type Totals = Totals;
     type Error = TrainError;
 
     fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TrainError> {
         let device = &self.device;
-        self.source.settle(|windows| Box::new(to_device(&windows, device)));
-        self.learner.set_in_order(self.source.is_streamed());
-        Ok(match &mut self.source {
-            Source::Games(games) => {
-                let policy = self.learner.weights().policy();
-                match &mut self.host {
-                    Some(host) => host.collect(&policy, iteration, &self.device)?,
-                    None => games.collect(&policy, iteration),
-                }
-            }
-            Source::Resident(data) => data.0.clone(),
-            Source::Streamed(stream) => {
-                let windows = stream.take(iteration);
-                let (trajectory, weights) = to_device(&windows, &self.device);
-                stream.give_back(windows);
-                self.streamed = Some(weights);
-                trajectory
-            }
+        let data = self.source.take(iteration, |windows| to_device(windows, device));
+        self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
+        let (trajectory, weights) = data.unzip();
+        self.weights = weights;
+        if let Some(trajectory) = trajectory {
+            return Ok(trajectory);
+        }
+        let Source::Games(games) = &mut self.source else { unreachable!("no data") };
+        let policy = self.learner.weights().policy();
+        Ok(match &mut self.host {
+            Some(host) => host.collect(&policy, iteration, device)?,
+            None => games.collect(&policy, iteration),
         })
     }
 
     fn advantages(&mut self, trajectory: &Trajectory) -> Result<Advantages, TrainError> {
-        if let Source::Resident(data) = &self.source {
-            return Ok(data.1.clone());
-        }
-        if let Some(weights) = self.streamed.take() {
+        if let Some(weights) = self.weights.take() {
             return Ok(weights);
         }
         let mask = trajectory.mask(self.rollout.auto_reset);
@@ -138,7 +129,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         trajectory: &Trajectory,
         advantages: &Advantages,
         iteration: u32,
-    ) -> Result<UpdateStats, TrainError> {
+    ) -> Result<Tensor<1>, TrainError> {
         let [learn_steps, _] = advantages.mask.dims();
         let learnt = trajectory.first_steps(learn_steps);
         Ok(self.learner.update(&learnt, &advantages.values, &advantages.mask, iteration)?)
@@ -148,7 +139,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         &mut self,
         trajectory: Trajectory,
         advantages: Advantages,
-        stats: UpdateStats,
+        stats: Tensor<1>,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         let parts = vec![
@@ -156,14 +147,18 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             trajectory.ends().sum(),
             trajectory.rewards.mean(),
             advantages.zero_variance,
-            stats.means,
+            stats,
         ];
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let at = |i: usize| f64::from(numbers[i]);
         // The share of this rank's games; all ranks play the same number of steps of a group.
         let share = self.rollout.num_groups as f64 / self.config.rollout.num_groups as f64;
         let sums = self.team.all_gather_numbers(&[at(0), at(1), at(2) * share])?;
-        let sum = |i: usize| sums.iter().map(|theirs| theirs[i]).sum();
+        // Nothing is played where the run learns from data, whose episodes end without a score.
+        let sum = |i: usize| match self.source {
+            Source::Games(_) => sums.iter().map(|theirs| theirs[i]).sum(),
+            _ => 0.0,
+        };
         Ok(Totals {
             score_sum: sum(0),
             episodes: sum(1),

@@ -156,8 +156,8 @@ impl<E: Engine> Trainer<E> {
         Ok(record)
     }
 
-    /// The cost of sharing an iteration of so many seconds, if ranks share the run. Now and then they also compare
-    /// their policies.
+    /// Communication cost of an iteration that took `seconds`; `None` for one rank. Every 32 iterations ranks compare their
+    /// parameters.
     async fn reduction(&self, seconds: f64) -> Result<Option<Reduction>, TeamError> {
         let team = self.engine.team();
         let reduction = reduction::reduction(team, seconds)?;
@@ -182,8 +182,7 @@ impl<E: Engine> Trainer<E> {
     /// As [`Trainer::measure`].
     pub async fn measure_async(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
         let evaluation = self.engine.evaluate_greedy().await?;
-        let better = |value: &f64| self.best.is_none_or(|(best, _)| *value > best);
-        let value = evaluation.value().filter(better);
+        let value = evaluation.value().filter(|value| is_best(*value, self.best));
         self.best = value.map(|value| (value, self.iteration)).or(self.best);
         Ok((evaluation, value.is_some()))
     }
@@ -219,6 +218,11 @@ impl<E: Engine> Trainer<E> {
     }
 }
 
+/// Whether an evaluation is the best so far. One out of range never is: none after it would be better.
+fn is_best(value: f64, so_far: Option<(f64, u32)>) -> bool {
+    value.is_finite() && so_far.is_none_or(|(best, _)| value > best)
+}
+
 /// Checks that the numbers of an iteration are in range.
 fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
     for (what, value) in [
@@ -232,4 +236,19 @@ fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluation_out_of_range_is_never_the_best() {
+        assert!(
+            is_best(-1.0, None) && is_best(2.0, Some((1.0, 3))) && !is_best(1.0, Some((1.0, 3)))
+        );
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(!is_best(value, None) && !is_best(value, Some((1.0, 3))));
+        }
+    }
 }

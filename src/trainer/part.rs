@@ -60,12 +60,11 @@ pub(super) fn all_games(
     Ok((0..words).flat_map(word).collect())
 }
 
-/// The model's memory of all games, `[num_groups, memory_size]`, from that of this rank's.
-pub(super) fn all_memory(ours: &[f32], team: &Team) -> Result<Vec<f32>, TeamError> {
-    Ok(all_parts(ours, team)?.concat())
-}
-
-fn all_parts<T: bytemuck::Pod>(ours: &[T], team: &Team) -> Result<Vec<Vec<T>>, TeamError> {
+/// The numbers of each rank, such as the model's memory of its games.
+pub(super) fn all_parts<T: bytemuck::Pod>(
+    ours: &[T],
+    team: &Team,
+) -> Result<Vec<Vec<T>>, TeamError> {
     let parts = team.all_gather(bytemuck::cast_slice(ours))?;
     Ok(parts.iter().map(|part| bytemuck::pod_collect_to_vec(part)).collect())
 }
@@ -101,7 +100,7 @@ mod tests {
                     assert_eq!(ours.len(), 5 * own.len());
                     assert_eq!(all_games(&ours, groups, &team).unwrap(), *all);
                     let ours = own_memory(memory, groups, &own);
-                    assert_eq!(all_memory(&ours, &team).unwrap(), *memory);
+                    assert_eq!(all_parts(&ours, &team).unwrap().concat(), *memory);
                     assert!(all_games(&[], groups, &team).unwrap().is_empty());
                 });
             }

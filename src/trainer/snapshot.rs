@@ -7,7 +7,7 @@ use crate::model::Parameter;
 use crate::model::saved::{self, SavedError};
 use crate::parallel::TeamError;
 use crate::rollout::EnvStatesError;
-use crate::settings::ConfigError;
+use crate::settings::{ConfigError, overlay};
 use crate::text::LanguageError;
 use burn::cubecl::future::block_on;
 use serde::{Deserialize, Serialize};
@@ -226,6 +226,16 @@ impl<E: Persistent> Trainer<E> {
 
 pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
     SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
+}
+
+/// The settings in a checkpoint.
+///
+/// # Errors
+/// If there are none, or they cannot be read.
+pub(super) fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
+    let section = checkpoint.section(CONFIG, VERSION)?;
+    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
+    Ok(overlay::parse(CONFIG, text)?)
 }
 
 /// The parameter vector in a section.

@@ -1,4 +1,4 @@
-//! Data that do not stay in memory: a thread copies what the next iteration takes while this one learns.
+//! Streaming of datasets: a thread copies the windows of the next iteration while this one learns.
 //!
 //! Two blocks of windows are all that is held: one is learnt from, the other is filled from the mapped
 //! files. What a block holds follows from the iteration's number alone, so that it is the same as where all

@@ -134,7 +134,7 @@ mod tests {
         let pictures = [0.0, 1.0].map(|part| {
             let mut picture = Picture::new(width as u32, height as u32);
             bars(game, &states, &[states[1], states[0]], part, &mut instances);
-            paint(scene, 2, &instances, &mut picture);
+            paint(&scene, 2, &instances, &mut picture);
             picture
         });
         assert_ne!(pictures[0], pictures[1]);

@@ -44,16 +44,16 @@ impl Picture {
 /// # Panics
 /// If the number of sprites does not match `count`, or the picture does not have `width * height *
 /// 4` bytes.
-pub fn paint(game: impl Setting, count: usize, instances: &[Instance], picture: &mut Picture) {
+pub fn paint(game: &dyn Setting, count: usize, instances: &[Instance], picture: &mut Picture) {
     assert_eq!(instances.len(), count * game.num_sprites(), "instances: [count * num_sprites]");
     let bytes = picture.width as usize * picture.height as usize * 4;
     assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");
     picture.pixels.fill(0);
-    let wall = Wall::fit(Cells::of(&game), count, picture.width, picture.height);
+    let wall = Wall::fit(Cells::of(game), count, picture.width, picture.height);
     if count == 0 || wall.width == 0 || wall.height == 0 {
         return;
     }
-    paint_backgrounds(&game, &wall, picture);
+    paint_backgrounds(game, &wall, picture);
     for (i, sprites) in instances.chunks_exact(game.num_sprites()).enumerate() {
         let plate = wall.plate(i);
         for sprite in sprites.iter().filter(|sprite| sprite.shade > 0.0) {
@@ -63,7 +63,7 @@ pub fn paint(game: impl Setting, count: usize, instances: &[Instance], picture: 
 }
 
 /// Paints the background of the first plate and copies it to the others.
-fn paint_backgrounds(setting: &impl Setting, wall: &Wall, picture: &mut Picture) {
+fn paint_backgrounds(setting: &dyn Setting, wall: &Wall, picture: &mut Picture) {
     let atlas = Atlas::get();
     // Maps each pixel of a line to its cell and to the pixel within that cell's tile.
     let places = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {

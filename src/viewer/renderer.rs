@@ -43,9 +43,9 @@ impl Renderer {
         device: &wgpu::Device,
         queue: &wgpu::Queue,
         format: wgpu::TextureFormat,
-        game: impl Setting,
+        game: &dyn Setting,
     ) -> Self {
-        let cells = Cells::of(&game);
+        let cells = Cells::of(game);
         let Cells { columns, rows } = cells;
         let scene = Scene { cells, num_sprites: game.num_sprites() };
         let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));

@@ -43,7 +43,7 @@ pub struct Cells {
 
 impl Cells {
     /// Size of a game's scene.
-    pub fn of(setting: &impl Setting) -> Self {
+    pub fn of(setting: &dyn Setting) -> Self {
         Self { columns: setting.columns(), rows: setting.rows() }
     }
 }

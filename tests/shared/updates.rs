@@ -185,7 +185,7 @@ pub async fn general(
     let (policy, trajectory, advantages, mask) = played.on(device);
     let mut learner = Learner::new(policy, config);
     refer(learner.weights_mut(), reference);
-    let means = learner.update(&trajectory, &advantages, &mask, 3).unwrap().means;
+    let means = learner.update(&trajectory, &advantages, &mask, 3).unwrap();
     Updated::read(learner.weights(), means).await
 }
 
@@ -224,7 +224,7 @@ pub async fn learn_fused<O: Observer>(
 ) -> Updated {
     let mut learner = FusedLearner::new(policy, config);
     refer(learner.weights_mut(), reference);
-    let means = learner.update(recording, advantages, observer, 3).unwrap().means;
+    let means = learner.update(recording, advantages, observer, 3).unwrap();
     Updated::read(learner.weights(), means).await
 }
 

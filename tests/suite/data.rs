@@ -94,8 +94,13 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device
     let windows = episodes * 9 / 10 * EPISODE.div_ceil(window);
     let config = TrainConfig { engine, ..config(kind, windows, window) };
     let mut resident = run(&folder, &config, device);
-    let mut uploads: Vec<_> =
-        iterate(&mut resident, 5).iter().map(|record| record.uploaded_bytes).collect();
+    let records = iterate(&mut resident, 5);
+    let figures = |records: &[IterationRecord]| -> Vec<[f64; 2]> {
+        assert!(records.iter().all(|record| record.score.is_none() && record.episodes == 0));
+        records.iter().map(|record| [record.entropy, record.loss]).collect()
+    };
+    let expected_figures = figures(&records);
+    let mut uploads: Vec<_> = records.iter().map(|record| record.uploaded_bytes).collect();
     assert!(resident.describe().contains("memory"), "{}", resident.describe());
     let (expected, confusion) = (params(&resident), resident.confusion().unwrap());
     // The first iterations may copy data themselves, until everything has been read.
@@ -116,6 +121,10 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device
             assert!(trainer.describe().contains("read as it is needed"), "{}", trainer.describe());
             assert!(records.iter().all(|record| record.uploaded_bytes > 0));
             assert!(records[0].seconds.waiting_for_data > 0.0);
+            for (found, expected) in figures(&records).iter().zip(&expected_figures) {
+                let apart = found.iter().zip(expected).map(|(a, b)| (a / b - 1.0).abs());
+                assert!(apart.fold(0.0, f64::max) < 1e-4, "{found:?} instead of {expected:?}");
+            }
             params(&trainer)
         })
     };

@@ -6,6 +6,7 @@ use grove::data::{
     Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, Steps, games_file, split,
 };
 use grove::env::{Fruit, Recall, Rules};
+use grove::metrics::IterationRecord;
 use grove::model::Network;
 use grove::settings::{DataConfig, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
@@ -120,10 +121,8 @@ fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<
     Trainer::with_source(game, network, config, device, Some(data))
 }
 
-fn iterate<G: Rules>(trainer: &mut GameTrainer<G>, iterations: u32) {
-    for _ in 0..iterations {
-        trainer.iterate().unwrap();
-    }
+fn iterate<G: Rules>(trainer: &mut GameTrainer<G>, iterations: u32) -> Vec<IterationRecord> {
+    (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
 }
 
 /// A run that is interrupted in the middle of an epoch gives the bytes of one that is not, on any number
@@ -168,13 +167,15 @@ fn engines_learn_the_same_from_data() {
 }
 
 fn engines_learn_the_same(label_smoothing: f64) {
-    let weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
+    let mut records = Vec::new();
+    let mut weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
         let mut trainer = run(Fruit::default(), config, device);
-        iterate(&mut trainer, 3);
+        records.push(iterate(&mut trainer, 3).pop().unwrap());
         let model = trainer.model().flatten();
         model.without_autodiff().into_data().try_into_vec().unwrap()
     };
     let mut fast = config(ModelKind::Mlp, 1);
+    (fast.update.update_epochs, fast.update.num_minibatches) = (2, 3);
     fast.loss.label_smoothing = label_smoothing;
     let general = TrainConfig { engine: grove::settings::Engine::General, ..fast.clone() };
     let native = weights(&fast, &cpu());
@@ -193,6 +194,18 @@ fn engines_learn_the_same(label_smoothing: f64) {
         for config in [&fast, &general] {
             assert!(far(&weights(config, &device)) < 1e-4);
         }
+    }
+    for record in &records {
+        assert_eq!((record.score, record.episodes), (None, 0));
+        for (found, expected) in [
+            (record.entropy, records[0].entropy),
+            (record.loss, records[0].loss),
+            (record.grad_norm, records[0].grad_norm),
+        ] {
+            assert!((found / expected - 1.0).abs() < 1e-3, "{found} instead of {expected}");
+        }
+        // 3 iterations of 2 epochs of 3 minibatches of 16 windows of a step.
+        assert_eq!(record.env_steps, 3 * 2 * 3 * 16);
     }
 }
 

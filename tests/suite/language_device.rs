@@ -101,7 +101,7 @@ fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
             assert_eq!(tokens(generate(&there, &greedy, 64)), want, "{:?}", decoder.shape());
         }
         let groups = groups(&decoder);
-        let rule = rule(LossConfig::new());
+        let rule = rule(LossConfig::default());
         let [want, got] =
             [&decoder, &there].map(|decoder| gradient(decoder, &rule, &groups, None, 0.1));
         let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
@@ -216,7 +216,7 @@ fn gradients_on_devices_are_those_of_the_cpu() {
                 );
             }
             for loss_type in LossType::ALL.iter().take(if all { usize::MAX } else { 1 }) {
-                let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::new() };
+                let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::default() };
                 (loss.kl_coef, loss.dual_clip) = (0.2, 3.0);
                 let (rule, references) = (rule(loss), Some(&told[..]));
                 let want = gradient(&decoder, &rule, &groups, references, 0.1);
@@ -250,7 +250,7 @@ fn products_in_half_precision_learn_nearly_the_same_however_small_gradients_are(
                 for sample in groups.iter_mut().flat_map(|group| &mut group.samples) {
                     sample.advantages.iter_mut().for_each(|x| *x *= worth);
                 }
-                let rule = rule(LossConfig::new());
+                let rule = rule(LossConfig::default());
                 let want = gradient(&decoder, &rule, &groups, None, 0.0);
                 let got = gradient(&there, &rule, &groups, None, 0.0);
                 let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();

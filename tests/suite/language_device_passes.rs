@@ -44,7 +44,7 @@ fn gradients_in_kernels_are_those_of_the_cpu_and_the_same_bits_each_time() {
     let all = all.map(|(decoder, limit)| (groups(&decoder), decoder, limit));
     for (groups, decoder, limit) in all.chain([(long_groups(), wide(2), 1e-3)]) {
         let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
-        let mut rule = rule(LossConfig::new());
+        let mut rule = rule(LossConfig::default());
         let of = |decoder: &TokenDecoder, rule: &LanguageRule| {
             gradient(decoder, rule, &groups, None, 0.1)
         };
@@ -66,7 +66,7 @@ fn launches_of_learning_are_few() {
         let (layers, how) = sizes.split_once(' ').expect("a number and a word");
         let device = adapter().expect("the other process has found one");
         let decoder = wide(layers.parse().unwrap());
-        let mut rule = rule(LossConfig::new());
+        let mut rule = rule(LossConfig::default());
         rule.update.gradient_checkpointing = how == "recomputed";
         if how == "stepped" {
             (rule.update.update_epochs, rule.update.num_minibatches) = (1, 1);

@@ -12,7 +12,7 @@ use grove::text::TokenDecoder;
 
 /// Settings with which a small error of the gradient stays a small error of the step.
 fn smooth(kl_coef: f64) -> LanguageRule {
-    let mut rule = rule(LossConfig { kl_coef, ..LossConfig::new() });
+    let mut rule = rule(LossConfig { kl_coef, ..LossConfig::default() });
     (rule.update.update_epochs, rule.update.num_minibatches) = (1, 2);
     rule.update.max_grad_norm = 0.5;
     (rule.optimizer.adam_epsilon, rule.optimizer.weight_decay) = (1e-2, 0.1);

@@ -375,7 +375,7 @@ fn losses_of_texts_are_those_of_tensors() {
         }
     }
     for loss_type in LossType::ALL {
-        let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::new() };
+        let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::default() };
         (loss.kl_coef, loss.entropy_coef, loss.dual_clip) = (0.2, 0.1, 3.0);
         let want = loss_by_autodiff(&decoder, &groups, &references, &loss, &device);
         let config = TrainConfig::for_game("any");
@@ -425,7 +425,7 @@ fn an_update_ends_at_its_divergence() {
         let update =
             UpdateConfig { num_minibatches: 1, update_epochs, target_kl, ..config.update.clone() };
         let rule = LanguageRule {
-            loss: LossConfig::new(),
+            loss: LossConfig::default(),
             update,
             optimizer: config.optimizer.clone(),
             temperature: 1.0,
@@ -463,7 +463,7 @@ fn means_are_over_the_tokens_that_were_evaluated() {
     let config = TrainConfig::for_game("any");
     let update = UpdateConfig { num_minibatches: 1, update_epochs: 1, ..config.update };
     let rule = LanguageRule {
-        loss: LossConfig::new(),
+        loss: LossConfig::default(),
         update,
         optimizer: config.optimizer,
         temperature: 1.0,

@@ -86,7 +86,7 @@ fn painted<G: Look>(
     (width, height): (u32, u32),
 ) -> Picture {
     let mut picture = Picture::new(width, height);
-    paint(game, count, sprites, &mut picture);
+    paint(&game, count, sprites, &mut picture);
     picture
 }
 

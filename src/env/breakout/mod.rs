@@ -15,9 +15,9 @@
 
 mod look;
 
-use super::{Bits, Env, Outcome, Rules, in_range};
+use super::{Bits, Env, Outcome, Rules, declared};
 use crate::rng::{below, draw};
-use crate::schema::{Setting, Settings, names, settings};
+use crate::schema::{names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -113,16 +113,10 @@ impl Env for Breakout {
         }
     }
 
-    fn settings() -> &'static [Setting] {
-        Self::SETTINGS
-    }
+    declared!();
 
     fn max_steps(&self) -> u32 {
         self.max_steps
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        in_range(self)
     }
 
     /// The random score is the mean of 100,000 episodes; the optimum is unknown.

@@ -7,9 +7,9 @@
 
 mod look;
 
-use super::{Env, Outcome, Rules, Scripted, in_range};
+use super::{Env, Outcome, Rules, Scripted, declared};
 use crate::rng::{draw, uniform};
-use crate::schema::{Setting, Settings, settings};
+use crate::schema::settings;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -43,9 +43,7 @@ impl Env for CartPole {
         &[include_str!("defaults.toml")]
     }
 
-    fn settings() -> &'static [Setting] {
-        Self::SETTINGS
-    }
+    declared!();
 
     /// `balancer` is a linear controller that keeps the pole upright until truncation.
     fn players(&self) -> Vec<Scripted> {
@@ -68,10 +66,6 @@ impl Env for CartPole {
 
     fn max_steps(&self) -> u32 {
         self.max_steps
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        in_range(self)
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {

@@ -6,9 +6,9 @@
 
 mod look;
 
-use super::{Bits, Env, Outcome, Rules, Scripted, in_range};
+use super::{Bits, Env, Outcome, Rules, Scripted, declared};
 use crate::rng::below;
-use crate::schema::{OutOfRange, Setting, Settings, limit, names, settings};
+use crate::schema::{OutOfRange, limit, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use std::cmp::Ordering;
@@ -67,9 +67,7 @@ impl Env for Catch {
         &[include_str!("defaults.toml")]
     }
 
-    fn settings() -> &'static [Setting] {
-        Self::SETTINGS
-    }
+    declared!();
 
     /// `chaser` moves under the ball and stays there, which is optimal.
     fn players(&self) -> Vec<Scripted> {
@@ -96,10 +94,6 @@ impl Env for Catch {
 
     fn max_steps(&self) -> u32 {
         self.rows - 1
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        in_range(self)
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {

@@ -11,9 +11,9 @@
 mod look;
 mod players;
 
-use super::{Bits, Env, Outcome, Rules, Scripted, in_range};
+use super::{Bits, Env, Outcome, Rules, Scripted, declared};
 use crate::rng::{below, draw};
-use crate::schema::{OutOfRange, Setting, Settings, limit, names, settings};
+use crate::schema::{OutOfRange, limit, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -138,16 +138,10 @@ impl Env for Fruit {
         1 + self.queue_words()
     }
 
-    fn settings() -> &'static [Setting] {
-        Self::SETTINGS
-    }
+    declared!();
 
     fn max_steps(&self) -> u32 {
         self.max_steps
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        in_range(self)
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {

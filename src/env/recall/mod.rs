@@ -9,9 +9,9 @@
 mod look;
 
 use super::look::FRUIT_KINDS;
-use super::{Bits, Env, Outcome, Rules, Scripted, in_range};
+use super::{Bits, Env, Outcome, Rules, Scripted, declared};
 use crate::rng::{below, draw, uniform};
-use crate::schema::{Setting, Settings, settings};
+use crate::schema::settings;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -45,9 +45,7 @@ impl Env for Recall {
         &[include_str!("defaults.toml")]
     }
 
-    fn settings() -> &'static [Setting] {
-        Self::SETTINGS
-    }
+    declared!();
 
     /// `rememberer` always answers with the cue, which it reads from the state.
     fn players(&self) -> Vec<Scripted> {
@@ -67,10 +65,6 @@ impl Env for Recall {
 
     fn max_steps(&self) -> u32 {
         self.steps
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        in_range(self)
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {

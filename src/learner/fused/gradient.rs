@@ -8,8 +8,9 @@
 
 use super::loss_kernels::*;
 use super::neuron::{Dense, Neuron, clear, layers, multiply_add, several};
-use super::tiles::{SUMS, Tiling};
+use super::tiles::Tiling;
 use crate::device::buffers::Buffer;
+use crate::learner::means::SUMS;
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
 use crate::model::kernels::{FeatureSlots, MlpShape, Observer, rounded};

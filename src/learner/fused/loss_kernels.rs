@@ -9,7 +9,7 @@ use crate::math::softmax::{
 use crate::math::{at_least, exp};
 use crate::model::kernels::{FeatureSlots, MlpShape, Observer, StepWords, input, mlp_logits};
 use crate::objective::weights::{self, Sizes};
-use crate::objective::{Coefficients, Form, Step, term};
+use crate::objective::{Coefficients, Form, GameRatio, Step, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -91,32 +91,23 @@ pub(super) struct Batch {
     /// Minibatches per epoch.
     pub num_minibatches: usize,
     /// Offset of the game ratios in the summary.
-    pub sequences: usize,
+    pub ratios: usize,
 }
 
 #[cube]
 impl Batch {
     /// Reads the ratio of game `game` of this portion.
     pub fn game_ratio(&self, game: usize) -> GameRatio {
-        let at = self.sequences + self.offset + game;
+        let at = self.ratios + self.offset + game;
         GameRatio { ratio: self.summary[at], slope: self.summary[at + self.all_games] }
     }
 
     /// Stores the ratio of game `game` of this portion.
     fn store_game_ratio(&mut self, game: usize, of: &GameRatio) {
-        let at = self.sequences + self.offset + game;
+        let at = self.ratios + self.offset + game;
         self.summary[at] = of.ratio;
         self.summary[at + self.all_games] = of.slope;
     }
-}
-
-/// Ratio of a game, for losses with one ratio per game.
-#[derive(CubeType, Clone, Copy)]
-pub(super) struct GameRatio {
-    /// Geometric mean of the ratios of its steps.
-    pub ratio: f32,
-    /// Derivative of the loss by each log-probability of the game.
-    pub slope: f32,
 }
 
 /// A part of a recording as read by the kernels of an update.
@@ -290,21 +281,24 @@ pub(super) fn count_kernel(
     advantages: &[f32],
     recorded: &[f32],
     summary: &mut [f32],
+    minibatches: usize,
     games: usize,
     sizes: PartSizes,
 ) {
     let unit = UNIT_POS as usize;
     let mut sum = 0.0f32;
-    for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
-        let env = order[CUBE_POS * games + i] as usize;
-        if env >= sizes.first_env && env < sizes.first_env + sizes.num_envs {
-            sum += advantages[sizes.length(env) - sizes.first_env];
+    if CUBE_POS < minibatches {
+        for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
+            let env = order[CUBE_POS * games + i] as usize;
+            if env >= sizes.first_env && env < sizes.first_env + sizes.num_envs {
+                sum += advantages[sizes.length(env) - sizes.first_env];
+            }
         }
     }
     let mut sums = Shared::<[f32]>::new_slice(COUNT_UNITS);
     sums[unit] = sum;
     sync_cube();
-    if unit == 0 {
+    if unit == 0 && CUBE_POS < minibatches {
         let mut total = 0.0f32;
         if sizes.first_env > 0 {
             total = summary[COUNTS + CUBE_POS];
@@ -339,14 +333,14 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
 ) {
     let env = first + ABSOLUTE_POS;
     if env < end {
-        let mut room = Room::new(comptime!(plan.mlp));
+        let mut scratch = Scratch::new(comptime!(plan.mlp));
         for row in 0..sizes.learn_steps + 2 {
             extended[row * sizes.num_envs + env] = advantages[row * sizes.num_envs + env];
         }
         for t in 0..sizes.learn_steps {
             let step = sizes.step(env, t);
             let taken = action::<O>(words, &step, plan);
-            let soft = forward::<O, I>(params, words, &step, taken, &mut room, plan);
+            let soft = forward::<O, I>(params, words, &step, taken, &mut scratch, plan);
             extended[sizes.reference(step.words.at)] = soft.logprob;
         }
     }
@@ -354,7 +348,7 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
 
 /// Scratch of a unit's forward pass.
 #[derive(CubeType)]
-struct Room {
+struct Scratch {
     /// Features, `[features]`.
     x: Array<f32>,
     /// Logits, `[actions]`.
@@ -362,9 +356,9 @@ struct Room {
 }
 
 #[cube]
-impl Room {
-    fn new(#[comptime] mlp: MlpShape) -> Room {
-        Room {
+impl Scratch {
+    fn new(#[comptime] mlp: MlpShape) -> Scratch {
+        Scratch {
             x: Array::<f32>::new(comptime!(mlp.features)),
             logits: Array::<f32>::new(comptime!(mlp.actions)),
         }
@@ -378,7 +372,7 @@ fn forward<O: Observer, I: Float>(
     words: &[u32],
     step: &StepIndex,
     action: u32,
-    room: &mut Room,
+    scratch: &mut Scratch,
     #[comptime] plan: Plan<O>,
 ) -> Softmax {
     let all = FeatureSlots {
@@ -387,15 +381,15 @@ fn forward<O: Observer, I: Float>(
         share: 0usize.runtime(),
         shares: 1usize,
     };
-    let x = room.x.as_mut_slice();
+    let x = scratch.x.as_mut_slice();
     O::observe::<f32>(words, &step.words, x, &all, comptime!(plan.observer));
     #[unroll]
     for i in 0..comptime!(plan.mlp.features) {
-        room.x[i] = input::<I>(room.x[i]);
+        scratch.x[i] = input::<I>(scratch.x[i]);
     }
-    mlp_logits::<f32, I>(params, &room.x, &mut room.logits, comptime!(plan.mlp));
-    mask_logits::<O>(room.logits.as_mut_slice(), 0usize, 1usize, words, step, plan);
-    softmax(room.logits.as_slice(), 0usize, action, 1usize, comptime!(plan.mlp.actions))
+    mlp_logits::<f32, I>(params, &scratch.x, &mut scratch.logits, comptime!(plan.mlp));
+    mask_logits::<O>(scratch.logits.as_mut_slice(), 0usize, 1usize, words, step, plan);
+    softmax(scratch.logits.as_slice(), 0usize, action, 1usize, comptime!(plan.mlp.actions))
 }
 
 /// Computes the ratios of games `first..end` of a minibatch, one per unit, and the loss's derivative by their
@@ -404,7 +398,7 @@ fn forward<O: Observer, I: Float>(
 /// Buffers: parameters `[num_params]`; those of [`Experience`]; that of [`Batch`], to which the
 /// ratios are written.
 #[cube(launch_unchecked)]
-pub(super) fn sequence_kernel<O: Observer, I: Float>(
+pub(super) fn game_ratio_kernel<O: Observer, I: Float>(
     params: &[f32],
     data: &Experience,
     batch: &mut Batch,
@@ -417,14 +411,14 @@ pub(super) fn sequence_kernel<O: Observer, I: Float>(
     let game = first + ABSOLUTE_POS;
     if game < end {
         let env = data.step(&*batch, game, 0usize).env;
-        let mut room = Room::new(comptime!(plan.mlp));
+        let mut scratch = Scratch::new(comptime!(plan.mlp));
         let mut sum = 0.0f32;
         for t in 0..data.sizes.learn_steps {
             let step = data.step(&*batch, game, t);
             let sample = data.sample::<O>(&step, &*batch, plan);
             if sample.counts {
                 let action = sample.action;
-                let soft = forward::<O, I>(params, &data.words, &step, action, &mut room, plan);
+                let soft = forward::<O, I>(params, &data.words, &step, action, &mut scratch, plan);
                 sum += soft.logprob - sample.logprob;
             }
         }

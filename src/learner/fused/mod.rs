@@ -5,6 +5,7 @@
 //! read back. No sum depends on scheduling, so runs are bit-reproducible.
 
 mod gradient;
+mod launches;
 mod loss_kernels;
 mod neuron;
 mod optimizer_kernels;
@@ -12,24 +13,25 @@ mod sharing;
 mod tiles;
 mod update;
 
-use super::UpdateStats;
-use super::optimizer::factors;
-use super::order::Batches;
-use super::schedule::{first_update, learning_rate, total_updates};
+use super::optimizer::AdamW;
+use super::share::Share;
+use super::update::take_steps;
 use super::weights::Weights;
 use crate::data::{Recording, RecordingAdvantages};
-use crate::device::buffers::{argument, cube_tensor, element, uninit};
-use crate::math::adamw::{Factors, FactorsLaunch};
+use crate::device::buffers::{argument, element, grid};
+use crate::math::adamw::Factors;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer};
 use crate::objective::Form;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::settings::TrainConfig;
-use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-use optimizer_kernels::*;
+pub(super) use optimizer_kernels::UNITS;
+#[cfg(feature = "general")]
+pub(super) use optimizer_kernels::total;
+use optimizer_kernels::{MovingParamsLaunch, adamw_kernel};
 use tiles::Tiling;
 use update::Update;
 
@@ -37,9 +39,7 @@ use update::Update;
 #[derive(Clone, Debug)]
 pub struct FusedLearner {
     weights: Weights,
-    config: TrainConfig,
-    batches: Batches,
-    team: Team,
+    share: Share,
     mlp: MlpShape,
     loss: Form,
     tiling: Tiling,
@@ -64,20 +64,18 @@ impl FusedLearner {
         let loss = Form::of(&config.loss);
         let weights = Weights::new(policy.into(), config);
         let tiling = tiling.expect("f32 takes the most room");
-        let (config, batches) = (config.clone(), Batches::new(config));
-        Self { weights, config, batches, team: Team::alone(), mlp, loss, tiling }
+        Self { weights, share: Share::whole(config), mlp, loss, tiling }
     }
 
-    /// Sets the shards of games that this rank of `team` learns from.
-    pub fn sharing(self, shards: Shards, team: Team) -> Self {
-        let batches = Batches::of_shards(&self.config, shards);
-        Self { batches, team, ..self }
+    /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
+    pub fn sharing(mut self, shards: Shards, team: Team) -> Self {
+        self.share.assign(shards, team);
+        self
     }
 
-    /// Sets whether the data passed to an update are exactly the batches of that iteration, in
-    /// order.
-    pub fn set_in_order(&mut self, in_order: bool) {
-        self.batches.set_in_order(in_order);
+    /// Mutable access to the settings and this rank's share of the run.
+    pub fn share_mut(&mut self) -> &mut Share {
+        &mut self.share
     }
 
     /// Parameters, optimizer and reference policy.
@@ -96,10 +94,13 @@ impl FusedLearner {
     }
 
     /// Performs one update: `update_epochs` passes over the recording of `iteration`, in
-    /// `num_minibatches` optimizer steps each, with games in the same order as
-    /// [`super::Learner::update`].
+    /// `num_minibatches` optimizer steps each, or fewer if `update.target_kl` ends it early, with games in the same order
+    /// as [`super::Learner::update`]. Returns the same means, `[6]`.
     ///
     /// `gradient_accumulation_steps` has no effect, because no activations are stored.
+    ///
+    /// # Errors
+    /// If another rank has failed or does not respond.
     ///
     /// # Panics
     /// If the advantages do not match the recording.
@@ -109,45 +110,17 @@ impl FusedLearner {
         advantages: &RecordingAdvantages,
         observer: O,
         iteration: u32,
-    ) -> Result<UpdateStats, TeamError> {
-        let update = Update::new(self, recording, advantages, observer, iteration)?;
-        let like = &update.summary;
-        let device = advantages.summary.device();
-        let means = cube_tensor(Tensor::<1>::zeros([UpdateStats::LEN], &device));
-        let state = vec![
-            self.weights.params.clone(),
-            self.weights.optimizer.first_moment.clone(),
-            self.weights.optimizer.second_moment.clone(),
-        ];
-        let mut before = cube_tensor(Tensor::cat(state, 0));
-        let num_params = self.mlp.num_params();
-        let mut after = uninit(like, &[3 * num_params], DType::F32);
-        let mut steps = self.weights.optimizer.steps;
-        let first = first_update(&self.config, iteration);
-        for number in 0..self.config.update.update_epochs * self.config.update.num_minibatches {
-            let gradient = self.shared_gradient(update.gradient(&before, number))?;
-            steps += 1;
-            let rate = self.learning_rate(first + number as u64);
-            let by = factors(&self.config.optimizer, rate, steps);
-            self.step(&gradient, &before, &after, &update.summary, &means, &by);
-            std::mem::swap(&mut before, &mut after);
-            if self.team.rounds_differently() {
-                before = self.first_params(before)?;
-            }
-        }
-        drop(update);
-        let state = Tensor::<1>::from_primitive::<Cube>(before);
-        let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
-        self.weights.params = part(0);
-        self.weights.optimizer.first_moment = part(1);
-        self.weights.optimizer.second_moment = part(2);
-        self.weights.optimizer.steps = steps;
-        Ok(UpdateStats { means: Tensor::from_primitive::<Cube>(means) })
-    }
-
-    /// The learning rate of optimizer step `update` of the run.
-    fn learning_rate(&self, update: u64) -> f64 {
-        learning_rate(&self.config.optimizer, update, total_updates(&self.config))
+    ) -> Result<Tensor<1>, TeamError> {
+        let minibatches = self.minibatches(recording, iteration);
+        let games = minibatches.games.clone();
+        let of = (recording, advantages);
+        let mut update = Update::new(self, of, observer, minibatches, iteration)?;
+        let taken = take_steps(&mut update, &games, &self.share.config.update)?;
+        let (means, state, steps) = update.finish(taken);
+        let [params, first_moment, second_moment] = state;
+        self.weights.params = params;
+        self.weights.optimizer = AdamW { first_moment, second_moment, steps };
+        Ok(means)
     }
 
     /// Performs an AdamW step from `before` to `after`, `[3, num_params]`.
@@ -156,40 +129,24 @@ impl FusedLearner {
         gradient: &CubeTensor,
         before: &CubeTensor,
         after: &CubeTensor,
-        summary: &CubeTensor,
-        means: &CubeTensor,
+        figures: &CubeTensor,
         by: &Factors,
     ) {
-        let update = &self.config.update;
+        let max_norm = self.share.config.update.max_grad_norm;
         let num_params = self.mlp.num_params();
-        let by = FactorsLaunch::new(
-            by.keep1,
-            by.add1,
-            by.keep2,
-            by.add2,
-            by.correction,
-            by.epsilon,
-            by.decay,
-            by.rate,
-        );
         // SAFETY: accesses stay below `num_params` and the number of sums.
         unsafe {
             adamw_kernel::launch_unchecked(
                 &before.client,
-                CubeCount::Static(num_params.div_ceil(ADAMW_UNITS) as u32, 1, 1),
-                CubeDim::new_1d(ADAMW_UNITS as u32),
+                grid(before, num_params.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
                 argument(gradient),
                 MovingParamsLaunch::new(argument(before), argument(after)),
-                MeansLaunch::new(
-                    argument(summary),
-                    argument(means),
-                    update.update_epochs as f32,
-                    (update.update_epochs * update.num_minibatches) as f32,
-                ),
-                by,
-                update.max_grad_norm as f32,
+                argument(figures),
+                by.launch(),
+                max_norm as f32,
                 num_params,
-                update.max_grad_norm > 0.0,
+                max_norm > 0.0,
             );
         }
     }

@@ -1,8 +1,8 @@
 //! The end of an optimizer step in two kernels: the sum of partial gradients; global norm, clipping
 //! and AdamW.
 
-use super::tiles::SUMS;
 use crate::device::buffers::Buffer;
+use crate::learner::means::SUMS;
 use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -14,7 +14,25 @@ const RUNS: usize = 32;
 /// Units per cube of [`sum_kernel`].
 pub(super) const SUM_UNITS: usize = COLUMNS * RUNS;
 /// Units per cube of [`adamw_kernel`].
-pub(super) const ADAMW_UNITS: usize = 256;
+pub(in crate::learner) const UNITS: usize = 256;
+
+/// Sums a number of each unit of a cube of [`UNITS`].
+#[cube]
+pub(in crate::learner) fn total(own: f32) -> f32 {
+    let unit = UNIT_POS as usize;
+    let mut sums = Shared::<[f32]>::new_slice(UNITS);
+    sums[unit] = own;
+    sync_cube();
+    #[unroll]
+    for level in 0..comptime!(UNITS.ilog2()) {
+        let half = comptime!(UNITS >> (level + 1));
+        if unit < half {
+            sums[unit] += sums[unit + half];
+        }
+        sync_cube();
+    }
+    sums[0]
+}
 
 /// Sums partial gradients. One unit sums one parameter over one of [`RUNS`] runs of rows; the unit
 /// of the first run then sums over runs.
@@ -76,45 +94,16 @@ impl MovingParams {
     }
 }
 
-/// Means of an update, accumulated by its optimizer steps.
-#[derive(CubeType, CubeLaunch)]
-pub(super) struct Means {
-    /// Summary of the update, which starts with the number of counted steps.
-    summary: Buffer<f32>,
-    /// Accumulated means, `[SUMS + 1]`: those of the sums, then the gradient norm.
-    means: Buffer<f32>,
-    /// Number of epochs.
-    epochs: f32,
-    /// Number of optimizer steps.
-    updates: f32,
-}
-
-#[cube]
-impl Means {
-    /// Adds a step's contribution to mean `i`, if `i` is one of the means, from the sums that
-    /// follow the gradient and from its norm. Step sums are averaged over the steps of all epochs,
-    /// loss and norm over optimizer steps.
-    fn add(&mut self, i: usize, gradient: &[f32], norm: f32, #[comptime] num_params: usize) {
-        if i < comptime!(SUMS - 1) {
-            self.means[i] += gradient[num_params + i] / (self.summary[0] * self.epochs);
-        } else if i == comptime!(SUMS - 1) {
-            self.means[i] += gradient[num_params + i] / self.updates;
-        } else if i == SUMS {
-            self.means[i] += norm / self.updates;
-        }
-    }
-}
-
 /// Steps one parameter per unit. Every cube computes the gradient norm redundantly and in the same
 /// order, which saves a launch.
 ///
-/// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`] and [`Means`].
-/// Workgroup memory: [`ADAMW_UNITS`] floats.
+/// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`]; the figures of the update, `[SUMS + 1]`,
+/// to which sums and gradient norm are added. Workgroup memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(super) fn adamw_kernel(
     gradient: &[f32],
     params: &mut MovingParams,
-    means: &mut Means,
+    figures: &mut [f32],
     by: Factors,
     max_norm: f32,
     #[comptime] num_params: usize,
@@ -122,32 +111,25 @@ pub(super) fn adamw_kernel(
 ) {
     let unit = UNIT_POS as usize;
     let mut sum = 0.0f32;
-    for i in range_stepped(unit, num_params, ADAMW_UNITS) {
+    for i in range_stepped(unit, num_params, UNITS) {
         sum += gradient[i] * gradient[i];
     }
-    let mut squares = Shared::<[f32]>::new_slice(ADAMW_UNITS);
-    squares[unit] = sum;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(ADAMW_UNITS.ilog2()) {
-        let half = comptime!(ADAMW_UNITS >> (level + 1));
-        if unit < half {
-            squares[unit] += squares[unit + half];
-        }
-        sync_cube();
-    }
-    let norm = squares[0].sqrt();
+    let norm = total(sum).sqrt();
     let mut scale = 1.0f32;
     if comptime!(clip) {
         scale = clip_scale(norm, max_norm);
     }
 
-    let i = CUBE_POS * ADAMW_UNITS + unit;
+    let i = CUBE_POS * UNITS + unit;
     if i < num_params {
         let moved = step(&params.load(i, num_params), gradient[i] * scale, &by);
         params.store(i, &moved, num_params);
     }
     if CUBE_POS == 0 {
-        means.add(unit, gradient, norm, num_params);
+        if unit < comptime!(SUMS) {
+            figures[unit] += gradient[num_params + unit];
+        } else if unit == SUMS {
+            figures[unit] += norm;
+        }
     }
 }

@@ -10,13 +10,14 @@ use crate::parallel::TeamError;
 use burn::backend::Cube;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
+use std::ops::Range;
 
 /// Games of an update's minibatches.
 pub(super) struct Minibatches {
     /// Games of all minibatches, each sorted by part if there are several parts.
     pub(super) order: Vec<u32>,
-    /// Start of each minibatch in `order`, and the end of the last.
-    pub(super) cuts: Vec<usize>,
+    /// Place of each minibatch in `order`.
+    pub(super) games: Vec<Range<usize>>,
     /// Number of games per minibatch over all ranks.
     pub(super) size: usize,
 }
@@ -24,34 +25,34 @@ pub(super) struct Minibatches {
 impl FusedLearner {
     /// Assigns games to the minibatches of an update; within a minibatch, games are sorted by part
     /// if there are several.
-    pub(super) fn minibatches(&self, recording: &Recording, iteration: u32) -> Minibatches {
-        let minibatches = self.batches.clone().of(iteration, recording.num_envs);
+    pub(super) fn minibatches(&mut self, recording: &Recording, iteration: u32) -> Minibatches {
+        let minibatches = self.share.batches.of(iteration, recording.num_envs);
         let size = minibatches[0].size;
-        let (mut order, mut cuts) = (Vec::with_capacity(minibatches.len() * size), vec![0]);
+        let (mut order, mut games) = (Vec::with_capacity(minibatches.len() * size), Vec::new());
         for minibatch in minibatches {
             let first = order.len();
             order.extend(minibatch.games().iter().map(|env| *env as u32));
             if recording.parts.len() > 1 {
                 order[first..].sort_unstable();
             }
-            cuts.push(order.len());
+            games.push(first..order.len());
         }
-        Minibatches { order, cuts, size }
+        Minibatches { order, games, size }
     }
 
     /// Sums gradients and metrics, `[num_params + SUMS]`, over all ranks.
     pub(super) fn shared_gradient(&self, ours: CubeTensor) -> Result<CubeTensor, TeamError> {
-        if self.team.size() == 1 {
+        if self.share.team.size() == 1 {
             return Ok(ours);
         }
         let ours = Tensor::<1>::from_primitive::<Cube>(ours);
-        if let Some(collective) = &self.team.hardware().collective {
-            return Ok(cube_tensor(collective.sum(&self.team, ours)?));
+        if let Some(collective) = &self.share.team.hardware().collective {
+            return Ok(cube_tensor(collective.sum(&self.share.team, ours)?));
         }
         let device = ours.device();
         let mut vector = device::read(ours);
         let sums = vector.split_off(self.mlp.num_params());
-        let sum = self.team.sum_ranks(vector, sums.into_iter().map(f64::from).collect())?;
+        let sum = self.share.team.sum_ranks(vector, sums.into_iter().map(f64::from).collect())?;
         let sums = sum.numbers.iter().map(|x| *x as f32);
         let all: Vec<f32> = sum.vector.into_iter().chain(sums).collect();
         Ok(cube_tensor(device::upload(all, &device)))
@@ -62,7 +63,7 @@ impl FusedLearner {
     pub(super) fn first_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
         let state = Tensor::<1>::from_primitive::<Cube>(state);
         let num_params = self.mlp.num_params();
-        let params = root_params(&self.team, state.clone().narrow(0, 0, num_params))?;
+        let params = root_params(&self.share.team, state.clone().narrow(0, 0, num_params))?;
         let moments = state.narrow(0, num_params, 2 * num_params);
         Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
     }
@@ -81,14 +82,14 @@ impl FusedLearner {
             part.clone().narrow(0, steps, 1).reshape([games])
         });
         let lengths = device::read(Tensor::cat(lengths.collect(), 0));
-        let count = |cut: &[usize]| -> f64 {
-            let games = &games.order[cut[0]..cut[1]];
+        let count = |place: &Range<usize>| -> f64 {
+            let games = &games.order[place.clone()];
             games.iter().map(|env| f64::from(lengths[*env as usize])).sum()
         };
-        let counts: Vec<f64> = games.cuts.windows(2).map(count).collect();
+        let counts: Vec<f64> = games.games.iter().map(count).collect();
         let recorded = device::read(advantages.summary.clone());
         let mut summary = vec![recorded[STEPS], recorded[SCALE]];
-        summary.extend(self.team.total(&counts)?.iter().map(|count| *count as f32));
+        summary.extend(self.share.team.total(&counts)?.iter().map(|count| *count as f32));
         summary.resize(len, 0.0);
         Ok(cube_tensor(device::upload(summary, &device)))
     }

@@ -1,10 +1,8 @@
 //! Distribution of samples over the units and cubes of the gradient kernel.
 
+use crate::learner::means::SUMS;
 use crate::model::kernels::MlpShape;
 
-/// Number of sums that follow a gradient: [`Loss::SUMS`](crate::objective::Loss::SUMS) and the
-/// loss.
-pub(super) const SUMS: usize = 5;
 /// Workgroup memory available on every device, in bytes.
 const SHARED_BYTES: usize = 16 * 1024;
 /// Maximum samples per tile: the number of sums that a unit keeps in registers.

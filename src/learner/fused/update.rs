@@ -2,14 +2,21 @@
 
 use super::FusedLearner;
 use super::gradient::{ShareLaunch, gradient_kernel};
+use super::launches::{count, sum};
 use super::loss_kernels::*;
-use super::optimizer_kernels::*;
 use super::sharing::Minibatches;
-use super::tiles::{SUMS, Spread};
+use super::tiles::Spread;
+use crate::data::summary::STEPS;
 use crate::data::{Part, Recording, RecordingAdvantages};
+use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
 use crate::device::launch_items;
-use crate::learner::schedule::entropy_coef;
+use crate::learner::means::SUMS;
+use crate::learner::optimizer::{AdamW, factors};
+use crate::learner::schedule::{entropy_coef, first_update};
+use crate::learner::share::Share;
+use crate::learner::update::Updating;
+use crate::learner::weights::Weights;
 use crate::model::Observer;
 use crate::objective::{Coefficients, CoefficientsLaunch};
 use crate::parallel::TeamError;
@@ -25,14 +32,23 @@ pub(super) struct Update<'a, O: Observer> {
     learner: &'a FusedLearner,
     plan: Plan<O>,
     recording: &'a Recording,
+    /// Number of steps to learn from.
     steps: usize,
     parts: Vec<PartBuffers>,
     minibatches: Minibatches,
     order_buffer: CubeTensor,
-    pub(super) summary: CubeTensor,
+    summary: CubeTensor,
     /// Offset of the game ratios in the summary.
-    sequences: usize,
+    ratios: usize,
     entropy: f64,
+    /// Parameters and moments, `[3, num_params]`, and room for those after the next step.
+    state: [CubeTensor; 2],
+    /// Sums over the optimizer steps taken: those beside their gradients, then the gradient norm: `[SUMS + 1]`.
+    figures: CubeTensor,
+    /// Number of the update's first optimizer step in the run.
+    first: u64,
+    /// Number of steps that the optimizer has taken.
+    steps_taken: u64,
 }
 
 /// Buffers of a part of a recording.
@@ -49,9 +65,9 @@ impl<'a, O: Observer> Update<'a, O> {
     /// one, and counts the steps of each minibatch.
     pub(super) fn new(
         learner: &'a FusedLearner,
-        recording: &'a Recording,
-        advantages: &RecordingAdvantages,
+        (recording, advantages): (&'a Recording, &RecordingAdvantages),
         observer: O,
+        games: Minibatches,
         iteration: u32,
     ) -> Result<Self, TeamError> {
         assert_eq!(recording.parts.len(), advantages.parts.len(), "advantages of each part");
@@ -59,21 +75,25 @@ impl<'a, O: Observer> Update<'a, O> {
         assert_eq!(observer.num_features(), learner.mlp.features, "the observer's features");
         let words = recording.parts[0].num_words();
         assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
-        let update = &learner.config.update;
-        let minibatches = update.update_epochs * update.num_minibatches;
+        let config = &learner.share.config;
+        let minibatches = games.games.len();
         let device = advantages.summary.device();
-        let games = learner.minibatches(recording, iteration);
         let words: Vec<i32> = games.order.iter().map(|env| *env as i32).collect();
         let order_buffer = Tensor::<1, Int>::from_data(TensorData::from(words.as_slice()), &device);
         let order_buffer = cube_ints(order_buffer);
         let recorded = cube_tensor(advantages.summary.clone());
-        let sequences = COUNTS + minibatches;
-        let len = sequences + 2 * games.size;
-        let summary = match learner.team.size() {
+        let ratios = COUNTS + minibatches;
+        let len = ratios + 2 * games.size;
+        let summary = match learner.share.team.size() {
             1 => uninit(&recorded, &[len], DType::F32),
             _ => learner.shared_summary(advantages, &games, len)?,
         };
         let (mlp, loss, tiling) = (learner.mlp, learner.loss, learner.tiling);
+        let Weights { params, optimizer, reference, .. } = &learner.weights;
+        let AdamW { first_moment, second_moment, steps } = optimizer;
+        let state = vec![params.clone(), first_moment.clone(), second_moment.clone()];
+        let state = cube_tensor(Tensor::cat(state, 0));
+        let after = uninit(&state, &[3 * mlp.num_params()], DType::F32);
         let mut this = Self {
             learner,
             plan: Plan { observer, mlp, loss, tiling },
@@ -83,14 +103,18 @@ impl<'a, O: Observer> Update<'a, O> {
             minibatches: games,
             order_buffer,
             summary,
-            sequences,
-            entropy: entropy_coef(&learner.config, iteration),
+            ratios,
+            entropy: entropy_coef(config, iteration),
+            state: [state, after],
+            figures: cube_tensor(Tensor::<1>::zeros([SUMS + 1], &device)),
+            first: first_update(config, iteration),
+            steps_taken: *steps,
         };
-        let reference = learner.weights.reference.as_ref().map(|it| cube_tensor(it.flatten()));
+        let reference = reference.as_ref().map(|network| cube_tensor(network.flatten()));
         let mut first_env = 0;
         for (part, advantages) in recording.parts.iter().zip(&advantages.parts) {
             let part = this.part(part, advantages, first_env, reference.as_ref());
-            if learner.team.size() == 1 {
+            if learner.share.team.size() == 1 {
                 this.count(&part, &recorded, minibatches);
             }
             first_env += part.num_envs;
@@ -149,33 +173,22 @@ impl<'a, O: Observer> Update<'a, O> {
 
     /// Kernel element type of the inputs of the network's matrix products.
     fn input(&self) -> ElemType {
-        element(self.learner.config.precision)
+        element(self.learner.share.config.precision)
     }
 
     /// Adds the part's contribution to the step count of each minibatch.
     fn count(&self, part: &PartBuffers, recorded: &CubeTensor, minibatches: usize) {
-        // SAFETY: accesses stay below the numbers of games and minibatches.
-        unsafe {
-            count_kernel::launch_unchecked(
-                &recorded.client,
-                CubeCount::Static(minibatches as u32, 1, 1),
-                CubeDim::new_1d(COUNT_UNITS as u32),
-                argument(&self.order_buffer),
-                argument(&part.advantages),
-                argument(recorded),
-                argument(&self.summary),
-                self.minibatches.size,
-                self.sizes(part.first_env, part.num_envs),
-            );
-        }
+        let sizes = self.sizes(part.first_env, part.num_envs);
+        let summaries = [recorded, &self.summary];
+        let of = [minibatches, self.minibatches.size];
+        count(&self.order_buffer, &part.advantages, summaries, of, sizes);
     }
 
-    /// Splits minibatch `number` by parts: the part, the offset of its games in the order, and
+    /// Splits the minibatch at `place` of the order by parts: the part, the offset of its games in the order, and
     /// their number. Parts without games are omitted.
-    fn shares(&self, number: usize) -> Vec<(&PartBuffers, usize, usize)> {
-        let Minibatches { order, cuts, .. } = &self.minibatches;
-        let (start, end) = (cuts[number], cuts[number + 1]);
-        let games = &order[start..end];
+    fn shares(&self, place: &Range<usize>) -> Vec<(&PartBuffers, usize, usize)> {
+        let Range { start, end } = *place;
+        let games = &self.minibatches.order[start..end];
         let behind = |env: usize| games.partition_point(|game| (*game as usize) < env);
         let single = self.parts.len() == 1;
         let shares = self.parts.iter().map(|part| {
@@ -188,12 +201,12 @@ impl<'a, O: Observer> Update<'a, O> {
         shares.filter(|(_, _, games)| *games > 0).collect()
     }
 
-    /// Gradient of minibatch `number` with the parameters at the start of `params`, followed by its
-    /// sums: `[num_params + SUMS]`.
-    pub(super) fn gradient(&self, params: &CubeTensor, number: usize) -> CubeTensor {
+    /// Gradient of minibatch `number` on this rank, followed by its sums: `[num_params + SUMS]`.
+    fn own_gradient(&self, number: usize) -> CubeTensor {
+        let params = &self.state[0];
         let Plan { mlp, tiling, .. } = &self.plan;
         let width = mlp.num_params() + SUMS;
-        let shares = self.shares(number);
+        let shares = self.shares(&self.minibatches.games[number]);
         let spread = |games: usize| Spread::new(mlp, tiling.tile, games * self.steps);
         let rows: usize = shares.iter().map(|(_, _, games)| spread(*games).cubes).sum();
         if rows == 0 {
@@ -208,7 +221,7 @@ impl<'a, O: Observer> Update<'a, O> {
         for (part, first, games) in &shares {
             let batch = || self.batch(number, *first, *games);
             if self.learner.loss.loss_type.ratio_of_game() {
-                self.sequences(part, params, *games, batch);
+                self.ratios(part, params, *games, batch);
             }
             let Spread { cubes, tiles } = spread(*games);
             // Forward, and backward by inputs and by weights.
@@ -222,39 +235,27 @@ impl<'a, O: Observer> Update<'a, O> {
             }
             first_row += cubes;
         }
-        // SAFETY: accesses stay below `rows` and `width`; all units of a cube reach its barrier.
-        unsafe {
-            sum_kernel::launch_unchecked(
-                &params.client,
-                CubeCount::Static(width.div_ceil(COLUMNS) as u32, 1, 1),
-                CubeDim::new_1d(SUM_UNITS as u32),
-                argument(&partials),
-                argument(&totals),
-                rows,
-                width,
-                stride,
-            );
-        }
+        sum(&partials, &totals, [rows, width, stride]);
         totals
     }
 
     /// The number of items of a launch, if each takes so many FLOP.
     fn launch_items(&self, flops: f64) -> usize {
-        launch_items(flops, self.learner.config.launch_size)
+        launch_items(flops, self.learner.share.config.launch_size)
     }
 
     fn batch(&self, number: usize, first: usize, games: usize) -> BatchLaunch {
-        let num_minibatches = self.learner.config.update.num_minibatches;
-        let Minibatches { cuts, size, .. } = &self.minibatches;
+        let num_minibatches = self.learner.share.config.update.num_minibatches;
+        let Minibatches { games: places, size, .. } = &self.minibatches;
         BatchLaunch::new(
             argument(&self.summary),
             first,
             games,
-            first - cuts[number],
+            first - places[number].start,
             *size,
             number,
             num_minibatches,
-            self.sequences,
+            self.ratios,
         )
     }
 
@@ -268,8 +269,9 @@ impl<'a, O: Observer> Update<'a, O> {
         )
     }
 
+    /// The coefficients of the loss.
     fn coefficients(&self) -> CoefficientsLaunch {
-        let by = Coefficients::new(&self.learner.config.loss, self.entropy);
+        let by = Coefficients::new(&self.learner.share.config.loss, self.entropy);
         CoefficientsLaunch::new(
             by.low,
             by.high,
@@ -283,7 +285,7 @@ impl<'a, O: Observer> Update<'a, O> {
     }
 
     /// Computes the ratios of a minibatch's games in a part.
-    fn sequences(
+    fn ratios(
         &self,
         part: &PartBuffers,
         params: &CubeTensor,
@@ -293,7 +295,7 @@ impl<'a, O: Observer> Update<'a, O> {
         for games in self.launches(games) {
             // SAFETY: accesses stay below the number of games, which belong to the part.
             unsafe {
-                sequence_kernel::launch_unchecked::<O>(
+                game_ratio_kernel::launch_unchecked::<O>(
                     &params.client,
                     grid(params, games.len().div_ceil(64)),
                     CubeDim::new_1d(64),
@@ -343,4 +345,66 @@ impl<'a, O: Observer> Update<'a, O> {
             );
         }
     }
+}
+
+impl<O: Observer> Updating for Update<'_, O> {
+    /// Place of a minibatch in the order of the games.
+    type Minibatch = Range<usize>;
+    /// The gradient, followed by its sums: `[num_params + SUMS]`.
+    type Gradient = CubeTensor;
+
+    fn gradient(
+        &mut self,
+        number: usize,
+        _of: &Range<usize>,
+    ) -> Result<Option<CubeTensor>, TeamError> {
+        self.learner.shared_gradient(self.own_gradient(number)).map(Some)
+    }
+
+    fn approx_kl(&self, number: usize, gradient: &CubeTensor) -> f64 {
+        let at = |tensor: &CubeTensor, i: usize| floats(tensor).narrow(0, i, 1);
+        let num_params = self.plan.mlp.num_params();
+        let both = vec![at(gradient, num_params), at(&self.summary, COUNTS + number)];
+        let read = device::read(Tensor::cat(both, 0));
+        f64::from(read[0]) / f64::from(read[1]).max(1.0)
+    }
+
+    fn step(&mut self, number: usize, gradient: CubeTensor) -> Result<(), TeamError> {
+        let Share { config, team, .. } = &self.learner.share;
+        self.steps_taken += 1;
+        let rate = self.learner.share.learning_rate(self.first + number as u64);
+        let by = factors(&config.optimizer, rate, self.steps_taken);
+        let [before, after] = &self.state;
+        self.learner.step(&gradient, before, after, &self.figures, &by);
+        self.state.swap(0, 1);
+        if team.rounds_differently() {
+            self.state[0] = self.learner.first_params(self.state[0].clone())?;
+        }
+        Ok(())
+    }
+}
+
+impl<O: Observer> Update<'_, O> {
+    /// Returns the means of the first `taken` minibatches, which are those of [`Learner::update`](crate::learner::Learner),
+    /// then parameters and moments, and the number of steps that the optimizer has taken.
+    pub(super) fn finish(self, taken: usize) -> (Tensor<1>, [Tensor<1>; 3], u64) {
+        let config = &self.learner.share.config;
+        let (summary, figures) = (floats(&self.summary), floats(&self.figures));
+        // Every epoch covers all games of a rollout, whereas datasets advance by batches.
+        let learnt = match config.data.is_on() || taken < self.minibatches.games.len() {
+            true => summary.narrow(0, COUNTS, taken.max(1)).sum(),
+            false => summary.narrow(0, STEPS, 1) * config.update.update_epochs as f32,
+        };
+        let of_steps = figures.clone().narrow(0, 0, SUMS - 1) / learnt;
+        let means = vec![of_steps, figures.narrow(0, SUMS - 1, 2) / taken.max(1) as f32];
+        let state = floats(&self.state[0]);
+        let num_params = self.plan.mlp.num_params();
+        let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
+        (Tensor::cat(means, 0), [0, 1, 2].map(part), self.steps_taken)
+    }
+}
+
+/// A buffer as a tensor.
+fn floats(buffer: &CubeTensor) -> Tensor<1> {
+    Tensor::from_primitive::<Cube>(buffer.clone())
 }

@@ -1,12 +1,13 @@
 //! Loss and derivatives for [`GROUP`] steps in SIMD lanes: the scalar functions of
 //! [`objective`](crate::objective) in loops that vectorise.
 
+use crate::learner::means::SUMS;
 use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
 use crate::math::{at_least, exp};
 use crate::model::LANES;
 use crate::objective::kl::{divergence, third};
 use crate::objective::{
-    Coefficients, Form, LossConfig, Step, StepLanes, TermLanes, by_logit, term,
+    Coefficients, Form, GameRatio, LossConfig, Step, StepLanes, TermLanes, by_logit, term,
 };
 use multiversion::multiversion;
 
@@ -47,25 +48,16 @@ pub struct Steps<'a> {
     pub legal: Option<&'a [u32; GROUP]>,
 }
 
-/// Ratio of a game, for losses with one ratio per game.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct GameRatio {
-    /// Geometric mean of the ratios of its steps.
-    pub ratio: f32,
-    /// Derivative of the policy loss by each log-probability of the game.
-    pub slope: f32,
-}
-
 /// Sums over steps, per lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     /// Sums in the order of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
-    pub lanes: [Group; 5],
+    pub lanes: [Group; SUMS],
 }
 
 impl Sums {
     /// Adds up the lanes.
-    pub fn totals(&self) -> [f64; 5] {
+    pub fn totals(&self) -> [f64; SUMS] {
         self.lanes.each_ref().map(|lanes| lanes.iter().copied().map(f64::from).sum())
     }
 }

@@ -17,8 +17,11 @@ pub use sequences::SequenceLearner;
 
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
-use super::order::{Batches, Minibatch};
-use super::schedule::{entropy_coef, first_update, learning_rate, total_updates};
+use super::order::Minibatch;
+use super::plan::Plan;
+use super::schedule::entropy_coef;
+use super::share::Share;
+use super::update::{Updating, take_steps};
 use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
 use crate::objective::weights::Sizes;
 use crate::parallel::{Node, Shards, Team, TeamError};
@@ -33,38 +36,6 @@ pub enum HostPolicy {
     Perceptron(NativeMlp),
     /// Any other network.
     Other(NativePolicy),
-}
-
-/// Settings of a learner, and its rank's share of the run.
-#[derive(Clone, Debug)]
-pub struct Share {
-    /// Settings of the run.
-    pub config: TrainConfig,
-    /// Minibatches of this rank's games, or windows of a dataset.
-    pub batches: Batches,
-    /// Ranks that share the run.
-    pub team: Team,
-}
-
-impl Share {
-    /// The whole of a run.
-    fn whole(config: &TrainConfig) -> Self {
-        Self { config: config.clone(), batches: Batches::new(config), team: Team::alone() }
-    }
-
-    /// Performs optimizer step `update` of the run by `step`, which is given the factor that clips the gradient. Returns the
-    /// norm before clipping.
-    fn optimizer_step(
-        &self,
-        gradient: &[f32],
-        update: u64,
-        step: impl FnOnce(f32, &StepSettings),
-    ) -> f32 {
-        let Self { config, .. } = self;
-        let learning_rate = learning_rate(&config.optimizer, update, total_updates(config));
-        let by = StepSettings { learning_rate, config: &config.optimizer, spared: &[] };
-        clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &by))
-    }
 }
 
 /// A policy in training whose gradients are computed in host memory.
@@ -121,7 +92,7 @@ pub trait HostLearner: Debug + Send {
     fn give_back(&self, gradient: Vec<f32>);
 
     /// Performs one update: `update_epochs` passes over the games of `iteration`, in `num_minibatches` optimizer steps
-    /// each, or fewer if `update.target_kl` ends it early.
+    /// each, or fewer if `update.target_kl` ends it early. The experience is that of this rank's shards.
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
@@ -133,45 +104,63 @@ pub trait HostLearner: Debug + Send {
         let reference_logprobs = self.reference_logprobs(experience);
         let experience = &Experience { reference_logprobs: &reference_logprobs, ..*experience };
         let share = self.share_mut();
-        let minibatches = share.batches.of(iteration, experience.counts.len());
-        let config = &share.config;
-        let rule = Rule::new(&config.loss, entropy_coef(config, iteration));
-        let first = first_update(config, iteration);
-        let (is_data, epochs) = (config.data.is_on(), config.update.update_epochs);
-        let num_minibatches = config.update.num_minibatches as f32;
-        let of_games =
-            |games: &[i32]| games.iter().map(|game| experience.counts[*game as usize]).sum();
-        let ours = minibatches.iter().map(|minibatch| of_games(minibatch.games()));
-        let ours = ours.chain([experience.counts.iter().sum()]);
-        let counts =
-            share.team.total(&ours.map(|count: usize| count as f64).collect::<Vec<_>>())?;
-        let (counts, counted) = (&counts[..minibatches.len()], counts[minibatches.len()]);
-        let mut sums = UpdateSums::default();
-        let mut taken = 0;
-        for (minibatch, steps) in minibatches.iter().zip(counts) {
-            let sizes = Sizes {
-                games: minibatch.size as f32,
-                learn_steps: experience.learn_steps as f32,
-                steps: *steps as f32,
-                rollout_share: counted as f32 / num_minibatches,
-            };
-            let gradient = self.gradient(experience, minibatch, &rule, sizes)?;
-            if self.share().config.update.ends_at(gradient.numbers[0] / steps.max(1.0)) {
-                self.give_back(gradient.vector);
-                break;
-            }
-            sums.add(&gradient.numbers, self.step(&gradient.vector, first + taken as u64));
-            self.give_back(gradient.vector);
-            taken += 1;
-        }
-        // Every epoch covers all games of the rollout, whereas datasets advance by batches.
-        let is_cut = taken < minibatches.len();
-        let steps = match is_data || is_cut {
-            true => counts[..taken].iter().sum(),
-            false => counted * epochs as f64,
-        };
-        Ok(sums.means(steps))
+        let (minibatches, plan) =
+            Plan::new(share, experience.counts, experience.learn_steps, iteration)?;
+        let rule = Rule::new(&share.config.loss, entropy_coef(&share.config, iteration));
+        let config = share.config.update.clone();
+        let sums = UpdateSums::default();
+        let mut update = HostUpdate { learner: self, experience, rule, plan, sums };
+        let taken = take_steps(&mut update, &minibatches, &config)?;
+        Ok(update.sums.means(update.plan.learnt(taken)))
     }
+}
+
+/// An update of a learner in host memory.
+struct HostUpdate<'a, L: ?Sized> {
+    learner: &'a mut L,
+    experience: &'a Experience<'a>,
+    rule: Rule,
+    plan: Plan,
+    sums: UpdateSums,
+}
+
+impl<L: HostLearner + ?Sized> Updating for HostUpdate<'_, L> {
+    type Minibatch = Minibatch;
+    type Gradient = Node;
+
+    fn gradient(&mut self, number: usize, of: &Minibatch) -> Result<Option<Node>, TeamError> {
+        let sizes = self.plan.sizes(number, of);
+        self.learner.gradient(self.experience, of, &self.rule, sizes).map(Some)
+    }
+
+    fn approx_kl(&self, number: usize, gradient: &Node) -> f64 {
+        gradient.numbers[0] / self.plan.counts[number].max(1.0)
+    }
+
+    fn step(&mut self, number: usize, gradient: Node) -> Result<(), TeamError> {
+        let norm = self.learner.step(&gradient.vector, self.plan.first + number as u64);
+        self.sums.add(&gradient.numbers, norm);
+        self.give_back(gradient);
+        Ok(())
+    }
+
+    fn give_back(&mut self, gradient: Node) {
+        self.learner.give_back(gradient.vector);
+    }
+}
+
+/// Performs optimizer step `update` of the run by `step`, which is given the factor that clips the gradient. Returns the
+/// norm before clipping.
+fn optimizer_step(
+    share: &Share,
+    gradient: &[f32],
+    update: u64,
+    step: impl FnOnce(f32, &StepSettings),
+) -> f32 {
+    let Share { config, .. } = share;
+    let learning_rate = share.learning_rate(update);
+    let by = StepSettings { learning_rate, config: &config.optimizer, spared: &[] };
+    clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &by))
 }
 
 /// The learner of a built-in network on the CPU; `None` for user-defined networks. If `kl_coef` is not 0, the initial
@@ -184,8 +173,10 @@ pub fn host_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn H
 }
 
 /// Assigns a learner the shards of games, or of windows of a dataset, that this rank of `team` learns from.
+///
+/// # Panics
+/// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
 pub fn assign(learner: &mut dyn HostLearner, shards: Shards, team: Team) {
-    let share = learner.share_mut();
-    share.batches = Batches::of_shards(&share.config, shards);
-    share.team = team;
+    assert!(!team.is_mixed(), "ranks on the CPU and on devices sum gradients in different orders");
+    learner.share_mut().assign(shards, team);
 }

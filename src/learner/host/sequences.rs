@@ -1,14 +1,15 @@
 //! Networks with memory in training on the CPU, by a hand-written backward pass over sequences.
 
-use super::loss::{GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs};
-use super::{Experience, HostLearner, HostPolicy, Share};
+use super::loss::{GROUP, Group, Rule, Steps, Sums, differentiate, logprobs};
+use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
 use crate::data::host::floats;
-use crate::learner::means::{Partial, SUMS, plus};
+use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, parts};
 use crate::model::{Gradients, NativePolicy, Network, Pool, Sequences, by_hand};
+use crate::objective::GameRatio;
 use crate::objective::weights::{Sizes, weight};
-use crate::parallel::{Node, NodeLen, TeamError, nodes, sum_leaves};
+use crate::parallel::{Node, NodeLen, TeamError};
 use crate::settings::TrainConfig;
 use burn::tensor::{Tensor, TensorData};
 use rayon::prelude::*;
@@ -83,7 +84,7 @@ impl SequenceSteps {
         partials: usize,
         rule: &Rule,
         sizes: &Sizes,
-    ) -> Partial {
+    ) -> (Vec<f32>, [f64; SUMS]) {
         let mut sums = [0.0; SUMS];
         let mut slopes = |mut logits: Vec<f32>| {
             sums = self.differentiate(&mut logits, rule, sizes);
@@ -270,30 +271,30 @@ impl SequenceLearner {
         })
     }
 
-    /// Gradient and sums of some games of a minibatch, accumulated over `count` parts.
-    fn differentiate(&self, of: &Minibatches, games: &[i32], count: usize) -> Partial {
+    /// Gradient and sums of a shard's games in a minibatch, accumulated over `count` parts.
+    fn differentiate(&self, of: &Minibatches, shard: usize, count: usize) -> Node {
+        let node = |(vector, sums): (Vec<f32>, [f64; SUMS])| Node {
+            shards: shard..shard + 1,
+            vector,
+            numbers: sums.to_vec(),
+        };
         let of_part = |games: &[i32]| {
             self.pool.with(|part| {
                 part.copy(of.experience, games);
-                part.gradient(&*self.by_hand, of.partials, of.rule, &of.sizes)
+                node(part.gradient(&*self.by_hand, of.partials, of.rule, &of.sizes))
             })
         };
+        let games = of.minibatch.shard(shard);
         let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
-        let nothing = || (vec![0.0; self.params.len()], [0.0; SUMS]);
-        sums.reduce(|sum, part| self.add(sum, part)).unwrap_or_else(nothing)
-    }
-
-    /// Adds two gradients and their sums.
-    fn add(&self, sum: Partial, other: Partial) -> Partial {
-        let sum = plus(sum, &other);
-        self.give_back(other.0);
-        sum
+        let sum = sums.reduce(|sum, part| sum.plus_and(part, |vector| self.give_back(vector)));
+        sum.unwrap_or_else(|| node((vec![0.0; self.params.len()], [0.0; SUMS])))
     }
 }
 
-/// Inputs of the gradient of a minibatch beside its games.
+/// Inputs of the gradient of a minibatch.
 struct Minibatches<'a> {
     experience: &'a Experience<'a>,
+    minibatch: &'a Minibatch,
     /// Maximum number of partial gradients of a part.
     partials: usize,
     rule: &'a Rule,
@@ -372,22 +373,17 @@ impl HostLearner for SequenceLearner {
         let Share { config, batches, team } = &self.share;
         let shards = batches.shards(experience.counts.len());
         let partials = PARTIALS.div_ceil(shards.count());
-        let of = Minibatches { experience, partials, rule, sizes };
+        let of = Minibatches { experience, minibatch, partials, rule, sizes };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
-        let first = shards.own().start;
-        let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
-            let games = |at: usize| minibatch.shard(node.start + at - first);
-            let leaf = |at: usize| self.differentiate(&of, games(at), parts);
-            let (vector, sums) = sum_leaves(node.len(), &leaf, &|sum, other| self.add(sum, other));
-            Node { shards: node, vector, numbers: sums.to_vec() }
-        });
+        let leaf = |shard: usize| self.differentiate(&of, shard, parts);
+        let ours = shards.sum_nodes(&leaf, &|vector| self.give_back(vector));
         let len = NodeLen { vector: self.params.len(), numbers: SUMS };
-        team.sum(&shards, ours.collect(), len)
+        team.sum(&shards, ours, len)
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
         let Self { share, params, moments, .. } = self;
-        let norm = share.optimizer_step(gradient, update, |scale, by| {
+        let norm = optimizer_step(share, gradient, update, |scale, by| {
             moments.step(params, gradient, scale, by);
         });
         self.by_hand.set_params(self.params.clone());

@@ -18,7 +18,7 @@ pub(super) struct Sums {
     pub entropy: f64,
     pub reference_kl: f64,
     pub loss: f64,
-    /// The tokens themselves: those of skipped groups are not among them.
+    /// Number of counted tokens, without those of skipped groups.
     pub tokens: f64,
     /// The largest distance of a ratio from 1.
     pub ratio: f64,
@@ -41,12 +41,12 @@ impl Sums {
     }
 }
 
-/// The groups that go through together, of so many tokens at most unless one has more.
-pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], most: usize) -> Vec<&'a [usize]> {
+/// Splits the chosen groups into parts of at most `limit` tokens; a larger group is a part of its own.
+pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], limit: usize) -> Vec<&'a [usize]> {
     let (mut parts, mut start, mut tokens) = (Vec::new(), 0, 0);
     for (at, i) in chosen.iter().enumerate() {
         let count = groups[*i].len();
-        if at > start && tokens + count > most {
+        if at > start && tokens + count > limit {
             parts.push(&chosen[start..at]);
             (start, tokens) = (at, 0);
         }
@@ -61,15 +61,44 @@ pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], most: usize) -> V
 /// For each token of a sample: the derivative of the loss by its log-probability, and the weight of its entropy.
 pub(in crate::learner::text) type Slopes = [Vec<f32>; 2];
 
-/// One optimiser step's gradient.
-pub(super) struct Differentiation<'a> {
-    pub decoder: &'a TokenDecoder,
-    pub rule: &'a LanguageRule,
+/// Coefficients and denominators of the loss of a minibatch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scales {
     pub by: Coefficients,
     /// The weight of the entropy of each token selected: the bonus is their mean, whatever the loss's averaging, as in
     /// TRL.
     pub entropy_weight: f32,
     pub sizes: Sizes,
+}
+
+impl Scales {
+    /// The scales of the `chosen` groups. `rollout_share` is the number of counted tokens of an epoch, divided by its
+    /// minibatches.
+    pub fn new(
+        rule: &LanguageRule,
+        entropy_coef: f64,
+        groups: &[Group],
+        chosen: &[usize],
+        rollout_share: f32,
+    ) -> Self {
+        let count = |of: fn(&Group) -> usize| chosen.iter().map(|i| of(&groups[*i])).sum::<usize>();
+        let by = Coefficients::new(&rule.loss, entropy_coef);
+        let sizes = Sizes {
+            games: count(|group| group.samples.len()) as f32,
+            learn_steps: rule.max_new_tokens as f32,
+            steps: count(Group::count) as f32,
+            rollout_share,
+        };
+        let entropy_weight = by.entropy / count(Group::count_selected).max(1) as f32;
+        Self { by, entropy_weight, sizes }
+    }
+}
+
+/// One optimiser step's gradient.
+pub(super) struct Differentiation<'a> {
+    pub decoder: &'a TokenDecoder,
+    pub rule: &'a LanguageRule,
+    pub scales: Scales,
     /// The log-probabilities under the reference, group by group: of our groups at least.
     pub references: Option<&'a [Vec<Vec<f32>>]>,
     /// The groups of the iteration in shards, of which some are ours.
@@ -79,9 +108,10 @@ pub(super) struct Differentiation<'a> {
 }
 
 impl Differentiation<'_> {
-    /// The `chosen` groups that have a gradient: none reaches a group of equal rewards, unless the loss has other terms.
+    /// Selects the groups whose gradient is not 0: without entropy bonus and KL, equal rewards give none.
     pub(super) fn effective(&self, groups: &[Group], chosen: &[usize]) -> Vec<usize> {
-        let others = self.by.entropy != 0.0 || self.by.kl != 0.0;
+        let Coefficients { entropy, kl, .. } = self.scales.by;
+        let others = entropy != 0.0 || kl != 0.0;
         let counts = |i: &&usize| {
             let group = &groups[**i];
             let teaches = |one: &Sample| {
@@ -119,7 +149,7 @@ impl Differentiation<'_> {
         sums: &mut Sums,
     ) -> Vec<Slopes> {
         let one = |(i, sample): (usize, &&Sample)| {
-            let weight = |at| if sample.is_selected(at) { self.entropy_weight } else { 0.0 };
+            let weight = |at| if sample.is_selected(at) { self.scales.entropy_weight } else { 0.0 };
             let weights = (0..sample.tokens.len()).map(weight).collect();
             let reference = references.map(|all| &all[i][..]);
             [self.slopes(sample, &now[i], reference, sums), weights]
@@ -136,9 +166,10 @@ impl Differentiation<'_> {
         sums: &mut Sums,
     ) -> Vec<f32> {
         let LossConfig { loss_type, .. } = self.rule.loss;
+        let Scales { by, sizes, .. } = &self.scales;
         let form = Form::of(&self.rule.loss);
         let count = sample.mask.iter().filter(|m| **m).count() as f32;
-        let weight = weight(count, &self.sizes, loss_type.averaging());
+        let weight = weight(count, sizes, loss_type.averaging());
         let log_ratios: Vec<f32> = now.iter().zip(&sample.logprobs).map(|(a, b)| a - b).collect();
         let counted = || sample.mask.iter().enumerate().filter(|(_, m)| **m).map(|(at, _)| at);
         let mean = counted().map(|at| log_ratios[at]).sum::<f32>() / count.max(1.0);
@@ -150,7 +181,7 @@ impl Differentiation<'_> {
             let ratio = if of_game { exp(mean) } else { own };
             let advantage = if sample.is_selected(at) { sample.advantages[at] } else { 0.0 };
             let step = Step { ratio, advantage, logprob: now[at] };
-            let policy = term(&step, &self.by, loss_type);
+            let policy = term(&step, by, loss_type);
             let mut value = policy.value;
             if of_game {
                 of_ratio += policy.slope * weight / count;
@@ -159,8 +190,8 @@ impl Differentiation<'_> {
             }
             if let (Some(estimator), Some(reference)) = (form.kl, reference) {
                 let kl = divergence(reference[at] - now[at], own, estimator, form.corrected);
-                slopes[at] += self.by.kl * kl.slope * weight;
-                value += self.by.kl * kl.value;
+                slopes[at] += by.kl * kl.slope * weight;
+                value += by.kl * kl.value;
                 sums.reference_kl += f64::from(kl.value);
             }
             sums.approx_kl += f64::from(third(own, log_ratios[at]));
@@ -196,10 +227,12 @@ mod tests {
         let (shards, team) = (Shards::new(1, 1), Team::alone());
         let differentiation = Differentiation {
             decoder: &decoder,
-            by: Coefficients::new(&rule.loss, 0.0),
             rule: &rule,
-            entropy_weight: 0.0,
-            sizes: Sizes { games: 1.0, learn_steps: 2.0, steps: 2.0, rollout_share: 2.0 },
+            scales: Scales {
+                by: Coefficients::new(&rule.loss, 0.0),
+                entropy_weight: 0.0,
+                sizes: Sizes { games: 1.0, learn_steps: 2.0, steps: 2.0, rollout_share: 2.0 },
+            },
             references: None,
             shards: &shards,
             team: &team,

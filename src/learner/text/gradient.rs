@@ -1,22 +1,28 @@
 //! The gradient of an optimiser step over texts: on the CPU or on a device, and summed over ranks.
 
+use super::Group;
+#[cfg(feature = "general")]
+use super::device;
 use super::differentiation::{Differentiation, Sums};
-use super::{DeviceGradient, Group, device};
-use crate::parallel::{NodeLen, TeamError, nodes};
+use crate::parallel::{Node, NodeLen, TeamError, nodes};
+use std::ops::Range;
 
 /// The gradient of an optimiser step, where it was computed.
 pub(super) enum Gradient {
     /// In host memory: `[num_trained]`.
     Host(Vec<f32>),
     /// On a device, parameter by parameter.
-    Device(DeviceGradient),
+    #[cfg(feature = "general")]
+    Device(device::Gradient),
 }
 
 impl Gradient {
     /// The gradient in host memory, of parameters whose numbers of elements are `sizes`.
+    #[cfg_attr(not(feature = "general"), expect(unused_variables, reason = "of devices"))]
     pub fn into_host(self, sizes: &[usize]) -> Vec<f32> {
         match self {
             Self::Host(vector) => vector,
+            #[cfg(feature = "general")]
             Self::Device(gradient) => gradient.fetch(sizes),
         }
     }
@@ -31,6 +37,7 @@ impl Differentiation<'_> {
         chosen: &[usize],
     ) -> Result<(Gradient, Sums), TeamError> {
         let chosen = self.effective(groups, chosen);
+        #[cfg(feature = "general")]
         if self.team.size() == 1
             && let Some((gradient, sums)) = device::gradient(self, groups, &chosen)
         {
@@ -54,8 +61,7 @@ impl Differentiation<'_> {
         }
         let mut ratio = 0.0f64;
         let ours = nodes(self.shards.count(), &self.shards.own()).into_iter().map(|node| {
-            let on_device = device::node(self, groups, chosen, &node);
-            let (sum, largest) = on_device.unwrap_or_else(|| self.node(groups, chosen, node));
+            let (sum, largest) = self.node_anywhere(groups, chosen, node);
             ratio = ratio.max(largest);
             sum
         });
@@ -63,5 +69,19 @@ impl Differentiation<'_> {
         let sum =
             self.team.sum(self.shards, ours, NodeLen { vector: len, numbers: Sums::ADDED })?;
         Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
+    }
+    /// The gradient and the sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1: on the
+    /// decoder's device, if it has one.
+    fn node_anywhere(
+        &self,
+        groups: &[Group],
+        chosen: &[usize],
+        shards: Range<usize>,
+    ) -> (Node, f64) {
+        #[cfg(feature = "general")]
+        if let Some(found) = device::node(self, groups, chosen, &shards) {
+            return found;
+        }
+        self.node(groups, chosen, shards)
     }
 }

@@ -5,7 +5,7 @@ use super::{Group, Sample, texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
-use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves, sum_leaves_serial};
+use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves};
 use crate::text::{Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness};
 use multiversion::multiversion;
 use std::ops::Range;
@@ -107,7 +107,7 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Logits at a temperature, as tokens are drawn from them.
+/// Divides logits by the temperature, as sampling does.
 fn sharpen(logits: &mut [f32], temperature: f32) {
     let sharpness = sharpness(temperature);
     if sharpness != 1.0 {
@@ -115,7 +115,7 @@ fn sharpen(logits: &mut [f32], temperature: f32) {
     }
 }
 
-/// Turns logits, none of which is taken, into their gradient; returns the entropy.
+/// Replaces logits by the derivatives of the loss as if no token had been drawn. Returns the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn untaken(logits: &mut [f32], by: &Normalizer, slope: f32, entropies: f32) -> f32 {
     let mut sums = [0.0f32; LANES];
@@ -207,11 +207,8 @@ impl Differentiation<'_> {
         let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
             (sum.plus(more), ratio.max(other))
         };
-        match self.decoder.is_small() {
-            true => sum_leaves(shards.len(), &leaf, &add),
-            // A large decoder's products take all threads, and its gradients much memory.
-            false => sum_leaves_serial(shards.len(), &leaf, &add),
-        }
+        // A large decoder's products take all threads, and its gradients much memory.
+        sum_leaves(shards.len(), self.decoder.is_small(), &leaf, &add)
     }
 
     /// The gradient and the sums of those of the chosen groups that are in a shard, and the largest distance

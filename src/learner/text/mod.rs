@@ -1,4 +1,5 @@
-//! The learner of texts: groups of completions -> better weights, by hand on the CPU and in the kernels of a device.
+//! Updates of language models from groups of completions. Gradients are computed by hand-written backward passes, on the CPU
+//! and in kernels.
 //!
 //! A text goes forward, the loss of each token is differentiated, and it goes back. What is learnt from is
 //! cut into shards whose number follows from the settings; their gradients are added up in one tree, so that
@@ -7,9 +8,6 @@
 mod buffers;
 #[cfg(feature = "general")]
 mod device;
-#[cfg(not(feature = "general"))]
-#[path = "host_only.rs"]
-mod device;
 mod differentiation;
 mod gradient;
 mod host;
@@ -17,19 +15,18 @@ mod host;
 use super::half_moments::HalfMoments;
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
-use super::order::shuffled;
-use crate::device::release_freed_memory;
+use super::order;
+use super::update::{Updating, take_steps};
+use crate::device::{fetch, release_freed_memory};
 use crate::model::saved::Numbers;
-use crate::objective::weights::Sizes;
-use crate::objective::{Coefficients, LossConfig};
+use crate::objective::LossConfig;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
 use crate::text::{Text, TokenDecoder};
 use buffers::Buffers;
 use burn::tensor::Tensor;
-use device::{DeviceMoments, Gradient as DeviceGradient};
-use differentiation::Differentiation;
+use differentiation::{Differentiation, Scales, Sums};
 use gradient::Gradient;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -92,12 +89,12 @@ impl Group {
         counts.sum()
     }
 
-    /// The prompt and its different completions, and which of these each sample is: samples that are alike go
-    /// through the decoder once, as the prompt does, and their gradients are added up on the way in.
+    /// Returns the prompt with its distinct completions, and the index of each sample's completion. Equal samples pass
+    /// through the decoder once; their gradients are summed.
     fn text(&self) -> (Text<'_>, Vec<usize>) {
-        let (first, which) = different(self.samples.iter().map(|sample| &sample.tokens));
+        let (first, indices) = deduplicate(self.samples.iter().map(|sample| &sample.tokens));
         let completions = first.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
-        (Text { prompt: &self.prompt, completions }, which)
+        (Text { prompt: &self.prompt, completions }, indices)
     }
 
     /// Tokens that go through the decoder.
@@ -107,26 +104,26 @@ impl Group {
     }
 }
 
-/// The numbers of those that are like none before them, and which of these each is as.
-pub fn different<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
+/// Returns the indices of the distinct items, and for each item its position among them.
+pub fn deduplicate<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
     let (mut first, mut found) = (Vec::new(), HashMap::new());
-    let which = all.into_iter().enumerate().map(|(i, one)| {
+    let places = all.into_iter().enumerate().map(|(i, one)| {
         *found.entry(one).or_insert_with(|| {
             first.push(i);
             first.len() - 1
         })
     });
-    let which = which.collect();
-    (first, which)
+    let places = places.collect();
+    (first, places)
 }
 
 /// The texts of some groups, and for each sample its group and its completion in the group's text.
 fn texts<'a>(groups: &[&'a Group]) -> (Vec<Text<'a>>, Vec<[usize; 2]>) {
     let (mut texts, mut places) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
-        let (text, which) = group.text();
+        let (text, completions) = group.text();
         texts.push(text);
-        places.extend(which.into_iter().map(|completion| [number, completion]));
+        places.extend(completions.into_iter().map(|completion| [number, completion]));
     }
     (texts, places)
 }
@@ -162,7 +159,8 @@ pub struct LanguageMeans {
 enum Optimizer {
     Host(Moments),
     Half(HalfMoments),
-    Device(Box<DeviceMoments>),
+    #[cfg(feature = "general")]
+    Device(Box<device::DeviceMoments>),
 }
 
 /// Mixed into the key of a learner's draws for those of its optimiser.
@@ -195,6 +193,7 @@ impl LanguageLearner {
         match &self.optimizer {
             Optimizer::Host(moments) => Cow::Borrowed(moments),
             Optimizer::Half(moments) => Cow::Owned(moments.widened()),
+            #[cfg(feature = "general")]
             Optimizer::Device(moments) => Cow::Owned(moments.download()),
         }
     }
@@ -263,66 +262,29 @@ impl LanguageLearner {
         }
         let shards = self.team.shards(groups.len(), rule.update.num_shards);
         let references = self.reference_logprobs(rule, groups, &shards);
-        let minibatches = rule.update.num_minibatches.min(groups.len());
-        let (mut totals, mut tokens, mut first_ratio) = (UpdateSums::default(), 0.0, None);
-        // Of steps on a device, read back together.
-        let mut norms = Vec::new();
-        'update: for epoch in 0..rule.update.update_epochs {
-            let key = draw(draw(self.key, iteration), epoch as u32);
-            let order = shuffled(key, groups.len());
-            for part in 0..minibatches {
-                let range =
-                    part * order.len() / minibatches..(part + 1) * order.len() / minibatches;
-                let mut chosen: Vec<usize> = order[range].iter().map(|i| *i as usize).collect();
-                // A step's gradient is one sum: a fixed order keeps its bytes.
-                chosen.sort_unstable();
-                let count: usize = chosen.iter().map(|i| groups[*i].count()).sum();
-                if count == 0 {
-                    continue;
-                }
-                let games: usize = chosen.iter().map(|i| groups[*i].samples.len()).sum();
-                let sizes = Sizes {
-                    games: games as f32,
-                    learn_steps: rule.max_new_tokens as f32,
-                    steps: count as f32,
-                    rollout_share: counted as f32 / minibatches as f32,
-                };
-                let by = Coefficients::new(&rule.loss, entropy_coef);
-                let selected: usize = chosen.iter().map(|i| groups[*i].count_selected()).sum();
-                let pass = Differentiation {
-                    decoder: &self.decoder,
-                    rule,
-                    by,
-                    entropy_weight: by.entropy / selected.max(1) as f32,
-                    sizes,
-                    references: references.as_deref(),
-                    shards: &shards,
-                    team: &self.team,
-                    buffers: &self.buffers,
-                };
-                let (gradient, sums) = pass.gradient(groups, &chosen)?;
-                if rule.update.ends_at(sums.approx_kl / sums.tokens.max(1.0)) {
-                    break 'update;
-                }
-                let clip_and_rate =
-                    (rule.update.max_grad_norm, rates[epoch * rule.update.num_minibatches + part]);
-                let norm = match gradient {
-                    Gradient::Host(gradient) => {
-                        let norm = self.host_step(&gradient, clip_and_rate, &rule.optimizer);
-                        self.buffers.gradients.put(gradient);
-                        norm
-                    }
-                    Gradient::Device(gradient) => {
-                        norms.push(self.device_step(gradient, clip_and_rate, &rule.optimizer));
-                        0.0
-                    }
-                };
-                totals.add(&sums.added(), norm);
-                tokens += sums.tokens;
-                first_ratio.get_or_insert((sums.tokens > 0.0).then_some(sums.ratio));
-            }
+        let count = rule.update.num_minibatches.min(groups.len());
+        let key = draw(self.key, iteration);
+        let minibatches = order::groups(key, rule.update.update_epochs, count, groups.len());
+        let mut update = TextUpdate {
+            learner: self,
+            rule,
+            groups,
+            entropy_coef,
+            rates,
+            shards,
+            references,
+            minibatches: count,
+            rollout_share: counted as f32 / count as f32,
+            totals: UpdateSums::default(),
+            tokens: 0.0,
+            first_ratio: None,
+            norms: Vec::new(),
+        };
+        take_steps(&mut update, &minibatches, &rule.update)?;
+        let TextUpdate { mut totals, tokens, first_ratio, norms, .. } = update;
+        if !norms.is_empty() {
+            totals.add_norms(&fetch(Tensor::cat(norms, 0)));
         }
-        totals.add_norms(&device::norms(norms));
         if saves {
             self.buffers = Buffers::default();
             self.decoder.keep_packed_weights(true);
@@ -365,6 +327,7 @@ impl LanguageLearner {
             decoder.update(|params| match optimizer {
                 Optimizer::Host(moments) => moments.step(params, gradient, scale, &by),
                 Optimizer::Half(moments) => moments.step(params, gradient, scale, &by),
+                #[cfg(feature = "general")]
                 Optimizer::Device(_) => unreachable!("copied to host memory"),
             });
         })
@@ -372,15 +335,15 @@ impl LanguageLearner {
 
     /// Takes the step of [`LanguageLearner::host_step`] on the decoder's device, where its results stay. Returns the norm,
     /// `[1]`.
-    #[allow(unreachable_code, reason = "a build without devices has no such moments")]
+    #[cfg(feature = "general")]
     fn device_step(
         &mut self,
-        gradient: DeviceGradient,
+        gradient: device::Gradient,
         clip_and_rate: (f64, f64),
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         if !matches!(self.optimizer, Optimizer::Device(_)) {
-            let moments = DeviceMoments::upload(&self.moments(), &self.decoder);
+            let moments = device::DeviceMoments::upload(&self.moments(), &self.decoder);
             self.optimizer = Optimizer::Device(Box::new(moments));
         }
         let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
@@ -405,6 +368,85 @@ impl LanguageLearner {
     }
 }
 
+/// An update of a language model.
+struct TextUpdate<'a> {
+    learner: &'a mut LanguageLearner,
+    rule: &'a LanguageRule,
+    groups: &'a [Group],
+    entropy_coef: f64,
+    /// Learning rates: `[update_epochs, num_minibatches]` of the settings.
+    rates: &'a [f64],
+    /// Shards of the groups.
+    shards: Shards,
+    /// Log-probabilities under the reference, group by group.
+    references: Option<Vec<Vec<Vec<f32>>>>,
+    /// Minibatches of an epoch: no more than there are groups.
+    minibatches: usize,
+    /// Counted tokens of an epoch, divided by its minibatches.
+    rollout_share: f32,
+    totals: UpdateSums,
+    /// Counted tokens that the decoder evaluated.
+    tokens: f64,
+    /// Largest distance of a ratio from 1 in the first step; `None` before it, and in it if it skipped all groups.
+    first_ratio: Option<Option<f64>>,
+    /// Norms of the steps on a device, which are read back together.
+    norms: Vec<Tensor<1>>,
+}
+
+impl Updating for TextUpdate<'_> {
+    /// Groups, in order.
+    type Minibatch = Vec<usize>;
+    type Gradient = (Gradient, Sums);
+
+    fn gradient(
+        &mut self,
+        _number: usize,
+        of: &Vec<usize>,
+    ) -> Result<Option<(Gradient, Sums)>, TeamError> {
+        let LanguageLearner { decoder, team, buffers, .. } = &*self.learner;
+        let pass = Differentiation {
+            decoder,
+            rule: self.rule,
+            scales: Scales::new(self.rule, self.entropy_coef, self.groups, of, self.rollout_share),
+            references: self.references.as_deref(),
+            shards: &self.shards,
+            team,
+            buffers,
+        };
+        if pass.scales.sizes.steps == 0.0 {
+            return Ok(None);
+        }
+        pass.gradient(self.groups, of).map(Some)
+    }
+
+    fn approx_kl(&self, _number: usize, (_, sums): &(Gradient, Sums)) -> f64 {
+        sums.approx_kl / sums.tokens.max(1.0)
+    }
+
+    fn step(&mut self, number: usize, (gradient, sums): (Gradient, Sums)) -> Result<(), TeamError> {
+        let LanguageRule { update, optimizer, .. } = self.rule;
+        let (epoch, part) = (number / self.minibatches, number % self.minibatches);
+        let rate = self.rates[epoch * update.num_minibatches + part];
+        let clip_and_rate = (update.max_grad_norm, rate);
+        let norm = match gradient {
+            Gradient::Host(gradient) => {
+                let norm = self.learner.host_step(&gradient, clip_and_rate, optimizer);
+                self.learner.buffers.gradients.put(gradient);
+                norm
+            }
+            #[cfg(feature = "general")]
+            Gradient::Device(gradient) => {
+                self.norms.push(self.learner.device_step(gradient, clip_and_rate, optimizer));
+                0.0
+            }
+        };
+        self.totals.add(&sums.added(), norm);
+        self.tokens += sums.tokens;
+        self.first_ratio.get_or_insert((sums.tokens > 0.0).then_some(sums.ratio));
+        Ok(())
+    }
+}
+
 /// The places of the learnt parameters that weight decay spares if it spares vectors, norms and biases.
 fn vectors(decoder: &TokenDecoder) -> Vec<Range<usize>> {
     if decoder.has_adapters() {
@@ -420,6 +462,7 @@ fn vectors(decoder: &TokenDecoder) -> Vec<Range<usize>> {
 
 /// The log-probability of each token of the samples of each group.
 pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
+    #[cfg(feature = "general")]
     if let Some(all) = device::logprobs(decoder, groups, temperature) {
         return all;
     }
@@ -440,25 +483,15 @@ pub fn gradient(
     entropy_coef: f64,
 ) -> Vec<f32> {
     let count = groups.iter().map(Group::count).sum::<usize>() as f32;
-    let games = groups.iter().map(|group| group.samples.len()).sum::<usize>() as f32;
-    let learn_steps = rule.max_new_tokens as f32;
-    let sizes = Sizes { games, learn_steps, steps: count, rollout_share: count };
-    let by = Coefficients::new(&rule.loss, entropy_coef);
     let all: Vec<usize> = (0..groups.len()).collect();
-    let (team, shards) = (&Team::alone(), &Shards::new(groups.len(), rule.update.num_shards));
-    let selected: usize = groups.iter().map(Group::count_selected).sum();
-    let entropy_weight = by.entropy / selected.max(1) as f32;
-    let buffers = &Buffers::default();
     let pass = Differentiation {
         decoder,
         rule,
-        by,
-        entropy_weight,
-        sizes,
+        scales: Scales::new(rule, entropy_coef, groups, &all, count),
         references,
-        shards,
-        team,
-        buffers,
+        shards: &Shards::new(groups.len(), rule.update.num_shards),
+        team: &Team::alone(),
+        buffers: &Buffers::default(),
     };
     let (gradient, _) = pass.gradient(groups, &all).expect("nobody else is waited for");
     gradient.into_host(&decoder.sizes())

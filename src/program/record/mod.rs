@@ -92,7 +92,7 @@ pub fn record<G: Playable>(
     let format = Format::of(&args.out)?;
     let (game, config) = saved::<G>(models, checkpoint)?;
     let scene = scene(game);
-    let cells = Cells::of(&scene.setting());
+    let cells = Cells::of(scene.setting());
     let (width, height) = size(cells, args)?;
     let (frames, delay) = frames(scene.setting().steps_per_second());
     let mut recording = Recording {

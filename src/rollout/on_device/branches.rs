@@ -37,7 +37,7 @@ impl DeviceBranches {
         let buffers = Buffers::new(game, config, keys, &self.device);
         buffers.start(self.envs.as_deref());
         for t in 0..config.num_steps {
-            let logits = remembered.act(policy, buffers.obs());
+            let logits = remembered.act(policy, buffers.obs(t));
             buffers.step(logits, t);
             remembered.after_step(t, || buffers.ends(t));
         }

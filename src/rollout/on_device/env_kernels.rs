@@ -328,8 +328,7 @@ impl BranchPoints {
 /// Uploads environments `[env_words, count]`.
 pub(super) fn upload_envs(words: &[u32], count: usize, device: &Device) -> CubeTensor {
     let probe = probe(device);
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let handle = probe.client.create_from_slice(&bytes);
+    let handle = probe.client.create_from_slice(bytemuck::cast_slice(words));
     let shape = Shape::from(vec![words.len() / count, count]);
     CubeTensor::new_contiguous(probe.client, probe.device, shape, handle, DType::I32)
 }
@@ -339,6 +338,5 @@ pub(super) async fn download_envs(envs: Option<&CubeTensor>) -> Vec<u32> {
     let Some(envs) = envs else { return Vec::new() };
     let read = envs.client.read_async(vec![envs.handle.clone()]).await;
     let buffers = read.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
-    let words = buffers[0].chunks_exact(4);
-    words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    bytemuck::pod_collect_to_vec(&buffers[0])
 }

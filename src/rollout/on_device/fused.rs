@@ -39,6 +39,13 @@ fn values<G: Rules>() -> usize {
     if G::SCORE_IS_REWARD { 2 } else { 3 }
 }
 
+/// Numbers per game of the largest buffer of a part: words, values, or advantages followed by log-probabilities under a
+/// reference policy.
+fn largest<G: Rules>(game: G, config: &RolloutConfig) -> usize {
+    let steps = (num_words(game) + 1).max(values::<G>()) * config.num_steps;
+    steps.max(2 * config.learn_steps + 2)
+}
+
 impl<G: Rules> FusedRollout<G> {
     /// Creates a rollout; games start with the first iteration.
     ///
@@ -48,7 +55,7 @@ impl<G: Rules> FusedRollout<G> {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
         let limit = max_buffer_bytes(&device);
-        let bytes = (num_words(game) + 1).max(values::<G>()) * config.num_steps * size_of::<u32>();
+        let bytes = largest(game, config) * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         Self {
             game,
@@ -172,5 +179,20 @@ impl<G: Rules> FusedRollout<G> {
         let upload = || Box::new(upload_envs(words, groups, &self.device));
         self.branches = Branches((!words.is_empty()).then(upload));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Catch;
+
+    #[test]
+    fn parts_have_room_for_advantages_beside_a_reference() {
+        let config = RolloutConfig { num_steps: 9, learn_steps: 9, ..RolloutConfig::default() };
+        assert_eq!((num_words(Catch::default()), values::<Catch>()), (1, 2));
+        assert_eq!(largest(Catch::default(), &config), 2 * 9 + 2);
+        let config = RolloutConfig { learn_steps: 5, ..config };
+        assert_eq!(largest(Catch::default(), &config), 2 * 9);
     }
 }

@@ -28,8 +28,6 @@ const QUANTITIES: usize = 5;
 struct Games {
     /// Environments, `[env_words, num_envs]`.
     envs: Buffer<u32>,
-    /// Current observations, `[num_envs, num_features]`.
-    obs: Buffer<f32>,
     /// Observations before each step, `[num_steps, num_envs, num_features]`.
     history: Buffer<f32>,
     groups: Groups,
@@ -44,8 +42,7 @@ impl Games {
         StepWords { at: t * num_envs + env, stride: self.num_steps * num_envs }
     }
 
-    /// Stores game `env` before step `t` with its observation, which is also added to the history
-    /// if `t` is within the iteration.
+    /// Stores game `env` before step `t`, and its observation if `t` is within the iteration.
     fn store<G: Rules>(
         &mut self,
         state: &G::State,
@@ -57,12 +54,10 @@ impl Games {
         let num_envs = self.groups.num_envs();
         store_env::<G>(&mut self.envs, state, episode, env, num_envs, game);
         let features = comptime!(game.num_features());
-        #[unroll]
-        for i in 0..features {
-            let x = G::feature(state, i, game);
-            self.obs[env * features + i] = x;
-            if t < self.num_steps {
-                self.history[(t * num_envs + env) * features + i] = x;
+        if t < self.num_steps {
+            #[unroll]
+            for i in 0..features {
+                self.history[(t * num_envs + env) * features + i] = G::feature(state, i, game);
             }
         }
     }
@@ -183,7 +178,6 @@ pub(super) struct Buffers<G: Rules> {
     client: Client,
     envs: CubeTensor,
     branches: CubeTensor,
-    obs: CubeTensor,
     history: CubeTensor,
     actions: CubeTensor,
     quantities: CubeTensor,
@@ -199,7 +193,6 @@ impl<G: Rules> Buffers<G> {
         Self {
             envs: uninit(&[words, envs], DType::I32),
             branches: uninit(&[words, config.num_groups], DType::I32),
-            obs: uninit(&[envs, features], DType::F32),
             history: uninit(&[steps, envs, features], DType::F32),
             actions: uninit(&[steps, envs], DType::I32),
             quantities: uninit(&[QUANTITIES + masks::<G>(game), steps, envs], DType::F32),
@@ -213,7 +206,6 @@ impl<G: Rules> Buffers<G> {
     fn games(&self) -> GamesLaunch {
         GamesLaunch::new(
             argument(&self.envs),
-            argument(&self.obs),
             argument(&self.history),
             GroupsLaunch::of(&self.config, self.keys.first_group),
             self.config.num_steps,
@@ -275,11 +267,9 @@ impl<G: Rules> Buffers<G> {
         }
     }
 
-    /// Current observations, `[num_envs, num_features]`.
-    ///
-    /// The tensor shares the buffer that the next step overwrites; use it before then.
-    pub fn obs(&self) -> Tensor<2> {
-        Tensor::from_primitive::<Cube>(self.obs.clone())
+    /// Observations before step `t`, `[num_envs, num_features]`. Later steps leave them as they are.
+    pub fn obs(&self, t: usize) -> Tensor<2> {
+        Tensor::<3>::from_primitive::<Cube>(self.history.clone()).narrow(0, t, 1).squeeze_dim(0)
     }
 
     /// 1 if an episode ended with step `t`, else 0: `[num_envs]`.

@@ -73,9 +73,7 @@ impl<G: Rules> GameTrainer<G> {
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
         obstacle(&first_network(game, config, device), config, device, &Team::alone())
     }
-}
 
-impl<G: Rules> GameTrainer<G> {
     /// A run at its start, of a model on `device` in place of the one in `config.policy`.
     ///
     /// # Panics
@@ -237,7 +235,9 @@ impl<G: Rules> Engine for GameEngine<G> {
     }
 
     fn runs_in_pool(&self) -> bool {
-        matches!(self.engine, Engines::Native(_))
+        // Ranks that wait for each other in one pool could take all of its threads; a rank inside a pool has its own.
+        let is_own = self.team.size() == 1 || rayon::current_thread_index().is_some();
+        matches!(self.engine, Engines::Native(_)) && is_own
     }
 
     async fn iterate(
@@ -294,5 +294,28 @@ impl From<Evaluation> for EvaluationRecord {
             evaluation;
         let (held_out, text) = (None, None);
         Self { episodes, mean_score, std_error, min_score, max_score, mean_length, held_out, text }
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::env::Catch;
+
+    #[test]
+    fn ranks_enter_no_pool_that_they_share() {
+        let (game, device) = (Catch::default(), Device::flex());
+        let config = TrainConfig::of(&game).unwrap();
+        let runs_in_pool = |team: Team| {
+            let model = first_network(game, &config, &device);
+            let trainer = GameTrainer::with_team(game, model, &config, &device, None, team);
+            trainer.unwrap().engine.runs_in_pool()
+        };
+        assert!(runs_in_pool(Team::alone()));
+        for team in crate::parallel::threads(2, crate::parallel::TIMEOUT) {
+            assert!(!runs_in_pool(team.clone()));
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+            assert!(pool.install(|| runs_in_pool(team)));
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::super::choose::{first_network, with_engine};
 use super::super::engine::{PolicyEngine, State};
-use super::super::part::{all_games, all_memory, own_games, own_memory};
+use super::super::part::{all_games, all_parts, own_games, own_memory};
 use super::super::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
-    VERSION, WEIGHTS, read_params, unreadable,
+    VERSION, WEIGHTS, read_params, saved_table, unreadable,
 };
 use super::{GameEngine, GameTrainer};
 use crate::checkpoint::{Checkpoint, Section};
@@ -15,6 +15,7 @@ use crate::learner::Moments;
 use crate::model::saved::{self, Header, SavedError, write_params};
 use crate::model::{NativePolicy, Network, Parameter};
 use crate::parallel::TeamError;
+use crate::rollout::env_words;
 use crate::settings::{ConfigError, ModelKind, TrainConfig, overlay};
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -48,12 +49,6 @@ pub fn saved_config<G: Rules + DeserializeOwned>(
         return Err(SnapshotError::OtherGame { expected, found });
     }
     Ok(overlay::split(saved_table(checkpoint)?, G::NAME)?)
-}
-
-fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
-    let section = checkpoint.section(CONFIG, VERSION)?;
-    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
-    Ok(overlay::parse(CONFIG, text)?)
 }
 
 /// The settings of a run as they are saved and shown: what [`overlay::split`] takes apart.
@@ -165,7 +160,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let num_groups = self.config.rollout.num_groups;
         if self.team.size() > 1 {
             state.games = all_games(&state.games, num_groups, &self.team)?;
-            state.memory = all_memory(&state.memory, &self.team)?;
+            state.memory = all_parts(&state.memory, &self.team)?.concat();
         }
         let header = self.header(iteration);
         let bytes = |params: &[f32]| write_params(&names, params, None);
@@ -194,7 +189,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let memory_size = memory_size(&model, &self.device);
         let names = model.parameters();
         let params = |section: &str| read_params(checkpoint, section, &names);
-        let (games, num_groups) = (read_games(checkpoint)?, self.config.rollout.num_groups);
+        let num_groups = self.config.rollout.num_groups;
+        let games = read_games(checkpoint, [env_words(self.game), num_groups])?;
         let memory = if memory_size == 0 || games.is_empty() {
             Vec::new()
         } else {
@@ -252,9 +248,7 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     ) -> Result<Self, SnapshotError> {
         Self::with_model(game, model, config, device).restored(checkpoint)
     }
-}
 
-impl<G: Rules + Serialize> GameTrainer<G> {
     /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint
     /// ([`saved_config`]), or changes of them that keep the shapes.
     ///
@@ -285,12 +279,20 @@ fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {
     safetensors::serialize([("games", view)], None).expect("one tensor")
 }
 
-fn read_games(checkpoint: &Checkpoint) -> Result<Vec<u32>, SnapshotError> {
+/// Reads game states, `[env_words, num_groups]` or none.
+fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, SnapshotError> {
     let section = checkpoint.section(GAMES, VERSION)?;
     let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(GAMES, e))?;
     let view = tensors.tensor("games").map_err(|e| unreadable(GAMES, e))?;
-    let words = view.data().chunks_exact(4);
-    Ok(words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    let is_right = view.shape() == shape || view.data().is_empty();
+    if view.dtype() != Dtype::U32 || !is_right {
+        let found = format!("{:?} of {:?}", view.shape(), view.dtype());
+        return Err(unreadable(
+            GAMES,
+            format!("it has the shape {found} instead of {shape:?} of U32"),
+        ));
+    }
+    Ok(view.data().as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
 fn memory_bytes(numbers: &[f32], num_groups: usize) -> Vec<u8> {
@@ -307,4 +309,27 @@ fn read_memory(
     memory_size: usize,
 ) -> Result<Vec<f32>, SnapshotError> {
     read_params(checkpoint, MEMORY, &[memory_parameter(num_groups, memory_size)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn games_of_other_numbers_of_groups_are_refused() {
+        let saved = |bytes| {
+            let section = Section { name: GAMES.to_string(), version: VERSION, bytes };
+            Checkpoint { iteration: 1, sections: vec![section] }
+        };
+        let words: Vec<u32> = (0..4 * 15).collect();
+        let games = saved(games_bytes(&words, 15));
+        assert_eq!(read_games(&games, [4, 15]).unwrap(), words);
+        // As many words in all, or a number of words that other groups would divide too.
+        for shape in [[15, 4], [5, 12], [4, 5], [4, 16]] {
+            let said = read_games(&games, shape).unwrap_err().to_string();
+            assert!(said.contains("the shape [4, 15]"), "{said}");
+        }
+        assert!(read_games(&saved(games_bytes(&[], 15)), [4, 7]).unwrap().is_empty());
+        assert!(read_games(&saved(memory_bytes(&[0.0; 60], 15)), [4, 15]).is_err());
+    }
 }

@@ -42,9 +42,10 @@ fn judged(rewards: &[f64]) -> Vec<f64> {
     rewards.iter().copied().filter(|reward| !reward.is_nan()).collect()
 }
 
-fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = values.len().max(1) as f64;
-    values.sum::<f64>() / count
+/// The mean of some values; 0 of none.
+pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + x));
+    if count == 0.0 { 0.0 } else { sum / count }
 }
 
 /// The advantages of some completions of a group over their mean.

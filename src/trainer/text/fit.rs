@@ -5,7 +5,7 @@ use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
 
-/// Held-out texts of a task with endless prompts, and at most of any other.
+/// Held-out solutions per evaluation: of tasks with unlimited prompts, and the most of others.
 const HELD_OUT: [u64; 2] = [256, 2048];
 
 impl TextEngine {

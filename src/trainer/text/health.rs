@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// Most and fewest gradient norms that a new one is compared with.
 const NORMS: [usize; 2] = [51, 8];
-/// Multiples of the median norm from which a norm is reported, and below which it is usual again.
+/// Multiples of the median norm above which a norm is reported, and below which the warning is armed again.
 const SPIKE: [f64; 2] = [10.0, 3.0];
 /// Entropies below which a policy hardly explores, and above which it does again; nats a token.
 const ENTROPY: [f64; 2] = [0.01, 0.02];

@@ -1,6 +1,6 @@
 //! Records of an iteration, an evaluation and a completion of a language model.
 
-use super::advantages;
+use super::advantages::{self, mean};
 use super::answers::Answers;
 use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, TextEvaluation, TextRecord};
@@ -44,11 +44,6 @@ pub struct CompletionRecord {
     pub problem: Option<String>,
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + x));
-    if count == 0.0 { 0.0 } else { sum / count }
-}
-
 fn share(values: impl Iterator<Item = bool>) -> f64 {
     mean(values.map(|value| f64::from(u8::from(value))))
 }
@@ -58,7 +53,7 @@ fn judged(rewards: &[Vec<Rewards>]) -> impl Iterator<Item = &Rewards> + Clone {
     rewards.iter().flatten().filter(|rewards| rewards.problem.is_none())
 }
 
-/// The number of those that it could not judge.
+/// Number of completions that the verifier could not judge.
 fn problems(rewards: &[Vec<Rewards>]) -> usize {
     rewards.iter().flatten().filter(|rewards| rewards.problem.is_some()).count()
 }

@@ -5,7 +5,7 @@ use super::advantages::{is_even, overlong};
 use super::answers::Answers;
 use super::exchange::{self, CompletionGroup};
 use super::{GenerationConfig, LanguageTrainError, TextEngine};
-use crate::learner::text::different;
+use crate::learner::text::deduplicate;
 use crate::rng::{Stream, draw};
 use crate::task::{self, Prompt, Rewards, Split, TaskError};
 use crate::text::generate::{self, Completion, Generator, Sampling, stop};
@@ -111,7 +111,7 @@ impl TextEngine {
         // Equal completions of a prompt are scored once.
         let (mut answers, mut places) = (Vec::new(), Vec::new());
         for ((prompt, group), texts) in prompts.iter().zip(&completions).zip(&texts) {
-            let (first, which) = different(group.iter().map(|one| &one.tokens));
+            let (first, which) = deduplicate(group.iter().map(|one| &one.tokens));
             places.push(which.into_iter().map(|number| answers.len() + number).collect::<Vec<_>>());
             answers.extend(first.into_iter().map(|i| {
                 let (num_tokens, truncated) = (group[i].tokens.len(), !group[i].ended);

@@ -45,8 +45,8 @@ pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)>
     sections
 }
 
-/// The model in a checkpoint, with the adapters that [`restore`](crate::trainer::Trainer::restore) reads still 0. The
-/// weights that these are for are in the folder or the file `base`, or where they were in training.
+/// The model in a checkpoint. Its adapters are 0 until [`restore`](crate::trainer::Trainer::restore) reads them. The base
+/// weights are in the folder or the file `base`, or where they were in training.
 ///
 /// # Errors
 /// If the checkpoint has none, or `base` has other weights.

@@ -9,7 +9,7 @@ use crate::settings::{ConfigError, overlay};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
-    TextCounters, VERSION, WEIGHTS, read_params, unreadable,
+    TextCounters, WEIGHTS, read_params, saved_table, unreadable,
 };
 use toml::{Table, Value};
 
@@ -44,9 +44,7 @@ pub fn load_language_settings(
 /// # Errors
 /// If there are none.
 pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, SnapshotError> {
-    let section = checkpoint.section(CONFIG, VERSION)?;
-    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
-    Ok(overlay::parse(CONFIG, text)?)
+    saved_table(checkpoint)
 }
 
 impl Persistent for TextEngine {

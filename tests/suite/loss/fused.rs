@@ -84,3 +84,26 @@ fn the_fused_learner_says_what_it_takes() {
     assert!(takes(&[1]) && takes(&[256]) && takes(&[256, 256]) && takes(&[128, 1]));
     assert!(!takes(&[257]) && !takes(&[16, 257]));
 }
+
+#[test]
+fn fused_updates_end_at_their_divergence_as_by_autodiff() {
+    let Some(device) = adapter() else { return };
+    let played = block_on(Played::new(SMALL));
+    let mut config = settings(LossType::Dapo, 0.0, KlEstimator::K3);
+    config.loss.kl_coef = 0.0;
+    config.update.num_minibatches = 2;
+    config.optimizer.learning_rate = 3e-2;
+    let whole = block_on(general(&played, &config, None, &cpu()));
+    let mut ends = Vec::new();
+    for part in [1e-6, 0.5, 1.0, 1.5, 1e6] {
+        config.update.target_kl = part * whole.means[0];
+        let want = block_on(general(&played, &config, None, &cpu()));
+        let got = block_on(fused(&played, &config, None, &device));
+        let off = error(&got.params, &want.params, norm(&want.params));
+        assert!(off < 1e-5, "ended at {part}: parameters off by {off}");
+        check_means(&got.means, &want.means, "ended");
+        ends.push(want.means[5]);
+    }
+    assert!(ends[0] == 0.0 && ends[4] == whole.means[5], "{ends:?}");
+    assert!(ends.iter().any(|norm| *norm != 0.0 && *norm != whole.means[5]), "{ends:?}");
+}

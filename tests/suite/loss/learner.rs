@@ -61,7 +61,7 @@ fn play(config: &TrainConfig, policy: &Mlp) -> Played {
 fn updated(policy: &Mlp, config: &TrainConfig, played: &Played) -> (Vec<f64>, Vec<f64>) {
     let mut learner = Learner::new(policy.clone(), config);
     let stats = learner.update(&played.trajectory, &played.advantages, &played.mask, 0).unwrap();
-    (doubles(learner.weights().params().clone()), doubles(stats.means))
+    (doubles(learner.weights().params().clone()), doubles(stats))
 }
 
 fn distance(a: &[f64], b: &[f64]) -> f64 {

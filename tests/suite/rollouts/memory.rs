@@ -4,6 +4,7 @@
 use super::starts::branch_point;
 use super::{Host, config};
 use crate::support::{adapter, cpu};
+use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::data::Trajectory;
 use grove::env::{Catch, Env};
@@ -111,4 +112,51 @@ fn on_the_cpu_learning_sees_the_policy_that_acted() {
 fn on_an_adapter_learning_sees_the_policy_that_acted() {
     let Some(device) = adapter() else { return };
     learning_sees_the_policy_that_acted(&device);
+}
+
+/// A network that keeps the observation itself, not a copy of it, until the next step.
+#[derive(Module, Debug)]
+struct Last {
+    weight: Param<Tensor<2>>,
+}
+
+impl Model for Last {
+    type Memory = Tensor<2>;
+
+    fn initial_memory(&self, batch: usize, device: &Device) -> Tensor<2> {
+        Tensor::zeros([batch, self.weight.dims()[0]], device)
+    }
+
+    fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        (memory.matmul(self.weight.val()), obs)
+    }
+}
+
+fn the_last_observation_is_kept(device: &Device) {
+    let game = Catch::default();
+    let shape = [game.num_features(), game.num_actions()];
+    let weights: Vec<f32> =
+        (0..shape[0] * shape[1]).map(|i| uniform(draw(47, i as u32)) * 4.0 - 2.0).collect();
+    let policy = Last { weight: Param::from_data(TensorData::new(weights, shape), device) };
+    let config = config(5, 3, 13, Start::Level);
+    let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(3), device);
+    let trajectory = rollout.collect(&policy.clone().into(), 0);
+    let memory = trajectory.memory.clone().unwrap();
+    let logits = policy.sequence(trajectory.obs.clone(), trajectory.starts(), memory);
+    let [steps, envs, actions] = logits.dims();
+    let logits = logits.reshape([steps * envs, actions]);
+    let taken = trajectory.actions.clone().reshape([steps * envs]);
+    let logprobs = Categorical::new(logits).logprob(taken);
+    assert_near(&floats(logprobs), &Host::of(&trajectory).logprobs, "log-probabilities");
+}
+
+#[test]
+fn on_the_cpu_the_last_observation_is_kept() {
+    the_last_observation_is_kept(&cpu());
+}
+
+#[test]
+fn on_an_adapter_the_last_observation_is_kept() {
+    let Some(device) = adapter() else { return };
+    the_last_observation_is_kept(&device);
 }

@@ -146,7 +146,7 @@ fn crowded() -> Fruit {
 fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
     let Graphics { device, queue, .. } = graphics;
     let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
-    let mut renderer = Renderer::new(device, queue, Offscreen::FORMAT, game);
+    let mut renderer = Renderer::new(device, queue, Offscreen::FORMAT, &game);
     let num_sprites = game.num_sprites();
     let mut games = Games::new(game, 211);
     (0..9).for_each(|_| games.step());
@@ -156,7 +156,7 @@ fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
         let mut painted = Picture::new(width, height);
         let mut compare = |count: usize, sprites: &[Instance]| {
             renderer.draw(offscreen.view(), width, height, count, sprites);
-            paint(game, count, sprites, &mut painted);
+            paint(&game, count, sprites, &mut painted);
             let turned = sprites.iter().any(|sprite| sprite.turn != 0.0);
             let what = format!("{game:?}, {count} games, {width} x {height}");
             assert_same(&offscreen.read().unwrap(), &painted, turned, &what);
@@ -190,13 +190,13 @@ fn a_wall_is_drawn_from_the_buffer_that_a_kernel_wrote() {
         (seats(&games.before, game, &graphics.burn), seats(&games.now, game, &graphics.burn));
     let (width, height) = (1200, 800);
     let offscreen = Offscreen::new(&graphics.device, &graphics.queue, width, height).unwrap();
-    let renderer = Renderer::new(&graphics.device, &graphics.queue, Offscreen::FORMAT, game);
+    let renderer = Renderer::new(&graphics.device, &graphics.queue, Offscreen::FORMAT, &game);
     let mut painted = Picture::new(width, height);
     // Two buffers at a time: the second must not overwrite the first.
     let buffers = [0.25, 0.5].map(|part| device_instances(game, &before, &now, part));
     for (buffer, part) in buffers.iter().zip([0.25, 0.5]) {
         renderer.draw_buffer(offscreen.view(), width, height, 1024, buffer.binding());
-        paint(game, 1024, &games.instances(part), &mut painted);
+        paint(&game, 1024, &games.instances(part), &mut painted);
         assert_same(&offscreen.read().unwrap(), &painted, false, &format!("part {part}"));
     }
 }

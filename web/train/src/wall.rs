@@ -74,7 +74,7 @@ impl<G: Look> Looks<G> {
             .ok_or_else(|| JsError::new("this canvas cannot be drawn on by this GPU"))?;
         configuration.alpha_mode = wgpu::CompositeAlphaMode::PreMultiplied;
         surface.configure(&setup.device, &configuration);
-        let renderer = Renderer::new(&setup.device, &setup.queue, configuration.format, game);
+        let renderer = Renderer::new(&setup.device, &setup.queue, configuration.format, &game);
         let games = DeviceGames::new(game, count, seed, device);
         let queue = setup.queue;
         Ok(Self { game, count, games, seats: None, renderer, surface, configuration, queue })

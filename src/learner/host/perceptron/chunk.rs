@@ -2,9 +2,8 @@
 
 use super::network::{Block, Layout, Network};
 use crate::learner::host::Experience;
-use crate::learner::host::loss::{
-    GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs,
-};
+use crate::learner::host::loss::{GROUP, Group, Rule, Steps, Sums, differentiate, logprobs};
+use crate::objective::GameRatio;
 use crate::objective::weights::{Sizes, weight};
 
 /// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortise holding a tile

@@ -18,14 +18,14 @@ mod sparse;
 mod tiles;
 
 use super::loss::{Rule, Sums};
-use super::{Experience, HostLearner, HostPolicy, Share};
+use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
 use crate::data::host::floats;
-use crate::learner::means::{Partial, SUMS, plus};
+use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch as Games, SHARD_STEPS, parts};
 use crate::model::{Mlp, NativeMlp, Pool, flatten};
 use crate::objective::weights::Sizes;
-use crate::parallel::{Node, NodeLen, TeamError, nodes, sum_leaves};
+use crate::parallel::{Node, NodeLen, TeamError, sum_leaves};
 use crate::settings::TrainConfig;
 use chunk::{Minibatch, Workspace};
 use network::{Layout, Network};
@@ -76,15 +76,15 @@ impl PerceptronLearner {
         self.workspaces.resize_with(threads, || Mutex::new(Workspace::new(layout)));
     }
 
-    /// Gradient and sums of some games of a minibatch.
-    fn differentiate(&self, minibatch: &Minibatch, games: &[i32]) -> Partial {
+    /// Gradient and sums of some games of a minibatch in a shard.
+    fn differentiate(&self, minibatch: &Minibatch, games: &[i32], shard: usize) -> Node {
         let mut gradient = self.vector();
         gradient.fill(0.0);
         let mut sums = Sums::default();
         self.with_workspace(|workspace| {
             workspace.gradient(minibatch, games, &mut gradient, &mut sums);
         });
-        (gradient, sums.totals())
+        Node { shards: shard..shard + 1, vector: gradient, numbers: sums.totals().to_vec() }
     }
 
     /// Takes a gradient vector with arbitrary contents from the free list.
@@ -187,23 +187,16 @@ impl HostLearner for PerceptronLearner {
         let steps = sizes.steps as usize / shards.count();
         let pieces = (steps / CHUNK_STEPS).min(MAX_CHUNKS / shards.count()).max(1);
         let pieces = 1 << pieces.ilog2();
-        let first = shards.own().start;
-        let chunks: Vec<&[i32]> =
-            shards.own().flat_map(|shard| parts(games.shard(shard - first), pieces)).collect();
-        let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
-            let of = |at: usize| (node.start - first) * pieces + at;
-            let leaf = |at: usize| self.differentiate(&minibatch, chunks[of(at)]);
-            let add = |sum: Partial, other: Partial| {
-                let sum = plus(sum, &other);
-                self.give_back(other.0);
-                sum
-            };
-            let (vector, sums) = sum_leaves(node.len() * pieces, &leaf, &add);
-            Node { shards: node, vector, numbers: sums.to_vec() }
-        });
+        let give_back = |vector| self.give_back(vector);
+        let leaf = |shard: usize| {
+            let chunks: Vec<&[i32]> = parts(games.shard(shard), pieces).collect();
+            let leaf = |at: usize| self.differentiate(&minibatch, chunks[at], shard);
+            sum_leaves(pieces, true, &leaf, &|sum: Node, other| sum.plus_and(other, give_back))
+        };
+        let nodes = shards.sum_nodes(&leaf, &give_back);
         if self.share.team.size() == 1 {
             let len = NodeLen { vector: self.network.layout().len(), numbers: SUMS };
-            return self.share.team.sum(shards, ours.collect(), len);
+            return self.share.team.sum(shards, nodes, len);
         }
         let layout = self.network.layout();
         // Padding is not sent.
@@ -212,9 +205,8 @@ impl HostLearner for PerceptronLearner {
             self.give_back(node.vector);
             Node { vector, ..node }
         };
-        let nodes: Vec<Node> = ours.map(bare).collect();
-        let len =
-            NodeLen { vector: nodes.first().map_or(0, |node| node.vector.len()), numbers: SUMS };
+        let nodes: Vec<Node> = nodes.into_iter().map(bare).collect();
+        let len = NodeLen { vector: layout.num_params(), numbers: SUMS };
         let sum = self.share.team.sum(shards, nodes, len)?;
         let mut vector = self.vector();
         vector.fill(0.0);
@@ -224,7 +216,7 @@ impl HostLearner for PerceptronLearner {
 
     fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
         let Self { share, network, moments, .. } = self;
-        share.optimizer_step(gradient, update, |scale, by| {
+        optimizer_step(share, gradient, update, |scale, by| {
             network.change(|params| moments.step(params, gradient, scale, by));
         })
     }

@@ -85,6 +85,13 @@ impl Layout {
         Self { activation, hidden, head, len }
     }
 
+    /// Number of parameters, without padding.
+    pub fn num_params(&self) -> usize {
+        let mut count = 0;
+        self.each_run(|_, _, len| count += len);
+        count
+    }
+
     /// Length of a padded vector.
     pub fn len(&self) -> usize {
         self.len

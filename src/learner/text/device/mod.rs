@@ -21,7 +21,7 @@ use crate::settings::Precision;
 use crate::text::{Arenas, DeviceDecoder, Retention, Text, TokenDecoder, on_device};
 use autodiff::AutodiffPass;
 use burn::tensor::Device;
-pub(super) use optimizer::{DeviceMoments, norms, step};
+pub(super) use optimizer::{DeviceMoments, step};
 use std::ops::Range;
 use tokens::LossTokens;
 
@@ -95,7 +95,7 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
 pub(super) struct Gradient(Option<Arenas>);
 
 impl Gradient {
-    /// Adds more of them, which are too large by the factor `scale`.
+    /// Adds gradients that were scaled by `scale`.
     fn add(&mut self, more: Arenas, scale: f32) {
         self.0.get_or_insert_with(|| more.zeros_like()).add(more, scale);
     }

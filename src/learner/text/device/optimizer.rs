@@ -5,7 +5,7 @@ use super::Gradient;
 use super::optimizer_kernels::{Kernels, Portions};
 use crate::device;
 use crate::learner::Moments;
-use crate::learner::optimizer::{clip_tensor, factors};
+use crate::learner::optimizer::{clip_tensor, factors, step_tensors};
 use crate::math::adamw::Factors;
 use crate::settings::OptimizerConfig;
 use crate::text::{Arenas, TokenDecoder};
@@ -94,17 +94,14 @@ pub(in crate::learner::text) fn step(
             Some(scale) => gradient * scale.clone(),
             None => gradient,
         };
-        let first = first * by.keep1 + gradient.clone() * by.add1;
-        let second = second * by.keep2 + gradient.square() * by.add2;
-        let root = second.clone().sqrt() / by.correction + by.epsilon;
-        [param * by.decay - first.clone() / root * by.rate, first, second]
+        step_tensors([gradient, param, first, second], by)
     });
     norm
 }
 
 impl Step {
-    /// Steps each arena of a decoder's learnt parameters by `step`, which makes it and its moments of its number, its
-    /// gradient and the present ones.
+    /// Replaces each arena of a decoder's learnt parameters by `step(number, [gradient, params, first, second], factors)`,
+    /// which returns parameters and moments.
     fn apply(
         mut self,
         decoder: &mut TokenDecoder,
@@ -125,9 +122,4 @@ impl Step {
             param
         });
     }
-}
-
-/// Downloads the norms of some steps together.
-pub(in crate::learner::text) fn norms(all: Vec<Tensor<1>>) -> Vec<f32> {
-    if all.is_empty() { Vec::new() } else { device::fetch(Tensor::cat(all, 0)) }
 }

@@ -1,7 +1,8 @@
 //! Kernels of an optimiser step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
-use crate::math::adamw::{Factors, FactorsLaunch, Moving, clip_scale, step};
+use crate::learner::fused::{UNITS, total};
+use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use crate::text::{Packing, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -9,32 +10,12 @@ use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// Units of a cube.
-const UNITS: usize = 256;
 /// Numbers of a parameter that a cube of [`squares_kernel`] sums.
 const PORTION: usize = UNITS * 64;
 /// Numbers that a cube of [`adamw_kernel`] steps.
 const PIECE: usize = UNITS * 16;
 /// Columns of a table of [`Portions`]: begin and end in the arena, and the number among the portions of all parameters.
 const COLUMNS: usize = 3;
-
-/// Sums a number of each unit of the cube.
-#[cube]
-fn total(own: f32) -> f32 {
-    let unit = UNIT_POS as usize;
-    let mut sums = Shared::<[f32]>::new_slice(UNITS);
-    sums[unit] = own;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(UNITS.ilog2()) {
-        let half = comptime!(UNITS >> (level + 1));
-        if unit < half {
-            sums[unit] += sums[unit + half];
-        }
-        sync_cube();
-    }
-    sums[0]
-}
 
 /// Sums the squares of each portion of an arena of gradients, one cube per portion.
 ///
@@ -118,7 +99,7 @@ fn adamw_kernel(
     }
 }
 
-/// The portions of parameters in arenas: tables for cubes, which leave out what is between the parameters.
+/// Tables that assign portions of the parameters to cubes and skip the padding between parameters.
 #[derive(Clone, Debug)]
 pub(super) struct Portions {
     /// The table of each arena, `[count, COLUMNS]`.
@@ -222,16 +203,7 @@ impl Kernels {
                 argument(&moving[2]),
                 argument(table),
                 argument(&self.norm),
-                FactorsLaunch::new(
-                    by.keep1,
-                    by.add1,
-                    by.keep2,
-                    by.add2,
-                    by.correction,
-                    by.epsilon,
-                    by.decay,
-                    by.rate,
-                ),
+                by.launch(),
                 rows(table),
             );
         }

@@ -28,7 +28,7 @@ pub struct Steps {
 
 /// Inputs of the policy term: `[num_steps, games]` each.
 #[derive(Clone, Debug)]
-pub struct HostSteps {
+pub struct TensorSteps {
     /// Importance ratio of current to behaviour policy, per step or per game depending on the loss.
     pub ratio: Tensor<2>,
     /// Advantages.
@@ -39,7 +39,7 @@ pub struct HostSteps {
 
 /// Policy terms: `[num_steps, games]` each.
 #[derive(Clone, Debug)]
-pub struct HostTerms {
+pub struct TensorTerms {
     /// Values to minimise.
     pub values: Tensor<2>,
     /// 1 where clipping is active, else 0.
@@ -69,7 +69,7 @@ impl Loss {
 /// 0 and there are no mean log-probabilities.
 pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Totals) -> Loss {
     let loss_type = config.loss_type;
-    let weights = weights::host(loss_type.averaging(), &steps.mask, totals);
+    let weights = weights::tensors(loss_type.averaging(), &steps.mask, totals);
     let log_ratio = steps.logprobs.clone() - steps.old_logprobs.clone();
     let own_ratio = log_ratio.clone().exp();
     let ratio = if loss_type.ratio_of_game() {
@@ -80,7 +80,7 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
         own_ratio.clone()
     };
     let (advantages, logprobs) = (steps.advantages.clone(), steps.logprobs.clone());
-    let terms = loss_type.host(&HostSteps { ratio, advantages, logprobs }, config);
+    let terms = loss_type.tensors(&TensorSteps { ratio, advantages, logprobs }, config);
     let mut policy = terms.values;
     if config.label_smoothing > 0.0 {
         // Label smoothing (Szegedy et al. 2016): every action receives an equal share of the
@@ -91,7 +91,7 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     }
     let mut total = policy - steps.entropy.clone() * entropy_coef;
     let reference_kl = steps.reference_logprobs.as_ref().map(|reference| {
-        kl::host(config, steps.logprobs.clone(), reference.clone(), own_ratio.clone())
+        kl::tensors(config, steps.logprobs.clone(), reference.clone(), own_ratio.clone())
     });
     if config.kl_coef > 0.0 {
         let reference_kl = reference_kl.clone().expect("kl_coef needs a reference policy");

@@ -1,0 +1,111 @@
+//! Launches of the kernels that count steps and sum gradients, in grids of any size.
+
+use super::loss_kernels::{COUNT_UNITS, PartSizesLaunch, count_kernel};
+use super::optimizer_kernels::{COLUMNS, SUM_UNITS, sum_kernel};
+use crate::device::buffers::{argument, grid};
+use burn::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+/// Counts the steps of each minibatch in a part: the order of the games, the part's advantages, the summaries of the
+/// recording and of the update, and the numbers of minibatches and of games in each ([`count_kernel`]).
+pub(super) fn count(
+    order: &CubeTensor,
+    advantages: &CubeTensor,
+    [recorded, summary]: [&CubeTensor; 2],
+    [minibatches, games]: [usize; 2],
+    sizes: PartSizesLaunch,
+) {
+    // SAFETY: accesses stay below the numbers of games and minibatches; all units of a cube reach its barrier.
+    unsafe {
+        count_kernel::launch_unchecked(
+            &summary.client,
+            grid(summary, minibatches),
+            CubeDim::new_1d(COUNT_UNITS as u32),
+            argument(order),
+            argument(advantages),
+            argument(recorded),
+            argument(summary),
+            minibatches,
+            games,
+            sizes,
+        );
+    }
+}
+
+/// Sums `rows` rows of `stride` numbers over their first `width` columns.
+pub(super) fn sum(partials: &CubeTensor, totals: &CubeTensor, [rows, width, stride]: [usize; 3]) {
+    // SAFETY: accesses stay below `rows` and `width`; all units of a cube reach its barrier.
+    unsafe {
+        sum_kernel::launch_unchecked(
+            &partials.client,
+            grid(partials, width.div_ceil(COLUMNS)),
+            CubeDim::new_1d(SUM_UNITS as u32),
+            argument(partials),
+            argument(totals),
+            rows,
+            width,
+            stride,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device;
+    use crate::device::buffers::{cube_ints, cube_tensor, uninit};
+    use crate::learner::fused::loss_kernels::COUNTS;
+    use burn::backend::{Cube, DType};
+    use burn::tensor::{Device, Int, Tensor, TensorData};
+
+    /// More cubes than one row of a grid has on most devices.
+    const CUBES: usize = 65_535 + 8;
+
+    fn each_device(run: impl Fn(&Device)) {
+        for info in device::list().into_iter().filter(|info| info.kind != "cpu") {
+            if !info.description.contains("llvmpipe") {
+                run(&device::choose(&info.name).unwrap().device);
+            }
+        }
+    }
+
+    fn upload(values: impl Iterator<Item = f32>, device: &Device) -> CubeTensor {
+        cube_tensor(device::upload(values.collect(), device))
+    }
+
+    fn read(tensor: CubeTensor) -> Vec<f32> {
+        device::read(Tensor::<1>::from_primitive::<Cube>(tensor))
+    }
+
+    #[test]
+    fn wide_gradients_are_summed() {
+        each_device(|device| {
+            let (rows, width) = (3, CUBES * COLUMNS + 3);
+            let number = |i: usize| ((i * 7919) % 101) as f32;
+            let partials = upload((0..rows * width).map(number), device);
+            let totals = uninit(&partials, &[width], DType::F32);
+            sum(&partials, &totals, [rows, width, width]);
+            let expected =
+                (0..width).map(|at| (0..rows).map(|row| number(row * width + at)).sum::<f32>());
+            assert!(read(totals).into_iter().eq(expected));
+        });
+    }
+
+    #[test]
+    fn steps_of_many_minibatches_are_counted() {
+        each_device(|device| {
+            let games = 3;
+            let order: Vec<i32> = (0..CUBES).map(|i| (i * 7 % games) as i32).collect();
+            let order = Tensor::<1, Int>::from_data(TensorData::from(order.as_slice()), device);
+            // Advantages of a step, then lengths, then returns.
+            let advantages =
+                upload([0.0; 3].into_iter().chain([2.0, 5.0, 11.0, 0.0, 0.0, 0.0]), device);
+            let recorded = upload([18.0, 1.0].into_iter(), device);
+            let summary = uninit(&recorded, &[COUNTS + CUBES], DType::F32);
+            let sizes = PartSizesLaunch::new(0, games, 1, 1);
+            count(&cube_ints(order), &advantages, [&recorded, &summary], [CUBES, 1], sizes);
+            let expected = (0..CUBES).map(|i| [2.0, 5.0, 11.0][i * 7 % games]);
+            assert!(read(summary)[COUNTS..].iter().copied().eq(expected));
+        });
+    }
+}
