@@ -175,23 +175,17 @@ fn newest_from(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
     Ok(start)
 }
 
-/// Replaces a file by those of its lines that `keeps` accepts, called with the offset and the line, so that a full disk
-/// leaves the old file as it is.
+/// Replaces a file by those of its lines that `keeps` accepts, called with the offset and the line.
 fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
-    let beside = path.with_extension("jsonl.tmp");
-    match disk::remove_file(&beside) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => disk::create(&beside, b"")?,
-    }
-    let mut kept = BufWriter::new(disk::open(&beside)?);
-    let mut at = 0;
-    each_line(disk::read(path)?, |line| {
-        let keep = keeps(at, line);
-        at += line.len() as u64;
-        if keep { kept.write_all(line) } else { Ok(()) }
-    })?;
-    disk::sync(&kept.into_inner()?)?;
-    disk::rename(&beside, path)
+    disk::replace_with(path, |file| {
+        let (mut kept, mut at) = (BufWriter::new(file), 0);
+        each_line(disk::read(path)?, |line| {
+            let keep = keeps(at, line);
+            at += line.len() as u64;
+            if keep { kept.write_all(line) } else { Ok(()) }
+        })?;
+        kept.flush()
+    })
 }
 
 fn error(path: &Path, action: &'static str, source: std::io::Error) -> MetricsError {

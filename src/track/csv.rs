@@ -1,10 +1,10 @@
 //! Records as comma-separated values, a row per iteration.
 
 use super::{Tracker, scalars};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The first columns; those of the figures follow.
@@ -76,7 +76,7 @@ impl Tracker for Rows {
         let first = [record.iteration.to_string(), record.env_steps.to_string()];
         let cells = first.into_iter().chain(self.columns.iter().map(cell));
         let row = cells.collect::<Vec<_>>().join(",") + "\n";
-        self.file.write_all(row.as_bytes())?;
+        disk::write(&mut self.file, row.as_bytes())?;
         self.iterations = record.iteration;
         Ok(())
     }
@@ -84,16 +84,15 @@ impl Tracker for Rows {
 
 /// Replaces a file in one step, and opens the new one to append to it.
 fn replaced(path: &Path, header: &str, rows: &str) -> io::Result<File> {
-    let beside = path.with_extension("csv.tmp");
-    fs::write(&beside, [header, rows].concat())?;
-    fs::rename(&beside, path)?;
-    File::options().append(true).open(path)
+    disk::replace(path, [header, rows].concat().as_bytes())?;
+    disk::open(path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::TextRecord;
+    use std::fs;
     use tempfile::TempDir;
 
     #[test]

@@ -163,6 +163,25 @@ mod tests {
         assert_eq!(csv.lines().count(), 5);
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn links_in_the_places_of_files_are_not_followed() {
+        use std::os::unix::fs::symlink;
+        let folder = TempDir::new().unwrap();
+        let precious = folder.path().join("precious");
+        fs::write(&precious, "precious").unwrap();
+        let run = folder.path().join("run");
+        fs::create_dir_all(run.join(TENSORBOARD)).unwrap();
+        symlink(&precious, run.join(".metrics.csv.tmp")).unwrap();
+        symlink(&precious, run.join("metrics.csv.tmp")).unwrap();
+        symlink(&precious, run.join(CSV)).unwrap();
+        symlink(&precious, run.join(TENSORBOARD).join("events.out.tfevents.0.grove")).unwrap();
+        let mut trackers = Trackers::open(&run, &settings(BOTH), &[record(1)]);
+        assert_eq!(trackers.take_warnings().len(), 1, "that of TensorBoard");
+        assert_eq!(fs::read_to_string(run.join(CSV)).unwrap().lines().count(), 2);
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    }
+
     #[test]
     fn a_tracker_that_fails_warns_once_and_is_dropped() {
         let folder = TempDir::new().unwrap();

@@ -6,11 +6,11 @@
 //! the run as a text; an event per iteration follows, whose step is the environment steps so far, as in CleanRL.
 
 use super::{Tracker, scalars};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::protobuf::Message;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use toml::{Table, Value};
@@ -47,7 +47,7 @@ impl Events {
     /// # Errors
     /// If the folder or the file cannot be read or written.
     pub fn open(folder: &Path, settings: &Table, done: u32) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        disk::create_folders(folder)?;
         let path = folder.join(FILE);
         let bytes = match input::read(&path, input::DATA) {
             Ok(bytes) => bytes,
@@ -58,7 +58,7 @@ impl Events {
         let kept = records.iter().take(HEADER + done as usize);
         let length = kept.clone().next_back().map_or(0, |record| record.end + 4);
         let count = kept.count();
-        let file = File::options().create(true).append(true).open(&path)?;
+        let file = disk::open(&path)?;
         if count >= HEADER {
             file.set_len(length as u64)?;
             return Ok(Self { file, iterations: (count - HEADER) as u32 });
@@ -88,7 +88,8 @@ impl Events {
         let message = event.into_bytes();
         let length = (message.len() as u64).to_le_bytes();
         let checksums = [masked_crc(&length), masked_crc(&message)].map(u32::to_le_bytes);
-        self.file.write_all(&[&length[..], &checksums[0], &message, &checksums[1]].concat())
+        let record = [&length[..], &checksums[0], &message, &checksums[1]].concat();
+        disk::write(&mut self.file, &record)
     }
 }
 
@@ -231,6 +232,7 @@ const TABLE: [u32; 256] = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     /// The check value of CRC-32C in Philip Koopman's and the IETF's lists (RFC 3720, appendix B.4), masked.
     #[test]

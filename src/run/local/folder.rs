@@ -7,7 +7,7 @@ use crate::disk::{self, input};
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
-use crate::track::Trackers;
+use crate::track::{TENSORBOARD, Trackers};
 use crate::trainer::text::CompletionRecord;
 use crate::trainer::{is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
@@ -122,7 +122,7 @@ impl RunFolder {
         if !path.is_dir() {
             return Err(RunError::Missing(path));
         }
-        let mut folders = [CHECKPOINTS, BEST, MODEL].iter().map(|name| path.join(name));
+        let mut folders = [CHECKPOINTS, BEST, MODEL, TENSORBOARD].iter().map(|name| path.join(name));
         match folders.find(|folder| folder.is_symlink()) {
             Some(link) => Err(RunError::Link(link)),
             None => Ok(Self { path }),
@@ -233,8 +233,8 @@ impl RunFolder {
     /// # Errors
     /// If they cannot be written.
     pub fn write_config(&self, text: &str) -> Result<(), RunError> {
-        let (path, new) = (self.config(), self.path.join(format!(".{CONFIG}.tmp")));
-        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
+        let path = self.config();
+        disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 }
 
@@ -358,10 +358,8 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn write_note(&self, note: &RunNote) -> Result<(), RunError> {
         let path = self.folder.path.join(NOTE);
-        let text = serde_json::to_string_pretty(note).expect("notes are plain data");
-        let new = self.folder.path.join(format!(".{NOTE}.tmp"));
-        let text = text + "\n";
-        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
+        let text = serde_json::to_string_pretty(note).expect("notes are plain data") + "\n";
+        disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 
     /// Appends the records of an iteration.
@@ -430,8 +428,7 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
         let path = self.folder.model().join(MODEL_CARD);
-        let new = self.folder.model().join(format!(".{MODEL_CARD}.tmp"));
-        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
+        disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 }
 
