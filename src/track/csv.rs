@@ -21,7 +21,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Opens or creates a file, whose first `done` rows are kept.
+    /// Opens or creates a file, whose rows of the first `done` iterations are kept.
     pub fn open(path: &Path, done: u32) -> io::Result<Self> {
         let text = match input::read_text(path, input::DATA) {
             Ok(text) => text,
@@ -32,8 +32,10 @@ impl Rows {
         let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let header = lines.next().unwrap_or_default();
         let columns = header.trim_end().split(',').skip(FIRST.len()).map(str::to_string).collect();
-        let rows: Vec<&str> = lines.take(done as usize).collect();
-        let iterations = rows.len() as u32;
+        let iteration = |row: &str| row.split(',').next()?.parse::<u32>().ok();
+        let is_kept = |row: &&str| iteration(row).is_some_and(|iteration| iteration <= done);
+        let rows: Vec<&str> = lines.take_while(is_kept).collect();
+        let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
         let file = replaced(path, header, &rows.concat())?;
         Ok(Self { path: path.to_path_buf(), file, columns, iterations })
     }
@@ -47,7 +49,7 @@ impl Rows {
         let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
         let commas = header.matches(',').count();
         let padded = rows.lines().map(|row| {
-            let missing = commas - row.matches(',').count();
+            let missing = commas.saturating_sub(row.matches(',').count());
             format!("{row}{}\n", ",".repeat(missing))
         });
         self.file = replaced(&self.path, &header, &padded.collect::<String>())?;
@@ -118,5 +120,19 @@ mod tests {
         rows.write(&record(3, &[("exact", 0.75)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() == 4 && text.ends_with(",0.75\n"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_was_edited_or_lacks_an_iteration_is_continued() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("metrics.csv");
+        let record = |iteration| IterationRecord { iteration, ..IterationRecord::default() };
+        fs::write(&path, format!("a\n1{}\n3,7\n9,8\n", ",".repeat(60))).unwrap();
+        let mut rows = Rows::open(&path, 4).unwrap();
+        assert_eq!(rows.iterations(), 3, "the last row's, not the number of rows");
+        rows.write(&record(4)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let first = text.lines().map(|line| line.split(',').next().unwrap());
+        assert_eq!(first.collect::<Vec<_>>(), ["iteration", "1", "3", "4"]);
     }
 }
