@@ -12,7 +12,7 @@ use super::jobs::{Lanes, option, side_by_side};
 use super::say::say;
 use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::RunFolder;
 use crate::settings::overlay;
@@ -25,7 +25,7 @@ use space::Space;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
@@ -110,13 +110,7 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
         input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
     let file: SweepFile = toml::from_str(&text).with_context(|| format!("in {name}"))?;
     let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
-    let path = sweep.folder.join("sweep.toml");
-    if input::read_description(&path).is_ok_and(|before| before != text) {
-        bail!("{} holds another sweep; remove it, or choose another --out", sweep.folder.display());
-    }
-    fs::create_dir_all(&sweep.folder)
-        .and_then(|()| fs::write(&path, &text))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    sweep.claim(&text)?;
     sweep.search()
 }
 
@@ -145,8 +139,29 @@ impl<'a> Sweep<'a> {
         };
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
-        let results = read_results(&folder.join(RESULTS));
+        let path = folder.join(RESULTS);
+        let results = read_results(&path);
+        let results = results.with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Self { file, args, folder, seeds, iterations, results })
+    }
+
+    /// Writes the text of the sweep's file to its folder, or checks that the folder is of the same one.
+    fn claim(&self, text: &str) -> Result<()> {
+        let path = self.folder.join("sweep.toml");
+        match input::read_description(&path) {
+            Ok(before) if before == text => return Ok(()),
+            Ok(_) => bail!(
+                "{} holds another sweep; remove it, or choose another --out",
+                self.folder.display()
+            ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        }
+        disk::create_folders(&self.folder)
+            .and_then(|()| disk::replace(&path, text.as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Searches round by round, and reports.
@@ -213,7 +228,8 @@ impl<'a> Sweep<'a> {
             );
         }
         let path = self.folder.join(RESULTS);
-        let mut file = fs::File::options().create(true).append(true).open(&path)?;
+        let file = disk::open(&path);
+        let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut ended, all) = (0, open.len());
         let (space, results) = (&self.file.space, &mut self.results);
         side_by_side(lanes, &jobs, interrupt, |job, report| {
@@ -232,7 +248,7 @@ impl<'a> Sweep<'a> {
             say!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
             let result = RunResult { trial, round, seed, score, error };
             let line = serde_json::to_string(&result)? + "\n";
-            file.write_all(line.as_bytes()).context("cannot write the results")?;
+            disk::write(&mut file, line.as_bytes()).context("cannot write the results")?;
             results.insert((trial, round, seed), result);
             Ok(())
         })
@@ -262,7 +278,7 @@ impl<'a> Sweep<'a> {
         let folder = self.run_folder(number, round, seed);
         let mut words = vec!["train".into(), option("device", &self.args.device)];
         words.push(option("run-dir", &folder));
-        if is_resumable(&folder) {
+        if is_resumable(&folder)? {
             words.push("--resume".into());
             return Ok(words);
         }
@@ -304,15 +320,81 @@ impl<'a> Sweep<'a> {
 }
 
 /// Whether a folder holds a run that was interrupted after a checkpoint.
-fn is_resumable(folder: &Path) -> bool {
-    let has_checkpoint = RunFolder::open(Some(folder.to_path_buf()), None)
-        .is_ok_and(|folder| folder.latest().is_ok());
-    has_checkpoint && History::read(folder).is_ok_and(|run| run.state() == State::Interrupted)
+///
+/// # Errors
+/// If another process trains it, for instance one that outlived the sweep that started it.
+fn is_resumable(folder: &Path) -> Result<bool> {
+    let Ok(run) = RunFolder::open(Some(folder.to_path_buf()), None) else { return Ok(false) };
+    if run.is_locked() {
+        bail!(
+            "another process trains the run in {}; wait for it, or stop it, then repeat the command",
+            folder.display()
+        );
+    }
+    let is_interrupted = || History::read(folder).is_ok_and(|it| it.state() == State::Interrupted);
+    Ok(run.latest().is_ok() && is_interrupted())
 }
 
-/// The results in a file; a torn last line is left out.
-fn read_results(path: &Path) -> Results {
-    let text = input::read_description(path).unwrap_or_default();
-    let results = text.lines().filter_map(|line| serde_json::from_str::<RunResult>(line).ok());
-    results.map(|result| ((result.trial, result.round, result.seed), result)).collect()
+/// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line.
+fn read_results(path: &Path) -> io::Result<Results> {
+    let file = match input::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Results::new()),
+        file => file?,
+    };
+    let (mut results, mut end) = (Results::new(), 0);
+    for line in input::lines(file) {
+        let line = line?;
+        if !line.ends_with(b"\n") {
+            disk::cut(path, end)?;
+            break;
+        }
+        end += line.len() as u64;
+        if let Ok(result) = serde_json::from_slice::<RunResult>(&line) {
+            results.insert((result.trial, result.round, result.seed), result);
+        }
+    }
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    #[test]
+    fn a_run_that_another_process_trains_is_left_alone() {
+        let place = TempDir::new().unwrap();
+        let folder = place.path().join("trial-0-seed-1");
+        assert!(!is_resumable(&folder).unwrap());
+        fs::create_dir(&folder).unwrap();
+        assert!(!is_resumable(&folder).unwrap());
+        fs::write(folder.join("config.toml"), "env = 'catch'").unwrap();
+        let run = RunFolder::open(Some(folder.clone()), None).unwrap();
+        let lock = run.lock().unwrap();
+        let error = is_resumable(&folder).unwrap_err().to_string();
+        assert!(error.starts_with("another process trains the run in "), "{error}");
+        drop(lock);
+        assert!(!is_resumable(&folder).unwrap());
+    }
+
+    #[test]
+    fn a_torn_result_costs_no_other() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join(RESULTS);
+        assert!(read_results(&path).unwrap().is_empty());
+        let line = |trial: usize| {
+            let error = Some("é".to_string());
+            let result = RunResult { trial, round: 0, seed: 1, score: None, error };
+            serde_json::to_string(&result).unwrap() + "\n"
+        };
+        let third = line(2).into_bytes();
+        let middle = third.iter().position(|byte| *byte == 0xc3).unwrap() + 1;
+        let torn = [line(0).as_bytes(), line(1).as_bytes(), &third[..middle]].concat();
+        fs::write(&path, torn).unwrap();
+        assert_eq!(read_results(&path).unwrap().len(), 2);
+        let mut file = disk::open(&path).unwrap();
+        disk::write(&mut file, line(3).as_bytes()).unwrap();
+        let trials: Vec<_> = read_results(&path).unwrap().into_keys().map(|key| key.0).collect();
+        assert_eq!(trials, [0, 1, 3]);
+    }
 }
