@@ -32,6 +32,8 @@ use toml::Table;
 /// The answer to Ctrl-C.
 const STOPPING: &str =
     "The runs under way finish their iterations and save; the same command continues the sweep.";
+/// The most trials of a sweep: many more than anybody trains, and few enough to be listed.
+const MOST_TRIALS: usize = 1_000_000;
 /// The file of results inside a sweep, a line for each run.
 const RESULTS: &str = "results.jsonl";
 
@@ -49,7 +51,7 @@ pub struct SweepFile {
     /// Steps of a grid in a range of numbers.
     steps: usize,
     /// Rounds of halving, each with this many times the iterations of the one before.
-    eta: usize,
+    eta: u32,
     rounds: u32,
     /// Trials of TPE that are chosen at once.
     batch: usize,
@@ -124,6 +126,13 @@ impl<'a> Sweep<'a> {
         if whole.contains(&0) || file.eta < 2 {
             bail!("trials, steps, batch and rounds must be 1 or more, and eta 2 or more");
         }
+        let trials = match file.search {
+            Search::Grid => space::grid_size(&file.space, file.steps),
+            _ => Some(file.trials),
+        };
+        if trials.is_none_or(|trials| trials > MOST_TRIALS) {
+            bail!("the sweep has more than {MOST_TRIALS} trials");
+        }
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
         let mut iterations = file.settings.get("iterations").and_then(toml::Value::as_integer);
         if !is_task {
@@ -133,12 +142,19 @@ impl<'a> Sweep<'a> {
             overlay::lay_over(&mut settings, middle.into_iter().collect())?;
             iterations = settings.get("iterations").and_then(toml::Value::as_integer);
         }
-        let iterations = match (file.search, iterations) {
-            (Search::Halving, None) => bail!("halving a task's runs needs settings.iterations"),
-            (_, iterations) => iterations.and_then(|it| u32::try_from(it).ok()).unwrap_or(1),
+        let iterations = match iterations {
+            Some(asked) => u32::try_from(asked)
+                .with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))?,
+            None if file.search == Search::Halving => {
+                bail!("halving a task's runs needs settings.iterations")
+            }
+            None => 1,
         };
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
+        if folder == args.file {
+            bail!("the file's name has no ending that the sweep's folder could do without; use --out DIR");
+        }
         let path = folder.join(RESULTS);
         let results = read_results(&path);
         let results = results.with_context(|| format!("cannot read {}", path.display()))?;
@@ -167,7 +183,7 @@ impl<'a> Sweep<'a> {
     /// Searches round by round, and reports.
     fn search(&mut self) -> Result<()> {
         let SweepFile { search, trials, steps, eta, rounds, batch, seed, .. } = self.file;
-        let sizes = Sizes { trials, steps, eta, rounds, batch, seed };
+        let sizes = Sizes { trials, steps, eta: eta as usize, rounds, batch, seed };
         let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
         let interrupt = Interrupt::listen(Some(STOPPING))?;
         for round in 0.. {
@@ -311,7 +327,7 @@ impl<'a> Sweep<'a> {
         }
         settings.extend(searched);
         if self.file.search == Search::Halving {
-            let shorter = (self.file.eta as u32).saturating_pow(self.file.rounds - 1 - round);
+            let shorter = self.file.eta.saturating_pow(self.file.rounds - 1 - round);
             let iterations = (self.iterations / shorter).max(1);
             settings.insert("iterations".to_string(), i64::from(iterations).into());
         }
