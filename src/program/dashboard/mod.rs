@@ -24,6 +24,8 @@ const ROOM: (u16, u16) = (100, 28);
 /// Rows of the curves, and completions shown below them.
 const CURVES: u16 = 13;
 const COMPLETIONS: usize = 4;
+/// The name of the curve of scores in training.
+const SCORE: &str = "score, sampled";
 /// Points of a curve, beyond which every second one is dropped: more than a terminal has columns.
 const POINTS: usize = 2000;
 /// The time between two pictures: drawing each iteration would slow fast runs.
@@ -37,6 +39,8 @@ pub struct Dashboard {
     greedy: Vec<(f64, f64)>,
     /// The name of the first curve.
     name: &'static str,
+    /// Whether an iteration had a score.
+    has_scores: bool,
     figures: Vec<String>,
     completions: Vec<String>,
     drawn: Option<Instant>,
@@ -56,7 +60,8 @@ impl Dashboard {
             total,
             sampled: Vec::new(),
             greedy: Vec::new(),
-            name: "score, sampled",
+            name: SCORE,
+            has_scores: false,
             figures: Vec::new(),
             completions: Vec::new(),
             drawn: None,
@@ -67,9 +72,7 @@ impl Dashboard {
     pub fn show(&mut self, progress: &Progress) -> Option<String> {
         let record = progress.record;
         let x = f64::from(record.iteration);
-        let is_loss = record.score.is_none() && record.episodes == 0;
-        self.name = if is_loss { "loss" } else { "score, sampled" };
-        let y = if is_loss { Some(record.loss) } else { record.score };
+        let y = self.first_curve(record);
         add(&mut self.sampled, y.map(|y| (x, y)));
         let played = record.evaluation.as_ref().filter(|evaluation| evaluation.episodes > 0);
         add(&mut self.greedy, played.map(|evaluation| (x, evaluation.mean_score)));
@@ -85,6 +88,19 @@ impl Dashboard {
         let (_, columns) = Term::stderr().size_checked()?;
         (columns >= ROOM.0)
             .then(|| ansi::lines(&self.draw(columns), console::colors_enabled_stderr()))
+    }
+
+    /// Names the first curve, and returns its value: the loss of SFT and of learning from data, otherwise the score of
+    /// the iterations that have one. The points of one kind make room for those of the other.
+    fn first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
+        self.has_scores |= record.score.is_some();
+        let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.fit);
+        let name = if is_loss { "loss" } else { SCORE };
+        if name != self.name {
+            self.name = name;
+            self.sampled.clear();
+        }
+        if is_loss { Some(record.loss) } else { record.score }
     }
 
     fn draw(&self, columns: u16) -> Buffer {
@@ -208,7 +224,7 @@ fn completions(records: &[CompletionRecord]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::EvaluationRecord;
+    use crate::metrics::{EvaluationRecord, TextRecord};
 
     fn record(iteration: u32, score: f64) -> IterationRecord {
         let evaluation =
@@ -252,6 +268,33 @@ mod tests {
         let column = |line: &str| line.chars().position(is_mark);
         let tops: Vec<usize> = lines.iter().filter_map(|line| column(line)).collect();
         assert!(tops.windows(2).all(|pair| pair[0] >= pair[1]), "{picture}");
+    }
+
+    #[test]
+    fn losses_and_scores_share_no_curve() {
+        let record = |score, fit: Option<bool>| {
+            let text = fit.map(|fit| TextRecord { fit, ..TextRecord::default() });
+            IterationRecord { score, text, loss: 5.0, ..IterationRecord::default() }
+        };
+        let names = |records: &[IterationRecord]| -> Vec<(&'static str, Option<f64>)> {
+            let mut dashboard = Dashboard::empty(10);
+            let mut take = |record: &IterationRecord| {
+                let y = dashboard.first_curve(record);
+                (dashboard.name, y)
+            };
+            records.iter().map(&mut take).collect()
+        };
+        let text = [record(None, Some(true)), record(Some(0.5), Some(false))];
+        assert_eq!(names(&text), [("loss", Some(5.0)), (SCORE, Some(0.5))]);
+        let game = [record(Some(1.0), None), record(None, None), record(Some(2.0), None)];
+        assert_eq!(names(&game), [(SCORE, Some(1.0)), (SCORE, None), (SCORE, Some(2.0))]);
+        assert_eq!(names(&[record(None, None)]), [("loss", Some(5.0))]);
+        let mut dashboard = Dashboard::empty(10);
+        for record in text {
+            let y = dashboard.first_curve(&record);
+            add(&mut dashboard.sampled, y.map(|y| (1.0, y)));
+        }
+        assert_eq!(dashboard.sampled, [(1.0, 0.5)]);
     }
 
     #[test]
