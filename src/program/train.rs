@@ -179,9 +179,9 @@ pub fn resume<G: Playable>(games: &Games, run: &SavedRun) -> Result<()> {
 fn resume_rank<G: Playable>(games: &Games, saved_run: &SavedRun, rank: Rank) -> Result<()> {
     let SavedRun { args, data, folder, checkpoint } = *saved_run;
     let (game, config) = saved::<G>(games.models(), checkpoint)?;
-    let mut table = overlay::to_table(&config);
+    let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.set)?;
-    let mut config: TrainConfig = overlay::from_table(table)?;
+    let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
     source::find(&mut config.data, data)?;
