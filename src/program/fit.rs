@@ -20,7 +20,8 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     if text::is_text(&args) {
         return text::fit(games, args);
     }
-    let FitArgs { data, run, .. } = args;
+    let FitArgs { data, run, verifier, .. } = args;
+    verifier.refuse_for_games()?;
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = data.canonicalize().with_context(|| format!("cannot find {}", data.display()))?;
     let mut file = overlay::parse("the defaults of fit", IMITATION)?;

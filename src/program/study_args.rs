@@ -78,9 +78,9 @@ pub struct ExportArgs {
     /// Add the adapters of a language model to its weights; without, they are written alone.
     #[arg(long)]
     pub merge: bool,
-    /// Number format of a GGUF file: f32, f16 or q8_0.
-    #[arg(long, default_value = "f32", value_name = "NAME", value_parser = str::parse::<GgufType>)]
-    pub outtype: GgufType,
+    /// Number format of a GGUF file: f32, f16 or q8_0 [default: f32].
+    #[arg(long, value_name = "NAME", value_parser = str::parse::<GgufType>)]
+    pub outtype: Option<GgufType>,
     /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,

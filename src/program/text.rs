@@ -66,6 +66,19 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
     saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
 }
 
+/// Checks that a checkpoint in a folder is of the task that a command line names, if it names one.
+///
+/// # Errors
+/// If it is of another one.
+pub fn check_task(checkpoint: &Checkpoint, name: Option<&str>, folder: &RunFolder) -> Result<()> {
+    let settings = saved_language_settings(checkpoint)?;
+    let saved = settings.get("task").and_then(Value::as_str).unwrap_or_default();
+    if let Some(name) = name.filter(|name| *name != saved) {
+        bail!("the run in {} is of `{saved}`, not `{name}`", folder.path().display());
+    }
+    Ok(())
+}
+
 /// Trains a new run.
 pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     let TrainArgs { game: task, task_data: data, verifier, model, from, run, .. } = args;

@@ -35,7 +35,8 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if text::is_requested(&args) {
         return text::train(games, args);
     }
-    let TrainArgs { game, from, run, .. } = args;
+    let TrainArgs { game, from, run, verifier, .. } = args;
+    verifier.refuse_for_games()?;
     let file = run.settings()?;
     let game = games.find_beside_tasks(game_name(game.as_deref(), &file)?)?;
     let file = match from {
@@ -66,9 +67,10 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
                 "--data is for a run of a dataset; --task-data names the prompts of a language model"
             );
         }
+        text::check_task(&checkpoint, name.filter(|_| run.run_dir.is_some()), &folder)?;
         return text::resume(games, args, &folder, &checkpoint);
     }
-    if args.task_data.is_some() || args.verifier.verifier.is_some() || args.model.is_some() {
+    if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
         bail!(
             "the run in {} is of a game, which has no prompts and no language model",
             folder.path().display()

@@ -38,6 +38,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {
         return text::bench(task, &args);
     }
+    ensure!(args.model.is_none(), "--model needs a task: grove bench TASK --model MODEL");
     games.find_beside_tasks(name)?.bench(games.models(), &args)
 }
 
