@@ -6,6 +6,7 @@
 use super::args::{RunArgs, TrainArgs};
 use super::interrupt::Interrupt;
 use super::say::say;
+use super::text;
 use super::verifier::VerifierArgs;
 use crate::device;
 use anyhow::{Context, Result, anyhow};
@@ -34,11 +35,21 @@ impl Lanes {
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn new(args: &RunArgs, runs: usize) -> Result<Self> {
+    pub fn new(args: &TrainArgs, runs: usize) -> Result<Self> {
+        let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = args.threads.map_or(available, |threads| threads as usize);
-        let is_cpu = args.device == "cpu" || device::choose(&args.device)?.info.kind == "cpu";
-        Ok(Self::shared(threads, if is_cpu { runs } else { 1 }))
+        let threads = threads.map_or(available, |threads| threads as usize);
+        // As `Rank::for_texts` has it.
+        let device = match &**device {
+            "auto" if text::is_requested(args) => "cpu",
+            device => device,
+        };
+        let is_cpu = |name: &str| -> Result<bool> {
+            Ok(name == "cpu" || device::choose(name)?.info.kind == "cpu")
+        };
+        let kinds = device.split(',').map(|name| is_cpu(name.trim()));
+        let are_cpus = kinds.collect::<Result<Vec<bool>>>()?.into_iter().all(|is_cpu| is_cpu);
+        Ok(Self::shared(threads, if are_cpus { runs } else { 1 }))
     }
 
     fn shared(threads: usize, runs: usize) -> Self {

@@ -263,6 +263,11 @@ pub fn is_first() -> bool {
     mpi::rank().is_none_or(|(rank, _)| rank == 0)
 }
 
+/// Whether all ranks of a run are threads of this process, as without MPI.
+pub fn are_threads() -> bool {
+    ranks().is_none()
+}
+
 /// Checks that all processes run the same program.
 fn same_program(team: &Team) -> Result<()> {
     team.agree("version of Grove", env!("CARGO_PKG_VERSION"))?;

@@ -27,7 +27,7 @@ struct Summary {
 }
 
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
-    let lanes = Lanes::new(&args.run, seeds.len())?;
+    let lanes = Lanes::new(args, seeds.len())?;
     let common = words(args);
     let jobs: Vec<Vec<OsString>> = seeds
         .iter()

@@ -16,7 +16,7 @@ use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
 use crate::trainer::{config_toml, new_settings, saved_config, saved_game_name};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -26,6 +26,7 @@ const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if let Some(seeds) = &args.seeds {
+        ensure!(ranks::are_threads(), "--seeds starts processes by itself, and does without MPI");
         return seeds::run(&args, seeds);
     }
     ranks::use_threads(args.run.threads)?;

@@ -233,7 +233,7 @@ impl<'a> Sweep<'a> {
             open.iter().map(|(trial, seed)| self.words(&trials[*trial], *trial, round, *seed));
         let jobs = words.collect::<Result<Vec<_>>>()?;
         let train = self.train_args();
-        let lanes = Lanes::new(&train.run, open.len())?;
+        let lanes = Lanes::new(&train, open.len())?;
         if !open.is_empty() {
             say!(
                 "Round {}: {} runs, {} at a time, threads of each: {}.",
