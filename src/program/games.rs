@@ -9,11 +9,11 @@ use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
 use crate::env::{Catalog, Env};
 use crate::model::NamedModel;
-use crate::run::RunFolder;
+use crate::run::{RunFolder, RunLock};
 use crate::task;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Mean scores of reference players, lowest first.
 pub type References = &'static [(&'static str, f64)];
@@ -28,7 +28,10 @@ pub struct NewRun<'a> {
     pub from: Option<&'a Path>,
 }
 
-/// A saved run of a game that continues. This process has locked it.
+/// The lock of a run that continues, until its first rank takes it.
+pub type Lock = Mutex<Option<RunLock>>;
+
+/// A saved run of a game that continues.
 pub struct SavedRun<'a> {
     /// The command line.
     pub args: &'a RunArgs,
@@ -36,6 +39,8 @@ pub struct SavedRun<'a> {
     pub data: Option<&'a Path>,
     /// The folder of the run.
     pub folder: &'a RunFolder,
+    /// The lock of the folder.
+    pub lock: &'a Lock,
     /// The checkpoint that it continues from.
     pub checkpoint: &'a Checkpoint,
 }

@@ -1,7 +1,7 @@
 //! `grove train` and `grove fit` of a language model: the settings, the task and the model of a run.
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
-use super::games::Games;
+use super::games::{Games, Lock};
 use super::patience::after;
 use super::ranks;
 use super::say::say;
@@ -335,11 +335,12 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     })
 }
 
-/// Resumes a run, which this process has locked, from a checkpoint.
+/// Resumes a run from a checkpoint.
 pub fn resume(
     games: &Games,
     all: &TrainArgs,
     folder: &RunFolder,
+    lock: &Lock,
     checkpoint: &Checkpoint,
 ) -> Result<()> {
     let args = &all.run;
@@ -362,7 +363,7 @@ pub fn resume(
         let mut run = TextRun::new(trainer.on(device(&chosen))?);
         session::check_unfinished(&run, folder)?;
         let text = commented(&settings.to_string(), task::find(&name)?.settings)?;
-        let home = Home::reopen(args, &mut run, folder, &text)?;
+        let home = Home::reopen(args, &mut run, folder, lock, &text)?;
         let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
         session.train(run, home, |folder| format!("grove watch {folder}"))
     })

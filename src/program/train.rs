@@ -59,7 +59,7 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
         (None, None) => RunFolder::last_unfinished()?,
         (path, name) => RunFolder::open(path, name)?,
     };
-    let _lock = ranks::is_first().then(|| session::lock(&folder)).transpose()?;
+    let lock = session::lock(&folder)?;
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);
     if text::is_of(&checkpoint) {
@@ -69,7 +69,7 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
             );
         }
         text::check_task(&checkpoint, name.filter(|_| run.run_dir.is_some()), &folder)?;
-        return text::resume(games, args, &folder, &checkpoint);
+        return text::resume(games, args, &folder, &lock, &checkpoint);
     }
     if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
         bail!(
@@ -82,8 +82,8 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
         bail!("the run in {} is of `{saved}`, not `{name}`", folder.path().display());
     }
     let data = args.data.as_deref();
-    let (folder, checkpoint) = (&folder, &checkpoint);
-    games.source(&saved)?.resume(games, &SavedRun { args: run, data, folder, checkpoint })
+    let (folder, lock, checkpoint) = (&folder, &lock, &checkpoint);
+    games.source(&saved)?.resume(games, &SavedRun { args: run, data, folder, lock, checkpoint })
 }
 
 /// The game that is named: on the command line, else in the file.
@@ -180,7 +180,7 @@ pub fn resume<G: Playable>(games: &Games, run: &SavedRun) -> Result<()> {
 
 /// One rank's part in a resumed run.
 fn resume_rank<G: Playable>(games: &Games, saved_run: &SavedRun, rank: Rank) -> Result<()> {
-    let SavedRun { args, data, folder, checkpoint } = *saved_run;
+    let SavedRun { args, data, folder, lock, checkpoint } = *saved_run;
     let (game, config) = saved::<G>(games.models(), checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.set)?;
@@ -199,7 +199,8 @@ fn resume_rank<G: Playable>(games: &Games, saved_run: &SavedRun, rank: Rank) -> 
     check_engine(&trainer)?;
     let mut run = GameRun::new(trainer, epoch, action_names(game, &config));
     session::check_unfinished(&run, folder)?;
-    let home = Home::reopen(args, &mut run, folder, &commented(&settings, G::settings())?)?;
+    let text = commented(&settings, G::settings())?;
+    let home = Home::reopen(args, &mut run, folder, lock, &text)?;
     let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
     session.train(run, home, |folder| format!("grove watch {folder}"))
 }
