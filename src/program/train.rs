@@ -3,6 +3,7 @@
 use super::args::TrainArgs;
 use super::checks::{check_engine, saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
+use super::history::{History, State};
 use super::patience::patiently;
 use super::ranks::{self, Rank};
 use super::seeds;
@@ -56,7 +57,7 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
         None => (run.run_dir.clone(), name.as_deref()),
     };
     let folder = match (path, name) {
-        (None, None) => RunFolder::last_unfinished()?,
+        (None, None) => last_interrupted()?,
         (path, name) => RunFolder::open(path, name)?,
     };
     let lock = session::lock(&folder)?;
@@ -84,6 +85,18 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     let data = args.data.as_deref();
     let (folder, lock, checkpoint) = (&folder, &lock, &checkpoint);
     games.source(&saved)?.resume(games, &SavedRun { args: run, data, folder, lock, checkpoint })
+}
+
+/// The run in `runs` that was written to last of those that can be resumed or, if there is none, of all.
+fn last_interrupted() -> Result<RunFolder> {
+    let is_interrupted = |run: &RunFolder| {
+        let history = History::read(run.path());
+        history.is_ok_and(|it| it.state() == State::Interrupted) && run.latest().is_ok()
+    };
+    match RunFolder::by_last_write().find(is_interrupted) {
+        Some(run) => Ok(run),
+        None => Ok(RunFolder::open(None, None)?),
+    }
 }
 
 /// The game that is named: on the command line, else in the file.

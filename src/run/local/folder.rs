@@ -88,7 +88,7 @@ impl RunFolder {
             (Some(path), _) => located(path),
             (None, Some(name)) => newest(name).ok_or_else(|| none(format!("run of {name}")))?,
             (None, None) => {
-                by_last_write().into_iter().next().ok_or_else(|| none("run".to_string()))?
+                paths_by_last_write().into_iter().next().ok_or_else(|| none("run".to_string()))?
             }
         };
         let folder = Self::at(path)?;
@@ -98,22 +98,9 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Opens the folder of the run in `runs` that was written to last and has iterations left or, if none has, of
-    /// the one that was written to last.
-    ///
-    /// # Errors
-    /// If there is no run.
-    pub fn last_unfinished() -> Result<Self, RunError> {
-        let has_iterations_left = |run: &Self| {
-            let text = input::read_description(&run.config()).ok()?;
-            let iterations = text.parse::<toml::Table>().ok()?.get("iterations")?.as_integer()?;
-            Some(i64::try_from(run.latest().ok()?.checkpoint.iteration).ok()? < iterations)
-        };
-        let folders = by_last_write().into_iter().filter_map(|path| Self::at(path).ok());
-        match folders.into_iter().find(|run| has_iterations_left(run) == Some(true)) {
-            Some(run) => Ok(run),
-            None => Self::open(None, None),
-        }
+    /// The folders of the runs in `runs`, the one that was written to last first.
+    pub fn by_last_write() -> impl Iterator<Item = Self> {
+        paths_by_last_write().into_iter().filter_map(|path| Self::at(path).ok())
     }
 
     /// A folder that exists, and whose own folders are no links: to replace or remove files in one would do so
@@ -450,7 +437,7 @@ fn newest(name: &str) -> Option<PathBuf> {
 }
 
 /// The runs in `runs`, the one that was written to last first.
-fn by_last_write() -> Vec<PathBuf> {
+fn paths_by_last_write() -> Vec<PathBuf> {
     let runs = fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
     let written = |run: &Path| {
         let time = |name| run.join(name).metadata().and_then(|data| data.modified()).ok();
