@@ -118,7 +118,7 @@ impl TrainConfig {
             minibatches,
             format!("a divisor of the number of games ({games} = num_groups * group_size)"),
         )?;
-        let minibatch = if is_data { data.batch_size } else { games / minibatches };
+        let minibatch = self.minibatch();
         limit(
             update.gradient_accumulation_steps <= minibatch,
             "update.gradient_accumulation_steps",
@@ -133,6 +133,14 @@ impl TrainConfig {
             steps,
             "at most 2^40",
         )
+    }
+
+    /// Samples of a minibatch: games, or windows of a dataset.
+    pub fn minibatch(&self) -> usize {
+        match self.data.is_on() {
+            true => self.data.batch_size,
+            false => self.rollout.num_envs() / self.update.num_minibatches,
+        }
     }
 
     /// Partitions `items` groups of games or windows of a dataset: the number of shards, and that of the strata they
