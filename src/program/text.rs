@@ -85,11 +85,17 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     if let Some(name) =
         task.as_deref().filter(|name| games.find(name).is_ok() && task::find(name).is_err())
     {
-        bail!(
-            "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
-             --set policy.kind=...",
-            task::names()
-        );
+        if model.is_some() {
+            bail!(
+                "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
+                 --set policy.kind=...",
+                task::names()
+            );
+        }
+        if data.is_some() {
+            bail!("`{name}` is a game, and --task-data has the prompts of a language model");
+        }
+        bail!("`{name}` is a game, and the settings file is for a task");
     }
     // The model of another run is a folder like any other.
     let of_run = |run: PathBuf| match RunFolder::open(Some(run.clone()), None) {
@@ -159,7 +165,9 @@ impl TextRequest<'_> {
 
     /// The consent to run a verifier that this command line gives, with its `--set`.
     fn consent(&self, set: &[String]) -> Consent<'_> {
-        let is_set = set.iter().any(|set| set.starts_with("data.verifier="));
+        let key = |set: &String| set.split('=').next().map(|key| key.trim().to_string());
+        let is_verifier = |key: String| ["verifier", "data.verifier"].contains(&&*key);
+        let is_set = set.iter().filter_map(key).any(is_verifier);
         let verifier = self.verifier.verifier.as_deref();
         Consent { verifier, is_trusted: is_set || self.verifier.trust }
     }
@@ -422,4 +430,24 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
     }
     let model = LanguageModel::load(Path::new(path));
     Ok(Some(model.with_context(|| format!("cannot use the model in {path}"))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifier_that_is_set_by_any_of_its_names_is_given() {
+        let verifier = VerifierArgs::default();
+        let request =
+            TextRequest { task: None, data: None, verifier: &verifier, model: None, fit: false };
+        for (set, is_given) in [
+            ("data.verifier=./v.sh", true),
+            ("verifier=./v.sh", true),
+            ("data.verifier = ./v.sh", true),
+            ("data.folder=verifier=", false),
+        ] {
+            assert_eq!(request.consent(&[set.to_string()]).is_trusted, is_given, "{set}");
+        }
+    }
 }
