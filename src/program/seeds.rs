@@ -20,10 +20,11 @@ const STOPPING: &str = "The runs under way finish their iterations and save.";
 struct Summary {
     /// The reports of the runs, in order of their seeds.
     runs: Vec<Value>,
-    mean: f64,
-    interquartile_mean: f64,
+    /// The mean score; `None` if a run has none, as the two that follow.
+    mean: Option<f64>,
+    interquartile_mean: Option<f64>,
     /// The 95 % bootstrap interval of the interquartile mean.
-    interval: [f64; 2],
+    interval: Option<[f64; 2]>,
 }
 
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
@@ -78,14 +79,11 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
 }
 
 fn report(runs: Vec<Value>, json: bool) -> Result<()> {
-    let scores: Vec<f64> = runs.iter().filter_map(score).collect();
-    if scores.len() < runs.len() {
-        return if json { tell_json(&runs) } else { Ok(()) };
-    }
+    let scores: Option<Vec<f64>> = runs.iter().map(score).collect();
     let summary = Summary {
-        mean: mean(&scores),
-        interquartile_mean: interquartile_mean(&scores),
-        interval: interval(&scores, interquartile_mean),
+        mean: scores.as_deref().map(mean),
+        interquartile_mean: scores.as_deref().map(interquartile_mean),
+        interval: scores.as_deref().map(|scores| interval(scores, interquartile_mean)),
         runs,
     };
     if json {
@@ -104,12 +102,15 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
     tell(aligned(&["seed", "run", "score", "best iteration", "seconds"], &rows, 2))?;
-    let [low, high] = summary.interval;
+    let Summary { mean: Some(mean), interquartile_mean: Some(middle), interval: Some([low, high]), runs } =
+        summary
+    else {
+        return Ok(());
+    };
     tell(format!(
-        "\nmean {:.3}, interquartile mean {:.3}, 95 % interval of that {low:.3} to {high:.3} (bootstrap over {} seeds)",
-        summary.mean,
-        summary.interquartile_mean,
-        scores.len()
+        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of that {low:.3} to {high:.3} (bootstrap over {} \
+         seeds)",
+        runs.len()
     ))
 }
 
