@@ -13,6 +13,7 @@ use crate::trainer::{is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The folder of all runs that were not given one.
 const RUNS: &str = "runs";
@@ -28,6 +29,8 @@ const COMPLETIONS: &str = "completions.jsonl";
 const MEGABYTE: u64 = 1_000_000;
 /// The file that the process which trains a run has locked. It stays, empty.
 const LOCK: &str = "run.lock";
+/// Longer than [`RunFolder::is_locked`] holds the lock.
+const GLANCE: Duration = Duration::from_millis(50);
 /// The folder of a run's checkpoints.
 const CHECKPOINTS: &str = "checkpoints";
 /// The checkpoint of a run's best policy.
@@ -155,8 +158,11 @@ impl RunFolder {
 
     /// Whether a process trains the run, as far as the file system has locks.
     pub fn is_locked(&self) -> bool {
-        let file = disk::read(&self.path.join(LOCK));
-        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        let Ok(file) = disk::read(&self.path.join(LOCK)) else { return false };
+        let locked = file.try_lock_shared();
+        // Closing the file would not be enough, as for a `RunLock`.
+        let _ = file.unlock();
+        matches!(locked, Err(TryLockError::WouldBlock))
     }
 
     fn store(&self) -> Store {
@@ -171,7 +177,15 @@ impl RunFolder {
     pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
         let path = self.path.join(LOCK);
         let file = disk::open(&path).map_err(RunError::file("write", &path))?;
-        let warning = match file.try_lock() {
+        // Another process that looks at the lock has it for an instant.
+        let locked = file.try_lock().or_else(|error| match error {
+            TryLockError::WouldBlock => {
+                std::thread::sleep(GLANCE);
+                file.try_lock()
+            }
+            error => Err(error),
+        });
+        let warning = match locked {
             Ok(()) => None,
             Err(TryLockError::WouldBlock) => return Err(RunError::Locked(self.path.clone())),
             Err(TryLockError::Error(error)) => Some(format!(
