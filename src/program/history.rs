@@ -1,6 +1,7 @@
 //! A run as its files tell it: its settings, its records, and whether it is over.
 
 use super::games::{Games, References};
+use super::say::say;
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
@@ -55,10 +56,11 @@ impl History {
         Ok(Self { path: folder.path().to_path_buf(), settings, records, is_locked })
     }
 
-    /// Reads all runs directly in a folder, in order of their names; of a run's own folder, that run.
+    /// Reads all runs directly in a folder, in order of their names, with a warning for each that cannot be read; of a
+    /// run's own folder, that run.
     ///
     /// # Errors
-    /// If the folder or a run in it cannot be read.
+    /// If the folder or the run itself cannot be read.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
@@ -68,7 +70,14 @@ impl History {
         let paths = entries.flatten().map(|entry| entry.path());
         let mut paths: Vec<PathBuf> = paths.filter(|path| is_run(path)).collect();
         paths.sort_by_key(|path| natural(path));
-        paths.iter().map(|path| Self::read(path)).collect()
+        let read = |path: &PathBuf| match Self::read(path) {
+            Ok(run) => Some(run),
+            Err(error) => {
+                say!("warning: {}: {error:#}", path.display());
+                None
+            }
+        };
+        Ok(paths.iter().filter_map(read).collect())
     }
 
     /// The game, or else the task.
@@ -260,4 +269,23 @@ pub fn aligned(header: &[&str], rows: &[Vec<String>], texts: usize) -> String {
     let header = line(header.to_vec());
     let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
     std::iter::once(header).chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_cannot_be_read_hides_no_other() {
+        let folder = tempfile::TempDir::new().unwrap();
+        for (name, text) in [("a-1", "env = 'catch'"), ("a-2", "env ="), ("a-10", "env = 'fruit'")]
+        {
+            fs::create_dir(folder.path().join(name)).unwrap();
+            fs::write(folder.path().join(name).join("config.toml"), text).unwrap();
+        }
+        let runs = History::read_all(folder.path()).unwrap();
+        let subjects: Vec<_> = runs.iter().map(History::subject).collect();
+        assert_eq!(subjects, ["catch", "fruit"]);
+        assert!(History::read_all(&folder.path().join("a-2")).is_err());
+    }
 }
