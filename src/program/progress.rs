@@ -45,7 +45,6 @@ pub struct ProgressLine {
     dashboard: Option<Dashboard>,
     is_silent: bool,
     total: u32,
-    columns: usize,
     /// The iteration of the last line of the history.
     last_line: u32,
 }
@@ -58,13 +57,12 @@ impl ProgressLine {
             Style::None => ProgressDrawTarget::hidden(),
             Style::Line | Style::Dashboard => ProgressDrawTarget::stderr(),
         };
-        let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
         let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
         let above = if dashboard.is_some() { "{prefix}\n" } else { "" };
         let template = format!("{above}{{bar:{BAR}}} {{pos}}/{{len}} {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
-        Self { bar, dashboard, is_silent: style == Style::None, total, columns, last_line: done }
+        Self { bar, dashboard, is_silent: style == Style::None, total, last_line: done }
     }
 
     /// Whether there is a dashboard.
@@ -74,7 +72,9 @@ impl ProgressLine {
 
     /// Shows an iteration.
     pub fn show(&mut self, progress: &Progress) {
-        let Self { bar, dashboard, is_silent, total, columns, last_line } = self;
+        let Self { bar, dashboard, is_silent, total, last_line } = self;
+        // A terminal may change its size.
+        let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
         if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(progress)) {
             bar.set_prefix(picture);
         }

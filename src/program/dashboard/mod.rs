@@ -68,7 +68,8 @@ impl Dashboard {
         }
     }
 
-    /// Takes the figures of an iteration. Returns the picture in lines, if it is time for a new one.
+    /// Takes the figures of an iteration. Returns the picture in lines, if it is time for a new one; an empty one if the
+    /// terminal has become too small.
     pub fn show(&mut self, progress: &Progress) -> Option<String> {
         let record = progress.record;
         let x = f64::from(record.iteration);
@@ -85,9 +86,11 @@ impl Dashboard {
         }
         self.drawn = Some(Instant::now());
         self.figures = figures(record);
-        let (_, columns) = Term::stderr().size_checked()?;
-        (columns >= ROOM.0)
-            .then(|| ansi::lines(&self.draw(columns), console::colors_enabled_stderr()))
+        let (rows, columns) = Term::stderr().size_checked()?;
+        Some(match columns >= ROOM.0 && rows >= ROOM.1 {
+            true => ansi::lines(&self.draw(columns), console::colors_enabled_stderr()),
+            false => String::new(),
+        })
     }
 
     /// Names the first curve, and returns its value: the loss of SFT and of learning from data, otherwise the score of
