@@ -84,7 +84,8 @@ impl JsonLines {
         disk::write(&mut self.file, &lines).map_err(|source| error(&self.path, "written", source))
     }
 
-    /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays.
+    /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
+    /// unless they are 0.
     /// The rest depends on the records and `bytes` alone, so that a resumed run arrives at the same file.
     ///
     /// # Errors
@@ -94,6 +95,10 @@ impl JsonLines {
         let length = self.file.metadata().map_err(read)?.len();
         if length <= bytes {
             return Ok(());
+        }
+        if bytes == 0 {
+            let cut = disk::cut(&self.path, 0);
+            return cut.map_err(|source| error(&self.path, "written", source));
         }
         let start = disk::read(&self.path).and_then(|file| newest_from(file, length, bytes));
         let start = start.map_err(read)?;
@@ -248,6 +253,9 @@ mod tests {
         train(&mut JsonLines::create(&path).unwrap(), 1, 4);
         JsonLines::resume(&path, 4).unwrap().keep_newest(1).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{0}\n{0}\n", record(4)));
+        let mut none = JsonLines::resume(&path, 4).unwrap();
+        none.keep_newest(0).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
     }
 
     #[cfg(unix)]
