@@ -10,6 +10,8 @@ pub use crate::env::Playable;
 use crate::env::{Catalog, Env};
 use crate::model::NamedModel;
 use crate::run::{RunFolder, RunLock};
+use crate::schema::Settings;
+use crate::settings::TrainConfig;
 use crate::task;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -92,7 +94,12 @@ impl Games {
     }
 
     /// Adds a game, or replaces the one of the same name.
+    ///
+    /// # Panics
+    /// If its name is that of a setting or a section of runs, in whose place its own settings would be.
     pub fn add<G: Playable>(&mut self, commands: Box<dyn GameCommands>) {
+        let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
+        assert!(!is_taken && G::NAME != "env", "a game cannot be called `{}`, as a setting is", G::NAME);
         self.entries_mut().add::<G>(commands);
     }
 
