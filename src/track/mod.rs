@@ -8,7 +8,6 @@ mod scalars;
 mod tensorboard;
 
 pub use scalars::{Scalar, scalars};
-pub use tensorboard::{EventError, Events, Step};
 
 use crate::metrics::IterationRecord;
 use crate::settings::TrackingConfig;
@@ -48,7 +47,7 @@ impl Trackers {
         let done = records.last().map_or(0, |record| record.iteration);
         let mut trackers = Self::default();
         if config.tensorboard {
-            let events = Events::open(&folder.join(TENSORBOARD), settings, done);
+            let events = tensorboard::Events::open(&folder.join(TENSORBOARD), settings, done);
             trackers.add("TensorBoard", events.map(|events| Box::new(events) as _), records);
         }
         if config.csv {
@@ -145,13 +144,7 @@ mod tests {
         assert!(
             rows[2].starts_with("2,17179869184,0.2,") && rows[3].starts_with("3,25769803776,,")
         );
-        let read = Events::read(&fs::read(events.path()).unwrap()).unwrap();
-        let steps: Vec<i64> = read.iter().map(|(step, _)| *step).collect();
-        assert_eq!(steps, (1..=9).map(|i| i << 33).collect::<Vec<i64>>());
-        for ((_, values), record) in read.iter().zip(&records) {
-            let score = values.iter().find(|(tag, _)| tag == "charts/episodic_return");
-            assert_eq!(score.map(|(_, value)| *value), record.score.map(|score| score as f32));
-        }
+        tensorboard::tests::assert_holds(&fs::read(events.path()).unwrap(), &records);
     }
 
     #[test]
