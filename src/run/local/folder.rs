@@ -22,9 +22,9 @@ pub const CONFIG: &str = "config.toml";
 /// The file that describes the device and the engine of a run.
 pub const NOTE: &str = "run.json";
 /// The file of one record an iteration.
-const METRICS: &str = "metrics.jsonl";
+pub const METRICS: &str = "metrics.jsonl";
 /// The file of all completions that a run has learnt from.
-const COMPLETIONS: &str = "completions.jsonl";
+pub const COMPLETIONS: &str = "completions.jsonl";
 /// A megabyte in bytes, the unit of `completions.keep`.
 const MEGABYTE: u64 = 1_000_000;
 /// The file that the process which trains a run has locked. It stays, empty.

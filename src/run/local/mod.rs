@@ -19,7 +19,7 @@ pub use drive::{Observer, drive, finish};
 pub use effort::Effort;
 pub use error::RunError;
 pub use events::{Event, Events, Step};
-pub use folder::{CONFIG, NOTE, RunFiles, RunFolder, RunLock, SavedPolicy};
+pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFiles, RunFolder, RunLock, SavedPolicy};
 pub use game::{GameRun, play};
 pub use note::RunNote;
 pub use panics::{Panic, caught, caught_on_devices, keep_silent};
