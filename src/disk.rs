@@ -80,10 +80,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Replaces a file by what `fill` writes to the new one, which is called `.NAME.tmp` until then: a full disk leaves the
 /// old one as it is.
-pub fn replace_with(
-    path: &Path,
-    fill: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<()> {
+pub fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.tmp"));
     match remove_file(&beside) {

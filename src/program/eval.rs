@@ -76,7 +76,11 @@ fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
     report(args, checkpoint, Subject::Task(name), || {
         Ok(Scores {
             greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
-            sampled: Some(trainer.evaluate(args.episodes, args.k.unwrap_or(COMPLETIONS), &sampling)?),
+            sampled: Some(trainer.evaluate(
+                args.episodes,
+                args.k.unwrap_or(COMPLETIONS),
+                &sampling,
+            )?),
             seed: args.seed,
             baselines: Vec::new(),
         })

@@ -99,7 +99,11 @@ impl Games {
     /// If its name is that of a setting or a section of runs, in whose place its own settings would be.
     pub fn add<G: Playable>(&mut self, commands: Box<dyn GameCommands>) {
         let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
-        assert!(!is_taken && G::NAME != "env", "a game cannot be called `{}`, as a setting is", G::NAME);
+        assert!(
+            !is_taken && G::NAME != "env",
+            "a game cannot be called `{}`, as a setting is",
+            G::NAME
+        );
         self.entries_mut().add::<G>(commands);
     }
 

@@ -135,7 +135,9 @@ pub fn side_by_side(
                 let ended = ended.and_then(|report| done(number, report));
                 outcome = outcome.and(ended);
             }
-            Err(RecvTimeoutError::Timeout) if (interrupt.seen() || outcome.is_err()) && !is_told => {
+            Err(RecvTimeoutError::Timeout)
+                if (interrupt.seen() || outcome.is_err()) && !is_told =>
+            {
                 running.values().for_each(|process| tell_to_stop(*process));
                 is_told = true;
             }
@@ -195,7 +197,10 @@ mod tests {
     #[test]
     fn the_error_of_a_run_is_whole() {
         for (text, expected) in [
-            ("Saving to x\nerror: iteration 7 failed: wgpu error: Out", "iteration 7 failed: wgpu error: Out"),
+            (
+                "Saving to x\nerror: iteration 7 failed: wgpu error: Out",
+                "iteration 7 failed: wgpu error: Out",
+            ),
             ("error: a\n  b: error: c\n", "a\n  b: error: c"),
             ("error: a\nerror: b", "b"),
             ("killed\n", "killed"),

@@ -102,8 +102,12 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
     tell(aligned(&["seed", "run", "score", "best iteration", "seconds"], &rows, 2))?;
-    let Summary { mean: Some(mean), interquartile_mean: Some(middle), interval: Some([low, high]), runs } =
-        summary
+    let Summary {
+        mean: Some(mean),
+        interquartile_mean: Some(middle),
+        interval: Some([low, high]),
+        runs,
+    } = summary
     else {
         return Ok(());
     };

@@ -330,7 +330,9 @@ mod tests {
     #[test]
     fn a_game_may_have_settings_by_names_of_trl() {
         let mut table = to_table(&TrainConfig::default());
-        let own = Table::from_iter([("epsilon", 0.5), ("beta", 0.5)].map(|(key, value)| (key.to_string(), value.into())));
+        let own = Table::from_iter(
+            [("epsilon", 0.5), ("beta", 0.5)].map(|(key, value)| (key.to_string(), value.into())),
+        );
         table.insert("mygame".to_string(), own.into());
         apply(&mut table, &["mygame.epsilon=0.1", "loss.epsilon=0.3"]).unwrap();
         assert_eq!(table["mygame"]["epsilon"].as_float(), Some(0.1));
@@ -338,7 +340,10 @@ mod tests {
         assert_eq!(loss, [Some(0.3); 2]);
         for key in ["beta", "epsilon"] {
             let error = apply(&mut table, &[format!("{key}=0.1")]).unwrap_err().to_string();
-            assert!(error.contains("ambiguous") && error.contains(&format!("mygame.{key}")), "{error}");
+            assert!(
+                error.contains("ambiguous") && error.contains(&format!("mygame.{key}")),
+                "{error}"
+            );
         }
     }
 

@@ -29,6 +29,8 @@ use crate::trainer::{GameTrainer, Trainer, new_settings};
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
+use serde::Serialize;
+use std::fmt::Display;
 use std::time::Instant;
 use work::Work;
 
@@ -128,12 +130,16 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         seconds_to_score,
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
+    publish(args, &report)
+}
+
+/// Prints a report, and writes it to the file that the command line names.
+fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> {
     if let Some(path) = &args.out {
-        let mut text = serde_json::to_string_pretty(&report)?;
-        text.push('\n');
+        let text = serde_json::to_string_pretty(report)? + "\n";
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
+    if args.json { tell_json(report) } else { tell(report.to_string().trim_end()) }
 }
 
 /// Mean score of the greedy policy over the episodes that `grove eval` plays.

@@ -153,7 +153,9 @@ impl<'a> Sweep<'a> {
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
         if folder == args.file {
-            bail!("the file's name has no ending that the sweep's folder could do without; use --out DIR");
+            bail!(
+                "the file's name has no ending that the sweep's folder could do without; use --out DIR"
+            );
         }
         let path = folder.join(RESULTS);
         let results = read_results(&path);

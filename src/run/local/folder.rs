@@ -112,7 +112,8 @@ impl RunFolder {
         if !path.is_dir() {
             return Err(RunError::Missing(path));
         }
-        let mut folders = [CHECKPOINTS, BEST, MODEL, TENSORBOARD].iter().map(|name| path.join(name));
+        let mut folders =
+            [CHECKPOINTS, BEST, MODEL, TENSORBOARD].iter().map(|name| path.join(name));
         match folders.find(|folder| folder.is_symlink()) {
             Some(link) => Err(RunError::Link(link)),
             None => Ok(Self { path }),
