@@ -45,7 +45,7 @@ pub(super) fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunE
 
 /// Continues a run from its last checkpoint, if it has iterations left.
 pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
-    let folder = RunFolder::open(Some(path.to_path_buf()), None)?;
+    let folder = RunFolder::find(path)?;
     let _lock = folder.lock()?;
     let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
     if run.schedule().end(run.iteration(), run.best()).is_some() {

@@ -98,7 +98,7 @@ fn report(
     let what = format!("Evaluating on {} held-out episodes, greedy and sampled.", args.episodes);
     let scores = patiently(&what, scores)?;
     // A run may be named by its game.
-    let folder = RunFolder::open(Some(args.run.clone()), None);
+    let folder = RunFolder::find(&args.run);
     let run = folder.as_ref().map_or(&*args.run, RunFolder::path).display().to_string();
     if !args.json {
         let name = subject.name();

@@ -37,7 +37,7 @@ pub fn find(path: &Path) -> Option<Source> {
     if is_file || is_model {
         return Some(Source { model: path.to_path_buf(), run: None });
     }
-    let run = RunFolder::open(Some(path.to_path_buf()), None).ok().filter(RunFolder::has_model)?;
+    let run = RunFolder::find(path).ok().filter(RunFolder::has_model)?;
     Some(Source { model: run.model(), run: Some(run.path().to_path_buf()) })
 }
 

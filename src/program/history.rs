@@ -47,7 +47,7 @@ impl History {
     /// # Errors
     /// If the directory holds none, or its settings cannot be read.
     pub fn read(path: &Path) -> Result<Self> {
-        let folder = RunFolder::open(Some(path.to_path_buf()), None)?;
+        let folder = RunFolder::find(path)?;
         let file = folder.config();
         let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;

@@ -98,7 +98,7 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
         bail!("`{name}` is a game, and the settings file is for a task");
     }
     // The model of another run is a folder like any other.
-    let of_run = |run: PathBuf| match RunFolder::open(Some(run.clone()), None) {
+    let of_run = |run: PathBuf| match RunFolder::find(&run) {
         Ok(folder) => folder.model(),
         Err(_) => run,
     };

@@ -58,7 +58,8 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     };
     let folder = match (path, name) {
         (None, None) => last_interrupted()?,
-        (path, name) => RunFolder::open(path, name)?,
+        (Some(path), _) => RunFolder::find(&path)?,
+        (None, name) => RunFolder::newest(name)?,
     };
     let lock = session::lock(&folder)?;
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
@@ -95,7 +96,7 @@ fn last_interrupted() -> Result<RunFolder> {
     };
     match RunFolder::by_last_write().find(is_interrupted) {
         Some(run) => Ok(run),
-        None => Ok(RunFolder::open(None, None)?),
+        None => Ok(RunFolder::newest(None)?),
     }
 }
 

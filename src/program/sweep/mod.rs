@@ -342,7 +342,7 @@ impl<'a> Sweep<'a> {
 /// # Errors
 /// If another process trains it, for instance one that outlived the sweep that started it.
 fn is_resumable(folder: &Path) -> Result<bool> {
-    let Ok(run) = RunFolder::open(Some(folder.to_path_buf()), None) else { return Ok(false) };
+    let Ok(run) = RunFolder::find(folder) else { return Ok(false) };
     if run.is_locked() {
         bail!(
             "another process trains the run in {}; wait for it, or stop it, then repeat the command",
@@ -387,7 +387,7 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         assert!(!is_resumable(&folder).unwrap());
         fs::write(folder.join("config.toml"), "env = 'catch'").unwrap();
-        let run = RunFolder::open(Some(folder.clone()), None).unwrap();
+        let run = RunFolder::find(&folder).unwrap();
         let lock = run.lock().unwrap();
         let error = is_resumable(&folder).unwrap_err().to_string();
         assert!(error.starts_with("another process trains the run in "), "{error}");

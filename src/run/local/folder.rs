@@ -80,20 +80,29 @@ impl RunFolder {
         unreachable!("there is always a next number")
     }
 
-    /// Opens the folder of a run: `path`, the newest of the name in `runs`, or, without either, the one that
-    /// was written to last.
+    /// Opens the folder of the run that a path names: a run's folder, or else the newest of that name in `runs`.
     ///
     /// # Errors
     /// If there is none, or it holds no run.
-    pub fn open(path: Option<PathBuf>, name: Option<&str>) -> Result<Self, RunError> {
-        let none = |what| RunError::NoneYet { what, folder: RUNS };
-        let path = match (path, name) {
-            (Some(path), _) => located(path),
-            (None, Some(name)) => newest(name).ok_or_else(|| none(format!("run of {name}")))?,
-            (None, None) => {
-                paths_by_last_write().into_iter().next().ok_or_else(|| none("run".to_string()))?
-            }
+    pub fn find(path: &Path) -> Result<Self, RunError> {
+        let newest = || newest(path.to_str()?);
+        let newest = if path.exists() { None } else { newest() };
+        Self::open(newest.unwrap_or_else(|| path.to_path_buf()))
+    }
+
+    /// Opens the folder of the newest run of the name in `runs` or, without a name, of the one that was written to last.
+    ///
+    /// # Errors
+    /// If there is none, or it holds no run.
+    pub fn newest(name: Option<&str>) -> Result<Self, RunError> {
+        let (path, what) = match name {
+            Some(name) => (newest(name), format!("run of {name}")),
+            None => (paths_by_last_write().into_iter().next(), "run".to_string()),
         };
+        Self::open(path.ok_or(RunError::NoneYet { what, folder: RUNS })?)
+    }
+
+    fn open(path: PathBuf) -> Result<Self, RunError> {
         let folder = Self::at(path)?;
         if ![CONFIG, BEST, CHECKPOINTS].iter().any(|name| folder.path.join(name).exists()) {
             return Err(RunError::NoRun(folder.path));
@@ -257,7 +266,7 @@ impl SavedPolicy {
         if path.join("manifest.json").exists() {
             return Ok(intact(checkpoint::load(path)?));
         }
-        let run = RunFolder::open(Some(path.to_path_buf()), None)?;
+        let run = RunFolder::find(path)?;
         match checkpoint::load(&run.best()) {
             Ok(checkpoint) => Ok(intact(checkpoint)),
             Err(CheckpointError::NotFound { .. }) => run.latest(),
@@ -431,14 +440,6 @@ impl RunFiles {
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
         let path = self.folder.model().join(MODEL_CARD);
         disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
-    }
-}
-
-/// The path itself, or the newest run of that name if there is no such path.
-fn located(path: PathBuf) -> PathBuf {
-    match path.to_str() {
-        Some(name) if !path.exists() => newest(name).unwrap_or(path),
-        _ => path,
     }
 }
 
