@@ -38,7 +38,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let length = file.metadata()?.len();
     if length > most {
         let most = most >> 20;
-        let message = format!("it has {length} bytes, but at most {most} MiB of it can be read");
+        let message = format!("it has {length} bytes; the limit is {most} MiB");
         return Err(io::Error::other(message));
     }
     let mut bytes = Vec::new();
@@ -101,7 +101,7 @@ mod tests {
         fs::write(&path, "a\n").unwrap();
         File::options().append(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let error = read(&path, DATA).unwrap_err().to_string();
-        assert_eq!(error, "it has 1099511627776 bytes, but at most 2048 MiB of it can be read");
+        assert_eq!(error, "it has 1099511627776 bytes; the limit is 2048 MiB");
         let mut lines = lines(open(&path).unwrap());
         assert_eq!(lines.next().unwrap().unwrap(), b"a\n");
         let error = lines.next().unwrap().unwrap_err().to_string();

@@ -163,8 +163,8 @@ pub struct RunArgs {
     /// Resume a run from its last checkpoint.
     ///
     /// Takes a run's folder in place of a game: `grove train --resume runs/fruit-1`. With a game, resumes its latest
-    /// run in runs/, and without either the latest run that is not finished. --set changes settings that do not
-    /// decide the run's course: iterations, learning_rate, checkpoint.*, stop.*, tracking.*, launch_size and some more.
+    /// run in runs/, and without either the latest run that is not finished. --set may change settings that do not
+    /// affect reproducibility: iterations, learning_rate, checkpoint.*, stop.*, tracking.*, launch_size and some more.
     #[arg(long, conflicts_with_all = ["config", "seed", "engine", "precision"])]
     pub resume: bool,
     /// Estimate time and memory by trying a few iterations, without saving anything.
@@ -176,7 +176,7 @@ pub struct RunArgs {
     /// Port of the page; 0 for any free one [default: 8642].
     #[arg(long, value_name = "N", requires = "watch")]
     pub port: Option<u16>,
-    /// Show a progress line in place of the dashboard that a large terminal gets.
+    /// Show a one-line progress bar instead of the full-screen dashboard.
     #[arg(long)]
     pub plain: bool,
     /// Show no progress; notes, warnings and the result are printed.

@@ -128,13 +128,13 @@ fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Re
     };
     let tokens = model.prompt(prompt, &messages)?;
     if tokens.is_empty() {
-        bail!("the prompt has no token to go on from");
+        bail!("the prompt is empty");
     }
     let (count, context) = (tokens.len(), model.shape.context);
     if count + args.max_new_tokens > context {
         bail!(
-            "a prompt of {count} tokens and {} new ones are more than the model's context of \
-             {context}; --max-new-tokens can be less",
+            "the prompt ({count} tokens) and --max-new-tokens ({}) exceed the context of {context} tokens; lower \
+             --max-new-tokens",
             args.max_new_tokens
         );
     }

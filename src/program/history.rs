@@ -219,7 +219,7 @@ fn is_run(path: &Path) -> bool {
     path.join(crate::run::CONFIG).is_file()
 }
 
-/// A key of order in which `fruit-2` stands before `fruit-10`.
+/// Sort key that puts `fruit-2` before `fruit-10`.
 fn natural(path: &Path) -> (String, u64) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit()).to_string();

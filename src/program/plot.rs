@@ -49,7 +49,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let title = if same { subjects[0].to_string() } else { String::new() };
         let (x, y) = (args.x.name().to_string(), args.y.clone());
         Chart { title, x, y, lines, references: references.collect() }.write(path)?;
-        say!("Drawn: {}", path.display());
+        say!("Wrote {}", path.display());
     }
     if args.json {
         return tell_json(&rows);
@@ -61,7 +61,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         vec![row.name.clone(), row.runs.to_string(), x, number(row.y), number(low), number(high)]
     };
     let rows: Vec<_> = rows.iter().map(cells).collect();
-    let header = ["runs with", "seeds", args.x.name(), &args.y, "95 % from", "to"];
+    let header = ["settings", "seeds", args.x.name(), &args.y, "95 % low", "high"];
     tell(aligned(&header, &rows, 1))
 }
 

@@ -74,7 +74,8 @@ pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
     if listed.is_empty() {
         return tell(format!("There is no run in {}.", args.folder.display()));
     }
-    let header = ["run", "task", "model", "state", "best", "steps", "seconds", "changed settings"];
+    let header =
+        ["run", "game or task", "model", "state", "best", "steps", "seconds", "changed settings"];
     let rows: Vec<_> = listed.iter().map(Listed::cells).collect();
     tell(aligned(&header, &rows, 4))
 }

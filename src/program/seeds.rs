@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::ffi::OsString;
 
 /// The answer to Ctrl-C.
-const STOPPING: &str = "The runs under way finish their iterations and save.";
+const STOPPING: &str = "Waiting for the running processes to finish their iteration and save.";
 
 /// The result of all seeds.
 #[derive(Serialize)]

@@ -223,7 +223,7 @@ impl Session<'_> {
         drop(home);
         if server.is_some() && effort.end.is_some() {
             interrupt.say_nothing();
-            say!("The page stays until Ctrl-C.");
+            say!("The page stays up until you press Ctrl-C.");
             interrupt.wait();
         }
         Ok(())
@@ -269,7 +269,7 @@ impl Session<'_> {
 fn share(team: &Team, run: &dyn Run) -> String {
     let shards = run.shards();
     let (ranks, own, all) = (team.size(), shards.own().len(), shards.count());
-    format!("{ranks} ranks share it; this one has {own} of the {all} shards of a batch.")
+    format!("Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch.")
 }
 
 /// The checkpoint of the best policy, if there is an intact one.
@@ -279,7 +279,7 @@ fn best_policy(files: &RunFiles) -> Result<Option<Checkpoint>> {
         Err(CheckpointError::NotFound { .. }) => Ok(None),
         Err(error) => {
             say!("warning: {error}");
-            say!("warning: taking the last policy instead of the best");
+            say!("warning: using the last policy instead of the best");
             Ok(None)
         }
     }

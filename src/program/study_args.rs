@@ -31,7 +31,7 @@ pub struct PlotArgs {
     /// Tracked figures have TensorBoard's names, for instance losses/entropy or eval/held_out_loss.
     #[arg(long, default_value = "score", value_name = "NAME")]
     pub y: String,
-    /// The picture, .svg or .png; without it the table is printed alone.
+    /// Also draw the curves into this .svg or .png file.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Print the table as a JSON array on stdout.
@@ -75,7 +75,7 @@ pub struct ExportArgs {
     /// The file, or the folder of a language model [default: the run's name with the format's extension].
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Add the adapters of a language model to its weights; without, they are written alone.
+    /// Merge a language model's adapters into its weights; by default only the adapters are exported.
     #[arg(long)]
     pub merge: bool,
     /// Number format of a GGUF file: f32, f16 or q8_0 [default: f32].

@@ -256,7 +256,7 @@ pub fn reopen(
         let file = DataFile::at(path)?;
         match own.get("digest").and_then(Value::as_str) {
             Some(digest) if digest == file.digest => {}
-            Some("") | None => bail!("the run has no file of prompts by --task-data"),
+            Some("") | None => bail!("this run was not started with --task-data"),
             Some(digest) => bail!(
                 "{} is not the file that the run was given: its SHA-256 is {}, not {digest}",
                 path.display(),
@@ -268,11 +268,11 @@ pub fn reopen(
         && !path.as_os_str().is_empty()
         && !path.exists()
     {
-        bail!("{} is gone; --task-data FILE names the same file at another place", path.display());
+        bail!("{} no longer exists; pass its new location with --task-data FILE", path.display());
     }
     let restrictions = args.restrictions();
     if !restrictions.is_empty() && name != DataTask::NAME {
-        bail!("the task `{name}` has a verifier of its own, without options");
+        bail!("the task `{name}` has a built-in verifier that takes no options");
     }
     own.extend(restrictions);
     Consent { verifier: args.verifier.as_deref(), is_trusted: args.trust }.check(own)?;

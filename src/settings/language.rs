@@ -86,8 +86,8 @@ settings! {
         max_new_tokens: usize = 0, in whole(0..=1 << 20), alias "max_completion_length";
         /// Sampling temperature.
         temperature: f32 = 1.0, in above(0.0);
-        /// Number of most likely tokens to sample from; 0 for all. The policy that is learnt is the one that draws:
-        /// log-probabilities, entropies and ratios are of the tokens that could be drawn.
+        /// Number of most likely tokens to sample from; 0 for all. Training uses the same truncated
+        /// distribution: log-probabilities, entropies and ratios are of the tokens that could be drawn.
         top_k: usize = 0, in whole(0..=u32::MAX as u64);
         /// Probability mass of the most likely tokens to sample from, among those that `top_k` leaves; 1 for all.
         top_p: f32 = 1.0, in above(0.0).at_most(1.0);

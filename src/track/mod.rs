@@ -95,9 +95,7 @@ impl Trackers {
 }
 
 fn warning(name: &str, error: &io::Error) -> String {
-    format!(
-        "tracking by {name} ends here: {error}. The run continues, and metrics.jsonl has everything"
-    )
+    format!("{name} tracking stopped: {error}. The run continues, and metrics.jsonl stays complete")
 }
 
 #[cfg(test)]
@@ -184,7 +182,7 @@ mod tests {
         trackers.write(&record(2));
         let warnings = trackers.take_warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].starts_with("tracking by TensorBoard ends here: "), "{warnings:?}");
+        assert!(warnings[0].starts_with("TensorBoard tracking stopped: "), "{warnings:?}");
         assert_eq!(fs::read_to_string(folder.path().join(CSV)).unwrap().lines().count(), 3);
     }
 }

@@ -34,7 +34,7 @@ impl<G: Rules> Scene<G> {
         &*self.setting
     }
 
-    /// Replaces the contents of `into` with the sprites at progress `t` (0 to 1) from `before` to
+    /// Replaces the contents of `into` with the sprites at progress `part` (0 to 1) from `before` to
     /// `now`.
     pub fn sprites(
         &self,

@@ -39,7 +39,7 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "catch", "--set", "rows=1"], &["catch.rows is 1"]),
         (&["train", "catch", "--set", "observation=pixels"], &["catch.observation", "board"]),
         (&["train", "catch", "--set", "observation=board", "--set", "rows=256"], &["1280"]),
-        (&["train", "catch", "--set", "fruit.width=9"], &["another game", "this run is of catch"]),
+        (&["train", "catch", "--set", "fruit.width=9"], &["another game", "this run trains catch"]),
         (&["train", "catch", "--lr", "-1e-3"], &["optimizer.learning_rate is -0.001"]),
         (&["train", "catch", "--num-envs", "9"], &["--num-envs", "--set rollout.num_groups=VALUE"]),
         (&["train", "fruit", "--model", "tiny"], &["`fruit` is a game", "policy.kind"]),

@@ -30,8 +30,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// The answer to Ctrl-C.
-const STOPPING: &str =
-    "The runs under way finish their iterations and save; the same command continues the sweep.";
+const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command continues the sweep.";
 /// The most trials of a sweep: many more than anybody trains, and few enough to be listed.
 const MOST_TRIALS: usize = 1_000_000;
 /// The file of results inside a sweep, a line for each run.
@@ -119,7 +118,7 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
 impl<'a> Sweep<'a> {
     fn new(games: &Games, file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         if file.space.is_empty() {
-            bail!("[space] names no setting");
+            bail!("[space] is empty");
         }
         file.space.iter().try_for_each(|(name, range)| range.check(name))?;
         let whole = [file.trials, file.steps, file.batch, file.rounds as usize];

@@ -78,7 +78,7 @@ impl Report {
             vec![settings, row.trial.to_string(), number(row.mean), number(low), number(high)]
         };
         let rows: Vec<_> = self.trials.iter().map(cells).collect();
-        tell(aligned(&["settings", "trial", "score", "95 % from", "to"], &rows, 1))?;
+        tell(aligned(&["settings", "trial", "score", "95 % low", "high"], &rows, 1))?;
         let mut shares: Vec<_> = self.importance.iter().collect();
         shares.sort_by(|a, b| b.1.total_cmp(a.1));
         let rows: Vec<_> = shares

@@ -30,15 +30,18 @@ impl Range {
     /// If there is not, with the setting's name.
     pub fn check(&self, name: &str) -> Result<()> {
         match self {
-            Self::Choices(values) if values.is_empty() => bail!("{name}: choices are empty"),
+            Self::Choices(values) if values.is_empty() => bail!("{name}: choices is an empty list"),
             Self::Choices(_) => Ok(()),
             Self::Linear(ends) | Self::Log(ends) => {
                 let [Some(low), Some(high)] = ends.each_ref().map(number) else {
-                    bail!("{name}: the ends of a range are numbers");
+                    bail!("{name}: a range needs two numbers");
                 };
                 let least = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
                 if !(low < high && low > least && high.is_finite()) {
-                    bail!("{name}: {low} to {high} is no range (a logarithmic one starts above 0)");
+                    bail!(
+                        "{name}: {low} to {high} is not a range: the first end must be less than the second, and above 0 \
+                         for log"
+                    );
                 }
                 Ok(())
             }

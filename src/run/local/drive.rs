@@ -26,9 +26,8 @@ pub trait Observer {
 /// Trains a run until it is over, or `observer` wants to stop: [`Events`], told to an observer.
 ///
 /// # Errors
-/// As [`Run::iterate`], and if a file cannot be written, or the device fails. The run continues from its last
-/// checkpoint then. Where it is the evaluation that fails, and the device still gives the state, that is the
-/// iteration before it.
+/// As [`Run::iterate`], and if a file cannot be written, or the device fails. The run can be resumed from its last
+/// checkpoint. If the evaluation fails but the state can still be read, the iteration is saved first.
 pub fn drive(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,

@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The folder of all runs that were not given one.
+/// Default parent directory of runs.
 const RUNS: &str = "runs";
 /// The file of a run's settings.
 pub const CONFIG: &str = "config.toml";
@@ -221,14 +221,14 @@ impl RunFolder {
             Err(error) => {
                 let best = checkpoint::load(&self.best()).ok().filter(is_finite);
                 let checkpoint = best.ok_or(error)?;
-                let what = "no checkpoint can be used; taking the best policy's";
+                let what = "no usable checkpoint; using the best policy instead";
                 return Ok(SavedPolicy { checkpoint, warnings: vec![what.to_string()] });
             }
         };
         let mut warnings: Vec<String> =
             latest.damaged.iter().map(|(_, error)| error.to_string()).collect();
         if !warnings.is_empty() {
-            warnings.push(format!("taking {} instead", latest.path.display()));
+            warnings.push(format!("using {} instead", latest.path.display()));
         }
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
     }
@@ -272,7 +272,7 @@ impl SavedPolicy {
             Err(CheckpointError::NotFound { .. }) => run.latest(),
             Err(error) => {
                 let mut latest = run.latest()?;
-                let what = "taking the newest checkpoint instead of the best".to_string();
+                let what = "using the newest checkpoint instead of the best".to_string();
                 latest.warnings.splice(0..0, [error.to_string(), what]);
                 Ok(latest)
             }
