@@ -111,38 +111,3 @@ fn value(name: &str, element: i64, shape: &[usize]) -> Message {
     let tensor = tensor.message(2, Message::default().messages(1, dimensions));
     Message::default().bytes(1, name).message(2, Message::default().message(1, tensor))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::math::Activation;
-
-    fn encoded(kind: ModelKind, hidden: &[usize]) -> Result<Vec<u8>, OnnxError> {
-        let config = PolicyConfig::new(kind, hidden, Activation::Relu);
-        let parameters = config.parameters(5, 3);
-        let count = parameters.iter().map(|it| it.shape.iter().product::<usize>()).sum();
-        let params: Vec<f32> = (0..count).map(|i| i as f32).collect();
-        encode(&Policy {
-            name: "test",
-            config: &config,
-            num_features: 5,
-            num_actions: 3,
-            params: &params,
-        })
-    }
-
-    #[test]
-    fn every_parameter_is_in_the_file_once() {
-        for (kind, hidden) in [
-            (ModelKind::Mlp, vec![4, 2]),
-            (ModelKind::Gru, vec![4, 2]),
-            (ModelKind::Decoder, vec![]),
-        ] {
-            let bytes = encoded(kind, &hidden).unwrap();
-            let holds =
-                |number: f32| bytes.windows(4).filter(move |it| **it == number.to_le_bytes());
-            assert_eq!(holds(17.0).count(), 1);
-            assert_eq!(holds(30.0).count(), 1);
-        }
-    }
-}
