@@ -229,16 +229,7 @@ fn natural(path: &Path) -> (String, u64) {
 
 /// A table of settings by their full names.
 fn flat(table: &Table) -> Flat {
-    let mut all = Flat::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(section) => all.extend(
-                section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value.clone())),
-            ),
-            value => drop(all.insert(key.clone(), value.clone())),
-        }
-    }
-    all
+    overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
 /// Settings in words, by the last part of their names: `learning_rate=0.001 seed=2`.

@@ -101,18 +101,17 @@ pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
 /// # Errors
 /// A key that `table` does not have, an ambiguous short name, or a value of another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
-    let mut flat = Vec::new();
-    for (key, value) in changes {
-        match value {
-            Value::Table(inner) => {
-                flat.extend(
-                    inner.into_iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value)),
-                );
-            }
-            value => flat.push((key, value)),
+    set_all(table, flat(&changes).map(|(path, value)| (path, value.clone())).collect())
+}
+
+/// The settings of a table of sections by their full names, `key` or `section.key`.
+pub fn flat(table: &Table) -> impl Iterator<Item = (String, &Value)> {
+    table.iter().flat_map(|(key, value)| match value {
+        Value::Table(section) => {
+            section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value)).collect()
         }
-    }
-    set_all(table, flat)
+        value => vec![(key.clone(), value)],
+    })
 }
 
 /// Two tables of settings as one; where both have a setting, that of `over` stays.
@@ -208,21 +207,9 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// All keys of a table of sections, as `key` or `section.key`.
-fn paths(table: &Table) -> Vec<String> {
-    let mut paths = Vec::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(section) => paths.extend(section.keys().map(|k| format!("{key}.{k}"))),
-            _ => paths.push(key.clone()),
-        }
-    }
-    paths
-}
-
 /// The full path of `key`.
 fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
-    let paths = paths(table);
+    let paths: Vec<String> = flat(table).map(|(path, _)| path).collect();
     if paths.iter().any(|path| path == key) {
         return Ok(key.to_string());
     }

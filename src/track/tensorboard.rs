@@ -9,11 +9,12 @@ use super::{Tracker, scalars};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::protobuf::Message;
+use crate::settings::overlay;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use toml::{Table, Value};
+use toml::Table;
 
 /// Events before that of the first iteration: the version and the settings.
 const HEADER: usize = 2;
@@ -97,15 +98,7 @@ fn summary(record: &IterationRecord) -> Message {
 /// The settings as a table in Markdown, under the name that CleanRL uses.
 fn hyper_parameters(settings: &Table) -> Message {
     let mut text = "|param|value|\n|-|-|".to_string();
-    let mut row = |key: &str, value: &Value| text += &format!("\n|{key}|{value}|");
-    for (key, value) in settings {
-        match value {
-            Value::Table(section) => {
-                section.iter().for_each(|(leaf, value)| row(&format!("{key}.{leaf}"), value));
-            }
-            value => row(key, value),
-        }
-    }
+    overlay::flat(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
     const DT_STRING: i64 = 7;
     let plugin = Message::default().bytes(1, "text");
     let metadata = Message::default().message(1, plugin);

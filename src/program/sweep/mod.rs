@@ -317,15 +317,8 @@ impl<'a> Sweep<'a> {
 
     /// Settings that are searched, with those of all trials and the iterations of a round.
     fn completed(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
-        let mut settings = Table::new();
-        for (key, value) in &self.file.settings {
-            match value {
-                toml::Value::Table(section) => settings.extend(
-                    section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value.clone())),
-                ),
-                value => drop(settings.insert(key.clone(), value.clone())),
-            }
-        }
+        let common = overlay::flat(&self.file.settings);
+        let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
         settings.extend(searched);
         if self.file.search == Search::Halving {
             let shorter = self.file.eta.saturating_pow(self.file.rounds - 1 - round);
