@@ -141,11 +141,11 @@ impl<'a> Events<'a> {
             guarded(format!("iteration {iteration}"), || run.iterate())?;
         effort.env_steps = record.env_steps;
         effort.seconds_to_first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        let is_late = started.elapsed().as_secs_f64() >= schedule.stop.seconds;
+        let (seconds, limit) = (started.elapsed().as_secs_f64(), schedule.stop.seconds);
         let asked = ask();
         let interrupted = run.team().any(asked.stop || self.requests.stop)?;
         // Without a limit, ranks need not ask each other.
-        let is_late = schedule.stop.seconds.is_finite() && run.team().any(is_late)?;
+        let is_late = limit > 0.0 && run.team().any(seconds >= limit)?;
         let mut due = schedule.due(record.iteration, interrupted || is_late);
         due.evaluation |= is_late;
         let saves = asked.save || std::mem::take(&mut self.requests.save);
