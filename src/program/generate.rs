@@ -26,23 +26,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let path = model_path(&args.model)?;
     let model = LanguageModel::load(&path)
         .with_context(|| format!("cannot use the model in {}", path.display()))?;
-    let example = held_out_prompt(&args.model);
-    let prompt = match &args.prompt {
-        Some(prompt) => {
-            if let Ok(example) = example
-                && prompt.chars().last() != example.chars().last()
-            {
-                say!("Note: prompts of this run look like `{example}`.");
-            }
-            prompt.clone()
-        }
-        None => {
-            let example = example?;
-            say!("Prompt: {example}");
-            example
-        }
-    };
-    let tokens = prompt_tokens(&model, &prompt, &args)?;
+    let tokens = prompt_tokens(&model, &prompt(&args)?, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -73,28 +57,39 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         stop::before(&text, &args.stop).map(str::to_string).unwrap_or(text)
     };
     if args.json {
-        let completions: Vec<Value> = completions
-            .iter()
-            .map(|one| {
-                json!({
-                    "text": text(one), "tokens": one.tokens, "logprobs": one.logprobs,
-                    "ended": one.ended,
-                })
-            })
-            .collect();
-        tell_json(&json!({
-            "prompt_tokens": prompt.tokens.len(), "completions": completions, "seconds": seconds,
-        }))?;
+        let completions = completions.iter().map(|one| {
+            let Completion { tokens, logprobs, ended, .. } = one;
+            json!({ "text": text(one), "tokens": tokens, "logprobs": logprobs, "ended": ended })
+        });
+        let completions: Vec<Value> = completions.collect();
+        let count = prompt.tokens.len();
+        tell_json(
+            &json!({ "prompt_tokens": count, "completions": completions, "seconds": seconds }),
+        )?;
     } else if streams {
         tell(text(&completions[0]).get(stream.printed()..).unwrap_or(""))?;
     } else {
-        for completion in &completions {
-            tell(format_args!("{}\n---", text(completion)))?;
-        }
+        completions.iter().try_for_each(|one| tell(format_args!("{}\n---", text(one))))?;
     }
     let count: usize = completions.iter().map(|one| one.tokens.len()).sum();
     say!("{count} tokens in {seconds:.2} s, {:.0} a second.", count as f64 / seconds.max(1e-9));
     Ok(())
+}
+
+/// The prompt of the command line, or else a held-out one of the run's task.
+fn prompt(args: &GenerateArgs) -> Result<String> {
+    let example = held_out_prompt(&args.model);
+    let Some(prompt) = &args.prompt else {
+        let example = example?;
+        say!("Prompt: {example}");
+        return Ok(example);
+    };
+    if let Ok(example) = example
+        && prompt.chars().last() != example.chars().last()
+    {
+        say!("Note: prompts of this run look like `{example}`.");
+    }
+    Ok(prompt.clone())
 }
 
 /// The folder or file of a model. A run of `grove train` keeps its best model in a folder of its own.
