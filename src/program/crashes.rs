@@ -8,7 +8,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::disk::faults::{Fault, with};
 use crate::env::CartPole;
 use crate::parallel::Team;
-use crate::run::{GameRun, Observer, Progress, Run, RunError, RunFiles, RunFolder, TextRun, drive};
+use crate::run::{GameRun, Observer, Run, RunError, RunFiles, RunFolder, Step, TextRun, drive};
 use crate::settings::overlay;
 use crate::task;
 use crate::trainer::text::{
@@ -31,7 +31,7 @@ impl Observer for Silent {
         false
     }
 
-    fn iteration(&mut self, _progress: &Progress) {}
+    fn iteration(&mut self, _step: &Step) {}
 
     fn warning(&mut self, _warning: &str) {}
 }

@@ -4,7 +4,7 @@
 use super::args::RunArgs;
 use super::dashboard::Dashboard;
 use super::say::say;
-use crate::run::Progress;
+use crate::run::Step;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -71,22 +71,22 @@ impl ProgressLine {
     }
 
     /// Shows an iteration.
-    pub fn show(&mut self, progress: &Progress) {
+    pub fn show(&mut self, step: &Step) {
         let Self { bar, dashboard, is_silent, total, last_line } = self;
         // A terminal may change its size.
         let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
-        if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(progress)) {
+        if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(step)) {
             bar.set_prefix(picture);
         }
-        let (iteration, total) = (progress.record.iteration, *total);
-        let words = progress.words();
+        let (iteration, total) = (step.record.iteration, *total);
+        let words = step.words();
         let digits = total.to_string().len();
-        let left = progress.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
+        let left = step.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
         let most = columns.saturating_sub(BAR + 2 * digits + 3 + LEFT);
         bar.set_message(left.unwrap_or_default() + &fit(&words, most));
         bar.set_position(u64::from(iteration));
         let due = !*is_silent && (iteration - *last_line >= total / LINES || iteration == total);
-        if progress.record.evaluation.is_some() && due {
+        if step.record.evaluation.is_some() && due {
             *last_line = iteration;
             // Without a bar stderr is no terminal: the line may be as long as it is.
             let most = match bar.is_hidden() {

@@ -6,7 +6,7 @@ use super::interrupt::Interrupt;
 use super::progress::ProgressLine;
 use super::say::say;
 use super::watch::{self, Port, Server};
-use crate::run::{Observer, Progress};
+use crate::run::{Observer, Step};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 
@@ -96,9 +96,9 @@ impl Observer for Terminal<'_> {
         saves
     }
 
-    fn iteration(&mut self, progress: &Progress) {
+    fn iteration(&mut self, step: &Step) {
         if let Some((line, _)) = &mut self.line {
-            line.show(progress);
+            line.show(step);
         }
     }
 

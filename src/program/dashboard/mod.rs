@@ -6,7 +6,7 @@ mod keys;
 pub use keys::Keys;
 
 use crate::metrics::{IterationRecord, Seconds};
-use crate::run::{Progress, short};
+use crate::run::{Step, short};
 use crate::trainer::text::CompletionRecord;
 use console::Term;
 use ratatui_core::buffer::Buffer;
@@ -70,15 +70,15 @@ impl Dashboard {
 
     /// Takes the figures of an iteration. Returns the picture in lines, if it is time for a new one; an empty one if the
     /// terminal has become too small.
-    pub fn show(&mut self, progress: &Progress) -> Option<String> {
-        let record = progress.record;
+    pub fn show(&mut self, step: &Step) -> Option<String> {
+        let record = &step.record;
         let x = f64::from(record.iteration);
         let y = self.first_curve(record);
         add(&mut self.sampled, y.map(|y| (x, y)));
         let played = record.evaluation.as_ref().filter(|evaluation| evaluation.episodes > 0);
         add(&mut self.greedy, played.map(|evaluation| (x, evaluation.mean_score)));
-        if !progress.completions.is_empty() {
-            self.completions = completions(progress.completions);
+        if !step.completions.is_empty() {
+            self.completions = completions(&step.completions);
         }
         let is_last = record.iteration == self.total;
         if !is_last && self.drawn.is_some_and(|drawn| drawn.elapsed() < PERIOD) {
@@ -249,14 +249,7 @@ mod tests {
         let mut dashboard = Dashboard::empty(10);
         for iteration in 1..=10 {
             let record = record(iteration, f64::from(iteration));
-            let progress = Progress {
-                record: &record,
-                evaluation: record.evaluation.as_ref(),
-                iterations: 10,
-                seconds_left: None,
-                completions: &[],
-            };
-            dashboard.show(&progress);
+            dashboard.show(&Step { record, ..Step::default() });
         }
         dashboard.figures = figures(&record(10, 10.0));
         let picture = picture(&dashboard, 120);
