@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
 pub fn run(games: &Games, args: CheckArgs) -> Result<()> {
-    games.find_or_default(args.game.as_deref())?.check(&args)
+    (games.find_or_default(args.game.as_deref())?.check)(&args)
 }
 
 /// Plays the game by its native rules and, if the device has kernels, by those too; prints the findings.

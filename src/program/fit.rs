@@ -41,7 +41,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let game = games.source(&manifest.env).with_context(|| {
         format!("the dataset in {} is of a game that this program does not have", data.display())
     })?;
-    game.train(games, &NewRun { args: &run, file, from: None })
+    (game.train)(games, &NewRun { args: &run, file, from: None })
 }
 
 /// Adds the settings for a series of labels, each about the last `window` rows: a perceptron sees these rows at

@@ -111,7 +111,7 @@ impl History {
     /// The settings that differ from the defaults of the game or the task.
     pub fn changes(&self, games: &Games) -> Flat {
         let defaults = match self.is_text() {
-            false => games.source(self.subject()).and_then(|game| game.defaults()),
+            false => games.source(self.subject()).and_then(|game| (game.defaults)()),
             true => task::find(self.subject()).map_err(Into::into).map(|task| {
                 let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
                 let config =
@@ -185,7 +185,7 @@ impl History {
     /// The mean scores of known players of the game.
     pub fn references(&self, games: &Games) -> References {
         let references =
-            games.find(self.subject()).and_then(|game| game.references(self.settings.clone()));
+            games.find(self.subject()).and_then(|game| (game.references)(self.settings.clone()));
         references.unwrap_or_default()
     }
 }

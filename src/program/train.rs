@@ -45,7 +45,7 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
         Some(_) => overlay::merged(overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file),
         None => file,
     };
-    game.train(games, &NewRun { args: &run, file, from: from.as_deref() })
+    (game.train)(games, &NewRun { args: &run, file, from: from.as_deref() })
 }
 
 /// Resumes the run in `--run-dir`, or in the folder or of the game or task that is named.
@@ -85,7 +85,8 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     }
     let data = args.data.as_deref();
     let (folder, lock, checkpoint) = (&folder, &lock, &checkpoint);
-    games.source(&saved)?.resume(games, &SavedRun { args: run, data, folder, lock, checkpoint })
+    let run = SavedRun { args: run, data, folder, lock, checkpoint };
+    (games.source(&saved)?.resume)(games, &run)
 }
 
 /// The run in `runs` that was written to last of those that can be resumed or, if there is none, of all.

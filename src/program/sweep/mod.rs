@@ -135,7 +135,7 @@ impl<'a> Sweep<'a> {
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
         let mut iterations = file.settings.get("iterations").and_then(toml::Value::as_integer);
         if !is_task {
-            let mut settings = games.find_beside_tasks(Some(&file.game))?.defaults()?;
+            let mut settings = (games.find_beside_tasks(Some(&file.game))?.defaults)()?;
             overlay::lay_over(&mut settings, file.settings.clone())?;
             let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
             overlay::lay_over(&mut settings, middle.into_iter().collect())?;
