@@ -241,6 +241,11 @@ pub fn words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a Value)>) ->
     settings.into_iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
+/// A figure of a table; `-` where there is none.
+pub fn figure(value: Option<f64>) -> String {
+    value.map_or("-".to_string(), |value| format!("{value:.3}"))
+}
+
 /// Lines of a table whose columns are aligned, numbers (all columns but the `texts` first ones) to the right.
 pub fn aligned(header: &[&str], rows: &[Vec<String>], texts: usize) -> String {
     let length = |text: &str| text.chars().count();

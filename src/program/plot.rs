@@ -1,7 +1,7 @@
 //! `grove plot`: learning curves of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, aligned, read_runs, words};
+use super::history::{Flat, History, aligned, figure, read_runs, words};
 use super::say::{say, tell, tell_json};
 use super::study_args::{Axis, PlotArgs};
 use crate::metrics::IterationRecord;
@@ -54,11 +54,10 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     if args.json {
         return tell_json(&rows);
     }
-    let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3}"));
     let cells = |row: &Row| {
         let [low, high] = row.interval.map_or([None; 2], |interval| interval.map(Some));
         let x = row.x.map_or("-".into(), |x| format!("{x:.0}"));
-        vec![row.name.clone(), row.runs.to_string(), x, number(row.y), number(low), number(high)]
+        vec![row.name.clone(), row.runs.to_string(), x, figure(row.y), figure(low), figure(high)]
     };
     let rows: Vec<_> = rows.iter().map(cells).collect();
     let header = ["settings", "seeds", args.x.name(), &args.y, "95 % low", "high"];

@@ -1,7 +1,7 @@
 //! `grove runs`: a table of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, State, aligned, words};
+use super::history::{Flat, History, State, aligned, figure, words};
 use super::say::{tell, tell_json};
 use super::study_args::RunsArgs;
 use crate::run::{Subject, short};
@@ -57,7 +57,7 @@ impl Listed {
             self.subject.name().to_string(),
             self.model.clone(),
             state,
-            self.best_score.map_or("-".into(), |score| format!("{score:.3}")),
+            figure(self.best_score),
             short(self.env_steps as f64),
             format!("{:.1}", self.seconds),
             words(&self.changes),

@@ -1,7 +1,7 @@
 //! `grove train --seeds 1..5`: the same run by several seeds, and what they give together.
 
 use super::args::TrainArgs;
-use super::history::aligned;
+use super::history::{aligned, figure};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, complain, option, side_by_side, words};
 use super::say::{say, tell, tell_json};
@@ -53,7 +53,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         let name = format!("seed {}", seeds[number]);
         match report {
             Ok(report) => {
-                say!("{name}: {} in {}", figure(&report), text(&report["run"]));
+                say!("{name}: {} in {}", figure(score(&report)), text(&report["run"]));
                 reports[number] = Some(report);
             }
             Err(error) => {
@@ -95,7 +95,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         vec![
             report["seed"].to_string(),
             text(&report["run"]),
-            figure(report),
+            figure(score(report)),
             best,
             format!("{seconds:.1}"),
         ]
@@ -121,10 +121,6 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
 /// The score of a run's best policy on fresh episodes; `None` where nothing is played.
 pub fn score(report: &Value) -> Option<f64> {
     report["mean_score"].as_f64()
-}
-
-fn figure(report: &Value) -> String {
-    score(report).map_or("-".to_string(), |score| format!("{score:.3}"))
 }
 
 fn text(value: &Value) -> String {
