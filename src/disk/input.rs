@@ -1,6 +1,8 @@
 //! Readers of files that others wrote: regular files alone, since a pipe or a device in the place of one never ends, and
 //! no more bytes of them than a limit.
 
+#[cfg(feature = "program")]
+use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -58,6 +60,22 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
 #[cfg(not(target_family = "wasm"))]
 pub fn read_description(path: &Path) -> io::Result<String> {
     read_text(path, DESCRIPTION)
+}
+
+/// The SHA-256 of a file's content in hexadecimal digits.
+#[cfg(feature = "program")]
+pub fn sha256(path: &Path) -> io::Result<String> {
+    let mut bytes = BufReader::with_capacity(1 << 20, open(path)?);
+    let mut hash = Sha256::new();
+    loop {
+        let part = bytes.fill_buf()?;
+        if part.is_empty() {
+            return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        hash.update(part);
+        let read = part.len();
+        bytes.consume(read);
+    }
 }
 
 /// The lines of a file, with their ends.

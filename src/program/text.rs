@@ -23,7 +23,6 @@ use crate::trainer::text::{
 };
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -233,10 +232,9 @@ struct DataFile {
 
 impl DataFile {
     fn at(path: &Path) -> Result<Self> {
-        let read = |whole: PathBuf| Ok((input::read(&whole, input::DATA)?, whole));
+        let read = |whole: PathBuf| Ok((input::sha256(&whole)?, whole));
         let whole = path.canonicalize().and_then(read);
-        let (bytes, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
-        let digest = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let (digest, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Self { path: in_settings(&whole)?, digest })
     }
 }
