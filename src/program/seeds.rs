@@ -29,17 +29,7 @@ struct Summary {
 
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let lanes = Lanes::new(args, seeds.len())?;
-    let common = words(args);
-    let jobs: Vec<Vec<OsString>> = seeds
-        .iter()
-        .map(|seed| {
-            let folder = args.run.run_dir.as_ref();
-            let folder =
-                folder.map(|folder| option("run-dir", folder.join(format!("seed-{seed}"))));
-            let seed = option("seed", seed.to_string());
-            common.iter().cloned().chain([seed]).chain(folder).collect()
-        })
-        .collect();
+    let jobs = jobs(args, seeds);
     say!(
         "Training {} seeds, {} at a time, threads of each: {}.",
         seeds.len(),
@@ -76,6 +66,18 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         );
     }
     report(runs, args.run.json)
+}
+
+/// The command lines of the runs.
+fn jobs(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
+    let common = words(args);
+    let job = |seed: &u64| {
+        let folder = args.run.run_dir.as_ref().map(|folder| folder.join(format!("seed-{seed}")));
+        let folder = folder.map(|folder| option("run-dir", folder));
+        let seed = option("seed", seed.to_string());
+        common.iter().cloned().chain([seed]).chain(folder).collect()
+    };
+    seeds.iter().map(job).collect()
 }
 
 fn report(runs: Vec<Value>, json: bool) -> Result<()> {

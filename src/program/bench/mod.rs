@@ -46,27 +46,8 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
 
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.
 pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
-    let (game, mut config) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    let defaults = config.clone();
-    ensure!(
-        args.num_envs.is_multiple_of(args.group_size),
-        "--num-envs is {}, but must be a multiple of --group-size ({})",
-        args.num_envs,
-        args.group_size
-    );
-    let learn_steps = args.learn_steps.unwrap_or(args.num_steps);
-    config.engine = args.engine;
-    config.precision = args.precision;
-    config.policy.hidden.clone_from(&args.hidden);
-    config.rollout.group_size = args.group_size;
-    config.rollout.num_groups = args.num_envs / args.group_size;
-    config.rollout.num_steps = args.num_steps;
-    config.rollout.learn_steps = learn_steps;
-    config.rollout.start = Start::Level;
-    config.update.update_epochs = args.update_epochs;
-    config.update.num_minibatches = args.num_minibatches;
-    // Long enough that no schedule ends during the measurement.
-    config.iterations = 1_000_000;
+    let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
+    let config = sized(args, &defaults)?;
     validate(models, &game, &config)?;
     if args.scaling {
         return scaling::bench(models, args, game, &config);
@@ -114,7 +95,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         threads: rayon::current_num_threads(),
         num_envs: envs,
         num_steps: steps,
-        learn_steps,
+        learn_steps: config.rollout.learn_steps,
         num_features: game.num_features(),
         hidden: &config.policy.hidden,
         policy: format!("{} of {}", config.policy.kind, config.policy.sizes()),
@@ -131,6 +112,30 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
     publish(args, &report)
+}
+
+/// The settings of a run of the sizes that the command line names.
+fn sized(args: &BenchArgs, defaults: &TrainConfig) -> Result<TrainConfig> {
+    let mut config = defaults.clone();
+    ensure!(
+        args.num_envs.is_multiple_of(args.group_size),
+        "--num-envs is {}, but must be a multiple of --group-size ({})",
+        args.num_envs,
+        args.group_size
+    );
+    config.engine = args.engine;
+    config.precision = args.precision;
+    config.policy.hidden.clone_from(&args.hidden);
+    config.rollout.group_size = args.group_size;
+    config.rollout.num_groups = args.num_envs / args.group_size;
+    config.rollout.num_steps = args.num_steps;
+    config.rollout.learn_steps = args.learn_steps.unwrap_or(args.num_steps);
+    config.rollout.start = Start::Level;
+    config.update.update_epochs = args.update_epochs;
+    config.update.num_minibatches = args.num_minibatches;
+    // Long enough that no schedule ends during the measurement.
+    config.iterations = 1_000_000;
+    Ok(config)
 }
 
 /// Prints a report, and writes it to the file that the command line names.
