@@ -30,7 +30,8 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// The answer to Ctrl-C.
-const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command continues the sweep.";
+const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command \
+                        continues the sweep.";
 /// The most trials of a sweep: many more than anybody trains, and few enough to be listed.
 const MOST_TRIALS: usize = 1_000_000;
 /// The file of results inside a sweep, a line for each run.
