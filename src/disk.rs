@@ -72,15 +72,25 @@ pub fn cut(path: &Path, length: u64) -> io::Result<()> {
     sync(&file)
 }
 
-/// Replaces a file, so that it has the old content or the new one at any time; `beside` is the name of the new one
-/// until then.
+/// Replaces a file, so that it has the old content or the new one at any time.
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
-pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
-    match remove_file(beside) {
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(path, |file| write(file, bytes))
+}
+
+/// Replaces a file by what `fill` writes to the new one, which is called `.NAME.tmp` until then: a full disk leaves the
+/// old one as it is.
+pub fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.tmp"));
+    match remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => create(beside, bytes)?,
+        _ => step()?,
     }
-    rename(beside, path)?;
+    let mut file = File::create_new(&beside)?;
+    fill(&mut file)?;
+    sync(&file)?;
+    rename(&beside, path)?;
     path.parent().map_or(Ok(()), sync_folder)
 }
 

@@ -6,7 +6,7 @@ use grove::checkpoint;
 use grove::device::{self, Chosen};
 use grove::env::Playable;
 use grove::run::{
-    GameRun, Observer, Progress, Run, RunError, RunFiles, RunNote, caught_on_devices, drive, finish,
+    GameRun, Observer, Run, RunError, RunFiles, RunNote, Step, caught_on_devices, drive, finish,
 };
 use grove::trainer::{GameTrainer, config_toml};
 use pyo3::exceptions::PyRuntimeError;
@@ -107,10 +107,10 @@ impl Observer for Listener<'_> {
         self.stops.get()
     }
 
-    fn iteration(&mut self, progress: &Progress) {
-        let mut event = serde_json::to_value(progress.record).expect("records are plain data");
-        event["iterations"] = json!(progress.iterations);
-        event["seconds_left"] = json!(progress.seconds_left);
+    fn iteration(&mut self, step: &Step) {
+        let mut event = serde_json::to_value(&step.record).expect("records are plain data");
+        event["iterations"] = json!(step.iterations);
+        event["seconds_left"] = json!(step.seconds_left);
         self.call(&event);
     }
 

@@ -1,6 +1,8 @@
 //! Readers of files that others wrote: regular files alone, since a pipe or a device in the place of one never ends, and
 //! no more bytes of them than a limit.
 
+#[cfg(feature = "program")]
+use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -38,7 +40,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let length = file.metadata()?.len();
     if length > most {
         let most = most >> 20;
-        let message = format!("it has {length} bytes, but at most {most} MiB of it can be read");
+        let message = format!("it has {length} bytes; the limit is {most} MiB");
         return Err(io::Error::other(message));
     }
     let mut bytes = Vec::new();
@@ -58,6 +60,22 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
 #[cfg(not(target_family = "wasm"))]
 pub fn read_description(path: &Path) -> io::Result<String> {
     read_text(path, DESCRIPTION)
+}
+
+/// The SHA-256 of a file's content in hexadecimal digits.
+#[cfg(feature = "program")]
+pub fn sha256(path: &Path) -> io::Result<String> {
+    let mut bytes = BufReader::with_capacity(1 << 20, open(path)?);
+    let mut hash = Sha256::new();
+    loop {
+        let part = bytes.fill_buf()?;
+        if part.is_empty() {
+            return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        hash.update(part);
+        let read = part.len();
+        bytes.consume(read);
+    }
 }
 
 /// The lines of a file, with their ends.
@@ -101,7 +119,7 @@ mod tests {
         fs::write(&path, "a\n").unwrap();
         File::options().append(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let error = read(&path, DATA).unwrap_err().to_string();
-        assert_eq!(error, "it has 1099511627776 bytes, but at most 2048 MiB of it can be read");
+        assert_eq!(error, "it has 1099511627776 bytes; the limit is 2048 MiB");
         let mut lines = lines(open(&path).unwrap());
         assert_eq!(lines.next().unwrap().unwrap(), b"a\n");
         let error = lines.next().unwrap().unwrap_err().to_string();

@@ -23,43 +23,33 @@ impl<'a> Graph<'a> {
         taken
     }
 
-    /// A name for the result of the next node.
-    fn fresh(&self) -> String {
-        format!("x{}", self.nodes.len())
-    }
-
     pub fn node(&mut self, operator: &str, inputs: &[&str], output: &str) {
-        self.node_with(operator, inputs, output, []);
+        self.node_with(operator, inputs, &[output], []);
     }
 
     pub fn node_with<const N: usize>(
         &mut self,
         operator: &str,
         inputs: &[&str],
-        output: &str,
+        outputs: &[&str],
         attributes: [Message; N],
     ) {
         let node = inputs.iter().fold(Message::default(), |node, input| node.bytes(1, input));
+        let node = outputs.iter().fold(node, |node, output| node.bytes(2, output));
         let name = format!("{operator}_{}", self.nodes.len());
-        let node = node.bytes(2, output).bytes(3, name).bytes(4, operator);
-        self.nodes.push(node.messages(5, attributes));
+        self.nodes.push(node.bytes(3, name).bytes(4, operator).messages(5, attributes));
     }
 
     /// Adds a node with a result of its own.
     pub fn apply(&mut self, operator: &str, inputs: &[&str]) -> String {
-        let output = self.fresh();
-        self.node(operator, inputs, &output);
-        output
+        self.apply_with(operator, inputs, [])
     }
 
     /// Splits a tensor into equal parts along an axis.
     pub fn split(&mut self, x: &str, count: usize, axis: i64) -> Vec<String> {
         let parts: Vec<String> = (0..count).map(|i| format!("{x}_{i}")).collect();
-        let name = format!("Split_{}", self.nodes.len());
-        let node = Message::default().bytes(1, x);
-        let node = parts.iter().fold(node, |node, part| node.bytes(2, part));
-        let node = node.bytes(3, name).bytes(4, "Split");
-        self.nodes.push(node.message(5, int_attribute("axis", axis)));
+        let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
+        self.node_with("Split", &[x], &outputs, [int_attribute("axis", axis)]);
         parts
     }
 
@@ -70,26 +60,26 @@ impl<'a> Graph<'a> {
         inputs: &[&str],
         attributes: [Message; N],
     ) -> String {
-        let output = self.fresh();
-        self.node_with(operator, inputs, &output, attributes);
+        let output = format!("x{}", self.nodes.len());
+        self.node_with(operator, inputs, &[&output], attributes);
         output
     }
 
     /// Adds a constant of this shape.
     pub fn constant(&mut self, shape: &[usize], values: &[f32]) -> String {
-        let name = format!("w{}", self.constants.len());
-        let tensor = shape.iter().fold(Message::default(), |it, size| it.int(1, *size as i64));
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constants.push(tensor.int(2, FLOAT).bytes(8, &name).bytes(9, bytes));
-        name
+        self.tensor(shape, FLOAT, values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
     /// Adds a list of whole numbers.
     pub fn wholes(&mut self, values: &[i64]) -> String {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.tensor(&[values.len()], INT64, bytes)
+    }
+
+    fn tensor(&mut self, shape: &[usize], element: i64, bytes: Vec<u8>) -> String {
         let name = format!("w{}", self.constants.len());
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let tensor = Message::default().int(1, values.len() as i64).int(2, INT64);
-        self.constants.push(tensor.bytes(8, &name).bytes(9, bytes));
+        let tensor = shape.iter().fold(Message::default(), |it, size| it.int(1, *size as i64));
+        self.constants.push(tensor.int(2, element).bytes(8, &name).bytes(9, bytes));
         name
     }
 

@@ -8,7 +8,7 @@ const SHARE: f64 = 0.01;
 /// Minimum growth over these epochs, bytes.
 const BYTES: u64 = 1 << 20;
 
-/// Memory in use at the end of each epoch.
+/// Memory in use at the end of the last epochs.
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     in_use: Vec<u64>,
@@ -20,6 +20,7 @@ impl Growth {
     /// significantly in each of the last epochs.
     pub fn epoch(&mut self, in_use: u64) -> Option<String> {
         self.in_use.push(in_use);
+        self.in_use.drain(..self.in_use.len().saturating_sub(EPOCHS + 1));
         let last = self.in_use.last_chunk::<{ EPOCHS + 1 }>()?;
         let (first, now) = (last[0], last[EPOCHS]);
         let grows = last.windows(2).all(|pair| pair[0] < pair[1]);

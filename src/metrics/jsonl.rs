@@ -2,7 +2,7 @@
 
 use crate::disk::{self, input};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -29,30 +29,21 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Creates a file.
-    ///
-    /// # Errors
-    /// If it already exists or cannot be created.
-    pub fn create(path: &Path) -> Result<Self, MetricsError> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path);
-        let file = file.map_err(|source| error(path, "created", source))?;
-        Ok(Self { path: path.to_path_buf(), file })
-    }
-
-    /// Opens a file to append records after `iteration`. The file is cut at the first record of a later iteration,
+    /// Opens a file to append records after iteration `last`. The file is cut at the first record of a later iteration,
     /// since these iterations will be repeated, and at a torn last line. Malformed lines before that are dropped. A
     /// missing file is created.
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn resume(path: &Path, iteration: u32) -> Result<Self, MetricsError> {
+    pub fn resume(path: &Path, last: u32) -> Result<Self, MetricsError> {
         match disk::read(path) {
             Ok(file) => {
-                let survey = Survey::of(file, iteration);
-                let survey = survey.map_err(|source| error(path, "read", source))?;
-                match survey.has_malformed {
-                    true => rewrite(path, |_, line| survey.keeps(line)),
-                    false => disk::cut(path, survey.end),
+                let survey = survey(file, last);
+                let (end, has_malformed) = survey.map_err(|source| error(path, "read", source))?;
+                let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
+                match has_malformed {
+                    true => rewrite(path, |_, line| keeps(line)),
+                    false => disk::cut(path, end),
                 }
                 .map_err(|source| error(path, "written", source))?;
             }
@@ -84,7 +75,8 @@ impl JsonLines {
         disk::write(&mut self.file, &lines).map_err(|source| error(&self.path, "written", source))
     }
 
-    /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays.
+    /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
+    /// unless they are 0.
     /// The rest depends on the records and `bytes` alone, so that a resumed run arrives at the same file.
     ///
     /// # Errors
@@ -94,6 +86,10 @@ impl JsonLines {
         let length = self.file.metadata().map_err(read)?.len();
         if length <= bytes {
             return Ok(());
+        }
+        if bytes == 0 {
+            let cut = disk::cut(&self.path, 0);
+            return cut.map_err(|source| error(&self.path, "written", source));
         }
         let start = disk::read(&self.path).and_then(|file| newest_from(file, length, bytes));
         let start = start.map_err(read)?;
@@ -112,38 +108,22 @@ impl JsonLines {
     }
 }
 
-/// The part of a file that a resumption keeps.
-struct Survey {
-    /// The end of the last record of an iteration up to the last one to keep, bytes.
-    end: u64,
-    /// Whether there are malformed lines before that.
-    has_malformed: bool,
-    last: u32,
-}
-
-impl Survey {
-    fn of(file: File, last: u32) -> std::io::Result<Self> {
-        let mut survey = Self { end: 0, has_malformed: false, last };
-        let (mut at, mut torn) = (0, false);
-        each_line(file, |line| {
-            at += line.len() as u64;
-            match iteration(line) {
-                Some(iteration) if iteration <= last => {
-                    survey.has_malformed |= torn;
-                    survey.end = at;
-                }
-                Some(_) => {}
-                None => torn = true,
+/// The end of the last record of an iteration up to `last`, bytes, and whether there are malformed lines before that.
+fn survey(file: File, last: u32) -> std::io::Result<(u64, bool)> {
+    let (mut at, mut end, mut is_torn, mut has_malformed) = (0, 0, false, false);
+    each_line(file, |line| {
+        at += line.len() as u64;
+        match iteration(line) {
+            Some(iteration) if iteration <= last => {
+                has_malformed |= is_torn;
+                end = at;
             }
-            Ok(())
-        })?;
-        Ok(survey)
-    }
-
-    /// Whether a line is a record of an iteration to keep.
-    fn keeps(&self, line: &[u8]) -> bool {
-        iteration(line).is_some_and(|iteration| iteration <= self.last)
-    }
+            Some(_) => {}
+            None => is_torn = true,
+        }
+        Ok(())
+    })?;
+    Ok((end, has_malformed))
 }
 
 /// The iteration of a whole line, if it holds a record.
@@ -175,23 +155,17 @@ fn newest_from(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
     Ok(start)
 }
 
-/// Replaces a file by those of its lines that `keeps` accepts, called with the offset and the line, so that a full disk
-/// leaves the old file as it is.
+/// Replaces a file by those of its lines that `keeps` accepts, called with the offset and the line.
 fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
-    let beside = path.with_extension("jsonl.tmp");
-    match disk::remove_file(&beside) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => disk::create(&beside, b"")?,
-    }
-    let mut kept = BufWriter::new(disk::open(&beside)?);
-    let mut at = 0;
-    each_line(disk::read(path)?, |line| {
-        let keep = keeps(at, line);
-        at += line.len() as u64;
-        if keep { kept.write_all(line) } else { Ok(()) }
-    })?;
-    disk::sync(&kept.into_inner()?)?;
-    disk::rename(&beside, path)
+    disk::replace_with(path, |file| {
+        let (mut kept, mut at) = (BufWriter::new(file), 0);
+        each_line(disk::read(path)?, |line| {
+            let keep = keeps(at, line);
+            at += line.len() as u64;
+            if keep { kept.write_all(line) } else { Ok(()) }
+        })?;
+        kept.flush()
+    })
 }
 
 fn error(path: &Path, action: &'static str, source: std::io::Error) -> MetricsError {
@@ -242,8 +216,8 @@ mod tests {
             }
         };
         let [whole, torn] = ["whole", "torn"].map(|name| folder.path().join(name));
-        train(&mut JsonLines::create(&whole).unwrap(), 1, 40);
-        train(&mut JsonLines::create(&torn).unwrap(), 1, 33);
+        train(&mut JsonLines::resume(&whole, 0).unwrap(), 1, 40);
+        train(&mut JsonLines::resume(&torn, 0).unwrap(), 1, 33);
         train(&mut JsonLines::resume(&torn, 25).unwrap(), 26, 40);
         let [whole, torn] = [whole, torn].map(|path| fs::read_to_string(path).unwrap());
         assert_eq!(torn, whole);
@@ -251,9 +225,12 @@ mod tests {
         assert!(whole.len() <= 400 && whole.lines().count() as u32 == 2 * (41 - first));
 
         let path = folder.path().join("tight");
-        train(&mut JsonLines::create(&path).unwrap(), 1, 4);
+        train(&mut JsonLines::resume(&path, 0).unwrap(), 1, 4);
         JsonLines::resume(&path, 4).unwrap().keep_newest(1).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{0}\n{0}\n", record(4)));
+        let mut none = JsonLines::resume(&path, 4).unwrap();
+        none.keep_newest(0).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
     }
 
     #[cfg(unix)]

@@ -193,7 +193,13 @@ fn short(value: f64) -> String {
         1e4.. => (value / 1e3, "k"),
         _ => (value, ""),
     };
-    let rounded = (scaled * 1e3).round() / 1e3;
+    let decimals = match scaled.abs() {
+        1e3.. => 1.0,
+        1e2.. => 1e1,
+        1e1.. => 1e2,
+        _ => 1e3,
+    };
+    let rounded = (scaled * decimals).round() / decimals;
     format!("{}{unit}", if rounded == 0.0 { 0.0 } else { rounded })
 }
 
@@ -235,8 +241,8 @@ mod tests {
 
     #[test]
     fn labels_have_unit_prefixes() {
-        let numbers = [0.0, -0.0001, 0.25, 9999.0, 1.5e4, -2e6, 3e9];
-        let words = ["0", "0", "0.25", "9999", "15k", "-2M", "3G"];
+        let numbers = [0.0, -0.0001, 0.25, 9999.0, 1.5e4, 12345.678, 234_567.8, -2e6, 3e9];
+        let words = ["0", "0", "0.25", "9999", "15k", "12.35k", "234.6k", "-2M", "3G"];
         assert_eq!(numbers.map(short), words);
     }
 }

@@ -7,6 +7,7 @@ use super::verifier::{VerifierArgs, VerifyArgs};
 use crate::disk::input;
 use crate::settings::{Engine, Precision, overlay};
 use anyhow::{Context, Result};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -75,7 +76,7 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub run: RunArgs,
     /// Initialise the weights from another run's best policy, or from a policy file.
-    #[arg(long, value_name = "RUN", conflicts_with = "resume")]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "model"])]
     pub from: Option<PathBuf>,
     /// Train once for each of these seeds, for instance 1..5 (both included): side by side on the CPU's threads.
     ///
@@ -162,8 +163,8 @@ pub struct RunArgs {
     /// Resume a run from its last checkpoint.
     ///
     /// Takes a run's folder in place of a game: `grove train --resume runs/fruit-1`. With a game, resumes its latest
-    /// run in runs/, and without either the latest run that is not finished. --set changes settings that do not
-    /// decide the run's course: iterations, learning_rate, checkpoint.*, stop.*, tracking.*, launch_size and some more.
+    /// run in runs/, and without either the latest run that is not finished. --set may change settings that do not
+    /// affect reproducibility: iterations, learning_rate, checkpoint.*, stop.*, tracking.*, launch_size and some more.
     #[arg(long, conflicts_with_all = ["config", "seed", "engine", "precision"])]
     pub resume: bool,
     /// Estimate time and memory by trying a few iterations, without saving anything.
@@ -175,7 +176,7 @@ pub struct RunArgs {
     /// Port of the page; 0 for any free one [default: 8642].
     #[arg(long, value_name = "N", requires = "watch")]
     pub port: Option<u16>,
-    /// Show a progress line in place of the dashboard that a large terminal gets.
+    /// Show a one-line progress bar instead of the full-screen dashboard.
     #[arg(long)]
     pub plain: bool,
     /// Show no progress; notes, warnings and the result are printed.
@@ -208,10 +209,10 @@ pub struct EvalArgs {
     #[arg(long, default_value_t = 10_000, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000_000))]
     pub episodes: usize,
-    /// Completions per prompt for a language model: the k of pass@k.
-    #[arg(long, default_value_t = 8, value_name = "K",
+    /// Completions per prompt for a language model: the k of pass@k [default: 8].
+    #[arg(long, value_name = "K",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
-    pub k: usize,
+    pub k: Option<usize>,
     /// Random seed of the episodes.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
@@ -259,7 +260,7 @@ pub struct GenerateArgs {
     #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = fraction)]
     pub min_p: f32,
     /// Stop when this text is generated; may be repeated.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// Number of completions.
     #[arg(long, default_value_t = 1, value_name = "N",

@@ -3,7 +3,7 @@
 use super::args::CheckArgs;
 use super::games::{Games, Playable};
 use super::say::{tell, tell_json};
-use crate::device::{self, Chosen};
+use crate::device::{self, DeviceInfo};
 use crate::env::{self, CheckOptions, Checked, Finding};
 use crate::trainer::new_settings;
 use anyhow::{Result, bail};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
 pub fn run(games: &Games, args: CheckArgs) -> Result<()> {
-    games.find_or_default(args.game.as_deref())?.check(&args)
+    (games.find_or_default(args.game.as_deref())?.check)(&args)
 }
 
 /// Plays the game by its native rules and, if the device has kernels, by those too; prints the findings.
@@ -31,8 +31,9 @@ pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
         findings.extend(crate::rollout::check_on_device(game, &options, &chosen.device));
     }
     let found = findings.len();
-    let kernels = Kernels { chosen: &chosen, has_kernels };
-    let report = Report { env: G::NAME, seed: args.seed, episodes, steps, kernels, findings };
+    let (kernels, device) = (has_kernels.then_some(&chosen.info), &*chosen.info.name);
+    let report =
+        Report { env: G::NAME, seed: args.seed, episodes, steps, kernels, device, findings };
     if args.json {
         tell_json(&report)?
     } else {
@@ -52,40 +53,23 @@ struct Report<'a> {
     seed: u32,
     episodes: u32,
     steps: u64,
-    kernels: Kernels<'a>,
+    /// The device on which kernels were compared with the native rules, if it has kernels.
+    kernels: Option<&'a DeviceInfo>,
+    #[serde(skip)]
+    device: &'a str,
     findings: Vec<Finding>,
-}
-
-/// The device on which kernels were compared with the native rules, if it has kernels.
-struct Kernels<'a> {
-    chosen: &'a Chosen,
-    has_kernels: bool,
-}
-
-impl Serialize for Kernels<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.has_kernels.then_some(&self.chosen.info).serialize(serializer)
-    }
-}
-
-impl Display for Kernels<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let info = &self.chosen.info;
-        if self.has_kernels {
-            return write!(f, "Its kernels on {info} agree with the native rules.");
-        }
-        write!(
-            f,
-            "Its kernels were not checked, since the device `{}` has none. --device wgpu\nchecks them on any \
-             graphics adapter, including software ones.",
-            info.name
-        )
-    }
 }
 
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { env, episodes, steps, findings, kernels, .. } = self;
+        let Self { env, episodes, steps, findings, device, .. } = self;
+        let kernels = match self.kernels {
+            Some(info) => format!("Its kernels on {info} agree with the native rules."),
+            None => format!(
+                "Its kernels were not checked, since the device `{device}` has none. --device wgpu\nchecks them on any \
+                 graphics adapter, including software ones."
+            ),
+        };
         for finding in findings {
             writeln!(f, "{finding}")?;
         }

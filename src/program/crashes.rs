@@ -8,7 +8,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::disk::faults::{Fault, with};
 use crate::env::CartPole;
 use crate::parallel::Team;
-use crate::run::{GameRun, Observer, Progress, Run, RunError, RunFiles, RunFolder, TextRun, drive};
+use crate::run::{GameRun, Observer, Run, RunError, RunFiles, RunFolder, Step, TextRun, drive};
 use crate::settings::overlay;
 use crate::task;
 use crate::trainer::text::{
@@ -31,7 +31,7 @@ impl Observer for Silent {
         false
     }
 
-    fn iteration(&mut self, _progress: &Progress) {}
+    fn iteration(&mut self, _step: &Step) {}
 
     fn warning(&mut self, _warning: &str) {}
 }
@@ -45,7 +45,7 @@ pub(super) fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunE
 
 /// Continues a run from its last checkpoint, if it has iterations left.
 pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
-    let folder = RunFolder::open(Some(path.to_path_buf()), None)?;
+    let folder = RunFolder::find(path)?;
     let _lock = folder.lock()?;
     let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
     if run.schedule().end(run.iteration(), run.best()).is_some() {

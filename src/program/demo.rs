@@ -11,6 +11,7 @@ use crate::data::{Columns, DatasetWriter, End, Manifest};
 use crate::env::{Episode, Scripted, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
 use crate::rng::{Stream, below, draw};
+use crate::rollout::Evaluation;
 use crate::run::short;
 use crate::trainer::{new_settings, saved_game_name};
 use anyhow::{Result, bail};
@@ -22,7 +23,7 @@ use std::path::Path;
 const SHARD: u32 = 4096;
 
 pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
-    games.find_or_default(args.game.as_deref())?.demo(games.models(), &args)
+    (games.find_or_default(args.game.as_deref())?.demo)(games.models(), &args)
 }
 
 #[derive(Serialize)]
@@ -77,8 +78,8 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
             let played: Vec<Played> = played.collect();
             let mut shard = Columns { num_features: game.num_features(), ..Columns::default() };
             for Played { steps, score } in played {
+                scores.push([score, steps.actions.len() as f64]);
                 shard.append(steps);
-                scores.push(score);
             }
             steps += shard.actions.len() as u64;
             writer.write(&shard)?;
@@ -86,10 +87,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         Ok(())
     })?;
     writer.finish()?;
-    let n = scores.len() as f64;
-    let mean = scores.iter().sum::<f64>() / n;
-    let squares = scores.iter().map(|score| (score - mean).powi(2)).sum::<f64>();
-    let std_error = if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 };
+    let Evaluation { mean_score, std_error, .. } = Evaluation::of(&scores);
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
@@ -101,12 +99,12 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
             episodes,
             steps,
             seed,
-            mean_score: mean,
+            mean_score,
             std_error,
         });
     }
     tell(format_args!(
-        "Wrote {episodes} episodes of {} ({} steps) by `{}` to {out}; mean score {mean:.3} +- {std_error:.3} \
+        "Wrote {episodes} episodes of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} +- {std_error:.3} \
          (standard error).",
         G::NAME,
         short(steps as f64),
@@ -145,13 +143,25 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> Played {
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     let mut steps = Columns::default();
-    let mut choose = chooser(player);
+    let lanes = |values: &[f32]| values.iter().map(|x| [*x; LANES]).collect::<Vec<Lanes>>();
+    let mut mind = match player {
+        Demonstrator::Policy(policy) => Some((lanes(&policy.initial_memory()), policy.scratch())),
+        _ => None,
+    };
     loop {
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
         let legal = |a: u32| !G::MASKED || G::legal(&state, a as usize, game);
         let legal: Vec<u32> = (0..game.num_actions() as u32).filter(|a| legal(*a)).collect();
-        let scripted = |player: &Scripted| player.act(&state);
-        let action = choose(&obs, &legal, draw(!level, episode.time), &scripted);
+        let action = match (player, &mut mind) {
+            (Demonstrator::Policy(policy), Some((memory, scratch))) => {
+                let logits = policy.act(&lanes(&obs), memory, scratch);
+                let mut masked = vec![[f32::NEG_INFINITY; LANES]; logits.len()];
+                legal.iter().for_each(|a| masked[*a as usize] = logits[*a as usize]);
+                argmax_lane(&masked, 0)
+            }
+            (Demonstrator::Scripted(player), _) => player.act(&state),
+            _ => legal[below(draw(!level, episode.time), legal.len() as u32) as usize],
+        };
         let played = advance::<G>(&mut state, &mut episode, action, game);
         steps.obs.extend(obs);
         steps.actions.push(action as i32);
@@ -159,31 +169,6 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> Played {
         steps.ends.push(End::new(played.terminated, played.truncated));
         if played.ended() {
             return Played { steps, score: f64::from(played.score) };
-        }
-    }
-}
-
-/// Chooses an action given the observation, the legal actions, a random key, and a function that returns a
-/// scripted player's action.
-type Choose<'a> = Box<dyn FnMut(&[f32], &[u32], u32, &dyn Fn(&Scripted) -> u32) -> u32 + 'a>;
-
-/// Creates the choice function of a player for one episode.
-fn chooser(player: &Demonstrator) -> Choose<'_> {
-    match player {
-        Demonstrator::Random => {
-            Box::new(|_, legal, key, _| legal[below(key, legal.len() as u32) as usize])
-        }
-        Demonstrator::Scripted(player) => Box::new(|_, _, _, act| act(player)),
-        Demonstrator::Policy(policy) => {
-            let lanes = |values: &[f32]| values.iter().map(|x| [*x; LANES]).collect::<Vec<Lanes>>();
-            let mut memory = lanes(&policy.initial_memory());
-            let mut scratch = policy.scratch();
-            Box::new(move |obs, legal, _, _| {
-                let logits = policy.act(&lanes(obs), &mut memory, &mut scratch);
-                let mut masked = vec![[f32::NEG_INFINITY; LANES]; logits.len()];
-                legal.iter().for_each(|a| masked[*a as usize] = logits[*a as usize]);
-                argmax_lane(&masked, 0)
-            })
         }
     }
 }

@@ -1,10 +1,8 @@
 //! The dispatcher: calls the file of each command, for a game of any type.
 
-use super::args::{CheckArgs, Cli, Command, DemoArgs, EvalArgs, RecordArgs, SettingsArgs};
-use super::bench::BenchArgs;
-use super::games::{GameCommands, Games, NewRun, Playable, References, SavedRun};
+use super::args::{Cli, Command, RecordArgs};
+use super::games::{GameCommands, Games, Playable};
 use super::models::Models;
-use super::study_args::ExportArgs;
 use super::table::Table;
 use super::{
     bench, check, demo, devices, eval, export, fit, generate, import, manual, plot, ranks, record,
@@ -12,62 +10,31 @@ use super::{
 };
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
-use crate::settings::{TrainConfig, overlay};
+use crate::settings::overlay;
 use crate::trainer::{config_toml, new_settings};
 use crate::viewer::Scene;
 use anyhow::Result;
 use clap::CommandFactory;
 
-/// A game, with the function that creates its scene.
-struct Entry<G: Playable> {
-    scene: fn(G) -> Scene<G>,
-}
-
-impl<G: Playable> GameCommands for Entry<G> {
-    fn train(&self, games: &Games, run: &NewRun) -> Result<()> {
-        train::start::<G>(games, run)
-    }
-
-    fn resume(&self, games: &Games, run: &SavedRun) -> Result<()> {
-        train::resume::<G>(games, run)
-    }
-
-    fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()> {
-        demo::demonstrate::<G>(models, args)
-    }
-
-    fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-        eval::evaluate::<G>(models, args, checkpoint)
-    }
-
-    fn record(&self, models: &Models, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()> {
-        record::record::<G>(models, args, checkpoint, self.scene)
-    }
-
-    fn bench(&self, models: &Models, args: &BenchArgs) -> Result<()> {
-        bench::bench::<G>(models, args)
-    }
-
-    fn settings(&self, args: &SettingsArgs) -> Result<()> {
-        settings::list::<G>(args)
-    }
-
-    fn check(&self, args: &CheckArgs) -> Result<()> {
-        check::check::<G>(args)
-    }
-
-    fn export(&self, models: &Models, args: &ExportArgs, checkpoint: &Checkpoint) -> Result<()> {
-        export::write::<G>(models, args, checkpoint)
-    }
-
-    fn defaults(&self) -> Result<toml::Table> {
-        let (game, config) = new_settings::<G>(&toml::Table::new(), &[])?;
-        Ok(config_toml(&game, &config).parse()?)
-    }
-
-    fn references(&self, settings: toml::Table) -> Result<References> {
-        let (game, _): (G, TrainConfig) = overlay::split(settings, G::NAME)?;
-        Ok(game.references())
+/// The commands of a game, which `record` renders.
+fn commands<G: Playable>(
+    record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
+) -> GameCommands {
+    GameCommands {
+        train: train::start::<G>,
+        resume: train::resume::<G>,
+        demo: demo::demonstrate::<G>,
+        eval: eval::evaluate::<G>,
+        record,
+        bench: bench::bench::<G>,
+        settings: settings::list::<G>,
+        check: check::check::<G>,
+        export: export::write::<G>,
+        defaults: || {
+            let (game, config) = new_settings::<G>(&toml::Table::new(), &[])?;
+            Ok(config_toml(&game, &config).parse()?)
+        },
+        references: |settings| Ok(overlay::split::<G>(settings, G::NAME)?.0.references()),
     }
 }
 
@@ -84,13 +51,17 @@ pub fn builtin() -> Games {
 }
 
 /// The commands of a game whose features are drawn as bars.
-pub fn features<G: Playable>() -> Box<dyn GameCommands> {
-    Box::new(Entry { scene: Scene::<G>::features })
+pub fn features<G: Playable>() -> GameCommands {
+    commands::<G>(|models, args, checkpoint| {
+        record::record::<G>(models, args, checkpoint, Scene::<G>::features)
+    })
 }
 
 /// The commands of a game that has sprites.
-pub fn drawn<G: Playable + Look>() -> Box<dyn GameCommands> {
-    Box::new(Entry { scene: Scene::<G>::drawn })
+pub fn drawn<G: Playable + Look>() -> GameCommands {
+    commands::<G>(|models, args, checkpoint| {
+        record::record::<G>(models, args, checkpoint, Scene::<G>::drawn)
+    })
 }
 
 /// Whether several MPI processes share a command; rank 0 runs all other commands alone.

@@ -18,6 +18,9 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use std::time::Instant;
 
+/// Completions of a prompt, unless the command line says otherwise.
+const COMPLETIONS: usize = 8;
+
 /// The result of an evaluation.
 #[derive(Serialize)]
 struct Report {
@@ -38,10 +41,14 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     if text::is_of(&checkpoint) {
         return complete(&args, &checkpoint);
     }
-    if args.model.is_some() || args.task_data.is_some() {
-        bail!("{} is of a game, which has no language model", args.run.display());
+    let is_text = args.model.is_some() || args.task_data.is_some() || args.k.is_some();
+    if is_text || args.verifier.is_given() {
+        bail!(
+            "{} is of a game; --model, --task-data, --k and --verifier are for language models",
+            args.run.display()
+        );
     }
-    games.find(&saved_game_name(&checkpoint)?)?.eval(games.models(), &args, &checkpoint)
+    (games.find(&saved_game_name(&checkpoint)?)?.eval)(games.models(), &args, &checkpoint)
 }
 
 /// Evaluates a policy for a game.
@@ -69,7 +76,11 @@ fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
     report(args, checkpoint, Subject::Task(name), || {
         Ok(Scores {
             greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
-            sampled: Some(trainer.evaluate(args.episodes, args.k, &sampling)?),
+            sampled: Some(trainer.evaluate(
+                args.episodes,
+                args.k.unwrap_or(COMPLETIONS),
+                &sampling,
+            )?),
             seed: args.seed,
             baselines: Vec::new(),
         })
@@ -87,7 +98,7 @@ fn report(
     let what = format!("Evaluating on {} held-out episodes, greedy and sampled.", args.episodes);
     let scores = patiently(&what, scores)?;
     // A run may be named by its game.
-    let folder = RunFolder::open(Some(args.run.clone()), None);
+    let folder = RunFolder::find(&args.run);
     let run = folder.as_ref().map_or(&*args.run, RunFolder::path).display().to_string();
     if !args.json {
         let name = subject.name();

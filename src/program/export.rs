@@ -1,7 +1,7 @@
 //! `grove export`: a trained policy in a format of other tools.
 
 use super::checks::saved;
-use super::export_model;
+use super::export_model::{self, stem};
 use super::games::{Games, Playable};
 use super::models::Models;
 use super::say::{say, tell_json};
@@ -59,7 +59,7 @@ pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
             args.run.display()
         );
     }
-    games.find(&saved_game_name(&checkpoint)?)?.export(games.models(), &args, &checkpoint)
+    (games.find(&saved_game_name(&checkpoint)?)?.export)(games.models(), &args, &checkpoint)
 }
 
 /// Writes the policy of a checkpoint.
@@ -73,8 +73,8 @@ pub fn write<G: Playable>(
     let (num_features, num_actions) = (game.num_features(), game.num_actions());
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(Format::Onnx);
-    if args.merge || format == Format::Gguf {
-        bail!("--merge and the format gguf are for language models");
+    if args.merge || args.outtype.is_some() || format == Format::Gguf {
+        bail!("--merge, --outtype and the format gguf are for language models");
     }
     let bytes = match format {
         Format::Onnx => encode(&onnx::Policy {
@@ -98,7 +98,7 @@ pub fn write<G: Playable>(
             tensors: tensors(&parameters, &params),
         })?,
     };
-    let stem = args.run.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", format.extension()).into());
     let save = |path: &Path, bytes: &[u8]| {
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))

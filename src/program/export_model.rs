@@ -6,7 +6,7 @@ use super::model_card::card;
 use super::say::{say, tell_json};
 use super::study_args::{ExportArgs, Format};
 use crate::run::RunFolder;
-use crate::text::LanguageModel;
+use crate::text::{GgufType, LanguageModel};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::fs;
@@ -37,8 +37,20 @@ pub fn find(path: &Path) -> Option<Source> {
     if is_file || is_model {
         return Some(Source { model: path.to_path_buf(), run: None });
     }
-    let run = RunFolder::open(Some(path.to_path_buf()), None).ok().filter(RunFolder::has_model)?;
+    let run = RunFolder::find(path).ok().filter(RunFolder::has_model)?;
     Some(Source { model: run.model(), run: Some(run.path().to_path_buf()) })
+}
+
+/// The name of a file of what a path names: the name of a folder, or of a file without its ending.
+pub fn stem(path: &Path) -> String {
+    let name = match path.is_file() {
+        true => path.file_stem(),
+        false => path.file_name(),
+    };
+    // `.` and `..` have no name of their own.
+    let whole = name.is_none().then(|| path.canonicalize().ok()).flatten();
+    let name = name.or_else(|| whole.as_ref()?.file_name());
+    name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Writes the model.
@@ -52,12 +64,12 @@ pub fn write(games: &Games, args: &ExportArgs, source: &Source) -> Result<()> {
     if args.merge {
         model = model.merged();
     }
-    let stem = args.run.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = stem(&args.run);
     let out = |ending: &str| args.out.clone().unwrap_or_else(|| format!("{stem}{ending}").into());
     let out = match args.format.unwrap_or(Format::Gguf) {
         Format::Gguf => {
             let out = out(".gguf");
-            model.save_gguf(&out, args.outtype)?;
+            model.save_gguf(&out, args.outtype.unwrap_or(GgufType::F32))?;
             out
         }
         Format::Safetensors => {
@@ -87,4 +99,27 @@ pub fn write(games: &Games, args: &ExportArgs, source: &Source) -> Result<()> {
         false => say!("Wrote the model to {out}."),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_named_after_the_whole_name_of_a_folder() {
+        let place = tempfile::TempDir::new().unwrap();
+        let folder = place.path().join("lr-0.1");
+        fs::create_dir_all(folder.join("best")).unwrap();
+        fs::write(place.path().join("policy.v2.grove"), "").unwrap();
+        for (path, expected) in [
+            ("lr-0.1", "lr-0.1"),
+            ("lr-0.1/", "lr-0.1"),
+            ("lr-0.1/.", "lr-0.1"),
+            ("lr-0.1/best/..", "lr-0.1"),
+            ("policy.v2.grove", "policy.v2"),
+            ("fruit", "fruit"),
+        ] {
+            assert_eq!(stem(&place.path().join(path)), expected);
+        }
+    }
 }

@@ -173,7 +173,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
         if saved == 0 {
             assert!(resume(make, 4, &path).is_err(), "{case}");
         } else {
-            let folder = RunFolder::open(Some(path.clone()), None).unwrap();
+            let folder = RunFolder::find(&path).unwrap();
             assert_eq!(folder.latest().unwrap().checkpoint.iteration, u64::from(saved), "{case}");
             resume(make, 4, &path).unwrap();
             let found = content(&path);

@@ -20,7 +20,8 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     if text::is_text(&args) {
         return text::fit(games, args);
     }
-    let FitArgs { data, run, .. } = args;
+    let FitArgs { data, run, verifier, .. } = args;
+    verifier.refuse_for_games()?;
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = data.canonicalize().with_context(|| format!("cannot find {}", data.display()))?;
     let mut file = overlay::parse("the defaults of fit", IMITATION)?;
@@ -40,7 +41,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let game = games.source(&manifest.env).with_context(|| {
         format!("the dataset in {} is of a game that this program does not have", data.display())
     })?;
-    game.train(games, &NewRun { args: &run, file, from: None })
+    (game.train)(games, &NewRun { args: &run, file, from: None })
 }
 
 /// Adds the settings for a series of labels, each about the last `window` rows: a perceptron sees these rows at

@@ -9,11 +9,13 @@ use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
 use crate::env::{Catalog, Env};
 use crate::model::NamedModel;
-use crate::run::RunFolder;
+use crate::run::{RunFolder, RunLock};
+use crate::schema::Settings;
+use crate::settings::TrainConfig;
 use crate::task;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Mean scores of reference players, lowest first.
 pub type References = &'static [(&'static str, f64)];
@@ -28,7 +30,10 @@ pub struct NewRun<'a> {
     pub from: Option<&'a Path>,
 }
 
-/// A saved run of a game that continues. This process has locked it.
+/// The lock of a run that continues, until its first rank takes it.
+pub type Lock = Mutex<Option<RunLock>>;
+
+/// A saved run of a game that continues.
 pub struct SavedRun<'a> {
     /// The command line.
     pub args: &'a RunArgs,
@@ -36,49 +41,52 @@ pub struct SavedRun<'a> {
     pub data: Option<&'a Path>,
     /// The folder of the run.
     pub folder: &'a RunFolder,
+    /// The lock of the folder.
+    pub lock: &'a Lock,
     /// The checkpoint that it continues from.
     pub checkpoint: &'a Checkpoint,
 }
 
 /// The commands for one game, with its type erased.
-pub trait GameCommands: Send + Sync {
+#[derive(Clone, Copy)]
+pub struct GameCommands {
     /// Trains a new run.
-    fn train(&self, games: &Games, run: &NewRun) -> Result<()>;
+    pub train: fn(&Games, &NewRun) -> Result<()>,
     /// Resumes a run from a checkpoint.
-    fn resume(&self, games: &Games, run: &SavedRun) -> Result<()>;
+    pub resume: fn(&Games, &SavedRun) -> Result<()>,
     /// Records demonstrations of a player as a dataset.
-    fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()>;
+    pub demo: fn(&Models, &DemoArgs) -> Result<()>,
     /// Evaluates a trained policy.
-    fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()>;
+    pub eval: fn(&Models, &EvalArgs, &Checkpoint) -> Result<()>,
     /// Renders games of a trained policy.
-    fn record(&self, models: &Models, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()>;
+    pub record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
     /// Measures the speed of a device.
-    fn bench(&self, models: &Models, args: &BenchArgs) -> Result<()>;
+    pub bench: fn(&Models, &BenchArgs) -> Result<()>,
     /// Lists the settings of a run.
-    fn settings(&self, args: &SettingsArgs) -> Result<()>;
+    pub settings: fn(&SettingsArgs) -> Result<()>,
     /// Checks the game for mistakes.
-    fn check(&self, args: &CheckArgs) -> Result<()>;
+    pub check: fn(&CheckArgs) -> Result<()>,
     /// Writes a trained policy in a format of other tools.
-    fn export(&self, models: &Models, args: &ExportArgs, checkpoint: &Checkpoint) -> Result<()>;
+    pub export: fn(&Models, &ExportArgs, &Checkpoint) -> Result<()>,
     /// The complete default settings of a run.
-    fn defaults(&self) -> Result<toml::Table>;
-    /// Reference scores for the game's parameters in `settings`.
-    fn references(&self, settings: toml::Table) -> Result<References>;
+    pub defaults: fn() -> Result<toml::Table>,
+    /// Reference scores for the game's parameters in these settings.
+    pub references: fn(toml::Table) -> Result<References>,
 }
 
 /// The games of a program, in order, and its user-defined models. Cloning is cheap: clones share the games.
 #[derive(Clone)]
 pub struct Games {
-    entries: Arc<Catalog<dyn GameCommands>>,
+    entries: Arc<Catalog<GameCommands>>,
     /// The placeholder game of datasets that were imported from a table.
-    table: Arc<dyn GameCommands>,
+    table: GameCommands,
     models: Models,
 }
 
 impl Games {
     /// A program without games, with the commands for its tables.
-    pub fn new(table: Box<dyn GameCommands>) -> Self {
-        Self { entries: Arc::default(), table: table.into(), models: Models::default() }
+    pub fn new(table: GameCommands) -> Self {
+        Self { entries: Arc::default(), table, models: Models::default() }
     }
 
     /// Removes the built-in games.
@@ -87,8 +95,17 @@ impl Games {
     }
 
     /// Adds a game, or replaces the one of the same name.
-    pub fn add<G: Playable>(&mut self, commands: Box<dyn GameCommands>) {
-        self.entries_mut().add::<G>(commands);
+    ///
+    /// # Panics
+    /// If its name is that of a setting or a section of runs, in whose place its own settings would be.
+    pub fn add<G: Playable>(&mut self, commands: GameCommands) {
+        let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
+        assert!(
+            !is_taken && G::NAME != "env",
+            "a game cannot be called `{}`, as a setting is",
+            G::NAME
+        );
+        self.entries_mut().add::<G>(Box::new(commands));
     }
 
     /// Adds a user-defined model.
@@ -96,7 +113,7 @@ impl Games {
         self.models.add::<M>();
     }
 
-    fn entries_mut(&mut self) -> &mut Catalog<dyn GameCommands> {
+    fn entries_mut(&mut self) -> &mut Catalog<GameCommands> {
         Arc::get_mut(&mut self.entries).expect("games are not shared before the program runs")
     }
 
@@ -114,7 +131,7 @@ impl Games {
     ///
     /// # Errors
     /// If there is no such game, with all names, or if `name` is the placeholder of a table.
-    pub fn find(&self, name: &str) -> Result<&dyn GameCommands> {
+    pub fn find(&self, name: &str) -> Result<&GameCommands> {
         match self.entries.find(name) {
             Some(game) => Ok(game),
             None if name == Table::NAME => bail!(
@@ -128,7 +145,7 @@ impl Games {
     ///
     /// # Errors
     /// Errors of [`find`](Self::find), and one if the program has no game.
-    pub fn find_or_default(&self, name: Option<&str>) -> Result<&dyn GameCommands> {
+    pub fn find_or_default(&self, name: Option<&str>) -> Result<&GameCommands> {
         self.find(name.map_or_else(|| self.default_name(), Ok)?)
     }
 
@@ -136,7 +153,7 @@ impl Games {
     ///
     /// # Errors
     /// Errors of [`find_or_default`](Self::find_or_default); for an unknown name, with the nearest game or task.
-    pub fn find_beside_tasks(&self, name: Option<&str>) -> Result<&dyn GameCommands> {
+    pub fn find_beside_tasks(&self, name: Option<&str>) -> Result<&GameCommands> {
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && *name != Table::NAME;
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
         let (games, tasks) = (self.names(), task::names());
@@ -153,9 +170,9 @@ impl Games {
     }
 
     /// Finds the game of a dataset by name, including the placeholder of a table.
-    pub fn source(&self, name: &str) -> Result<&dyn GameCommands> {
+    pub fn source(&self, name: &str) -> Result<&GameCommands> {
         match self.find(name) {
-            Err(_) if name == Table::NAME => Ok(&*self.table),
+            Err(_) if name == Table::NAME => Ok(&self.table),
             found => found,
         }
     }

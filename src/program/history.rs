@@ -1,6 +1,7 @@
 //! A run as its files tell it: its settings, its records, and whether it is over.
 
 use super::games::{Games, References};
+use super::say::say;
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
@@ -46,7 +47,7 @@ impl History {
     /// # Errors
     /// If the directory holds none, or its settings cannot be read.
     pub fn read(path: &Path) -> Result<Self> {
-        let folder = RunFolder::open(Some(path.to_path_buf()), None)?;
+        let folder = RunFolder::find(path)?;
         let file = folder.config();
         let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
@@ -55,10 +56,11 @@ impl History {
         Ok(Self { path: folder.path().to_path_buf(), settings, records, is_locked })
     }
 
-    /// Reads all runs directly in a folder, in order of their names; of a run's own folder, that run.
+    /// Reads all runs directly in a folder, in order of their names, with a warning for each that cannot be read; of a
+    /// run's own folder, that run.
     ///
     /// # Errors
-    /// If the folder or a run in it cannot be read.
+    /// If the folder or the run itself cannot be read.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
@@ -68,7 +70,14 @@ impl History {
         let paths = entries.flatten().map(|entry| entry.path());
         let mut paths: Vec<PathBuf> = paths.filter(|path| is_run(path)).collect();
         paths.sort_by_key(|path| natural(path));
-        paths.iter().map(|path| Self::read(path)).collect()
+        let read = |path: &PathBuf| match Self::read(path) {
+            Ok(run) => Some(run),
+            Err(error) => {
+                say!("warning: {}: {error:#}", path.display());
+                None
+            }
+        };
+        Ok(paths.iter().filter_map(read).collect())
     }
 
     /// The game, or else the task.
@@ -102,7 +111,7 @@ impl History {
     /// The settings that differ from the defaults of the game or the task.
     pub fn changes(&self, games: &Games) -> Flat {
         let defaults = match self.is_text() {
-            false => games.source(self.subject()).and_then(|game| game.defaults()),
+            false => games.source(self.subject()).and_then(|game| (game.defaults)()),
             true => task::find(self.subject()).map_err(Into::into).map(|task| {
                 let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
                 let config =
@@ -176,7 +185,7 @@ impl History {
     /// The mean scores of known players of the game.
     pub fn references(&self, games: &Games) -> References {
         let references =
-            games.find(self.subject()).and_then(|game| game.references(self.settings.clone()));
+            games.find(self.subject()).and_then(|game| (game.references)(self.settings.clone()));
         references.unwrap_or_default()
     }
 }
@@ -210,7 +219,7 @@ fn is_run(path: &Path) -> bool {
     path.join(crate::run::CONFIG).is_file()
 }
 
-/// A key of order in which `fruit-2` stands before `fruit-10`.
+/// Sort key that puts `fruit-2` before `fruit-10`.
 fn natural(path: &Path) -> (String, u64) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit()).to_string();
@@ -220,16 +229,7 @@ fn natural(path: &Path) -> (String, u64) {
 
 /// A table of settings by their full names.
 fn flat(table: &Table) -> Flat {
-    let mut all = Flat::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(section) => all.extend(
-                section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value.clone())),
-            ),
-            value => drop(all.insert(key.clone(), value.clone())),
-        }
-    }
-    all
+    overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
 /// Settings in words, by the last part of their names: `learning_rate=0.001 seed=2`.
@@ -239,6 +239,11 @@ pub fn words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a Value)>) ->
         format!("{leaf}={}", value.to_string().trim_matches('"'))
     };
     settings.into_iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A figure of a table; `-` where there is none.
+pub fn figure(value: Option<f64>) -> String {
+    value.map_or("-".to_string(), |value| format!("{value:.3}"))
 }
 
 /// Lines of a table whose columns are aligned, numbers (all columns but the `texts` first ones) to the right.
@@ -260,4 +265,23 @@ pub fn aligned(header: &[&str], rows: &[Vec<String>], texts: usize) -> String {
     let header = line(header.to_vec());
     let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
     std::iter::once(header).chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_cannot_be_read_hides_no_other() {
+        let folder = tempfile::TempDir::new().unwrap();
+        for (name, text) in [("a-1", "env = 'catch'"), ("a-2", "env ="), ("a-10", "env = 'fruit'")]
+        {
+            fs::create_dir(folder.path().join(name)).unwrap();
+            fs::write(folder.path().join(name).join("config.toml"), text).unwrap();
+        }
+        let runs = History::read_all(folder.path()).unwrap();
+        let subjects: Vec<_> = runs.iter().map(History::subject).collect();
+        assert_eq!(subjects, ["catch", "fruit"]);
+        assert!(History::read_all(&folder.path().join("a-2")).is_err());
+    }
 }

@@ -45,7 +45,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     let AnnotatedTable { features, unnamed, scales, labels, learnt, held_out } =
         AnnotatedTable::read(file, &options)?;
     for column in unnamed {
-        say!("Column {column} has no name, as the row numbers of other programs: it is left out.");
+        say!("Column {column} has no name (row numbers?) and is skipped.");
     }
     let sizes = [("columns", features.len()), ("labels", labels.len())];
     let sizes = sizes.map(|(name, size)| (name.to_string(), Value::from(size)));

@@ -6,6 +6,7 @@
 use super::args::{RunArgs, TrainArgs};
 use super::interrupt::Interrupt;
 use super::say::say;
+use super::text;
 use super::verifier::VerifierArgs;
 use crate::device;
 use anyhow::{Context, Result, anyhow};
@@ -34,11 +35,21 @@ impl Lanes {
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn new(args: &RunArgs, runs: usize) -> Result<Self> {
+    pub fn new(args: &TrainArgs, runs: usize) -> Result<Self> {
+        let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = args.threads.map_or(available, |threads| threads as usize);
-        let is_cpu = args.device == "cpu" || device::choose(&args.device)?.info.kind == "cpu";
-        Ok(Self::shared(threads, if is_cpu { runs } else { 1 }))
+        let threads = threads.map_or(available, |threads| threads as usize);
+        // As `Rank::for_texts` has it.
+        let device = match &**device {
+            "auto" if text::is_requested(args) => "cpu",
+            device => device,
+        };
+        let is_cpu = |name: &str| -> Result<bool> {
+            Ok(name == "cpu" || device::choose(name)?.info.kind == "cpu")
+        };
+        let kinds = device.split(',').map(|name| is_cpu(name.trim()));
+        let are_cpus = kinds.collect::<Result<Vec<bool>>>()?.into_iter().all(|is_cpu| is_cpu);
+        Ok(Self::shared(threads, if are_cpus { runs } else { 1 }))
     }
 
     fn shared(threads: usize, runs: usize) -> Self {
@@ -87,10 +98,11 @@ pub fn words(args: &TrainArgs) -> Vec<OsString> {
 }
 
 /// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON that each prints
-/// to `done`, in the order in which they end. After Ctrl-C no run is started, and those under way save and end.
+/// to `done`, in the order in which they end. After Ctrl-C or an error no run is started, and those under way save and
+/// end.
 ///
 /// # Errors
-/// If the program cannot be started, and the errors of `done`.
+/// If the program cannot be started, and the first error of `done`.
 pub fn side_by_side(
     lanes: Lanes,
     jobs: &[Vec<OsString>],
@@ -100,24 +112,32 @@ pub fn side_by_side(
     let (sender, receiver) = mpsc::channel();
     let mut waiting = jobs.iter().enumerate();
     let mut running: BTreeMap<usize, u32> = BTreeMap::new();
-    let mut is_told = false;
+    let (mut is_told, mut outcome) = (false, Ok(()));
     loop {
-        while running.len() < lanes.count && !interrupt.seen() {
+        while running.len() < lanes.count && !interrupt.seen() && outcome.is_ok() {
             let Some((number, words)) = waiting.next() else { break };
-            let child = start(words, lanes.threads)?;
-            running.insert(number, child.id());
-            let sender = sender.clone();
-            std::thread::spawn(move || sender.send((number, child.wait_with_output())));
+            match start(words, lanes.threads) {
+                Ok(child) => {
+                    running.insert(number, child.id());
+                    let sender = sender.clone();
+                    std::thread::spawn(move || sender.send((number, child.wait_with_output())));
+                }
+                Err(error) => outcome = Err(error),
+            }
         }
         if running.is_empty() {
-            return Ok(());
+            return outcome;
         }
         match receiver.recv_timeout(TICK) {
             Ok((number, output)) => {
                 running.remove(&number);
-                done(number, result(output.context("cannot wait for a run")?))?;
+                let ended = output.context("cannot wait for a run").map(result);
+                let ended = ended.and_then(|report| done(number, report));
+                outcome = outcome.and(ended);
             }
-            Err(RecvTimeoutError::Timeout) if interrupt.seen() && !is_told => {
+            Err(RecvTimeoutError::Timeout)
+                if (interrupt.seen() || outcome.is_err()) && !is_told =>
+            {
                 running.values().for_each(|process| tell_to_stop(*process));
                 is_told = true;
             }
@@ -141,11 +161,17 @@ fn start(words: &[OsString], threads: usize) -> Result<Child> {
 /// The JSON that a run has printed, or its error.
 fn result(output: Output) -> Result<Value> {
     if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        let start = text.rfind("error: ").unwrap_or(0);
-        return Err(anyhow!("{}", text[start..].trim().trim_start_matches("error: ")));
+        return Err(anyhow!("{}", last_error(&String::from_utf8_lossy(&output.stderr))));
     }
     serde_json::from_slice(&output.stdout).context("a run has printed no report")
+}
+
+/// The last error that a run has printed, which begins a line and may have several; all text without one.
+fn last_error(text: &str) -> &str {
+    const START: &str = "error: ";
+    let at = if text.starts_with(START) { Some(0) } else { None };
+    let at = text.rfind(&format!("\n{START}")).map(|end| end + 1).or(at);
+    at.map_or(text, |at| &text[at + START.len()..]).trim()
 }
 
 /// Asks a run to save and end. A terminal's Ctrl-C reaches the run by itself; it counts as one request.
@@ -167,6 +193,21 @@ pub fn complain(what: &str, error: &anyhow::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_of_a_run_is_whole() {
+        for (text, expected) in [
+            (
+                "Saving to x\nerror: iteration 7 failed: wgpu error: Out",
+                "iteration 7 failed: wgpu error: Out",
+            ),
+            ("error: a\n  b: error: c\n", "a\n  b: error: c"),
+            ("error: a\nerror: b", "b"),
+            ("killed\n", "killed"),
+        ] {
+            assert_eq!(last_error(text), expected);
+        }
+    }
 
     #[test]
     fn threads_are_shared_among_the_runs() {

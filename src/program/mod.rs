@@ -95,12 +95,18 @@ impl Program {
     }
 
     /// Adds a game, or replaces the one of the same name. Pictures show its features as bars.
+    ///
+    /// # Panics
+    /// If its name is that of a setting or a section of runs.
     pub fn game<G: Playable>(mut self) -> Self {
         self.games.add::<G>(dispatch::features::<G>());
         self
     }
 
     /// Adds a game that has sprites, or replaces the one of the same name.
+    ///
+    /// # Panics
+    /// As [`game`](Self::game).
     pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
         self.games.add::<G>(dispatch::drawn::<G>());
         self

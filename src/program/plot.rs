@@ -1,7 +1,7 @@
 //! `grove plot`: learning curves of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, aligned, read_runs, words};
+use super::history::{Flat, History, aligned, figure, read_runs, words};
 use super::say::{say, tell, tell_json};
 use super::study_args::{Axis, PlotArgs};
 use crate::metrics::IterationRecord;
@@ -49,19 +49,18 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let title = if same { subjects[0].to_string() } else { String::new() };
         let (x, y) = (args.x.name().to_string(), args.y.clone());
         Chart { title, x, y, lines, references: references.collect() }.write(path)?;
-        say!("Drawn: {}", path.display());
+        say!("Wrote {}", path.display());
     }
     if args.json {
         return tell_json(&rows);
     }
-    let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3}"));
     let cells = |row: &Row| {
         let [low, high] = row.interval.map_or([None; 2], |interval| interval.map(Some));
         let x = row.x.map_or("-".into(), |x| format!("{x:.0}"));
-        vec![row.name.clone(), row.runs.to_string(), x, number(row.y), number(low), number(high)]
+        vec![row.name.clone(), row.runs.to_string(), x, figure(row.y), figure(low), figure(high)]
     };
     let rows: Vec<_> = rows.iter().map(cells).collect();
-    let header = ["runs with", "seeds", args.x.name(), &args.y, "95 % from", "to"];
+    let header = ["settings", "seeds", args.x.name(), &args.y, "95 % low", "high"];
     tell(aligned(&header, &rows, 1))
 }
 
@@ -116,17 +115,14 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Result<Vec<(f64, f64)
         "greedy" => "eval/mean_score",
         other => other,
     };
-    let (mut seconds, mut points) = (0.0, Vec::new());
+    let (mut seconds, mut points, mut is_known) = (0.0, Vec::new(), records.is_empty());
     for record in records {
         seconds += record.seconds.total;
-        let scalars = scalars(record);
-        let Some((_, value)) = scalars.iter().find(|(own, _)| own == name) else {
-            let known: Vec<&str> = scalars.iter().map(|(name, _)| name.as_str()).collect();
-            bail!(
-                "there is no figure `{y}`; must be score, greedy or one of: {}",
-                known.join(", ")
-            );
+        // A run's records need not have the same figures: those of SFT have no rewards.
+        let Some((_, value)) = scalars(record).into_iter().find(|(own, _)| own == name) else {
+            continue;
         };
+        is_known = true;
         let x = match x {
             Axis::EnvSteps => record.env_steps as f64,
             Axis::Seconds => seconds,
@@ -134,5 +130,35 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Result<Vec<(f64, f64)
         };
         points.extend(value.map(|value| (x, value)));
     }
+    if !is_known {
+        let mut known: Vec<String> = Vec::new();
+        for (name, _) in records.iter().flat_map(scalars) {
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
+        bail!("there is no figure `{y}`; must be score, greedy or one of: {}", known.join(", "));
+    }
     Ok(points)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::TextRecord;
+
+    #[test]
+    fn records_without_a_figure_give_no_point() {
+        let record = |iteration, parts: &[(&str, f64)]| {
+            let rewards = parts.iter().map(|(part, mean)| (part.to_string(), *mean)).collect();
+            let text = TextRecord { rewards, ..TextRecord::default() };
+            IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
+        };
+        let records = [record(1, &[]), record(2, &[("exact", 0.5)])];
+        let points = curve(&records, Axis::Iterations, "rewards/exact").unwrap();
+        assert_eq!(points, [(2.0, 0.5)]);
+        let error = curve(&records, Axis::Iterations, "rewards/none").unwrap_err().to_string();
+        assert!(error.ends_with("rewards/exact"), "{error}");
+        assert_eq!(curve(&[], Axis::Iterations, "rewards/none").unwrap(), []);
+    }
 }

@@ -4,7 +4,7 @@
 use super::args::RunArgs;
 use super::dashboard::Dashboard;
 use super::say::say;
-use crate::run::Progress;
+use crate::run::Step;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -45,7 +45,6 @@ pub struct ProgressLine {
     dashboard: Option<Dashboard>,
     is_silent: bool,
     total: u32,
-    columns: usize,
     /// The iteration of the last line of the history.
     last_line: u32,
 }
@@ -58,13 +57,12 @@ impl ProgressLine {
             Style::None => ProgressDrawTarget::hidden(),
             Style::Line | Style::Dashboard => ProgressDrawTarget::stderr(),
         };
-        let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
         let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
         let above = if dashboard.is_some() { "{prefix}\n" } else { "" };
         let template = format!("{above}{{bar:{BAR}}} {{pos}}/{{len}} {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
-        Self { bar, dashboard, is_silent: style == Style::None, total, columns, last_line: done }
+        Self { bar, dashboard, is_silent: style == Style::None, total, last_line: done }
     }
 
     /// Whether there is a dashboard.
@@ -73,20 +71,22 @@ impl ProgressLine {
     }
 
     /// Shows an iteration.
-    pub fn show(&mut self, progress: &Progress) {
-        let Self { bar, dashboard, is_silent, total, columns, last_line } = self;
-        if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(progress)) {
+    pub fn show(&mut self, step: &Step) {
+        let Self { bar, dashboard, is_silent, total, last_line } = self;
+        // A terminal may change its size.
+        let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
+        if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(step)) {
             bar.set_prefix(picture);
         }
-        let (iteration, total) = (progress.record.iteration, *total);
-        let words = progress.words();
+        let (iteration, total) = (step.record.iteration, *total);
+        let words = step.words();
         let digits = total.to_string().len();
-        let left = progress.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
+        let left = step.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
         let most = columns.saturating_sub(BAR + 2 * digits + 3 + LEFT);
         bar.set_message(left.unwrap_or_default() + &fit(&words, most));
         bar.set_position(u64::from(iteration));
         let due = !*is_silent && (iteration - *last_line >= total / LINES || iteration == total);
-        if progress.record.evaluation.is_some() && due {
+        if step.record.evaluation.is_some() && due {
             *last_line = iteration;
             // Without a bar stderr is no terminal: the line may be as long as it is.
             let most = match bar.is_hidden() {

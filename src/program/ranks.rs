@@ -13,9 +13,7 @@ use crate::text::Kernel;
 use crate::trainer::text::LanguageTrainError;
 use crate::trainer::{Demonstrations, GameTrainer, TrainError, Trainer};
 use anyhow::{Context, Error, Result, anyhow};
-use sha2::{Digest, Sha256};
 use std::any::Any;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
@@ -263,6 +261,11 @@ pub fn is_first() -> bool {
     mpi::rank().is_none_or(|(rank, _)| rank == 0)
 }
 
+/// Whether all ranks of a run are threads of this process, as without MPI.
+pub fn are_threads() -> bool {
+    ranks().is_none()
+}
+
 /// Checks that all processes run the same program.
 fn same_program(team: &Team) -> Result<()> {
     team.agree("version of Grove", env!("CARGO_PKG_VERSION"))?;
@@ -285,19 +288,8 @@ pub fn same_data(team: &Team, files: &[&Path]) -> Result<()> {
 
 /// The first half of a file's SHA-256, in hexadecimal digits.
 fn sha256(file: &Path) -> Result<String> {
-    let context = || format!("cannot read {}", file.display());
-    let mut bytes = BufReader::with_capacity(1 << 20, input::open(file).with_context(context)?);
-    let mut hash = Sha256::new();
-    loop {
-        let part = bytes.fill_buf().with_context(context)?;
-        if part.is_empty() {
-            break;
-        }
-        hash.update(part);
-        let read = part.len();
-        bytes.consume(read);
-    }
-    Ok(hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
+    let digest = input::sha256(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(digest[..32].to_string())
 }
 
 /// Sets the size of the global thread pool; by default, a process under MPI takes its share of the machine.

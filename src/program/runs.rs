@@ -1,7 +1,7 @@
 //! `grove runs`: a table of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, State, aligned, words};
+use super::history::{Flat, History, State, aligned, figure, words};
 use super::say::{tell, tell_json};
 use super::study_args::RunsArgs;
 use crate::run::{Subject, short};
@@ -57,7 +57,7 @@ impl Listed {
             self.subject.name().to_string(),
             self.model.clone(),
             state,
-            self.best_score.map_or("-".into(), |score| format!("{score:.3}")),
+            figure(self.best_score),
             short(self.env_steps as f64),
             format!("{:.1}", self.seconds),
             words(&self.changes),
@@ -74,7 +74,8 @@ pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
     if listed.is_empty() {
         return tell(format!("There is no run in {}.", args.folder.display()));
     }
-    let header = ["run", "task", "model", "state", "best", "steps", "seconds", "changed settings"];
+    let header =
+        ["run", "game or task", "model", "state", "best", "steps", "seconds", "changed settings"];
     let rows: Vec<_> = listed.iter().map(Listed::cells).collect();
     tell(aligned(&header, &rows, 4))
 }

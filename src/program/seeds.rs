@@ -1,7 +1,7 @@
 //! `grove train --seeds 1..5`: the same run by several seeds, and what they give together.
 
 use super::args::TrainArgs;
-use super::history::aligned;
+use super::history::{aligned, figure};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, complain, option, side_by_side, words};
 use super::say::{say, tell, tell_json};
@@ -13,32 +13,23 @@ use serde_json::Value;
 use std::ffi::OsString;
 
 /// The answer to Ctrl-C.
-const STOPPING: &str = "The runs under way finish their iterations and save.";
+const STOPPING: &str = "Waiting for the running processes to finish their iteration and save.";
 
 /// The result of all seeds.
 #[derive(Serialize)]
 struct Summary {
     /// The reports of the runs, in order of their seeds.
     runs: Vec<Value>,
-    mean: f64,
-    interquartile_mean: f64,
+    /// The mean score; `None` if a run has none, as the two that follow.
+    mean: Option<f64>,
+    interquartile_mean: Option<f64>,
     /// The 95 % bootstrap interval of the interquartile mean.
-    interval: [f64; 2],
+    interval: Option<[f64; 2]>,
 }
 
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
-    let lanes = Lanes::new(&args.run, seeds.len())?;
-    let common = words(args);
-    let jobs: Vec<Vec<OsString>> = seeds
-        .iter()
-        .map(|seed| {
-            let folder = args.run.run_dir.as_ref();
-            let folder =
-                folder.map(|folder| option("run-dir", folder.join(format!("seed-{seed}"))));
-            let seed = option("seed", seed.to_string());
-            common.iter().cloned().chain([seed]).chain(folder).collect()
-        })
-        .collect();
+    let lanes = Lanes::new(args, seeds.len())?;
+    let jobs = jobs(args, seeds);
     say!(
         "Training {} seeds, {} at a time, threads of each: {}.",
         seeds.len(),
@@ -52,7 +43,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         let name = format!("seed {}", seeds[number]);
         match report {
             Ok(report) => {
-                say!("{name}: {} in {}", figure(&report), text(&report["run"]));
+                say!("{name}: {} in {}", figure(score(&report)), text(&report["run"]));
                 reports[number] = Some(report);
             }
             Err(error) => {
@@ -77,15 +68,24 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     report(runs, args.run.json)
 }
 
+/// The command lines of the runs.
+fn jobs(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
+    let common = words(args);
+    let job = |seed: &u64| {
+        let folder = args.run.run_dir.as_ref().map(|folder| folder.join(format!("seed-{seed}")));
+        let folder = folder.map(|folder| option("run-dir", folder));
+        let seed = option("seed", seed.to_string());
+        common.iter().cloned().chain([seed]).chain(folder).collect()
+    };
+    seeds.iter().map(job).collect()
+}
+
 fn report(runs: Vec<Value>, json: bool) -> Result<()> {
-    let scores: Vec<f64> = runs.iter().filter_map(score).collect();
-    if scores.len() < runs.len() {
-        return if json { tell_json(&runs) } else { Ok(()) };
-    }
+    let scores: Option<Vec<f64>> = runs.iter().map(score).collect();
     let summary = Summary {
-        mean: mean(&scores),
-        interquartile_mean: interquartile_mean(&scores),
-        interval: interval(&scores, interquartile_mean),
+        mean: scores.as_deref().map(mean),
+        interquartile_mean: scores.as_deref().map(interquartile_mean),
+        interval: scores.as_deref().map(|scores| interval(scores, interquartile_mean)),
         runs,
     };
     if json {
@@ -97,29 +97,32 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         vec![
             report["seed"].to_string(),
             text(&report["run"]),
-            figure(report),
+            figure(score(report)),
             best,
             format!("{seconds:.1}"),
         ]
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
     tell(aligned(&["seed", "run", "score", "best iteration", "seconds"], &rows, 2))?;
-    let [low, high] = summary.interval;
+    let Summary {
+        mean: Some(mean),
+        interquartile_mean: Some(middle),
+        interval: Some([low, high]),
+        runs,
+    } = summary
+    else {
+        return Ok(());
+    };
     tell(format!(
-        "\nmean {:.3}, interquartile mean {:.3}, 95 % interval of that {low:.3} to {high:.3} (bootstrap over {} seeds)",
-        summary.mean,
-        summary.interquartile_mean,
-        scores.len()
+        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of that {low:.3} to {high:.3} (bootstrap over {} \
+         seeds)",
+        runs.len()
     ))
 }
 
 /// The score of a run's best policy on fresh episodes; `None` where nothing is played.
 pub fn score(report: &Value) -> Option<f64> {
     report["mean_score"].as_f64()
-}
-
-fn figure(report: &Value) -> String {
-    score(report).map_or("-".to_string(), |score| format!("{score:.3}"))
 }
 
 fn text(value: &Value) -> String {

@@ -1,12 +1,13 @@
 //! A run in the terminal: announced, driven with a progress bar, shown on the live page, and reported.
 
 use super::args::RunArgs;
-use super::games::Games;
+use super::games::{Games, Lock};
 use super::history::History;
 use super::interrupt::Interrupt;
 use super::model_card;
 use super::patience::patiently;
 use super::progress::{ProgressLine, Style};
+use super::ranks;
 use super::say::{say, tell, tell_json};
 use super::terminal::{Page, Terminal};
 use super::watch::{self, Port};
@@ -20,6 +21,7 @@ use crate::run::{
 use crate::task::DataTask;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// The answer to Ctrl-C.
@@ -61,11 +63,12 @@ impl Home {
         Ok(Some(Self { files, port, _lock: Some(lock) }))
     }
 
-    /// Opens the files of a run that continues; `None` for ranks other than the first. The caller has locked it.
+    /// Opens the files of a run that continues, and takes its lock; `None` for ranks other than the first.
     pub fn reopen(
         args: &RunArgs,
         run: &mut dyn Run,
         folder: &RunFolder,
+        lock: &Lock,
         settings: &str,
     ) -> Result<Option<Self>> {
         if !run.team().is_root() {
@@ -73,7 +76,8 @@ impl Home {
         }
         let port = port(args)?;
         let files = RunFiles::resume(folder.clone(), run, settings)?;
-        Ok(Some(Self { files, port, _lock: None }))
+        let lock = lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(Some(Self { files, port, _lock: lock }))
     }
 
     /// The run's folder.
@@ -82,11 +86,14 @@ impl Home {
     }
 }
 
-/// Locks a run for this process.
-pub fn lock(folder: &RunFolder) -> Result<RunLock> {
+/// Locks a run for this process, if it is the one that writes.
+pub fn lock(folder: &RunFolder) -> Result<Lock> {
+    if !ranks::is_first() {
+        return Ok(Lock::default());
+    }
     let (lock, warning) = folder.lock()?;
     warn(warning.as_slice());
-    Ok(lock)
+    Ok(Mutex::new(Some(lock)))
 }
 
 /// Prints warnings.
@@ -212,9 +219,11 @@ impl Session<'_> {
                 say!("Next: {}", next(&folder));
             }
         }
+        // The run is over, and another process may continue it while its page stays.
+        drop(home);
         if server.is_some() && effort.end.is_some() {
             interrupt.say_nothing();
-            say!("The page stays until Ctrl-C.");
+            say!("The page stays up until you press Ctrl-C.");
             interrupt.wait();
         }
         Ok(())
@@ -260,7 +269,7 @@ impl Session<'_> {
 fn share(team: &Team, run: &dyn Run) -> String {
     let shards = run.shards();
     let (ranks, own, all) = (team.size(), shards.own().len(), shards.count());
-    format!("{ranks} ranks share it; this one has {own} of the {all} shards of a batch.")
+    format!("Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch.")
 }
 
 /// The checkpoint of the best policy, if there is an intact one.
@@ -270,7 +279,7 @@ fn best_policy(files: &RunFiles) -> Result<Option<Checkpoint>> {
         Err(CheckpointError::NotFound { .. }) => Ok(None),
         Err(error) => {
             say!("warning: {error}");
-            say!("warning: taking the last policy instead of the best");
+            say!("warning: using the last policy instead of the best");
             Ok(None)
         }
     }

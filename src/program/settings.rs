@@ -19,7 +19,7 @@ const WIDTH: usize = 88;
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
     match args.game.as_deref() {
         Some(name) if games.find(name).is_err() && task::find(name).is_ok() => of_task(name, &args),
-        name => games.find_beside_tasks(name)?.settings(&args),
+        name => (games.find_beside_tasks(name)?.settings)(&args),
     }
 }
 

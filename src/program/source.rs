@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// The demonstrations that the settings name; `None` for runs that play.
 ///
 /// # Errors
-/// If the dataset cannot be used, is of another game, has too few episodes to hold one out, or nothing in
-/// it weighs anything.
+/// If the dataset cannot be used, is of another game, has too few episodes to hold one out, or
+/// all its steps have weight 0.
 pub fn demonstrations<G: Playable>(
     game: G,
     config: &TrainConfig,
@@ -83,9 +83,9 @@ pub fn demonstrations<G: Playable>(
     let steps = Arc::new(steps);
     let learnt = Pieces::new(steps.clone(), &learnt, Cut { by_action, ..plain.clone() });
     let held_out = Pieces::new(steps, &held_out, plain);
-    for (pieces, what) in [(&learnt, "is learnt from"), (&held_out, "is held out")] {
+    for (pieces, what) in [(&learnt, "training"), (&held_out, "held-out")] {
         if pieces.is_empty() {
-            bail!("no step that {what} of the dataset in {} weighs anything", data.path);
+            bail!("all {what} steps of the dataset in {} have weight 0", data.path);
         }
     }
     Ok(Some(Demonstrations { learnt, held_out }))
@@ -109,14 +109,19 @@ pub fn identify(data: &mut DataConfig) -> Result<()> {
 pub fn find(data: &mut DataConfig, moved: Option<&Path>) -> Result<()> {
     match (moved, data.is_on()) {
         (None, false) => return Ok(()),
-        (Some(_), false) => bail!("the run learns from no dataset, which --data could name"),
+        (Some(_), false) => {
+            bail!("--data is for runs that learn from a dataset; this one plays games")
+        }
         (Some(moved), true) => {
             let whole = moved.canonicalize();
             let whole = whole.with_context(|| format!("cannot find {}", moved.display()))?;
             data.path = in_settings(&whole)?;
         }
         (None, true) if !Path::new(&data.path).exists() => {
-            bail!("the dataset in {} is gone; --data DIR names it at another place", data.path)
+            bail!(
+                "the dataset in {} no longer exists; pass its new location with --data DIR",
+                data.path
+            )
         }
         (None, true) => {}
     }

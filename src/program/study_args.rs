@@ -31,7 +31,7 @@ pub struct PlotArgs {
     /// Tracked figures have TensorBoard's names, for instance losses/entropy or eval/held_out_loss.
     #[arg(long, default_value = "score", value_name = "NAME")]
     pub y: String,
-    /// The picture, .svg or .png; without it the table is printed alone.
+    /// Also draw the curves into this .svg or .png file.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Print the table as a JSON array on stdout.
@@ -75,12 +75,12 @@ pub struct ExportArgs {
     /// The file, or the folder of a language model [default: the run's name with the format's extension].
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Add the adapters of a language model to its weights; without, they are written alone.
+    /// Merge a language model's adapters into its weights; by default only the adapters are exported.
     #[arg(long)]
     pub merge: bool,
-    /// Number format of a GGUF file: f32, f16 or q8_0.
-    #[arg(long, default_value = "f32", value_name = "NAME", value_parser = str::parse::<GgufType>)]
-    pub outtype: GgufType,
+    /// Number format of a GGUF file: f32, f16 or q8_0 [default: f32].
+    #[arg(long, value_name = "NAME", value_parser = str::parse::<GgufType>)]
+    pub outtype: Option<GgufType>,
     /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,
@@ -143,14 +143,21 @@ pub struct Seeds(pub Vec<u64>);
 /// Parses seeds: `1..5`, both ends included, or `1,2,8`.
 pub fn seeds(text: &str) -> Result<Seeds, String> {
     let wrong = || "write a range, for instance 1..5 (both included), or a list, 1,2,8".to_string();
-    let number = |text: &str| text.trim().parse::<u32>().map(u64::from).map_err(|_| wrong());
+    let number = |text: &str| {
+        let number = text.trim().parse::<u64>().map_err(|_| wrong())?;
+        let is_small = i64::try_from(number).is_ok();
+        is_small.then_some(number).ok_or_else(|| "a seed is at most 2^63 - 1".to_string())
+    };
     let seeds: Vec<u64> = match text.split_once("..") {
         Some((first, last)) => (number(first)?..=number(last)?).take(1001).collect(),
         None => text.split(',').map(number).collect::<Result<_, _>>()?,
     };
-    match seeds.len() {
-        1..=1000 => Ok(Seeds(seeds)),
-        count => Err(format!("{count} seeds; must be 1 to 1000")),
+    let is_twice = |(at, seed): &(usize, &u64)| seeds[..*at].contains(seed);
+    match (seeds.len(), seeds.iter().enumerate().find(is_twice)) {
+        (0, _) => Err("there is no seed between the ends; write the lower one first".to_string()),
+        (1001.., _) => Err("more than 1000 seeds".to_string()),
+        (_, Some((_, seed))) => Err(format!("the seed {seed} is listed twice")),
+        (_, None) => Ok(Seeds(seeds)),
     }
 }
 
@@ -163,7 +170,9 @@ mod tests {
         assert_eq!(seeds("1..5"), Ok(Seeds(vec![1, 2, 3, 4, 5])));
         assert_eq!(seeds("3, 1,8"), Ok(Seeds(vec![3, 1, 8])));
         assert_eq!(seeds("7"), Ok(Seeds(vec![7])));
-        for text in ["5..1", "1..4000000000", "a", "", "-1..2", "1..", "1,,2"] {
+        assert_eq!(seeds("5000000000"), Ok(Seeds(vec![5_000_000_000])));
+        assert_eq!(seeds("1..4000000000"), Err("more than 1000 seeds".to_string()));
+        for text in ["5..1", "a", "", "-1..2", "1..", "1,,2", "1,2,1", "9223372036854775808"] {
             assert!(seeds(text).is_err(), "{text}");
         }
     }

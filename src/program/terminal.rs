@@ -6,7 +6,7 @@ use super::interrupt::Interrupt;
 use super::progress::ProgressLine;
 use super::say::say;
 use super::watch::{self, Port, Server};
-use crate::run::{Observer, Progress};
+use crate::run::{Observer, Step};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 
@@ -69,7 +69,7 @@ impl<'a> Terminal<'a> {
     /// Waits for a second `p`, or for the end.
     fn pause(&self) {
         let Some(keys) = &self.keys else { return };
-        self.above(|| say!("Paused; p goes on."));
+        self.above(|| say!("Paused; press p to continue."));
         while !self.stops.get() && !self.interrupt.seen() {
             match keys.wait() {
                 Some(b'p') => break,
@@ -91,14 +91,14 @@ impl Observer for Terminal<'_> {
     fn wants_to_save(&self) -> bool {
         let saves = self.saves.take();
         if saves {
-            self.above(|| say!("Saved after the iteration under way."));
+            self.above(|| say!("Saving after the current iteration."));
         }
         saves
     }
 
-    fn iteration(&mut self, progress: &Progress) {
+    fn iteration(&mut self, step: &Step) {
         if let Some((line, _)) = &mut self.line {
-            line.show(progress);
+            line.show(step);
         }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Page<'a> {
                 // Where no browser can be opened, the address is enough.
                 let _ = open::that_detached(url);
             }
-            Err(error) => tell(format!("warning: no page: {error:#}")),
+            Err(error) => tell(format!("warning: cannot open the page: {error:#}")),
         }
     }
 }

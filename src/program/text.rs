@@ -1,7 +1,7 @@
 //! `grove train` and `grove fit` of a language model: the settings, the task and the model of a run.
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
-use super::games::Games;
+use super::games::{Games, Lock};
 use super::patience::after;
 use super::ranks;
 use super::say::say;
@@ -23,7 +23,6 @@ use crate::trainer::text::{
 };
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,20 +65,39 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
     saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
 }
 
+/// Checks that a checkpoint in a folder is of the task that a command line names, if it names one.
+///
+/// # Errors
+/// If it is of another one.
+pub fn check_task(checkpoint: &Checkpoint, name: Option<&str>, folder: &RunFolder) -> Result<()> {
+    let settings = saved_language_settings(checkpoint)?;
+    let saved = settings.get("task").and_then(Value::as_str).unwrap_or_default();
+    if let Some(name) = name.filter(|name| *name != saved) {
+        bail!("the run in {} is of `{saved}`, not `{name}`", folder.path().display());
+    }
+    Ok(())
+}
+
 /// Trains a new run.
 pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     let TrainArgs { game: task, task_data: data, verifier, model, from, run, .. } = args;
     if let Some(name) =
         task.as_deref().filter(|name| games.find(name).is_ok() && task::find(name).is_err())
     {
-        bail!(
-            "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
-             --set policy.kind=...",
-            task::names()
-        );
+        if model.is_some() {
+            bail!(
+                "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
+                 --set policy.kind=...",
+                task::names()
+            );
+        }
+        if data.is_some() {
+            bail!("`{name}` is a game, and --task-data has the prompts of a language model");
+        }
+        bail!("`{name}` is a game, and the settings file is for a task");
     }
     // The model of another run is a folder like any other.
-    let of_run = |run: PathBuf| match RunFolder::open(Some(run.clone()), None) {
+    let of_run = |run: PathBuf| match RunFolder::find(&run) {
         Ok(folder) => folder.model(),
         Err(_) => run,
     };
@@ -146,7 +164,9 @@ impl TextRequest<'_> {
 
     /// The consent to run a verifier that this command line gives, with its `--set`.
     fn consent(&self, set: &[String]) -> Consent<'_> {
-        let is_set = set.iter().any(|set| set.starts_with("data.verifier="));
+        let key = |set: &String| set.split('=').next().map(|key| key.trim().to_string());
+        let is_verifier = |key: String| ["verifier", "data.verifier"].contains(&&*key);
+        let is_set = set.iter().filter_map(key).any(is_verifier);
         let verifier = self.verifier.verifier.as_deref();
         Consent { verifier, is_trusted: is_set || self.verifier.trust }
     }
@@ -212,10 +232,9 @@ struct DataFile {
 
 impl DataFile {
     fn at(path: &Path) -> Result<Self> {
-        let read = |whole: PathBuf| Ok((input::read(&whole, input::DATA)?, whole));
+        let read = |whole: PathBuf| Ok((input::sha256(&whole)?, whole));
         let whole = path.canonicalize().and_then(read);
-        let (bytes, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
-        let digest = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let (digest, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Self { path: in_settings(&whole)?, digest })
     }
 }
@@ -235,7 +254,7 @@ pub fn reopen(
         let file = DataFile::at(path)?;
         match own.get("digest").and_then(Value::as_str) {
             Some(digest) if digest == file.digest => {}
-            Some("") | None => bail!("the run has no file of prompts by --task-data"),
+            Some("") | None => bail!("this run was not started with --task-data"),
             Some(digest) => bail!(
                 "{} is not the file that the run was given: its SHA-256 is {}, not {digest}",
                 path.display(),
@@ -247,11 +266,11 @@ pub fn reopen(
         && !path.as_os_str().is_empty()
         && !path.exists()
     {
-        bail!("{} is gone; --task-data FILE names the same file at another place", path.display());
+        bail!("{} no longer exists; pass its new location with --task-data FILE", path.display());
     }
     let restrictions = args.restrictions();
     if !restrictions.is_empty() && name != DataTask::NAME {
-        bail!("the task `{name}` has a verifier of its own, without options");
+        bail!("the task `{name}` has a built-in verifier that takes no options");
     }
     own.extend(restrictions);
     Consent { verifier: args.verifier.as_deref(), is_trusted: args.trust }.check(own)?;
@@ -322,11 +341,12 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     })
 }
 
-/// Resumes a run, which this process has locked, from a checkpoint.
+/// Resumes a run from a checkpoint.
 pub fn resume(
     games: &Games,
     all: &TrainArgs,
     folder: &RunFolder,
+    lock: &Lock,
     checkpoint: &Checkpoint,
 ) -> Result<()> {
     let args = &all.run;
@@ -349,7 +369,7 @@ pub fn resume(
         let mut run = TextRun::new(trainer.on(device(&chosen))?);
         session::check_unfinished(&run, folder)?;
         let text = commented(&settings.to_string(), task::find(&name)?.settings)?;
-        let home = Home::reopen(args, &mut run, folder, &text)?;
+        let home = Home::reopen(args, &mut run, folder, lock, &text)?;
         let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
         session.train(run, home, |folder| format!("grove watch {folder}"))
     })
@@ -408,4 +428,24 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
     }
     let model = LanguageModel::load(Path::new(path));
     Ok(Some(model.with_context(|| format!("cannot use the model in {path}"))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifier_that_is_set_by_any_of_its_names_is_given() {
+        let verifier = VerifierArgs::default();
+        let request =
+            TextRequest { task: None, data: None, verifier: &verifier, model: None, fit: false };
+        for (set, is_given) in [
+            ("data.verifier=./v.sh", true),
+            ("verifier=./v.sh", true),
+            ("data.verifier = ./v.sh", true),
+            ("data.folder=verifier=", false),
+        ] {
+            assert_eq!(request.consent(&[set.to_string()]).is_trusted, is_given, "{set}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::args::TrainArgs;
 use super::checks::{check_engine, saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
+use super::history::{History, State};
 use super::patience::patiently;
 use super::ranks::{self, Rank};
 use super::seeds;
@@ -16,7 +17,7 @@ use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
 use crate::trainer::{config_toml, new_settings, saved_config, saved_game_name};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -26,6 +27,7 @@ const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if let Some(seeds) = &args.seeds {
+        ensure!(ranks::are_threads(), "--seeds starts processes by itself, and does without MPI");
         return seeds::run(&args, seeds);
     }
     ranks::use_threads(args.run.threads)?;
@@ -35,14 +37,15 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if text::is_requested(&args) {
         return text::train(games, args);
     }
-    let TrainArgs { game, from, run, .. } = args;
+    let TrainArgs { game, from, run, verifier, .. } = args;
+    verifier.refuse_for_games()?;
     let file = run.settings()?;
     let game = games.find_beside_tasks(game_name(game.as_deref(), &file)?)?;
     let file = match from {
         Some(_) => overlay::merged(overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file),
         None => file,
     };
-    game.train(games, &NewRun { args: &run, file, from: from.as_deref() })
+    (game.train)(games, &NewRun { args: &run, file, from: from.as_deref() })
 }
 
 /// Resumes the run in `--run-dir`, or in the folder or of the game or task that is named.
@@ -54,10 +57,11 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
         None => (run.run_dir.clone(), name.as_deref()),
     };
     let folder = match (path, name) {
-        (None, None) => RunFolder::last_unfinished()?,
-        (path, name) => RunFolder::open(path, name)?,
+        (None, None) => last_interrupted()?,
+        (Some(path), _) => RunFolder::find(&path)?,
+        (None, name) => RunFolder::newest(name)?,
     };
-    let _lock = ranks::is_first().then(|| session::lock(&folder)).transpose()?;
+    let lock = session::lock(&folder)?;
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);
     if text::is_of(&checkpoint) {
@@ -66,9 +70,10 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
                 "--data is for a run of a dataset; --task-data names the prompts of a language model"
             );
         }
-        return text::resume(games, args, &folder, &checkpoint);
+        text::check_task(&checkpoint, name.filter(|_| run.run_dir.is_some()), &folder)?;
+        return text::resume(games, args, &folder, &lock, &checkpoint);
     }
-    if args.task_data.is_some() || args.verifier.verifier.is_some() || args.model.is_some() {
+    if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
         bail!(
             "the run in {} is of a game, which has no prompts and no language model",
             folder.path().display()
@@ -79,8 +84,21 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
         bail!("the run in {} is of `{saved}`, not `{name}`", folder.path().display());
     }
     let data = args.data.as_deref();
-    let (folder, checkpoint) = (&folder, &checkpoint);
-    games.source(&saved)?.resume(games, &SavedRun { args: run, data, folder, checkpoint })
+    let (folder, lock, checkpoint) = (&folder, &lock, &checkpoint);
+    let run = SavedRun { args: run, data, folder, lock, checkpoint };
+    (games.source(&saved)?.resume)(games, &run)
+}
+
+/// The run in `runs` that was written to last of those that can be resumed or, if there is none, of all.
+fn last_interrupted() -> Result<RunFolder> {
+    let is_interrupted = |run: &RunFolder| {
+        let history = History::read(run.path());
+        history.is_ok_and(|it| it.state() == State::Interrupted) && run.latest().is_ok()
+    };
+    match RunFolder::by_last_write().find(is_interrupted) {
+        Some(run) => Ok(run),
+        None => Ok(RunFolder::newest(None)?),
+    }
 }
 
 /// The game that is named: on the command line, else in the file.
@@ -177,11 +195,11 @@ pub fn resume<G: Playable>(games: &Games, run: &SavedRun) -> Result<()> {
 
 /// One rank's part in a resumed run.
 fn resume_rank<G: Playable>(games: &Games, saved_run: &SavedRun, rank: Rank) -> Result<()> {
-    let SavedRun { args, data, folder, checkpoint } = *saved_run;
+    let SavedRun { args, data, folder, lock, checkpoint } = *saved_run;
     let (game, config) = saved::<G>(games.models(), checkpoint)?;
-    let mut table = overlay::to_table(&config);
+    let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.set)?;
-    let mut config: TrainConfig = overlay::from_table(table)?;
+    let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
     source::find(&mut config.data, data)?;
@@ -196,7 +214,8 @@ fn resume_rank<G: Playable>(games: &Games, saved_run: &SavedRun, rank: Rank) -> 
     check_engine(&trainer)?;
     let mut run = GameRun::new(trainer, epoch, action_names(game, &config));
     session::check_unfinished(&run, folder)?;
-    let home = Home::reopen(args, &mut run, folder, &commented(&settings, G::settings())?)?;
+    let text = commented(&settings, G::settings())?;
+    let home = Home::reopen(args, &mut run, folder, lock, &text)?;
     let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
     session.train(run, home, |folder| format!("grove watch {folder}"))
 }

@@ -32,7 +32,9 @@ impl Consent<'_> {
         let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
         let (command, folder) = (text("verifier"), text("folder"));
         if let Some(given) = self.verifier.filter(|given| *given != command) {
-            bail!("the run's verifier is `{command}`, not `{given}`; a new run takes another");
+            bail!(
+                "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
+            );
         }
         if command.is_empty() {
             return Ok(());
@@ -46,10 +48,10 @@ impl Consent<'_> {
             return Ok(());
         }
         if self.verifier.is_none() && !self.is_trusted {
-            let place = if folder.is_empty() { "here".to_string() } else { format!("in {folder}") };
+            let place = if folder.is_empty() { "this folder" } else { folder };
             bail!(
-                "the verifier is the shell command {command:?}, to run {place}, which you have not given before; \
-                 --trust runs it, and so does --verifier with the same command"
+                "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}; approve it \
+                 with --trust, or by --verifier with the same command"
             );
         }
         file.into_iter().for_each(|file| remember(&file, &line));

@@ -1,5 +1,6 @@
 //! Options about the command that verifies completions, and of `grove verify`.
 
+use anyhow::{Result, bail};
 use clap::Args;
 use std::path::PathBuf;
 use toml::{Table, Value};
@@ -59,6 +60,23 @@ fn on_or_off(text: &str) -> std::result::Result<bool, String> {
 }
 
 impl VerifierArgs {
+    /// Whether the command line has any of these options.
+    pub fn is_given(&self) -> bool {
+        let Self { verifier, verifier_sandbox, verifier_allow, trust } = self;
+        verifier.is_some() || verifier_sandbox.is_some() || !verifier_allow.is_empty() || *trust
+    }
+
+    /// Checks that none of these options is given for a game.
+    ///
+    /// # Errors
+    /// If one is.
+    pub fn refuse_for_games(&self) -> Result<()> {
+        if self.is_given() {
+            bail!("--verifier and its options are for language models; a game has its own score");
+        }
+        Ok(())
+    }
+
     /// The settings of a verifier's sandbox on the command line.
     pub fn restrictions(&self) -> Table {
         let mut own = Table::new();

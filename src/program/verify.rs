@@ -1,5 +1,6 @@
 //! `grove verify`: the rewards of solutions, and of worthless answers.
 
+use super::history::figure;
 use super::patience::patiently;
 use super::say::{tell, tell_json};
 use super::text;
@@ -29,11 +30,9 @@ impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let width = self.results.iter().map(|result| result.answer.len()).max().unwrap_or(0).max(6);
         writeln!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
-        let number =
-            |value: Option<f64>| value.map_or("-".to_string(), |value| format!("{value:.3}"));
         for result in &self.results {
             let AttackResult { answer, answers, full, unjudged, .. } = result;
-            let (mean, highest) = (number(result.mean), number(result.highest));
+            let (mean, highest) = (figure(result.mean), figure(result.highest));
             write!(f, "{answer:width$}  {mean:>8} {highest:>8}  {full} of {answers}")?;
             if let Some(problem) = &result.problem {
                 write!(f, " ({unjudged} not judged: {problem})")?;

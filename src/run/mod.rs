@@ -11,4 +11,4 @@ mod schedule;
 
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 pub use local::*;
-pub use schedule::{Due, End, Schedule, StopLimits};
+pub use schedule::{Due, End, Schedule};

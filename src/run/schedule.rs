@@ -17,23 +17,7 @@ pub struct Schedule {
     /// Evaluations without a better one after which the run ends; 0 for never.
     pub patience: u32,
     /// Score of an evaluation and seconds of training that end the run.
-    pub stop: StopLimits,
-}
-
-/// Limits that end a run early.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StopLimits {
-    /// Score; infinity for none.
-    pub score: f64,
-    /// Seconds in this process; infinity for none.
-    pub seconds: f64,
-}
-
-impl From<&StopConfig> for StopLimits {
-    fn from(stop: &StopConfig) -> Self {
-        let seconds = if stop.seconds > 0.0 { stop.seconds } else { f64::INFINITY };
-        Self { score: stop.score, seconds }
-    }
+    pub stop: StopConfig,
 }
 
 /// Work that is due after an iteration, besides its record.
@@ -59,9 +43,9 @@ pub enum End {
 }
 
 impl Schedule {
-    fn new(iterations: u32, every: &CheckpointConfig, patience: u32, stop: &StopConfig) -> Self {
+    fn new(iterations: u32, every: &CheckpointConfig, patience: u32, stop: StopConfig) -> Self {
         let CheckpointConfig { eval_every, save_every, keep, .. } = *every;
-        Self { iterations, eval_every, save_every, keep, patience, stop: stop.into() }
+        Self { iterations, eval_every, save_every, keep, patience, stop }
     }
 
     /// The work due after `iteration`, counted from 1, if the user asks to `stop` there or not. The last iteration
@@ -93,7 +77,7 @@ impl Schedule {
 impl From<&TrainConfig> for Schedule {
     fn from(config: &TrainConfig) -> Self {
         let patience = if config.data.is_on() { config.data.patience } else { 0 };
-        Self::new(config.iterations, &config.checkpoint, patience, &config.stop)
+        Self::new(config.iterations, &config.checkpoint, patience, config.stop)
     }
 }
 
@@ -101,7 +85,7 @@ impl From<&TrainConfig> for Schedule {
 impl From<&LanguageConfig> for Schedule {
     fn from(config: &LanguageConfig) -> Self {
         let patience = if config.imitates() { config.fit.patience } else { 0 };
-        Self::new(config.iterations, &config.checkpoint, patience, &config.stop)
+        Self::new(config.iterations, &config.checkpoint, patience, config.stop)
     }
 }
 
@@ -115,7 +99,7 @@ mod tests {
         save_every: 8,
         keep: 2,
         patience: 0,
-        stop: StopLimits { score: f64::INFINITY, seconds: f64::INFINITY },
+        stop: StopConfig { score: f64::INFINITY, seconds: 0.0 },
     };
 
     #[test]
@@ -143,11 +127,11 @@ mod tests {
 
     #[test]
     fn a_run_ends_with_the_score_that_it_was_to_reach() {
-        let stop = StopLimits { score: 7.5, ..SCHEDULE.stop };
+        let stop = StopConfig { score: 7.5, ..SCHEDULE.stop };
         let schedule = Schedule { stop, ..SCHEDULE };
         let ends = |score| schedule.end(10, Some((score, 10)));
         assert_eq!([ends(7.4), ends(7.5)], [None, Some(End::Score)]);
         assert_eq!(schedule.end(10, None), None);
-        assert_eq!(StopLimits::from(&StopConfig::default()), SCHEDULE.stop);
+        assert_eq!(StopConfig::default(), SCHEDULE.stop);
     }
 }

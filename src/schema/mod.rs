@@ -113,6 +113,19 @@ pub fn limit(
     Err(OutOfRange { key, value, allowed })
 }
 
+/// Checks settings of a struct beside each other, in lines `SETTING if ALLOWED, "WHAT IS ALLOWED";`.
+macro_rules! limits {
+    ($settings:ident: $($first:ident$(.$rest:ident)* if $is_allowed:expr, $allowed:expr;)+) => {
+        $($crate::schema::limit(
+            $is_allowed,
+            concat!(stringify!($first) $(, ".", stringify!($rest))*),
+            &$settings.$first$(.$rest)*,
+            $allowed,
+        )?;)+
+    };
+}
+pub(crate) use limits;
+
 /// The name of a field: without the `r#` of one that is a keyword.
 pub(crate) const fn plain(field: &'static str) -> &'static str {
     match field.as_bytes() {

@@ -106,13 +106,6 @@ macro_rules! names {
 
         impl $crate::schema::Value for $Enum {
             const SHAPE: $crate::schema::Shape = $crate::schema::Shape::Name(Self::NAMES);
-
-            fn check(
-                &self,
-                _: &$crate::schema::Shape,
-            ) -> Result<(), $crate::schema::OutOfRange> {
-                Ok(())
-            }
         }
     };
 }

@@ -1,6 +1,6 @@
 //! The types of settings, each with the values that it can have.
 
-use super::range::{Interval, whole};
+use super::range::{at_least, whole};
 use super::{OutOfRange, Shape, limit};
 use std::fmt::Display;
 
@@ -13,80 +13,43 @@ pub trait Value {
     ///
     /// # Errors
     /// [`OutOfRange`] without a key, unless it is of a setting inside this one.
-    fn check(&self, shape: &Shape) -> Result<(), OutOfRange>;
+    fn check(&self, _shape: &Shape) -> Result<(), OutOfRange> {
+        Ok(())
+    }
 }
 
 fn require(is_allowed: bool, value: impl Display, shape: &Shape) -> Result<(), OutOfRange> {
     if is_allowed { Ok(()) } else { limit(false, "", value, shape.words()) }
 }
 
-fn check_whole(value: u64, shape: &Shape) -> Result<(), OutOfRange> {
-    let Shape::Whole(low, high) = *shape else { return Ok(()) };
-    require((low..=high).contains(&value), value, shape)
-}
-
-macro_rules! whole_numbers {
-    ($($ty:ty),*) => {$(
+macro_rules! numbers {
+    ($shape:expr, $($ty:ty),*) => {$(
         impl Value for $ty {
-            const SHAPE: Shape = whole(0..=(u32::MAX as u64));
+            const SHAPE: Shape = $shape;
 
             fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
-                check_whole(*self as u64, shape)
+                let is_allowed = match *shape {
+                    Shape::Whole(low, high) => (low..=high).contains(&(*self as u64)),
+                    Shape::Number(interval) => interval.contains(*self as f64),
+                    _ => true,
+                };
+                require(is_allowed, self, shape)
             }
         }
     )*};
 }
-whole_numbers!(u32, u64, usize);
+numbers!(whole(0..=(u32::MAX as u64)), u32, u64, usize);
+// Any number that is finite in single precision.
+numbers!(at_least(-(f32::MAX as f64)), f32, f64);
 
-/// Any number that is finite in single precision.
-const FINITE: Shape = Shape::Number(Interval {
-    low: -(f32::MAX as f64),
-    high: f32::MAX as f64,
-    has_low: true,
-    has_high: true,
-});
-
-impl Value for f64 {
-    const SHAPE: Shape = FINITE;
-
-    fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
-        let Shape::Number(interval) = shape else { return Ok(()) };
-        require(interval.contains(*self), self, shape)
-    }
+macro_rules! unlimited {
+    ($($ty:ty = $shape:expr),*) => {$(
+        impl Value for $ty {
+            const SHAPE: Shape = $shape;
+        }
+    )*};
 }
-
-impl Value for f32 {
-    const SHAPE: Shape = FINITE;
-
-    fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
-        let Shape::Number(interval) = shape else { return Ok(()) };
-        require(interval.contains(f64::from(*self)), self, shape)
-    }
-}
-
-impl Value for bool {
-    const SHAPE: Shape = Shape::Flag;
-
-    fn check(&self, _: &Shape) -> Result<(), OutOfRange> {
-        Ok(())
-    }
-}
-
-impl Value for String {
-    const SHAPE: Shape = Shape::Text;
-
-    fn check(&self, _: &Shape) -> Result<(), OutOfRange> {
-        Ok(())
-    }
-}
-
-impl Value for Vec<String> {
-    const SHAPE: Shape = Shape::Texts;
-
-    fn check(&self, _: &Shape) -> Result<(), OutOfRange> {
-        Ok(())
-    }
-}
+unlimited!(bool = Shape::Flag, String = Shape::Text, Vec<String> = Shape::Texts);
 
 impl Value for Vec<usize> {
     const SHAPE: Shape = Shape::Wholes { count: (0, 64), each: (0, u32::MAX as u64) };

@@ -4,7 +4,7 @@ use super::{
     CheckpointConfig, DecoderConfig, LoraConfig, LossConfig, LossType, OptimizerConfig, Precision,
     Scale, StopConfig, TrackingConfig, UpdateConfig,
 };
-use crate::schema::{OutOfRange, Settings, limit, names, settings};
+use crate::schema::{OutOfRange, Settings, limit, limits, names, settings};
 
 /// The path of a model that begins with random weights.
 pub const TINY: &str = "tiny";
@@ -86,8 +86,8 @@ settings! {
         max_new_tokens: usize = 0, in whole(0..=1 << 20), alias "max_completion_length";
         /// Sampling temperature.
         temperature: f32 = 1.0, in above(0.0);
-        /// Number of most likely tokens to sample from; 0 for all. The policy that is learnt is the one that draws:
-        /// log-probabilities, entropies and ratios are of the tokens that could be drawn.
+        /// Number of most likely tokens to sample from; 0 for all. Training uses the same truncated
+        /// distribution: log-probabilities, entropies and ratios are of the tokens that could be drawn.
         top_k: usize = 0, in whole(0..=u32::MAX as u64);
         /// Probability mass of the most likely tokens to sample from, among those that `top_k` leaves; 1 for all.
         top_p: f32 = 1.0, in above(0.0).at_most(1.0);
@@ -245,48 +245,19 @@ impl LanguageConfig {
     /// Checks settings of different sections beside each other.
     fn rules(&self) -> Result<(), OutOfRange> {
         let Self { fit, generation, loss, update, checkpoint, stop, .. } = self;
-        limit(
-            !self.imitates() || stop.score == f64::INFINITY,
-            "stop.score",
-            stop.score,
-            "inf where the run has no rewards",
-        )?;
-        limit(
-            update.num_minibatches <= generation.num_prompts,
-            "update.num_minibatches",
-            update.num_minibatches,
-            format!("1 to generation.num_prompts ({})", generation.num_prompts),
-        )?;
-        limit(
-            update.gradient_accumulation_steps == 1,
-            "update.gradient_accumulation_steps",
-            update.gradient_accumulation_steps,
-            "1 for texts, whose gradient is accumulated group by group",
-        )?;
-        limit(
-            loss.label_smoothing == 0.0,
-            "loss.label_smoothing",
-            loss.label_smoothing,
-            "0 for texts",
-        )?;
-        limit(
-            loss.entropy_coef_final == 0.0,
-            "loss.entropy_coef_final",
-            loss.entropy_coef_final,
-            "0 for texts, whose entropy_coef stays as it is",
-        )?;
-        limit(
-            checkpoint.eval_episodes > 0 || self.imitates(),
-            "checkpoint.eval_episodes",
-            checkpoint.eval_episodes,
-            "1 or more",
-        )?;
-        limit(
-            fit.iterations == 0 || !self.imitates(),
-            "fit.iterations",
-            fit.iterations,
-            "0 where the loss is nll, which is SFT throughout",
-        )?;
+        let is_sft = self.imitates();
+        let prompts = format!("1 to generation.num_prompts ({})", generation.num_prompts);
+        limits!(self:
+            stop.score if !is_sft || stop.score == f64::INFINITY, "inf where the run has no rewards";
+            update.num_minibatches if update.num_minibatches <= generation.num_prompts, prompts;
+            update.gradient_accumulation_steps if update.gradient_accumulation_steps == 1,
+                "1 for texts, whose gradient is accumulated group by group";
+            loss.label_smoothing if loss.label_smoothing == 0.0, "0 for texts";
+            loss.entropy_coef_final if loss.entropy_coef_final == 0.0,
+                "0 for texts, whose entropy_coef stays as it is";
+            checkpoint.eval_episodes if checkpoint.eval_episodes > 0 || is_sft, "1 or more";
+            fit.iterations if fit.iterations == 0 || !is_sft, "0 where the loss is nll, which is SFT throughout";
+        );
         let GenerationConfig { num_prompts, group_size, max_new_tokens, .. } = generation;
         let tokens = [num_prompts, group_size, max_new_tokens]
             .into_iter()

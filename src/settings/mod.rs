@@ -50,7 +50,7 @@ pub enum ConfigError {
         suggestion: Option<String>,
     },
     /// A setting of another game than the run's.
-    #[error("`{key}` is a setting of another game: this run is of {run}")]
+    #[error("`{key}` is a setting of another game: this run trains {run}")]
     OtherGame {
         /// The key as written.
         key: String,
@@ -67,7 +67,7 @@ pub enum ConfigError {
     },
     /// A setting that a saved run keeps.
     #[error(
-        "the run was begun with `{key}` = {old}, which --resume cannot change; these it can: {changeable}"
+        "`{key}` cannot be changed when resuming (the run uses {old}); settings that can: {changeable}"
     )]
     Fixed {
         /// The setting.

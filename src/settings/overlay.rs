@@ -101,18 +101,17 @@ pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
 /// # Errors
 /// A key that `table` does not have, an ambiguous short name, or a value of another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
-    let mut flat = Vec::new();
-    for (key, value) in changes {
-        match value {
-            Value::Table(inner) => {
-                flat.extend(
-                    inner.into_iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value)),
-                );
-            }
-            value => flat.push((key, value)),
+    set_all(table, flat(&changes).map(|(path, value)| (path, value.clone())).collect())
+}
+
+/// The settings of a table of sections by their full names, `key` or `section.key`.
+pub fn flat(table: &Table) -> impl Iterator<Item = (String, &Value)> {
+    table.iter().flat_map(|(key, value)| match value {
+        Value::Table(section) => {
+            section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value)).collect()
         }
-    }
-    set_all(table, flat)
+        value => vec![(key.clone(), value)],
+    })
 }
 
 /// Two tables of settings as one; where both have a setting, that of `over` stays.
@@ -159,7 +158,7 @@ fn set_all(table: &mut Table, changes: Vec<(String, Value)>) -> Result<(), Confi
     Ok(())
 }
 
-/// TRL's `epsilon` sets the upper bound too where its `epsilon_high` is not given: an `epsilon` is
+/// TRL's `epsilon` sets the upper bound too where its `epsilon_high` is not given: an `epsilon` of the loss is
 /// followed by an `epsilon_high` of its value, if the same source has none under any name.
 fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
     let leaf = |key: &str| key.rsplit('.').next().unwrap_or(key).to_string();
@@ -167,7 +166,8 @@ fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
         return changes;
     }
     let both = |(key, value): (String, Value)| {
-        let above = (leaf(&key) == "epsilon").then(|| (format!("{key}_high"), value.clone()));
+        let is_of_loss = ["epsilon", "loss.epsilon"].contains(&&*key);
+        let above = is_of_loss.then(|| (format!("{key}_high"), value.clone()));
         std::iter::once((key, value)).chain(above)
     };
     changes.into_iter().flat_map(both).collect()
@@ -207,29 +207,17 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// All keys of a table of sections, as `key` or `section.key`.
-fn paths(table: &Table) -> Vec<String> {
-    let mut paths = Vec::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(section) => paths.extend(section.keys().map(|k| format!("{key}.{k}"))),
-            _ => paths.push(key.clone()),
-        }
-    }
-    paths
-}
-
 /// The full path of `key`.
 fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
-    let paths = paths(table);
+    let paths: Vec<String> = flat(table).map(|(path, _)| path).collect();
     if paths.iter().any(|path| path == key) {
         return Ok(key.to_string());
     }
-    let (section, leaf) = key.rsplit_once('.').map_or(("", key), |(s, l)| (s, l));
+    let (section, written) = key.rsplit_once('.').map_or(("", key), |(s, l)| (s, l));
     let is_alias = |(theirs, ours): &(&str, &str)| {
-        *theirs == leaf && paths.iter().any(|path| last(path) == *ours)
+        *theirs == written && paths.iter().any(|path| last(path) == *ours)
     };
-    let leaf = aliases().find(is_alias).map_or(leaf, |(_, ours)| ours);
+    let leaf = aliases().find(is_alias).map_or(written, |(_, ours)| ours);
     let wanted = if section.is_empty() { leaf.to_string() } else { format!("{section}.{leaf}") };
     if paths.contains(&wanted) {
         return Ok(wanted);
@@ -237,11 +225,9 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     let is_here =
         |(theirs, ours): &&(&str, &str)| *theirs == leaf && paths.iter().any(|p| p == ours);
     let foreign = FOREIGN.iter().find(is_here).map(|(_, ours)| *ours);
-    let candidates: Vec<String> = if section.is_empty() {
-        paths.iter().filter(|p| last(p) == leaf).cloned().collect()
-    } else {
-        Vec::new()
-    };
+    // A game may have a setting by a name that TRL gives to one of the run.
+    let is_candidate = |path: &&String| section.is_empty() && [leaf, written].contains(&last(path));
+    let candidates: Vec<String> = paths.iter().filter(is_candidate).cloned().collect();
     match (foreign, candidates.len()) {
         // A setting of the game has the name that other trainers give to one of the run.
         (Some(ours), 1..) => {
@@ -327,6 +313,26 @@ fn are_texts(list: &[Value]) -> bool {
 mod tests {
     use super::*;
     use crate::settings::ModelKind;
+
+    #[test]
+    fn a_game_may_have_settings_by_names_of_trl() {
+        let mut table = to_table(&TrainConfig::default());
+        let own = Table::from_iter(
+            [("epsilon", 0.5), ("beta", 0.5)].map(|(key, value)| (key.to_string(), value.into())),
+        );
+        table.insert("mygame".to_string(), own.into());
+        apply(&mut table, &["mygame.epsilon=0.1", "loss.epsilon=0.3"]).unwrap();
+        assert_eq!(table["mygame"]["epsilon"].as_float(), Some(0.1));
+        let loss = ["clip_eps_low", "clip_eps_high"].map(|key| table["loss"][key].as_float());
+        assert_eq!(loss, [Some(0.3); 2]);
+        for key in ["beta", "epsilon"] {
+            let error = apply(&mut table, &[format!("{key}=0.1")]).unwrap_err().to_string();
+            assert!(
+                error.contains("ambiguous") && error.contains(&format!("mygame.{key}")),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn settings_without_a_kind_are_those_of_a_perceptron() {

@@ -34,29 +34,22 @@ const CHANGEABLE: [&str; 20] = [
 pub fn change(table: &mut Table, assignments: &[String]) -> Result<(), ConfigError> {
     let before = table.clone();
     overlay::apply(table, assignments)?;
-    for (section, value) in &*table {
-        let Value::Table(inner) = value else {
-            check(section, value, before.get(section))?;
-            continue;
-        };
-        for (key, value) in inner {
-            let old = before.get(section).and_then(|section| section.get(key));
-            check(&format!("{section}.{key}"), value, old)?;
-        }
-    }
-    Ok(())
+    // To apply changes adds no setting.
+    overlay::flat(table)
+        .zip(overlay::flat(&before))
+        .try_for_each(|((path, value), (_, old))| check(&path, value, old))
 }
 
 /// Checks that a setting is as it was, or may change.
-fn check(path: &str, value: &Value, old: Option<&Value>) -> Result<(), ConfigError> {
+fn check(path: &str, value: &Value, old: &Value) -> Result<(), ConfigError> {
     let is_covered = |name: &str| {
         path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    match old == Some(value) || CHANGEABLE.into_iter().any(is_covered) {
+    match old == value || CHANGEABLE.into_iter().any(is_covered) {
         true => Ok(()),
         false => Err(ConfigError::Fixed {
             key: path.to_string(),
-            old: old.map(ToString::to_string).unwrap_or_default(),
+            old: old.to_string(),
             changeable: CHANGEABLE.join(", "),
         }),
     }

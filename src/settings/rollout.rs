@@ -11,8 +11,8 @@ settings! {
         group_size: usize = 16, in whole(2..=1 << 30), alias "num_generations";
         /// Steps of each game in an iteration.
         num_steps: usize = 32, in whole(1..=1 << 30);
-        /// Steps to learn from, counted from the first, at most `num_steps`; the others only add to
-        /// the returns of these.
+        /// Leading steps of each rollout used for the update, at most `num_steps`; later steps only
+        /// contribute to their returns.
         learn_steps: usize = 16, in whole(1..=1 << 30);
         /// Start of a group: `level` is the start of a new level, `branch` the middle of a game.
         start: Start = Start::Branch;

@@ -4,7 +4,7 @@ use crate::schema::settings;
 
 settings! {
     /// Reasons to end a run early.
-    pub struct StopConfig {
+    pub struct StopConfig: Copy {
         /// Score of an evaluation that ends the run; `inf` for none.
         score: f64 = f64::INFINITY, in number_or_inf();
         /// Seconds of training after which the run is evaluated, saved and ended; 0 for no limit. A resumed run

@@ -5,7 +5,7 @@ use super::{
     MomentPrecision, OptimizerConfig, PolicyConfig, Precision, RolloutConfig, StopConfig,
     TrackingConfig, UpdateConfig,
 };
-use crate::schema::{OutOfRange, Settings, limit, names, settings};
+use crate::schema::{OutOfRange, Settings, limit, limits, names, settings};
 
 settings! {
     /// A training run, but for the game's own parameters and the device.
@@ -70,62 +70,29 @@ impl TrainConfig {
 
     /// Checks settings of different sections beside each other.
     fn rules(&self) -> Result<(), OutOfRange> {
-        let Self { loss, data, update, optimizer, rollout, checkpoint, stop, .. } = self;
-        let is_data = data.is_on();
-        limit(
-            !is_data || loss.loss_type == LossType::Nll,
-            "loss.loss_type",
-            loss.loss_type,
-            "nll where the run learns from data",
-        )?;
-        limit(
-            is_data || loss.label_smoothing == 0.0,
-            "loss.label_smoothing",
-            loss.label_smoothing,
-            "0 where the run plays games",
-        )?;
-        limit(
-            !is_data || stop.score == f64::INFINITY,
-            "stop.score",
-            stop.score,
-            "inf where the run learns from data",
-        )?;
-        limit(
-            !is_data || update.target_kl == 0.0,
-            "update.target_kl",
-            update.target_kl,
-            "0 where the run learns from data",
-        )?;
-        limit(
-            optimizer.decay_norms_and_biases,
-            "optimizer.decay_norms_and_biases",
-            false,
-            "true where the run plays games or learns from their data",
-        )?;
-        limit(
-            optimizer.moments == MomentPrecision::F32,
-            "optimizer.moments",
-            optimizer.moments,
-            "f32 where the run plays games or learns from their data",
-        )?;
-        limit(update.num_shards >= 1, "update.num_shards", update.num_shards, "1 to 4096")?;
-        let episodes = checkpoint.eval_episodes;
-        limit(episodes >= 1, "checkpoint.eval_episodes", episodes, "1 or more")?;
-        let (games, minibatches) = (rollout.num_envs(), update.num_minibatches);
-        limit(
-            is_data || games.is_multiple_of(minibatches),
-            "update.num_minibatches",
-            minibatches,
-            format!("a divisor of the number of games ({games} = num_groups * group_size)"),
-        )?;
-        let minibatch = if is_data { data.batch_size } else { games / minibatches };
-        limit(
-            update.gradient_accumulation_steps <= minibatch,
-            "update.gradient_accumulation_steps",
-            update.gradient_accumulation_steps,
-            format!("1 to the samples of a minibatch ({minibatch})"),
-        )?;
-        let product = [minibatches, data.batch_size, data.window];
+        let Self { loss, data, update, rollout, .. } = self;
+        let (is_data, games, minibatch) = (data.is_on(), rollout.num_envs(), self.minibatch());
+        let (is_nll, no_score) =
+            (loss.loss_type == LossType::Nll, self.stop.score == f64::INFINITY);
+        let is_divisor = games.is_multiple_of(update.num_minibatches);
+        let divisor =
+            format!("a divisor of the number of games ({games} = num_groups * group_size)");
+        let samples = format!("1 to the samples of a minibatch ({minibatch})");
+        limits!(self:
+            loss.loss_type if !is_data || is_nll, "nll where the run learns from data";
+            loss.label_smoothing if is_data || loss.label_smoothing == 0.0, "0 where the run plays games";
+            stop.score if !is_data || no_score, "inf where the run learns from data";
+            update.target_kl if !is_data || update.target_kl == 0.0, "0 where the run learns from data";
+            optimizer.decay_norms_and_biases if self.optimizer.decay_norms_and_biases,
+                "true where the run plays games or learns from their data";
+            optimizer.moments if self.optimizer.moments == MomentPrecision::F32,
+                "f32 where the run plays games or learns from their data";
+            update.num_shards if update.num_shards >= 1, "1 to 4096";
+            checkpoint.eval_episodes if self.checkpoint.eval_episodes >= 1, "1 or more";
+            update.num_minibatches if is_data || is_divisor, divisor;
+            update.gradient_accumulation_steps if update.gradient_accumulation_steps <= minibatch, samples;
+        );
+        let product = [update.num_minibatches, data.batch_size, data.window];
         let steps: u128 = product.into_iter().map(|count| count as u128).product();
         limit(
             !is_data || steps <= 1 << 40,
@@ -133,6 +100,14 @@ impl TrainConfig {
             steps,
             "at most 2^40",
         )
+    }
+
+    /// Samples of a minibatch: games, or windows of a dataset.
+    pub fn minibatch(&self) -> usize {
+        match self.data.is_on() {
+            true => self.data.batch_size,
+            false => self.rollout.num_envs() / self.update.num_minibatches,
+        }
     }
 
     /// Partitions `items` groups of games or windows of a dataset: the number of shards, and that of the strata they

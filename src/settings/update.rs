@@ -9,10 +9,10 @@ settings! {
         update_epochs: usize = 2, in whole(1..=65536), alias "num_iterations";
         /// Optimiser steps per pass; each takes an equal share of the games or prompts.
         num_minibatches: usize = 4, in whole(1..=1 << 20);
-        /// Portions in which a minibatch is differentiated, to save memory; the update is the same.
+        /// Number of parts a minibatch is split into to save memory (gradient accumulation); the update is the same.
         gradient_accumulation_steps: usize = 1, in whole(1..=1 << 30);
-        /// Most parts that threads, devices and processes share a batch in; 0 (texts only) is 16, or 1
-        /// where all weights of a large model are trained.
+        /// Maximum number of shards of a batch, distributed over threads, devices and processes; 0 (texts
+        /// only) is 16, or 1 where all weights of a large model are trained.
         ///
         /// The gradients of the parts are added up in one tree over their numbers, so that the result
         /// does not depend on the number of workers. A part of a text model's gradient takes as much
@@ -63,8 +63,8 @@ settings! {
         adam_epsilon: f64 = 1e-8, in above(0.0);
         /// Decoupled weight decay.
         weight_decay: f64 = 0.01, in at_least(0.0);
-        /// Decay the weights of norms and biases too. Without, as by default for texts, they are spared as by
-        /// transformers' `Trainer`; games have no such choice.
+        /// Decay the weights of norms and biases too. If false (default for language models), norms and biases get no
+        /// weight decay, as in transformers' `Trainer`. Games require true.
         decay_norms_and_biases: bool = true;
         /// Precision in which the moments are kept: `bf16` halves their memory, for language models on the CPU. They are
         /// rounded at random, the same in every run.
@@ -103,8 +103,8 @@ settings! {
         keep: usize = 3, in whole(1..=1 << 30);
         /// Iterations between evaluations of the greedy policy, for texts on held-out prompts.
         eval_every: u32 = 25, in whole(1..=u32::MAX as u64);
-        /// Episodes or prompts of an evaluation; 0, of `grove fit` on texts, measures the held-out NLL alone. The final
-        /// score is on others: of listed prompts, evaluations take at most half.
+        /// Episodes or prompts of an evaluation. With `grove fit` on texts, 0 measures only the held-out NLL. The final
+        /// score uses different prompts; if prompts are listed, evaluations use at most half of the held-out ones.
         eval_episodes: usize = 1000, in whole(0..=1 << 24);
     }
 }

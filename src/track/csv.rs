@@ -1,10 +1,10 @@
 //! Records as comma-separated values, a row per iteration.
 
 use super::{Tracker, scalars};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The first columns; those of the figures follow.
@@ -21,7 +21,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Opens or creates a file, whose first `done` rows are kept.
+    /// Opens or creates a file, whose rows of the first `done` iterations are kept.
     pub fn open(path: &Path, done: u32) -> io::Result<Self> {
         let text = match input::read_text(path, input::DATA) {
             Ok(text) => text,
@@ -32,8 +32,10 @@ impl Rows {
         let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let header = lines.next().unwrap_or_default();
         let columns = header.trim_end().split(',').skip(FIRST.len()).map(str::to_string).collect();
-        let rows: Vec<&str> = lines.take(done as usize).collect();
-        let iterations = rows.len() as u32;
+        let iteration = |row: &str| row.split(',').next()?.parse::<u32>().ok();
+        let is_kept = |row: &&str| iteration(row).is_some_and(|iteration| iteration <= done);
+        let rows: Vec<&str> = lines.take_while(is_kept).collect();
+        let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
         let file = replaced(path, header, &rows.concat())?;
         Ok(Self { path: path.to_path_buf(), file, columns, iterations })
     }
@@ -47,7 +49,7 @@ impl Rows {
         let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
         let commas = header.matches(',').count();
         let padded = rows.lines().map(|row| {
-            let missing = commas - row.matches(',').count();
+            let missing = commas.saturating_sub(row.matches(',').count());
             format!("{row}{}\n", ",".repeat(missing))
         });
         self.file = replaced(&self.path, &header, &padded.collect::<String>())?;
@@ -76,7 +78,7 @@ impl Tracker for Rows {
         let first = [record.iteration.to_string(), record.env_steps.to_string()];
         let cells = first.into_iter().chain(self.columns.iter().map(cell));
         let row = cells.collect::<Vec<_>>().join(",") + "\n";
-        self.file.write_all(row.as_bytes())?;
+        disk::write(&mut self.file, row.as_bytes())?;
         self.iterations = record.iteration;
         Ok(())
     }
@@ -84,16 +86,15 @@ impl Tracker for Rows {
 
 /// Replaces a file in one step, and opens the new one to append to it.
 fn replaced(path: &Path, header: &str, rows: &str) -> io::Result<File> {
-    let beside = path.with_extension("csv.tmp");
-    fs::write(&beside, [header, rows].concat())?;
-    fs::rename(&beside, path)?;
-    File::options().append(true).open(path)
+    disk::replace(path, [header, rows].concat().as_bytes())?;
+    disk::open(path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::TextRecord;
+    use std::fs;
     use tempfile::TempDir;
 
     #[test]
@@ -119,5 +120,19 @@ mod tests {
         rows.write(&record(3, &[("exact", 0.75)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() == 4 && text.ends_with(",0.75\n"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_was_edited_or_lacks_an_iteration_is_continued() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("metrics.csv");
+        let record = |iteration| IterationRecord { iteration, ..IterationRecord::default() };
+        fs::write(&path, format!("a\n1{}\n3,7\n9,8\n", ",".repeat(60))).unwrap();
+        let mut rows = Rows::open(&path, 4).unwrap();
+        assert_eq!(rows.iterations(), 3, "the last row's, not the number of rows");
+        rows.write(&record(4)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let first = text.lines().map(|line| line.split(',').next().unwrap());
+        assert_eq!(first.collect::<Vec<_>>(), ["iteration", "1", "3", "4"]);
     }
 }

@@ -8,7 +8,6 @@ mod scalars;
 mod tensorboard;
 
 pub use scalars::{Scalar, scalars};
-pub use tensorboard::{EventError, Events, Step};
 
 use crate::metrics::IterationRecord;
 use crate::settings::TrackingConfig;
@@ -48,7 +47,7 @@ impl Trackers {
         let done = records.last().map_or(0, |record| record.iteration);
         let mut trackers = Self::default();
         if config.tensorboard {
-            let events = Events::open(&folder.join(TENSORBOARD), settings, done);
+            let events = tensorboard::Events::open(&folder.join(TENSORBOARD), settings, done);
             trackers.add("TensorBoard", events.map(|events| Box::new(events) as _), records);
         }
         if config.csv {
@@ -96,9 +95,7 @@ impl Trackers {
 }
 
 fn warning(name: &str, error: &io::Error) -> String {
-    format!(
-        "tracking by {name} ends here: {error}. The run continues, and metrics.jsonl has everything"
-    )
+    format!("{name} tracking stopped: {error}. The run continues, and metrics.jsonl stays complete")
 }
 
 #[cfg(test)]
@@ -145,13 +142,7 @@ mod tests {
         assert!(
             rows[2].starts_with("2,17179869184,0.2,") && rows[3].starts_with("3,25769803776,,")
         );
-        let read = Events::read(&fs::read(events.path()).unwrap()).unwrap();
-        let steps: Vec<i64> = read.iter().map(|(step, _)| *step).collect();
-        assert_eq!(steps, (1..=9).map(|i| i << 33).collect::<Vec<i64>>());
-        for ((_, values), record) in read.iter().zip(&records) {
-            let score = values.iter().find(|(tag, _)| tag == "charts/episodic_return");
-            assert_eq!(score.map(|(_, value)| *value), record.score.map(|score| score as f32));
-        }
+        tensorboard::tests::assert_holds(&fs::read(events.path()).unwrap(), &records);
     }
 
     #[test]
@@ -163,6 +154,25 @@ mod tests {
         assert_eq!(csv.lines().count(), 5);
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn links_in_the_places_of_files_are_not_followed() {
+        use std::os::unix::fs::symlink;
+        let folder = TempDir::new().unwrap();
+        let precious = folder.path().join("precious");
+        fs::write(&precious, "precious").unwrap();
+        let run = folder.path().join("run");
+        fs::create_dir_all(run.join(TENSORBOARD)).unwrap();
+        symlink(&precious, run.join(".metrics.csv.tmp")).unwrap();
+        symlink(&precious, run.join("metrics.csv.tmp")).unwrap();
+        symlink(&precious, run.join(CSV)).unwrap();
+        symlink(&precious, run.join(TENSORBOARD).join("events.out.tfevents.0.grove")).unwrap();
+        let mut trackers = Trackers::open(&run, &settings(BOTH), &[record(1)]);
+        assert_eq!(trackers.take_warnings().len(), 1, "that of TensorBoard");
+        assert_eq!(fs::read_to_string(run.join(CSV)).unwrap().lines().count(), 2);
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    }
+
     #[test]
     fn a_tracker_that_fails_warns_once_and_is_dropped() {
         let folder = TempDir::new().unwrap();
@@ -172,7 +182,7 @@ mod tests {
         trackers.write(&record(2));
         let warnings = trackers.take_warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].starts_with("tracking by TensorBoard ends here: "), "{warnings:?}");
+        assert!(warnings[0].starts_with("TensorBoard tracking stopped: "), "{warnings:?}");
         assert_eq!(fs::read_to_string(folder.path().join(CSV)).unwrap().lines().count(), 3);
     }
 }

@@ -6,14 +6,15 @@
 //! the run as a text; an event per iteration follows, whose step is the environment steps so far, as in CleanRL.
 
 use super::{Tracker, scalars};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::protobuf::Message;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use crate::settings::overlay;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use toml::{Table, Value};
+use toml::Table;
 
 /// Events before that of the first iteration: the version and the settings.
 const HEADER: usize = 2;
@@ -22,20 +23,9 @@ const FILE: &str = "events.out.tfevents.0.grove";
 /// Size in bytes of a record without its message: the length, and two checksums.
 const FRAME: usize = 8 + 4 + 4;
 
-/// An event file that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the event file is damaged at byte {at}")]
-pub struct EventError {
-    /// The first byte of the damaged record.
-    pub at: usize,
-}
-
-/// The step of an iteration and its scalars, by their names.
-pub type Step = (i64, Vec<(String, f32)>);
-
 /// An open event file.
 #[derive(Debug)]
-pub struct Events {
+pub(super) struct Events {
     file: File,
     iterations: u32,
 }
@@ -47,18 +37,18 @@ impl Events {
     /// # Errors
     /// If the folder or the file cannot be read or written.
     pub fn open(folder: &Path, settings: &Table, done: u32) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        disk::create_folders(folder)?;
         let path = folder.join(FILE);
         let bytes = match input::read(&path, input::DATA) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        let (records, _) = records(&bytes);
+        let records = records(&bytes);
         let kept = records.iter().take(HEADER + done as usize);
         let length = kept.clone().next_back().map_or(0, |record| record.end + 4);
         let count = kept.count();
-        let file = File::options().create(true).append(true).open(&path)?;
+        let file = disk::open(&path)?;
         if count >= HEADER {
             file.set_len(length as u64)?;
             return Ok(Self { file, iterations: (count - HEADER) as u32 });
@@ -70,25 +60,13 @@ impl Events {
         Ok(events)
     }
 
-    /// The step and the scalars of each iteration in the bytes of an event file.
-    ///
-    /// # Errors
-    /// [`EventError`] if a checksum is wrong or the last record is not complete.
-    pub fn read(bytes: &[u8]) -> Result<Vec<Step>, EventError> {
-        let (records, end) = records(bytes);
-        if end != bytes.len() {
-            return Err(EventError { at: end });
-        }
-        let messages = records.into_iter().skip(HEADER).map(|record| &bytes[record]);
-        Ok(messages.map(step_and_scalars).collect())
-    }
-
     /// Appends an event by a single write, so that readers rarely see a part of it.
     fn append(&mut self, event: Message) -> io::Result<()> {
         let message = event.into_bytes();
         let length = (message.len() as u64).to_le_bytes();
         let checksums = [masked_crc(&length), masked_crc(&message)].map(u32::to_le_bytes);
-        self.file.write_all(&[&length[..], &checksums[0], &message, &checksums[1]].concat())
+        let record = [&length[..], &checksums[0], &message, &checksums[1]].concat();
+        disk::write(&mut self.file, &record)
     }
 }
 
@@ -98,11 +76,7 @@ impl Tracker for Events {
     }
 
     fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
-        let values = scalars(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let values =
-            values.map(|(name, value)| Message::default().bytes(1, name).float(2, value as f32));
-        let summary = Message::default().messages(1, values);
-        self.append(event(record.env_steps as i64).message(5, summary))?;
+        self.append(event(record.env_steps as i64).message(5, summary(record)))?;
         self.iterations = record.iteration;
         Ok(())
     }
@@ -114,18 +88,17 @@ fn event(step: i64) -> Message {
     Message::default().double(1, now.as_secs_f64()).int(2, step)
 }
 
+/// The figures of a record.
+fn summary(record: &IterationRecord) -> Message {
+    let values = scalars(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let value = |(name, value)| Message::default().bytes(1, name).float(2, value as f32);
+    Message::default().messages(1, values.map(value))
+}
+
 /// The settings as a table in Markdown, under the name that CleanRL uses.
 fn hyper_parameters(settings: &Table) -> Message {
     let mut text = "|param|value|\n|-|-|".to_string();
-    let mut row = |key: &str, value: &Value| text += &format!("\n|{key}|{value}|");
-    for (key, value) in settings {
-        match value {
-            Value::Table(section) => {
-                section.iter().for_each(|(leaf, value)| row(&format!("{key}.{leaf}"), value));
-            }
-            value => row(key, value),
-        }
-    }
+    overlay::flat(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
     const DT_STRING: i64 = 7;
     let plugin = Message::default().bytes(1, "text");
     let metadata = Message::default().message(1, plugin);
@@ -135,14 +108,15 @@ fn hyper_parameters(settings: &Table) -> Message {
     Message::default().message(1, value.message(9, metadata).message(8, tensor))
 }
 
-/// The places of the messages in the intact records at the beginning of a file, and the end of the last one.
-fn records(bytes: &[u8]) -> (Vec<std::ops::Range<usize>>, usize) {
-    let (mut found, mut at) = (Vec::new(), 0);
-    while let Some(range) = record(bytes, at) {
+/// The places of the messages in the intact records at the beginning of a file.
+fn records(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let mut at = 0;
+    let next = || {
+        let range = record(bytes, at)?;
         at = range.end + 4;
-        found.push(range);
-    }
-    (found, at)
+        Some(range)
+    };
+    std::iter::from_fn(next).collect()
 }
 
 /// The place of the message in the record that begins at a byte, if that is intact.
@@ -156,52 +130,6 @@ fn record(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
     }
     let is_intact = word(12 + size)? == masked_crc(&rest[12..12 + size]);
     is_intact.then_some(at + 12..at + 12 + size)
-}
-
-/// The fields of a message: the number, and the value of a varint or the bytes of any other.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
-    fn varint(bytes: &mut &[u8]) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (first, rest) = bytes.split_first()?;
-            *bytes = rest;
-            value |= u64::from(first & 0x7f) << shift;
-            if first & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-    let mut next = move || {
-        let tag = varint(&mut bytes)?;
-        let length = match tag & 7 {
-            0 => return Some((tag >> 3, varint(&mut bytes)?, &bytes[..0])),
-            1 => 8,
-            2 => usize::try_from(varint(&mut bytes)?).ok()?,
-            5 => 4,
-            _ => return None,
-        };
-        let (value, rest) = bytes.split_at_checked(length)?;
-        bytes = rest;
-        Some((tag >> 3, 0, value))
-    };
-    std::iter::from_fn(&mut next).collect()
-}
-
-fn step_and_scalars(message: &[u8]) -> Step {
-    let event = fields(message);
-    let step = event.iter().find(|(field, ..)| *field == 2).map_or(0, |(_, step, _)| *step as i64);
-    let summaries = event.iter().filter(|(field, ..)| *field == 5);
-    let values = summaries.flat_map(|(_, _, summary)| fields(summary));
-    let scalar = |(_, _, value): (u64, u64, &[u8])| {
-        let value = fields(value);
-        let part = |number: u64| value.iter().find(|(field, ..)| *field == number);
-        let (_, _, name) = part(1)?;
-        let (_, _, number) = part(2)?;
-        let number = f32::from_le_bytes((*number).try_into().ok()?);
-        Some((String::from_utf8_lossy(name).into_owned(), number))
-    };
-    (step, values.filter_map(scalar).collect())
 }
 
 /// CRC-32C (Castagnoli, reflected), as TFRecords mask it: rotated by 15 bits plus a constant.
@@ -229,8 +157,22 @@ const TABLE: [u32; 256] = {
 };
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::fs;
+
+    /// Asserts that a file has the events of these records and no others.
+    pub fn assert_holds(bytes: &[u8], expected: &[IterationRecord]) {
+        let found = records(bytes);
+        assert_eq!(found.last().map(|last| last.end + 4), Some(bytes.len()));
+        assert_eq!(found.len(), HEADER + expected.len());
+        for (place, record) in found[HEADER..].iter().zip(expected) {
+            let rest = Message::default().int(2, record.env_steps as i64);
+            let rest = rest.message(5, summary(record)).into_bytes();
+            // The time comes first.
+            assert_eq!(bytes[place.clone()][1 + 8..], rest);
+        }
+    }
 
     /// The check value of CRC-32C in Philip Koopman's and the IETF's lists (RFC 3720, appendix B.4), masked.
     #[test]
@@ -242,17 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_refused_with_the_place() {
+    fn records_after_a_damaged_one_are_left_out() {
         let folder = tempfile::TempDir::new().unwrap();
         let mut events = Events::open(folder.path(), &Table::new(), 0).unwrap();
         events.write(&IterationRecord { iteration: 1, ..IterationRecord::default() }).unwrap();
         let mut bytes = fs::read(folder.path().join(FILE)).unwrap();
-        assert_eq!(Events::read(&bytes).unwrap().len(), 1);
-        let at = records(&bytes).0[HEADER].start - 12;
+        assert_eq!(records(&bytes).len(), HEADER + 1);
         *bytes.last_mut().unwrap() ^= 1;
-        assert_eq!(Events::read(&bytes), Err(EventError { at }));
+        assert_eq!(records(&bytes).len(), HEADER);
         for length in 0..bytes.len() {
-            let _ = Events::read(&bytes[..length]);
+            assert!(records(&bytes[..length]).len() <= HEADER);
         }
     }
 }

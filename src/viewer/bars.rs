@@ -61,7 +61,7 @@ impl Setting for Bars {
 }
 
 /// Computes the bars of some games in the layout of [`instances()`](super::instances()), at
-/// progress `t` (0 to 1) from `before` to `now`. Values are clipped to [-1, 1]; NaN is not drawn.
+/// progress `part` (0 to 1) from `before` to `now`. Values are clipped to [-1, 1]; NaN is not drawn.
 ///
 /// # Panics
 /// If `before` and `now` differ in length.

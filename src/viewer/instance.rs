@@ -42,7 +42,7 @@ impl Instance {
 }
 
 /// Replaces the contents of `into` with the sprites of some games, `[games * num_sprites]`, at
-/// progress `t` (0 to 1) from `before` to `now`.
+/// progress `part` (0 to 1) from `before` to `now`.
 ///
 /// # Panics
 /// If `before` and `now` differ in length.

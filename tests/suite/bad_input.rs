@@ -39,10 +39,16 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "catch", "--set", "rows=1"], &["catch.rows is 1"]),
         (&["train", "catch", "--set", "observation=pixels"], &["catch.observation", "board"]),
         (&["train", "catch", "--set", "observation=board", "--set", "rows=256"], &["1280"]),
-        (&["train", "catch", "--set", "fruit.width=9"], &["another game", "this run is of catch"]),
+        (&["train", "catch", "--set", "fruit.width=9"], &["another game", "this run trains catch"]),
         (&["train", "catch", "--lr", "-1e-3"], &["optimizer.learning_rate is -0.001"]),
         (&["train", "catch", "--num-envs", "9"], &["--num-envs", "--set rollout.num_groups=VALUE"]),
         (&["train", "fruit", "--model", "tiny"], &["`fruit` is a game", "policy.kind"]),
+        (&["train", "fruit", "--task-data", "x"], &["`fruit` is a game, and --task-data has"]),
+        (&["train", "fruit", "--verifier", "cat"], &["--verifier", "language models"]),
+        (&["train", "sort", "--model", "tiny", "--from", "x"], &["--from", "--model"]),
+        (&["train", "--seeds", "1,2,1"], &["the seed 1 is listed twice"]),
+        (&["bench", "--model", "tiny"], &["--model needs a task"]),
+        (&["generate", "x", "--stop", ""], &["--stop"]),
         (&["train", "sort", "--model", "gpt2"], &["no file or folder gpt2", "not downloaded"]),
         (&["train", "--set", "loss_type=ppo"], &["`ppo` must be one of: grpo"]),
         (&["train", "--set", "activation=relo"], &["policy.activation", "relo", "relu"]),
@@ -97,6 +103,27 @@ fn a_checkpoint_of_another_game_or_shape_is_refused() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "2"]));
+    let cases: [(&[&str], &str); 3] = [
+        (&["eval", "run", "--k", "2"], "run is of a game"),
+        (&["export", "run", "--outtype", "f16"], "--outtype"),
+        (
+            &[
+                "train",
+                "--resume",
+                "--run-dir",
+                "run",
+                "--iterations",
+                "3",
+                "--set",
+                "catch.rows=12",
+            ],
+            "`catch.rows` cannot be changed",
+        ),
+    ];
+    for (arguments, words) in cases {
+        let text = refusal(folder, arguments);
+        assert!(text.contains(words), "{text}");
+    }
     let text = refusal(folder, &["train", "fruit", "--resume", "--run-dir", "run"]);
     assert!(text.contains("`catch`, not `fruit`"), "{text}");
 

@@ -79,7 +79,7 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         assert_eq!(said, format!("unknown setting `{key}`{likely}"));
     }
     let other = settings(&["catch.rows=1"]).unwrap_err();
-    assert_eq!(other, "`catch.rows` is a setting of another game: this run is of fruit");
+    assert_eq!(other, "`catch.rows` is a setting of another game: this run trains fruit");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn interrupted_and_resumed_equals_uninterrupted() {
 
     let again = grove(folder, &resume);
     assert!(!again.status.success());
-    assert!(stderr(&again).contains("has done all its 150 iterations"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("has finished all 150 iterations"), "{}", stderr(&again));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("00000008"), "{}", stderr(&output));
     assert!(
-        stderr(&output).contains("taking run/checkpoints/00000004 instead"),
+        stderr(&output).contains("using run/checkpoints/00000004 instead"),
         "{}",
         stderr(&output)
     );

@@ -76,7 +76,7 @@ fn links_in_the_place_of_a_runs_folders_are_refused() {
         let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "2"];
         for words in [&resume[..], &["eval", "run"]] {
             let said = refusal(folder, words);
-            assert!(said.contains(&format!("run/{part} is a link")), "{said}");
+            assert!(said.contains(&format!("run/{part} is a symbolic link")), "{said}");
         }
         fs::remove_dir_all(folder.join("run")).unwrap();
     }
@@ -154,7 +154,7 @@ fn a_run_of_a_dataset_continues_with_it_at_another_place() {
     json(folder, &resume("half"));
     fs::rename(folder.join("shown"), folder.join("elsewhere")).unwrap();
     let said = refusal(folder, &resume("moved"));
-    assert!(said.contains("is gone; --data DIR names it"), "{said}");
+    assert!(said.contains("pass its new location with --data DIR"), "{said}");
     let said = refusal(folder, &[&resume("moved")[..], &["--data", "other"]].concat());
     assert!(said.contains("is not the run's: its SHA-256 is"), "{said}");
     assert_eq!(said.split_whitespace().filter(|word| is_digest(word)).count(), 2, "{said}");

@@ -73,7 +73,7 @@ fn a_run_resumes_before_values_that_are_not_finite() {
     let said = stderr(&output);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("00000008 cannot be used: its values are not finite"), "{said}");
-    assert!(said.contains("taking run/checkpoints/00000004 instead"), "{said}");
+    assert!(said.contains("using run/checkpoints/00000004 instead"), "{said}");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
     });
     let output = grove(folder, &resume("killed", &[]));
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("taking the best policy's"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("using the best policy"), "{}", stderr(&output));
     let last = |run: &str| folder.join(run).join("checkpoints/00000300");
     let load = |run: &str| checkpoint::load(&last(run)).unwrap();
     assert_eq!(load("whole"), load("killed"), "the same as without the kill");

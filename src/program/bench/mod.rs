@@ -29,6 +29,8 @@ use crate::trainer::{GameTrainer, Trainer, new_settings};
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
+use serde::Serialize;
+use std::fmt::Display;
 use std::time::Instant;
 use work::Work;
 
@@ -38,32 +40,14 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {
         return text::bench(task, &args);
     }
-    games.find_beside_tasks(name)?.bench(games.models(), &args)
+    ensure!(args.model.is_none(), "--model needs a task: grove bench TASK --model MODEL");
+    (games.find_beside_tasks(name)?.bench)(games.models(), &args)
 }
 
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.
 pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
-    let (game, mut config) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    let defaults = config.clone();
-    ensure!(
-        args.num_envs.is_multiple_of(args.group_size),
-        "--num-envs is {}, but must be a multiple of --group-size ({})",
-        args.num_envs,
-        args.group_size
-    );
-    let learn_steps = args.learn_steps.unwrap_or(args.num_steps);
-    config.engine = args.engine;
-    config.precision = args.precision;
-    config.policy.hidden.clone_from(&args.hidden);
-    config.rollout.group_size = args.group_size;
-    config.rollout.num_groups = args.num_envs / args.group_size;
-    config.rollout.num_steps = args.num_steps;
-    config.rollout.learn_steps = learn_steps;
-    config.rollout.start = Start::Level;
-    config.update.update_epochs = args.update_epochs;
-    config.update.num_minibatches = args.num_minibatches;
-    // Long enough that no schedule ends during the measurement.
-    config.iterations = 1_000_000;
+    let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
+    let config = sized(args, &defaults)?;
     validate(models, &game, &config)?;
     if args.scaling {
         return scaling::bench(models, args, game, &config);
@@ -111,7 +95,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         threads: rayon::current_num_threads(),
         num_envs: envs,
         num_steps: steps,
-        learn_steps,
+        learn_steps: config.rollout.learn_steps,
         num_features: game.num_features(),
         hidden: &config.policy.hidden,
         policy: format!("{} of {}", config.policy.kind, config.policy.sizes()),
@@ -127,12 +111,40 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         seconds_to_score,
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
+    publish(args, &report)
+}
+
+/// The settings of a run of the sizes that the command line names.
+fn sized(args: &BenchArgs, defaults: &TrainConfig) -> Result<TrainConfig> {
+    let mut config = defaults.clone();
+    ensure!(
+        args.num_envs.is_multiple_of(args.group_size),
+        "--num-envs is {}, but must be a multiple of --group-size ({})",
+        args.num_envs,
+        args.group_size
+    );
+    config.engine = args.engine;
+    config.precision = args.precision;
+    config.policy.hidden.clone_from(&args.hidden);
+    config.rollout.group_size = args.group_size;
+    config.rollout.num_groups = args.num_envs / args.group_size;
+    config.rollout.num_steps = args.num_steps;
+    config.rollout.learn_steps = args.learn_steps.unwrap_or(args.num_steps);
+    config.rollout.start = Start::Level;
+    config.update.update_epochs = args.update_epochs;
+    config.update.num_minibatches = args.num_minibatches;
+    // Long enough that no schedule ends during the measurement.
+    config.iterations = 1_000_000;
+    Ok(config)
+}
+
+/// Prints a report, and writes it to the file that the command line names.
+fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> {
     if let Some(path) = &args.out {
-        let mut text = serde_json::to_string_pretty(&report)?;
-        text.push('\n');
+        let text = serde_json::to_string_pretty(report)? + "\n";
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
+    if args.json { tell_json(report) } else { tell(report.to_string().trim_end()) }
 }
 
 /// Mean score of the greedy policy over the episodes that `grove eval` plays.

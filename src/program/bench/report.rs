@@ -55,6 +55,26 @@ impl Figure {
     }
 }
 
+/// Writes rates as a table, with the range of so many repeats.
+pub(super) fn write_table(
+    f: &mut Formatter<'_>,
+    what: &str,
+    repeats: usize,
+    rows: [(&str, Figure); 3],
+) -> fmt::Result {
+    writeln!(f, "{what:28}  {:>12}  range of {repeats}", "median")?;
+    rows.into_iter().try_for_each(|(what, Figure { median, min, max })| {
+        writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")
+    })
+}
+
+/// Writes the peak memory, if it is known.
+pub(super) fn write_memory(f: &mut Formatter<'_>, bytes: Option<u64>) -> fmt::Result {
+    bytes.map_or(Ok(()), |bytes| {
+        writeln!(f, "peak memory: {:.1} MiB", bytes as f64 / f64::from(1 << 20))
+    })
+}
+
 /// The times that several runs took to reach a score.
 #[derive(Debug, Serialize)]
 pub(super) struct ScoreRuns {
@@ -118,21 +138,18 @@ impl Display for Report<'_> {
             self.updates_per_iteration, self.learn_steps, self.update_epochs
         )?;
         writeln!(f)?;
-        writeln!(f, "{:28}  {:>12}  range of {}", "steps per second", "median", self.repeats)?;
-        let mut row = |what: &str, Figure { median, min, max }: Figure| {
-            writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")
-        };
-        row("rules, random actions", self.rules_steps_per_second)?;
-        row("rules and policy", self.policy_steps_per_second)?;
-        row("training", self.trained_steps_per_second)?;
+        let rows = [
+            ("rules, random actions", self.rules_steps_per_second),
+            ("rules and policy", self.policy_steps_per_second),
+            ("training", self.trained_steps_per_second),
+        ];
+        write_table(f, "steps per second", self.repeats, rows)?;
         writeln!(f)?;
         writeln!(f, "time to the first update: {:.2} s", self.seconds_to_first_update)?;
         if let Some(runs) = &self.seconds_to_score {
             write!(f, "{runs}")?;
         }
-        if let Some(bytes) = self.peak_memory_bytes {
-            writeln!(f, "peak memory: {:.1} MiB", bytes as f64 / f64::from(1 << 20))?;
-        }
+        write_memory(f, self.peak_memory_bytes)?;
         self.fmt_shares(f)
     }
 }

@@ -6,15 +6,15 @@
 //! with both parameters fitted to a small and a large reduction over all ranks.
 
 use super::args::BenchArgs;
+use super::publish;
 use super::report::Figure;
 use crate::parallel::Team;
 use crate::program::games::Playable;
 use crate::program::models::Models;
 use crate::program::ranks::{self, Rank, Ranks};
-use crate::program::say::{tell, tell_json};
 use crate::settings::TrainConfig;
 use crate::trainer::GameTrainer;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::Instant;
@@ -123,11 +123,7 @@ pub fn bench<G: Playable>(
         strong,
         weak,
     };
-    if let Some(path) = &args.out {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
+    publish(args, &report)
 }
 
 /// Measures the median seconds of an iteration, and of its communication.

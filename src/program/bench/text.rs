@@ -4,16 +4,16 @@
 //! learnt from, so that the results do not depend on the weights.
 
 use super::args::BenchArgs;
-use super::report::Figure;
+use super::publish;
+use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, Chosen};
-use crate::program::say::{tell, tell_json};
 use crate::program::session::in_settings;
 use crate::program::text::{ENGINE, load, open, settings};
 use crate::rng::{draw, uniform};
 use crate::settings::Engine;
 use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -146,11 +146,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         trained_per_second: trained,
         peak_memory_bytes: memory,
     };
-    if let Some(path) = &args.out {
-        let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
+    publish(args, &report)
 }
 
 impl Display for Report<'_> {
@@ -168,18 +164,13 @@ impl Display for Report<'_> {
             self.completion_tokens
         )?;
         writeln!(f)?;
-        let what = "completion tokens per second";
-        writeln!(f, "{what:28}  {:>12}  range of {}", "median", self.repeats)?;
-        for (what, Figure { median, min, max }) in [
+        let rows = [
             ("generation", self.generated_per_second),
             ("update", self.learnt_per_second),
             ("whole iterations", self.trained_per_second),
-        ] {
-            writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")?;
-        }
-        match self.peak_memory_bytes {
-            Some(bytes) => writeln!(f, "\npeak memory: {:.1} MiB", bytes as f64 / 1048576.0),
-            None => Ok(()),
-        }
+        ];
+        write_table(f, "completion tokens per second", self.repeats, rows)?;
+        writeln!(f)?;
+        write_memory(f, self.peak_memory_bytes)
     }
 }

@@ -55,6 +55,10 @@ mod unix {
     }
 
     extern "C" fn restore() {
+        // In the background the shell has set a mode of its own, and the call would stop the process.
+        if !is_in_front() {
+            return;
+        }
         let Some(before) = BEFORE.lock().ok().and_then(|mut before| before.take()) else { return };
         // SAFETY: `before` is what the terminal had; without a terminal the call fails and does nothing.
         unsafe { libc::tcsetattr(STDIN, libc::TCSANOW, &before) };

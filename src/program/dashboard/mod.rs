@@ -6,7 +6,7 @@ mod keys;
 pub use keys::Keys;
 
 use crate::metrics::{IterationRecord, Seconds};
-use crate::run::{Progress, short};
+use crate::run::{Step, short};
 use crate::trainer::text::CompletionRecord;
 use console::Term;
 use ratatui_core::buffer::Buffer;
@@ -24,6 +24,8 @@ const ROOM: (u16, u16) = (100, 28);
 /// Rows of the curves, and completions shown below them.
 const CURVES: u16 = 13;
 const COMPLETIONS: usize = 4;
+/// The name of the curve of scores in training.
+const SCORE: &str = "score, sampled";
 /// Points of a curve, beyond which every second one is dropped: more than a terminal has columns.
 const POINTS: usize = 2000;
 /// The time between two pictures: drawing each iteration would slow fast runs.
@@ -37,6 +39,8 @@ pub struct Dashboard {
     greedy: Vec<(f64, f64)>,
     /// The name of the first curve.
     name: &'static str,
+    /// Whether an iteration had a score.
+    has_scores: bool,
     figures: Vec<String>,
     completions: Vec<String>,
     drawn: Option<Instant>,
@@ -56,25 +60,25 @@ impl Dashboard {
             total,
             sampled: Vec::new(),
             greedy: Vec::new(),
-            name: "score, sampled",
+            name: SCORE,
+            has_scores: false,
             figures: Vec::new(),
             completions: Vec::new(),
             drawn: None,
         }
     }
 
-    /// Takes the figures of an iteration. Returns the picture in lines, if it is time for a new one.
-    pub fn show(&mut self, progress: &Progress) -> Option<String> {
-        let record = progress.record;
+    /// Takes the figures of an iteration. Returns the picture in lines, if it is time for a new one; an empty one if the
+    /// terminal has become too small.
+    pub fn show(&mut self, step: &Step) -> Option<String> {
+        let record = &step.record;
         let x = f64::from(record.iteration);
-        let is_loss = record.score.is_none() && record.episodes == 0;
-        self.name = if is_loss { "loss" } else { "score, sampled" };
-        let y = if is_loss { Some(record.loss) } else { record.score };
+        let y = self.first_curve(record);
         add(&mut self.sampled, y.map(|y| (x, y)));
         let played = record.evaluation.as_ref().filter(|evaluation| evaluation.episodes > 0);
         add(&mut self.greedy, played.map(|evaluation| (x, evaluation.mean_score)));
-        if !progress.completions.is_empty() {
-            self.completions = completions(progress.completions);
+        if !step.completions.is_empty() {
+            self.completions = completions(&step.completions);
         }
         let is_last = record.iteration == self.total;
         if !is_last && self.drawn.is_some_and(|drawn| drawn.elapsed() < PERIOD) {
@@ -82,9 +86,24 @@ impl Dashboard {
         }
         self.drawn = Some(Instant::now());
         self.figures = figures(record);
-        let (_, columns) = Term::stderr().size_checked()?;
-        (columns >= ROOM.0)
-            .then(|| ansi::lines(&self.draw(columns), console::colors_enabled_stderr()))
+        let (rows, columns) = Term::stderr().size_checked()?;
+        Some(match columns >= ROOM.0 && rows >= ROOM.1 {
+            true => ansi::lines(&self.draw(columns), console::colors_enabled_stderr()),
+            false => String::new(),
+        })
+    }
+
+    /// Names the first curve, and returns its value: the loss of SFT and of learning from data, otherwise the score of
+    /// the iterations that have one. The points of one kind make room for those of the other.
+    fn first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
+        self.has_scores |= record.score.is_some();
+        let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.fit);
+        let name = if is_loss { "loss" } else { SCORE };
+        if name != self.name {
+            self.name = name;
+            self.sampled.clear();
+        }
+        if is_loss { Some(record.loss) } else { record.score }
     }
 
     fn draw(&self, columns: u16) -> Buffer {
@@ -208,7 +227,7 @@ fn completions(records: &[CompletionRecord]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::EvaluationRecord;
+    use crate::metrics::{EvaluationRecord, TextRecord};
 
     fn record(iteration: u32, score: f64) -> IterationRecord {
         let evaluation =
@@ -230,14 +249,7 @@ mod tests {
         let mut dashboard = Dashboard::empty(10);
         for iteration in 1..=10 {
             let record = record(iteration, f64::from(iteration));
-            let progress = Progress {
-                record: &record,
-                evaluation: record.evaluation.as_ref(),
-                iterations: 10,
-                seconds_left: None,
-                completions: &[],
-            };
-            dashboard.show(&progress);
+            dashboard.show(&Step { record, ..Step::default() });
         }
         dashboard.figures = figures(&record(10, 10.0));
         let picture = picture(&dashboard, 120);
@@ -252,6 +264,33 @@ mod tests {
         let column = |line: &str| line.chars().position(is_mark);
         let tops: Vec<usize> = lines.iter().filter_map(|line| column(line)).collect();
         assert!(tops.windows(2).all(|pair| pair[0] >= pair[1]), "{picture}");
+    }
+
+    #[test]
+    fn losses_and_scores_share_no_curve() {
+        let record = |score, fit: Option<bool>| {
+            let text = fit.map(|fit| TextRecord { fit, ..TextRecord::default() });
+            IterationRecord { score, text, loss: 5.0, ..IterationRecord::default() }
+        };
+        let names = |records: &[IterationRecord]| -> Vec<(&'static str, Option<f64>)> {
+            let mut dashboard = Dashboard::empty(10);
+            let mut take = |record: &IterationRecord| {
+                let y = dashboard.first_curve(record);
+                (dashboard.name, y)
+            };
+            records.iter().map(&mut take).collect()
+        };
+        let text = [record(None, Some(true)), record(Some(0.5), Some(false))];
+        assert_eq!(names(&text), [("loss", Some(5.0)), (SCORE, Some(0.5))]);
+        let game = [record(Some(1.0), None), record(None, None), record(Some(2.0), None)];
+        assert_eq!(names(&game), [(SCORE, Some(1.0)), (SCORE, None), (SCORE, Some(2.0))]);
+        assert_eq!(names(&[record(None, None)]), [("loss", Some(5.0))]);
+        let mut dashboard = Dashboard::empty(10);
+        for record in text {
+            let y = dashboard.first_curve(&record);
+            add(&mut dashboard.sampled, y.map(|y| (1.0, y)));
+        }
+        assert_eq!(dashboard.sampled, [(1.0, 0.5)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::jobs::{Lanes, option, side_by_side};
 use super::say::say;
 use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::RunFolder;
 use crate::settings::overlay;
@@ -25,13 +25,15 @@ use space::Space;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// The answer to Ctrl-C.
-const STOPPING: &str =
-    "The runs under way finish their iterations and save; the same command continues the sweep.";
+const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command \
+                        continues the sweep.";
+/// The most trials of a sweep: many more than anybody trains, and few enough to be listed.
+const MOST_TRIALS: usize = 1_000_000;
 /// The file of results inside a sweep, a line for each run.
 const RESULTS: &str = "results.jsonl";
 
@@ -49,7 +51,7 @@ pub struct SweepFile {
     /// Steps of a grid in a range of numbers.
     steps: usize,
     /// Rounds of halving, each with this many times the iterations of the one before.
-    eta: usize,
+    eta: u32,
     rounds: u32,
     /// Trials of TPE that are chosen at once.
     batch: usize,
@@ -110,49 +112,80 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
         input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
     let file: SweepFile = toml::from_str(&text).with_context(|| format!("in {name}"))?;
     let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
-    let path = sweep.folder.join("sweep.toml");
-    if input::read_description(&path).is_ok_and(|before| before != text) {
-        bail!("{} holds another sweep; remove it, or choose another --out", sweep.folder.display());
-    }
-    fs::create_dir_all(&sweep.folder)
-        .and_then(|()| fs::write(&path, &text))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    sweep.claim(&text)?;
     sweep.search()
 }
 
 impl<'a> Sweep<'a> {
     fn new(games: &Games, file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         if file.space.is_empty() {
-            bail!("[space] names no setting");
+            bail!("[space] is empty");
         }
         file.space.iter().try_for_each(|(name, range)| range.check(name))?;
         let whole = [file.trials, file.steps, file.batch, file.rounds as usize];
         if whole.contains(&0) || file.eta < 2 {
             bail!("trials, steps, batch and rounds must be 1 or more, and eta 2 or more");
         }
+        let trials = match file.search {
+            Search::Grid => space::grid_size(&file.space, file.steps),
+            _ => Some(file.trials),
+        };
+        if trials.is_none_or(|trials| trials > MOST_TRIALS) {
+            bail!("the sweep has more than {MOST_TRIALS} trials");
+        }
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
         let mut iterations = file.settings.get("iterations").and_then(toml::Value::as_integer);
         if !is_task {
-            let mut settings = games.find_beside_tasks(Some(&file.game))?.defaults()?;
+            let mut settings = (games.find_beside_tasks(Some(&file.game))?.defaults)()?;
             overlay::lay_over(&mut settings, file.settings.clone())?;
             let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
             overlay::lay_over(&mut settings, middle.into_iter().collect())?;
             iterations = settings.get("iterations").and_then(toml::Value::as_integer);
         }
-        let iterations = match (file.search, iterations) {
-            (Search::Halving, None) => bail!("halving a task's runs needs settings.iterations"),
-            (_, iterations) => iterations.and_then(|it| u32::try_from(it).ok()).unwrap_or(1),
+        let iterations = match iterations {
+            Some(asked) => u32::try_from(asked)
+                .with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))?,
+            None if file.search == Search::Halving => {
+                bail!("halving a task's runs needs settings.iterations")
+            }
+            None => 1,
         };
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
-        let results = read_results(&folder.join(RESULTS));
+        if folder == args.file {
+            bail!(
+                "the file's name has no ending that the sweep's folder could do without; use --out DIR"
+            );
+        }
+        let path = folder.join(RESULTS);
+        let results = read_results(&path);
+        let results = results.with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Self { file, args, folder, seeds, iterations, results })
+    }
+
+    /// Writes the text of the sweep's file to its folder, or checks that the folder is of the same one.
+    fn claim(&self, text: &str) -> Result<()> {
+        let path = self.folder.join("sweep.toml");
+        match input::read_description(&path) {
+            Ok(before) if before == text => return Ok(()),
+            Ok(_) => bail!(
+                "{} holds another sweep; remove it, or choose another --out",
+                self.folder.display()
+            ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        }
+        disk::create_folders(&self.folder)
+            .and_then(|()| disk::replace(&path, text.as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Searches round by round, and reports.
     fn search(&mut self) -> Result<()> {
         let SweepFile { search, trials, steps, eta, rounds, batch, seed, .. } = self.file;
-        let sizes = Sizes { trials, steps, eta, rounds, batch, seed };
+        let sizes = Sizes { trials, steps, eta: eta as usize, rounds, batch, seed };
         let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
         let interrupt = Interrupt::listen(Some(STOPPING))?;
         for round in 0.. {
@@ -202,7 +235,7 @@ impl<'a> Sweep<'a> {
             open.iter().map(|(trial, seed)| self.words(&trials[*trial], *trial, round, *seed));
         let jobs = words.collect::<Result<Vec<_>>>()?;
         let train = self.train_args();
-        let lanes = Lanes::new(&train.run, open.len())?;
+        let lanes = Lanes::new(&train, open.len())?;
         if !open.is_empty() {
             say!(
                 "Round {}: {} runs, {} at a time, threads of each: {}.",
@@ -213,7 +246,8 @@ impl<'a> Sweep<'a> {
             );
         }
         let path = self.folder.join(RESULTS);
-        let mut file = fs::File::options().create(true).append(true).open(&path)?;
+        let file = disk::open(&path);
+        let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut ended, all) = (0, open.len());
         let (space, results) = (&self.file.space, &mut self.results);
         side_by_side(lanes, &jobs, interrupt, |job, report| {
@@ -232,7 +266,7 @@ impl<'a> Sweep<'a> {
             say!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
             let result = RunResult { trial, round, seed, score, error };
             let line = serde_json::to_string(&result)? + "\n";
-            file.write_all(line.as_bytes()).context("cannot write the results")?;
+            disk::write(&mut file, line.as_bytes()).context("cannot write the results")?;
             results.insert((trial, round, seed), result);
             Ok(())
         })
@@ -262,7 +296,7 @@ impl<'a> Sweep<'a> {
         let folder = self.run_folder(number, round, seed);
         let mut words = vec!["train".into(), option("device", &self.args.device)];
         words.push(option("run-dir", &folder));
-        if is_resumable(&folder) {
+        if is_resumable(&folder)? {
             words.push("--resume".into());
             return Ok(words);
         }
@@ -284,18 +318,11 @@ impl<'a> Sweep<'a> {
 
     /// Settings that are searched, with those of all trials and the iterations of a round.
     fn completed(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
-        let mut settings = Table::new();
-        for (key, value) in &self.file.settings {
-            match value {
-                toml::Value::Table(section) => settings.extend(
-                    section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value.clone())),
-                ),
-                value => drop(settings.insert(key.clone(), value.clone())),
-            }
-        }
+        let common = overlay::flat(&self.file.settings);
+        let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
         settings.extend(searched);
         if self.file.search == Search::Halving {
-            let shorter = (self.file.eta as u32).saturating_pow(self.file.rounds - 1 - round);
+            let shorter = self.file.eta.saturating_pow(self.file.rounds - 1 - round);
             let iterations = (self.iterations / shorter).max(1);
             settings.insert("iterations".to_string(), i64::from(iterations).into());
         }
@@ -304,15 +331,81 @@ impl<'a> Sweep<'a> {
 }
 
 /// Whether a folder holds a run that was interrupted after a checkpoint.
-fn is_resumable(folder: &Path) -> bool {
-    let has_checkpoint = RunFolder::open(Some(folder.to_path_buf()), None)
-        .is_ok_and(|folder| folder.latest().is_ok());
-    has_checkpoint && History::read(folder).is_ok_and(|run| run.state() == State::Interrupted)
+///
+/// # Errors
+/// If another process trains it, for instance one that outlived the sweep that started it.
+fn is_resumable(folder: &Path) -> Result<bool> {
+    let Ok(run) = RunFolder::find(folder) else { return Ok(false) };
+    if run.is_locked() {
+        bail!(
+            "another process trains the run in {}; wait for it, or stop it, then repeat the command",
+            folder.display()
+        );
+    }
+    let is_interrupted = || History::read(folder).is_ok_and(|it| it.state() == State::Interrupted);
+    Ok(run.latest().is_ok() && is_interrupted())
 }
 
-/// The results in a file; a torn last line is left out.
-fn read_results(path: &Path) -> Results {
-    let text = input::read_description(path).unwrap_or_default();
-    let results = text.lines().filter_map(|line| serde_json::from_str::<RunResult>(line).ok());
-    results.map(|result| ((result.trial, result.round, result.seed), result)).collect()
+/// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line.
+fn read_results(path: &Path) -> io::Result<Results> {
+    let file = match input::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Results::new()),
+        file => file?,
+    };
+    let (mut results, mut end) = (Results::new(), 0);
+    for line in input::lines(file) {
+        let line = line?;
+        if !line.ends_with(b"\n") {
+            disk::cut(path, end)?;
+            break;
+        }
+        end += line.len() as u64;
+        if let Ok(result) = serde_json::from_slice::<RunResult>(&line) {
+            results.insert((result.trial, result.round, result.seed), result);
+        }
+    }
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    #[test]
+    fn a_run_that_another_process_trains_is_left_alone() {
+        let place = TempDir::new().unwrap();
+        let folder = place.path().join("trial-0-seed-1");
+        assert!(!is_resumable(&folder).unwrap());
+        fs::create_dir(&folder).unwrap();
+        assert!(!is_resumable(&folder).unwrap());
+        fs::write(folder.join("config.toml"), "env = 'catch'").unwrap();
+        let run = RunFolder::find(&folder).unwrap();
+        let lock = run.lock().unwrap();
+        let error = is_resumable(&folder).unwrap_err().to_string();
+        assert!(error.starts_with("another process trains the run in "), "{error}");
+        drop(lock);
+        assert!(!is_resumable(&folder).unwrap());
+    }
+
+    #[test]
+    fn a_torn_result_costs_no_other() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join(RESULTS);
+        assert!(read_results(&path).unwrap().is_empty());
+        let line = |trial: usize| {
+            let error = Some("é".to_string());
+            let result = RunResult { trial, round: 0, seed: 1, score: None, error };
+            serde_json::to_string(&result).unwrap() + "\n"
+        };
+        let third = line(2).into_bytes();
+        let middle = third.iter().position(|byte| *byte == 0xc3).unwrap() + 1;
+        let torn = [line(0).as_bytes(), line(1).as_bytes(), &third[..middle]].concat();
+        fs::write(&path, torn).unwrap();
+        assert_eq!(read_results(&path).unwrap().len(), 2);
+        let mut file = disk::open(&path).unwrap();
+        disk::write(&mut file, line(3).as_bytes()).unwrap();
+        let trials: Vec<_> = read_results(&path).unwrap().into_keys().map(|key| key.0).collect();
+        assert_eq!(trials, [0, 1, 3]);
+    }
 }

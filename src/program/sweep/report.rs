@@ -8,6 +8,7 @@ use crate::program::history::{aligned, words};
 use crate::program::say::{say, tell, tell_json};
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
 use toml::{Table, Value};
@@ -40,12 +41,7 @@ struct Ranked {
 impl Report {
     /// The report of these trials, whose importance is measured by their scores in their first round.
     pub fn new(sweep: &Sweep, trials: &[Trial], first_scores: Vec<Option<f64>>) -> Self {
-        let mut order = ranked(trials, |_| true);
-        // Trials of a later round of halving have had more iterations.
-        order.sort_by_key(|i| match sweep.file.search {
-            Search::Halving => std::cmp::Reverse(trials[*i].round),
-            _ => std::cmp::Reverse(0),
-        });
+        let order = best_first(sweep.file.search, trials);
         let row = |i: usize| {
             let scores = sweep.scores(i, trials[i].round);
             Ranked {
@@ -82,7 +78,7 @@ impl Report {
             vec![settings, row.trial.to_string(), number(row.mean), number(low), number(high)]
         };
         let rows: Vec<_> = self.trials.iter().map(cells).collect();
-        tell(aligned(&["settings", "trial", "score", "95 % from", "to"], &rows, 1))?;
+        tell(aligned(&["settings", "trial", "score", "95 % low", "high"], &rows, 1))?;
         let mut shares: Vec<_> = self.importance.iter().collect();
         shares.sort_by(|a, b| b.1.total_cmp(a.1));
         let rows: Vec<_> = shares
@@ -115,6 +111,17 @@ impl Report {
     }
 }
 
+/// Trials from the best to the worst. Those of a later round of halving have had more iterations; those that failed are
+/// last.
+fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
+    let mut order = ranked(trials, |_| true);
+    order.sort_by_key(|i| {
+        let Trial { round, score, .. } = trials[*i];
+        (score.is_none(), Reverse(if search == Search::Halving { round } else { 0 }))
+    });
+    order
+}
+
 /// The share of the variance of scores that lies between the parts of each setting's range (the correlation ratio, or
 /// first-order Sobol index, estimated in bins), at most 1.
 fn importance(space: &Space, scored: &[(&Point, f64)]) -> BTreeMap<String, f64> {
@@ -136,6 +143,15 @@ fn importance(space: &Space, scored: &[(&Point, f64)]) -> BTreeMap<String, f64> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_later_round_is_better_and_a_failed_trial_last() {
+        let trial = |round, score| Trial { point: Point::new(), round, score };
+        let trials =
+            [trial(0, Some(3.0)), trial(2, None), trial(1, Some(1.0)), trial(1, Some(2.0))];
+        assert_eq!(best_first(Search::Halving, &trials), [3, 2, 0, 1]);
+        assert_eq!(best_first(Search::Random, &trials), [0, 3, 2, 1]);
+    }
 
     #[test]
     fn a_setting_that_decides_everything_has_all_the_importance() {

@@ -30,15 +30,18 @@ impl Range {
     /// If there is not, with the setting's name.
     pub fn check(&self, name: &str) -> Result<()> {
         match self {
-            Self::Choices(values) if values.is_empty() => bail!("{name}: choices are empty"),
+            Self::Choices(values) if values.is_empty() => bail!("{name}: choices is an empty list"),
             Self::Choices(_) => Ok(()),
             Self::Linear(ends) | Self::Log(ends) => {
                 let [Some(low), Some(high)] = ends.each_ref().map(number) else {
-                    bail!("{name}: the ends of a range are numbers");
+                    bail!("{name}: a range needs two numbers");
                 };
                 let least = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
                 if !(low < high && low > least && high.is_finite()) {
-                    bail!("{name}: {low} to {high} is no range (a logarithmic one starts above 0)");
+                    bail!(
+                        "{name}: {low} to {high} is not a range: the first end must be less than the second, and above 0 \
+                         for log"
+                    );
                 }
                 Ok(())
             }
@@ -91,7 +94,10 @@ fn between(
     match ends.iter().all(Value::is_integer) {
         true => Value::Integer(value.round() as i64),
         // Few digits, so that a table and a settings file stay readable; the ends stay what they are.
-        false => Value::Float(format!("{value:.4e}").parse().unwrap_or(value)),
+        false => {
+            let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
+            Value::Float(rounded.clamp(low, high))
+        }
     }
 }
 
@@ -99,6 +105,11 @@ fn between(
 pub fn random(space: &Space, seed: u32, trial: u32) -> Point {
     let key = draw(seed, trial);
     (0..space.len() as u32).map(|i| f64::from(uniform(draw(key, i)))).collect()
+}
+
+/// The number of points of a grid; `None` if it is beyond all bounds.
+pub fn grid_size(space: &Space, steps: usize) -> Option<usize> {
+    space.values().try_fold(1_usize, |size, range| size.checked_mul(range.steps(steps)))
 }
 
 /// All points of a grid, whose ranges of numbers have so many steps, their ends included.
@@ -147,6 +158,10 @@ mod tests {
         assert_eq!([at("b", 0.0), at("b", 0.5), at("b", 1.0)], [2, 5, 8].map(Value::Integer));
         assert_eq!([at("c", 0.49), at("c", 0.5), at("c", 1.0)], ["x", "y", "y"].map(Value::from));
         assert_eq!(grid(&space, 3).len(), 3 * 3 * 2);
+        assert_eq!(grid_size(&space, 3), Some(3 * 3 * 2));
+        assert_eq!(grid_size(&space, usize::MAX), None);
+        let narrow = Range::Linear([0.99, 0.999_999].map(Value::Float));
+        assert_eq!(narrow.at(1.0), Value::Float(0.999_999), "an end with many digits");
         let random = random(&space, 7, 3);
         assert_eq!(random, super::random(&space, 7, 3));
         assert!(random.iter().all(|place| (0.0..1.0).contains(place)));

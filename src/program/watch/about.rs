@@ -16,7 +16,7 @@ pub fn about(run: &Run, games: &Games) -> Result<Value> {
     let table = overlay::parse("config.toml", config)?;
     let game = table.get("env").and_then(toml::Value::as_str).unwrap_or_default().to_string();
     // Unknown games have no references.
-    let known = games.find(&game).and_then(|game| game.references(table.clone()));
+    let known = games.find(&game).and_then(|game| (game.references)(table.clone()));
     let references = known.unwrap_or_default();
     let optimum = references.iter().find(|(player, _)| *player == "optimum");
     let note = run.note.as_ref().and_then(|note| serde_json::from_slice::<Value>(note).ok());

@@ -1,11 +1,10 @@
 //! The completions of a language run, read in blocks, since the file grows to gigabytes.
 
-use super::files::RunFiles;
+use super::files::{self, RunFiles};
+use crate::run::COMPLETIONS;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 
-/// Name of the file, with one completion per line, ordered by iteration.
-pub const COMPLETIONS: &str = "completions.jsonl";
 /// Maximum size of a block, bytes.
 const BLOCK: u64 = 1 << 18;
 /// Bytes read at a time to find the start of a line.
@@ -13,7 +12,7 @@ const SCAN: u64 = 1 << 13;
 /// Prefix of each line, followed by its iteration.
 const PREFIX: &[u8] = br#"{"iteration":"#;
 
-/// The open file.
+/// The open file, with one completion per line, ordered by iteration.
 pub struct Completions(File);
 
 impl Completions {
@@ -80,13 +79,8 @@ impl Completions {
         Ok(digits.collect::<String>().parse().ok())
     }
 
-    /// Reads up to `length` bytes from offset `start`.
     fn read(&self, start: u64, length: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let mut file = &self.0;
-        file.seek(SeekFrom::Start(start))?;
-        file.take(length).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        files::block(&self.0, start, length as usize)
     }
 }
 

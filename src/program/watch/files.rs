@@ -1,7 +1,8 @@
 //! Access to a run's files that does not follow symbolic links out of the run directory.
 
+use crate::disk::input;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a file that is read whole, bytes.
@@ -34,18 +35,21 @@ impl RunFiles {
 
     /// Opens a regular file.
     pub fn open(&self, name: &str) -> Option<File> {
-        let path = self.path(name)?;
-        // Checked before opening, because opening a named pipe would block.
-        fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-        File::open(path).ok()
+        input::open(&self.path(name)?).ok()
     }
 
     /// Reads a regular file of at most [`MAX_FILE`] bytes.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.open(name)?.take(MAX_FILE + 1).read_to_end(&mut bytes).ok()?;
-        (bytes.len() as u64 <= MAX_FILE).then_some(bytes)
+        input::read(&self.path(name)?, MAX_FILE).ok()
     }
+}
+
+/// Reads up to `length` bytes of a file from offset `start`.
+pub fn block(mut file: &File, start: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(length);
+    file.seek(SeekFrom::Start(start))?;
+    file.take(length as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(all(test, unix))]

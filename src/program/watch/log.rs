@@ -1,13 +1,12 @@
 //! An index of the growing metrics file: the position of each record.
 
-use super::files::RunFiles;
+use super::files::{RunFiles, block};
+use super::page::tag;
+use crate::run::METRICS;
 use serde::Deserialize;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hasher};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 
-/// Name of the metrics file.
-pub const METRICS: &str = "metrics.jsonl";
 /// Maximum bytes read at once. Longer lines are ignored.
 const BLOCK: usize = 1 << 16;
 
@@ -96,9 +95,7 @@ impl Log {
     fn append(&mut self, lines: NewLines) {
         let NewLines { file, first, lines, end } = lines;
         if let (true, Some(first)) = (self.lines.is_empty(), first) {
-            let mut hasher = DefaultHasher::new();
-            hasher.write(&first);
-            self.run = format!("{:016x}", hasher.finish());
+            self.run = tag(&first);
         }
         self.file = Some(file);
         self.lines.extend(lines);
@@ -194,14 +191,6 @@ impl Change {
         }
         true
     }
-}
-
-/// Reads up to `length` bytes of a file from offset `start`.
-fn block(mut file: &File, start: u64, length: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(length);
-    file.seek(SeekFrom::Start(start))?;
-    file.take(length as u64).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

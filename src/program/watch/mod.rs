@@ -32,7 +32,7 @@ use site::Site;
 use std::path::Path;
 
 pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
-    let dir = RunFolder::open(args.run, None)?;
+    let dir = args.run.map_or_else(|| RunFolder::newest(None), |run| RunFolder::find(&run))?;
     if !dir.config().is_file() {
         bail!("{} has no {CONFIG}, which the page needs", dir.path().display());
     }

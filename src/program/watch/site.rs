@@ -3,11 +3,10 @@
 use super::about::about;
 use super::guard::{Hosts, Refusal, check};
 use super::live::{Live, Policy, Run, SECTIONS};
-use super::log::METRICS;
 use super::page::{self, File, content_type, tag};
 use super::{download, events};
 use crate::program::games::Games;
-use crate::run::{CONFIG, NOTE, caught};
+use crate::run::{CONFIG, METRICS, NOTE, caught};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;

@@ -3,7 +3,7 @@
 use super::effort::Effort;
 use super::events::{Event, Events, Requests};
 use super::guard::{guarded, located};
-use super::{FinalScores, Progress, Run, RunError, RunFiles};
+use super::{FinalScores, Run, RunError, RunFiles, Step};
 use crate::checkpoint::Checkpoint;
 
 /// A listener that is told how a run proceeds, and may stop it.
@@ -17,7 +17,7 @@ pub trait Observer {
     }
 
     /// Takes the figures of an iteration.
-    fn iteration(&mut self, progress: &Progress);
+    fn iteration(&mut self, step: &Step);
 
     /// Takes a warning.
     fn warning(&mut self, warning: &str);
@@ -26,9 +26,8 @@ pub trait Observer {
 /// Trains a run until it is over, or `observer` wants to stop: [`Events`], told to an observer.
 ///
 /// # Errors
-/// As [`Run::iterate`], and if a file cannot be written, or the device fails. The run continues from its last
-/// checkpoint then. Where it is the evaluation that fails, and the device still gives the state, that is the
-/// iteration before it.
+/// As [`Run::iterate`], and if a file cannot be written, or the device fails. The run can be resumed from its last
+/// checkpoint. If the evaluation fails but the state can still be read, the iteration is saved first.
 pub fn drive(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
@@ -41,7 +40,7 @@ pub fn drive(
             || Requests { stop: observer.wants_to_stop(), save: observer.wants_to_save() };
         match events.next_asking(&mut ask).transpose()? {
             Some(Event::Warning(warning)) => observer.warning(&warning),
-            Some(Event::Iteration(step)) => observer.iteration(&step.progress()),
+            Some(Event::Iteration(step)) => observer.iteration(&step),
             Some(Event::End(end)) => effort = end,
             None => return Ok(effort),
         }

@@ -74,7 +74,7 @@ pub enum RunError {
     Missing(PathBuf),
     /// A folder of the run is a link.
     #[error(
-        "{0} is a link, which a run does not follow; put the folder that it names in its place"
+        "{0} is a symbolic link; run directories must not contain links: replace it with the folder it points to"
     )]
     Link(PathBuf),
     /// There is no run of this game or task, or none at all.
@@ -93,7 +93,7 @@ pub enum RunError {
     Locked(PathBuf),
     /// There is nothing left to do.
     #[error(
-        "the run in {path} has done all its {iterations} iterations; a larger --iterations continues it"
+        "the run in {path} has finished all {iterations} iterations; pass a larger --iterations to continue"
     )]
     Done {
         /// The run's folder.
@@ -113,8 +113,8 @@ pub enum RunError {
     },
     /// The run ended early.
     #[error(
-        "the run in {path} ended with iteration {iteration}: {patience} evaluations found nothing better \
-         (patience)"
+        "the run in {path} stopped early at iteration {iteration}: no improvement in {patience} evaluations; raise \
+         data.patience (fit.patience) to continue"
     )]
     OutOfPatience {
         /// The run's folder.

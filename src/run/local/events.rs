@@ -3,11 +3,10 @@
 use super::effort::Effort;
 use super::guard::{guarded, located};
 use super::progress::Pace;
-use super::{Progress, Run, RunError, RunFiles};
+use super::{Run, RunError, RunFiles, Step};
 use crate::checkpoint::Checkpoint;
-use crate::metrics::{EvaluationRecord, Growth, IterationRecord};
+use crate::metrics::{EvaluationRecord, Growth};
 use crate::run::{End, Schedule};
-use crate::trainer::text::CompletionRecord;
 use crate::trainer::{TrainError, is_finite};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -21,36 +20,6 @@ pub enum Event {
     Iteration(Box<Step>),
     /// The end of the run, after which there are no more events.
     End(Effort),
-}
-
-/// An iteration of a run that is done.
-#[derive(Clone, Debug)]
-pub struct Step {
-    /// The record, as it is in `metrics.jsonl`.
-    pub record: IterationRecord,
-    /// The last evaluation, of this iteration or an earlier one.
-    pub evaluation: Option<EvaluationRecord>,
-    /// Whether the policy was evaluated and is the best so far.
-    pub is_best: bool,
-    /// Iterations of the whole run.
-    pub iterations: u32,
-    /// Completions of the iteration, of a language model.
-    pub completions: Vec<CompletionRecord>,
-    /// Seconds left at the pace of the last iterations, if it is known.
-    pub seconds_left: Option<f64>,
-}
-
-impl Step {
-    /// The figures, borrowed.
-    pub fn progress(&self) -> Progress<'_> {
-        Progress {
-            record: &self.record,
-            evaluation: self.evaluation.as_ref(),
-            iterations: self.iterations,
-            completions: &self.completions,
-            seconds_left: self.seconds_left,
-        }
-    }
 }
 
 /// Requests of the user, asked for during an iteration.
@@ -141,11 +110,11 @@ impl<'a> Events<'a> {
             guarded(format!("iteration {iteration}"), || run.iterate())?;
         effort.env_steps = record.env_steps;
         effort.seconds_to_first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        let is_late = started.elapsed().as_secs_f64() >= schedule.stop.seconds;
+        let (seconds, limit) = (started.elapsed().as_secs_f64(), schedule.stop.seconds);
         let asked = ask();
         let interrupted = run.team().any(asked.stop || self.requests.stop)?;
         // Without a limit, ranks need not ask each other.
-        let is_late = schedule.stop.seconds.is_finite() && run.team().any(is_late)?;
+        let is_late = limit > 0.0 && run.team().any(seconds >= limit)?;
         let mut due = schedule.due(record.iteration, interrupted || is_late);
         due.evaluation |= is_late;
         let saves = asked.save || std::mem::take(&mut self.requests.save);

@@ -7,27 +7,30 @@ use crate::disk::{self, input};
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
-use crate::track::Trackers;
+use crate::track::{TENSORBOARD, Trackers};
 use crate::trainer::text::CompletionRecord;
 use crate::trainer::{is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// The folder of all runs that were not given one.
+/// Default parent directory of runs.
 const RUNS: &str = "runs";
 /// The file of a run's settings.
 pub const CONFIG: &str = "config.toml";
 /// The file that describes the device and the engine of a run.
 pub const NOTE: &str = "run.json";
 /// The file of one record an iteration.
-const METRICS: &str = "metrics.jsonl";
+pub const METRICS: &str = "metrics.jsonl";
 /// The file of all completions that a run has learnt from.
-const COMPLETIONS: &str = "completions.jsonl";
+pub const COMPLETIONS: &str = "completions.jsonl";
 /// A megabyte in bytes, the unit of `completions.keep`.
 const MEGABYTE: u64 = 1_000_000;
 /// The file that the process which trains a run has locked. It stays, empty.
 const LOCK: &str = "run.lock";
+/// Longer than [`RunFolder::is_locked`] holds the lock.
+const GLANCE: Duration = Duration::from_millis(50);
 /// The folder of a run's checkpoints.
 const CHECKPOINTS: &str = "checkpoints";
 /// The checkpoint of a run's best policy.
@@ -77,20 +80,29 @@ impl RunFolder {
         unreachable!("there is always a next number")
     }
 
-    /// Opens the folder of a run: `path`, the newest of the name in `runs`, or, without either, the one that
-    /// was written to last.
+    /// Opens the folder of the run that a path names: a run's folder, or else the newest of that name in `runs`.
     ///
     /// # Errors
     /// If there is none, or it holds no run.
-    pub fn open(path: Option<PathBuf>, name: Option<&str>) -> Result<Self, RunError> {
-        let none = |what| RunError::NoneYet { what, folder: RUNS };
-        let path = match (path, name) {
-            (Some(path), _) => located(path),
-            (None, Some(name)) => newest(name).ok_or_else(|| none(format!("run of {name}")))?,
-            (None, None) => {
-                by_last_write().into_iter().next().ok_or_else(|| none("run".to_string()))?
-            }
+    pub fn find(path: &Path) -> Result<Self, RunError> {
+        let newest = || newest(path.to_str()?);
+        let newest = if path.exists() { None } else { newest() };
+        Self::open(newest.unwrap_or_else(|| path.to_path_buf()))
+    }
+
+    /// Opens the folder of the newest run of the name in `runs` or, without a name, of the one that was written to last.
+    ///
+    /// # Errors
+    /// If there is none, or it holds no run.
+    pub fn newest(name: Option<&str>) -> Result<Self, RunError> {
+        let (path, what) = match name {
+            Some(name) => (newest(name), format!("run of {name}")),
+            None => (paths_by_last_write().into_iter().next(), "run".to_string()),
         };
+        Self::open(path.ok_or(RunError::NoneYet { what, folder: RUNS })?)
+    }
+
+    fn open(path: PathBuf) -> Result<Self, RunError> {
         let folder = Self::at(path)?;
         if ![CONFIG, BEST, CHECKPOINTS].iter().any(|name| folder.path.join(name).exists()) {
             return Err(RunError::NoRun(folder.path));
@@ -98,22 +110,9 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Opens the folder of the run in `runs` that was written to last and has iterations left or, if none has, of
-    /// the one that was written to last.
-    ///
-    /// # Errors
-    /// If there is no run.
-    pub fn last_unfinished() -> Result<Self, RunError> {
-        let has_iterations_left = |run: &Self| {
-            let text = input::read_description(&run.config()).ok()?;
-            let iterations = text.parse::<toml::Table>().ok()?.get("iterations")?.as_integer()?;
-            Some(i64::try_from(run.latest().ok()?.checkpoint.iteration).ok()? < iterations)
-        };
-        let folders = by_last_write().into_iter().filter_map(|path| Self::at(path).ok());
-        match folders.into_iter().find(|run| has_iterations_left(run) == Some(true)) {
-            Some(run) => Ok(run),
-            None => Self::open(None, None),
-        }
+    /// The folders of the runs in `runs`, the one that was written to last first.
+    pub fn by_last_write() -> impl Iterator<Item = Self> {
+        paths_by_last_write().into_iter().filter_map(|path| Self::at(path).ok())
     }
 
     /// A folder that exists, and whose own folders are no links: to replace or remove files in one would do so
@@ -122,7 +121,8 @@ impl RunFolder {
         if !path.is_dir() {
             return Err(RunError::Missing(path));
         }
-        let mut folders = [CHECKPOINTS, BEST, MODEL].iter().map(|name| path.join(name));
+        let mut folders =
+            [CHECKPOINTS, BEST, MODEL, TENSORBOARD].iter().map(|name| path.join(name));
         match folders.find(|folder| folder.is_symlink()) {
             Some(link) => Err(RunError::Link(link)),
             None => Ok(Self { path }),
@@ -168,8 +168,11 @@ impl RunFolder {
 
     /// Whether a process trains the run, as far as the file system has locks.
     pub fn is_locked(&self) -> bool {
-        let file = disk::read(&self.path.join(LOCK));
-        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        let Ok(file) = disk::read(&self.path.join(LOCK)) else { return false };
+        let locked = file.try_lock_shared();
+        // Closing the file would not be enough, as for a `RunLock`.
+        let _ = file.unlock();
+        matches!(locked, Err(TryLockError::WouldBlock))
     }
 
     fn store(&self) -> Store {
@@ -184,7 +187,15 @@ impl RunFolder {
     pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
         let path = self.path.join(LOCK);
         let file = disk::open(&path).map_err(RunError::file("write", &path))?;
-        let warning = match file.try_lock() {
+        // Another process that looks at the lock has it for an instant.
+        let locked = file.try_lock().or_else(|error| match error {
+            TryLockError::WouldBlock => {
+                std::thread::sleep(GLANCE);
+                file.try_lock()
+            }
+            error => Err(error),
+        });
+        let warning = match locked {
             Ok(()) => None,
             Err(TryLockError::WouldBlock) => return Err(RunError::Locked(self.path.clone())),
             Err(TryLockError::Error(error)) => Some(format!(
@@ -210,14 +221,14 @@ impl RunFolder {
             Err(error) => {
                 let best = checkpoint::load(&self.best()).ok().filter(is_finite);
                 let checkpoint = best.ok_or(error)?;
-                let what = "no checkpoint can be used; taking the best policy's";
+                let what = "no usable checkpoint; using the best policy instead";
                 return Ok(SavedPolicy { checkpoint, warnings: vec![what.to_string()] });
             }
         };
         let mut warnings: Vec<String> =
             latest.damaged.iter().map(|(_, error)| error.to_string()).collect();
         if !warnings.is_empty() {
-            warnings.push(format!("taking {} instead", latest.path.display()));
+            warnings.push(format!("using {} instead", latest.path.display()));
         }
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
     }
@@ -233,8 +244,8 @@ impl RunFolder {
     /// # Errors
     /// If they cannot be written.
     pub fn write_config(&self, text: &str) -> Result<(), RunError> {
-        let (path, new) = (self.config(), self.path.join(format!(".{CONFIG}.tmp")));
-        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
+        let path = self.config();
+        disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 }
 
@@ -255,13 +266,13 @@ impl SavedPolicy {
         if path.join("manifest.json").exists() {
             return Ok(intact(checkpoint::load(path)?));
         }
-        let run = RunFolder::open(Some(path.to_path_buf()), None)?;
+        let run = RunFolder::find(path)?;
         match checkpoint::load(&run.best()) {
             Ok(checkpoint) => Ok(intact(checkpoint)),
             Err(CheckpointError::NotFound { .. }) => run.latest(),
             Err(error) => {
                 let mut latest = run.latest()?;
-                let what = "taking the newest checkpoint instead of the best".to_string();
+                let what = "using the newest checkpoint instead of the best".to_string();
                 latest.warnings.splice(0..0, [error.to_string(), what]);
                 Ok(latest)
             }
@@ -358,10 +369,8 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn write_note(&self, note: &RunNote) -> Result<(), RunError> {
         let path = self.folder.path.join(NOTE);
-        let text = serde_json::to_string_pretty(note).expect("notes are plain data");
-        let new = self.folder.path.join(format!(".{NOTE}.tmp"));
-        let text = text + "\n";
-        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
+        let text = serde_json::to_string_pretty(note).expect("notes are plain data") + "\n";
+        disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 
     /// Appends the records of an iteration.
@@ -430,16 +439,7 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
         let path = self.folder.model().join(MODEL_CARD);
-        let new = self.folder.model().join(format!(".{MODEL_CARD}.tmp"));
-        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
-    }
-}
-
-/// The path itself, or the newest run of that name if there is no such path.
-fn located(path: PathBuf) -> PathBuf {
-    match path.to_str() {
-        Some(name) if !path.exists() => newest(name).unwrap_or(path),
-        _ => path,
+        disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 }
 
@@ -453,7 +453,7 @@ fn newest(name: &str) -> Option<PathBuf> {
 }
 
 /// The runs in `runs`, the one that was written to last first.
-fn by_last_write() -> Vec<PathBuf> {
+fn paths_by_last_write() -> Vec<PathBuf> {
     let runs = fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
     let written = |run: &Path| {
         let time = |name| run.join(name).metadata().and_then(|data| data.modified()).ok();

@@ -136,12 +136,14 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
 
     fn smaller_launches(&self) -> Option<String> {
         let config = self.trainer.config();
-        let accumulation = 4 * config.update.gradient_accumulation_steps;
-        let device = self.trainer.device().filter(|device| has_kernels(device));
-        device.map(|_| match self.obstacle() {
-            None => format!("--set launch_size={}", config.launch_size / 4.0),
-            Some(_) => format!("--set update.gradient_accumulation_steps={accumulation}"),
-        })
+        let steps = config.update.gradient_accumulation_steps;
+        let more = steps.saturating_mul(4).min(config.minibatch());
+        self.trainer.device().filter(|device| has_kernels(device))?;
+        match self.obstacle() {
+            None => Some(format!("--set launch_size={}", config.launch_size / 4.0)),
+            Some(_) if more == steps => None,
+            Some(_) => Some(format!("--set update.gradient_accumulation_steps={more}")),
+        }
     }
 
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {

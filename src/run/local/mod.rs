@@ -13,19 +13,21 @@ mod panics;
 mod preview;
 mod progress;
 mod report;
+mod step;
 mod text;
 
 pub use drive::{Observer, drive, finish};
 pub use effort::Effort;
 pub use error::RunError;
-pub use events::{Event, Events, Step};
-pub use folder::{CONFIG, NOTE, RunFiles, RunFolder, RunLock, SavedPolicy};
+pub use events::{Event, Events};
+pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFiles, RunFolder, RunLock, SavedPolicy};
 pub use game::{GameRun, play};
 pub use note::RunNote;
 pub use panics::{Panic, caught, caught_on_devices, keep_silent};
 pub use preview::{Preview, preview};
-pub use progress::{Progress, short};
+pub use progress::short;
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
+pub use step::Step;
 pub use text::TextRun;
 
 use super::Schedule;

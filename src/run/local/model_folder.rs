@@ -23,6 +23,19 @@ pub fn replace<E: Into<RunError>>(
     fill: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), RunError> {
     settle(folder)?;
+    let replaced = put(folder, fill);
+    if replaced.is_err() {
+        // A part of the new folder would keep a full disk full. What cannot be settled now is by the next save.
+        let _ = settle(folder);
+    }
+    replaced
+}
+
+/// Writes the new folder, and puts it in the place of the old one.
+fn put<E: Into<RunError>>(
+    folder: &Path,
+    fill: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), RunError> {
     let (new, old) = (beside(folder, ".tmp"), beside(folder, ".old"));
     disk::step().map_err(RunError::file("write", &new))?;
     fill(&new).map_err(Into::into)?;
@@ -126,8 +139,13 @@ mod tests {
         let run = TempDir::new().unwrap();
         let model = run.path().join("model");
         replace(&model, fill("old")).unwrap();
-        let full = |_: &Path| Err(RunError::NoRun(PathBuf::new()));
+        let full = |folder: &Path| {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("weights"), "a part").unwrap();
+            Err(RunError::NoRun(PathBuf::new()))
+        };
         assert!(replace(&model, full).is_err());
         assert_eq!(fs::read_to_string(model.join("weights")).unwrap(), "old");
+        assert_eq!(names(run.path()), ["model"]);
     }
 }

@@ -1,7 +1,7 @@
 //! The result of a run or an evaluation, as JSON and as text.
 
 use super::{Subject, short};
-use crate::metrics::{EvaluationRecord, HeldOut};
+use crate::metrics::{EvaluationRecord, HeldOut, TextEvaluation};
 use crate::rollout::Baseline;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -131,8 +131,10 @@ impl Display for HeldOutReport {
 impl Display for Scores {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { greedy, sampled, seed, baselines } = self;
-        let is_text = greedy.text.is_some();
-        let policy = if is_text { "this model" } else { "this policy" };
+        let [policy, player, choice, what, unit] = match greedy.text.is_some() {
+            true => ["this model", "model", "token", "held-out prompts", "tokens per completion"],
+            false => ["this policy", "player", "action", "held-out episodes", "steps per episode"],
+        };
         let own = [("greedy", Some(greedy)), ("sampled", sampled.as_ref())];
         let own = own.into_iter().filter_map(|(way, result)| {
             let result = result?;
@@ -146,39 +148,37 @@ impl Display for Scores {
         let mut rows: Vec<(String, f64, String)> = own.chain(known).collect();
         rows.sort_by(|a, b| a.1.total_cmp(&b.1));
         let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
-        write!(f, "{:width$}  {:>8}", if is_text { "model" } else { "player" }, "score")?;
+        write!(f, "{player:width$}  {:>8}", "score")?;
         for (name, score, error) in rows {
             write!(f, "\n{name:width$}  {score:>8.3}{error}")?;
         }
         let EvaluationRecord { episodes, mean_length, .. } = greedy;
         let [lowest, highest] = [greedy.min_score, greedy.max_score].map(rounded);
-        let choice = if is_text { "token" } else { "action" };
         let drawn = if sampled.is_some() { "; sampled: drawn, as in training" } else { "" };
-        let what = if is_text { "held-out prompts" } else { "held-out episodes" };
         write!(
             f,
             "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {episodes} {what} (seed {seed}).\n"
         )?;
         for (way, result) in [("greedy", Some(greedy)), ("sampled", sampled.as_ref())] {
             if let Some(text) = result.and_then(|result| result.text.as_ref()) {
-                write!(f, "{way}: pass@1 {:.4} ({:.1}%", text.pass_at_1, 100.0 * text.pass_at_1)?;
-                write!(f, " exactly right)")?;
-                if text.k > 1 {
-                    write!(f, ", pass@{} {:.4}", text.k, text.pass_at_k)?;
-                }
-                if text.problems > 0 {
-                    write!(
-                        f,
-                        "; {} completions could not be scored and are left out",
-                        text.problems
-                    )?;
-                }
-                writeln!(f)?;
+                writeln!(f, "{way}: {}", exactly_right(text))?;
             }
         }
-        let unit = if is_text { "tokens per completion" } else { "steps per episode" };
         write!(f, "Greedy scores range from {lowest} to {highest}; {mean_length:.1} {unit}.")
     }
+}
+
+/// The share of completions that are exactly right, in words.
+fn exactly_right(text: &TextEvaluation) -> String {
+    let TextEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
+    let mut words = format!("pass@1 {pass_at_1:.4} ({:.1}% exactly right)", 100.0 * pass_at_1);
+    if *k > 1 {
+        words += &format!(", pass@{k} {pass_at_k:.4}");
+    }
+    if *problems > 0 {
+        words += &format!("; {problems} completions could not be scored and are left out");
+    }
+    words
 }
 
 /// A number with up to three decimals.

@@ -40,7 +40,9 @@ impl Run for TextRun {
 
     fn phases(&self) -> Vec<Phase> {
         let config = self.trainer.config();
-        let sft = if config.imitates() { config.iterations } else { config.fit.iterations };
+        // A resumed run may have fewer iterations than its settings have of SFT.
+        let sft = if config.imitates() { u32::MAX } else { config.fit.iterations };
+        let sft = sft.min(config.iterations);
         let phases = [
             Phase { name: "SFT", first: 1, last: sft },
             Phase { name: "GRPO", first: sft + 1, last: config.iterations },

@@ -1,0 +1,84 @@
+//! An iteration of a run that is done, and its figures in words.
+
+use super::short;
+use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord};
+use crate::trainer::text::CompletionRecord;
+
+/// An iteration of a run that is done.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// The record, as it is in `metrics.jsonl`.
+    pub record: IterationRecord,
+    /// The last evaluation, of this iteration or an earlier one.
+    pub evaluation: Option<EvaluationRecord>,
+    /// Whether the policy was evaluated and is the best so far.
+    pub is_best: bool,
+    /// Iterations of the whole run.
+    pub iterations: u32,
+    /// Completions of the iteration, of a language model.
+    pub completions: Vec<CompletionRecord>,
+    /// Seconds left at the pace of the last iterations, if it is known.
+    pub seconds_left: Option<f64>,
+}
+
+impl Step {
+    /// The figures in words, the most important ones first.
+    pub fn words(&self) -> Vec<String> {
+        let Self { record, evaluation, .. } = self;
+        let evaluation = evaluation.as_ref();
+        let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.2}"));
+        let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
+        let greedy = format!("greedy {}", number(played.map(|evaluation| evaluation.mean_score)));
+        let unit = if record.text.is_some() { "tokens" } else { "steps" };
+        let speed = format!("{} {unit}/s", short(record.steps_per_second));
+        let entropy = format!("entropy {:.3}", record.entropy);
+        let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
+        let is_sft = record.text.as_ref().is_some_and(|text| text.fit);
+        if held_out.is_none() && !is_sft {
+            let score = format!("score {}", number(record.score));
+            return vec![score, greedy, speed, entropy, format!("kl {:.4}", record.approx_kl)];
+        }
+        let mut words = vec![format!("loss {:.4}", record.loss)];
+        words.extend(held_out.map(|HeldOut { loss, accuracy }| match accuracy {
+            Some(accuracy) => format!("held out {loss:.4}, accuracy {:.1}%", 100.0 * accuracy),
+            None => format!("held out {loss:.4}"),
+        }));
+        words.extend(played.map(|_| greedy));
+        words.extend([speed, entropy]);
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::TextRecord;
+
+    #[test]
+    fn every_kind_of_run_has_its_words() {
+        let words = |record: &IterationRecord, evaluation: Option<&EvaluationRecord>| {
+            let (record, evaluation) = (record.clone(), evaluation.cloned());
+            Step { record, evaluation, ..Step::default() }.words().join("  ")
+        };
+        let game = IterationRecord {
+            score: Some(7.612),
+            steps_per_second: 2.34e6,
+            entropy: 0.5,
+            approx_kl: 0.01,
+            ..IterationRecord::default()
+        };
+        let played = EvaluationRecord { episodes: 5, mean_score: 7.7, ..Default::default() };
+        let expected = "score 7.61  greedy 7.70  2.3M steps/s  entropy 0.500  kl 0.0100";
+        assert_eq!(words(&game, Some(&played)), expected);
+        let held_out = Some(HeldOut { loss: 0.25, accuracy: Some(0.9966) });
+        let told = EvaluationRecord { held_out, ..Default::default() };
+        let expected = "loss 0.0000  held out 0.2500, accuracy 99.7%  2.3M steps/s  entropy 0.500";
+        assert_eq!(words(&game, Some(&told)), expected);
+        let text = |fit| Some(TextRecord { fit, ..TextRecord::default() });
+        let sft = IterationRecord { text: text(true), ..game.clone() };
+        let expected = "loss 0.0000  greedy 7.70  2.3M tokens/s  entropy 0.500";
+        assert_eq!(words(&sft, Some(&played)), expected);
+        let grpo = IterationRecord { text: text(false), ..game };
+        assert!(words(&grpo, None).starts_with("score 7.61  greedy -  2.3M tokens/s"));
+    }
+}
