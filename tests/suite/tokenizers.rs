@@ -319,8 +319,46 @@ fn tokens_beyond_the_weights_are_refused_whatever_their_number() {
         let why = format!("a token of the number {id}, and the weights have 3 tokens");
         assert!(error.contains(&why), "{error}");
     }
-    let folder = folder(3, tokenizer(2).to_string().as_bytes(), b"{}");
-    assert!(LanguageModel::load(folder.path()).is_ok());
+    let fits = folder(3, tokenizer(2).to_string().as_bytes(), b"{}");
+    assert!(LanguageModel::load(fits.path()).is_ok());
+    // The crate `tokenizers` gives an added token that the vocabulary lacks the next number, whatever the file says.
+    let moved = folder(2, tokenizer(0).to_string().as_bytes(), b"{}");
+    let error = LanguageModel::load(moved.path()).unwrap_err().to_string();
+    assert!(error.contains("a token of the number 2, and the weights have 2 tokens"), "{error}");
+}
+
+#[test]
+fn tokens_beyond_the_weights_neither_end_nor_begin_a_text() {
+    let special = json!({ "id": "<s>", "ids": [9], "tokens": ["<s>"] });
+    let tokenizer = json!({
+        "version": "1.0",
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
+            "special_tokens": { "<s>": special },
+        },
+        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+    });
+    let folder = folder(2, tokenizer.to_string().as_bytes(), b"{}");
+    let ends = json!({ "eos_token_id": [999_999, (1_u64 << 32) + 1, 1] });
+    fs::write(folder.path().join("generation_config.json"), ends.to_string()).unwrap();
+    let model = LanguageModel::load(folder.path()).unwrap();
+    assert_eq!(model.stop_tokens, [1]);
+    let error = model.prompt("b", &[] as &[()]).unwrap_err().to_string();
+    assert!(error.contains("it makes the token 9, and the weights have 2 tokens"), "{error}");
+}
+
+#[test]
+fn an_index_without_files_of_weights_is_refused() {
+    for map in [json!({}), json!({ "model.norm.weight": 3 })] {
+        let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
+        let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
+        let index = json!({ "weight_map": map });
+        fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+        let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("its `weight_map` names no file"), "{error}");
+    }
 }
 
 #[test]

@@ -102,8 +102,9 @@ pub(super) fn finish(
             Value::Array(ids) => ids.clone(),
             id => vec![id.clone()],
         };
-        for id in ids.iter().filter_map(|id| Some(id.as_u64()? as u32)) {
-            if !stop_tokens.contains(&id) {
+        for id in ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()) {
+            // A token that the weights lack ends nothing, and has no logit to learn.
+            if (id as usize) < shape.num_actions && !stop_tokens.contains(&id) {
                 stop_tokens.push(id);
             }
         }
@@ -188,6 +189,9 @@ impl Weights {
             let map = map.ok_or_else(|| unusable(&index, "there is no `weight_map`"))?;
             let mut names: Vec<String> =
                 map.values().filter_map(|name| Some(name.as_str()?.to_string())).collect();
+            if names.is_empty() {
+                return Err(unusable(&index, "its `weight_map` names no file"));
+            }
             names.sort_unstable();
             names.dedup();
             if let Some(name) =
