@@ -51,7 +51,15 @@ impl Confinement {
         let workdir = workdir.map_err(failed)?;
         let mut readable = named(&options.command, &workdir);
         readable.extend(options.sandbox.readable.iter().cloned());
+        // What the command or the user names is meant to be read.
+        let is_named = |file: &PathBuf| {
+            let mut allowed = options.sandbox.readable.iter();
+            readable.contains(file)
+                || allowed.any(|path| path.canonicalize().is_ok_and(|path| file.starts_with(path)))
+        };
+        let hidden = options.sandbox.hidden.iter().filter(|file| !is_named(file)).cloned();
         let access = Access {
+            hidden: hidden.collect(),
             readable: readable.into_iter().collect(),
             programs: true,
             network: options.sandbox.network,

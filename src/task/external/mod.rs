@@ -49,6 +49,8 @@ pub struct VerifierSandbox {
     pub is_on: bool,
     /// Further absolute paths to read.
     pub readable: Vec<PathBuf>,
+    /// Files that it finds empty unless its command or `readable` names them; absolute paths without links.
+    pub hidden: Vec<PathBuf>,
     /// Whether the network is permitted.
     pub network: bool,
 }

@@ -68,7 +68,7 @@ impl Compiler {
         let paths = [self.library.as_path(), folder].map(Path::to_path_buf);
         let readable = paths.into_iter().filter(|path| path.is_absolute()).collect();
         let (programs, network, workdir, scratch_mb) = (false, false, None, 16);
-        sandbox::Access { readable, programs, network, workdir, scratch_mb }
+        sandbox::Access { readable, hidden: Vec::new(), programs, network, workdir, scratch_mb }
     }
 
     /// Access of a job that compiles: with the folders of the compiler and its runtime.

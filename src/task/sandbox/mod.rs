@@ -40,6 +40,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Access {
     /// Absolute paths that it may read, besides the system's libraries.
     pub readable: Vec<PathBuf>,
+    /// Files within these that it finds empty where there are namespaces; absolute paths without links.
+    pub hidden: Vec<PathBuf>,
     /// Whether it may also run the system's programs, and run as the user who owns the paths.
     pub programs: bool,
     /// Whether it may use the network.
@@ -374,7 +376,8 @@ mod tests {
     fn without_namespaces(readable: Vec<PathBuf>) -> Sandbox {
         let limits = Limits { cpu_seconds: 5, memory: 0, file_size: 0, processes: 0, files: 0 };
         let (programs, network, workdir, scratch_mb) = (true, false, None, 16);
-        let access = Access { readable, programs, network, workdir, scratch_mb };
+        let access =
+            Access { readable, hidden: Vec::new(), programs, network, workdir, scratch_mb };
         let (user, limits_processes) = (User::Current, false);
         Sandbox { limits, access, namespaces: false, user, limits_processes, group: None }
     }
@@ -458,6 +461,7 @@ mod tests {
         };
         let access = Access {
             readable: Vec::new(),
+            hidden: Vec::new(),
             programs: true,
             network: false,
             workdir: None,

@@ -152,8 +152,16 @@ impl Root {
         own.dedup_by(|path, folder| path.starts_with(*folder));
         let all = [system, files].concat();
         let all = all.iter().map(Path::new).chain(own).chain(devices.iter().map(Path::new));
-        let mut bound =
-            all.filter(|path| path.exists()).map(Bound::new).collect::<io::Result<Vec<_>>>()?;
+        let all: Vec<&Path> = all.filter(|path| path.exists()).collect();
+        let mut bound = all.iter().map(|path| Bound::new(path)).collect::<io::Result<Vec<_>>>()?;
+        for (path, file) in all.iter().flat_map(|path| access.hidden.iter().map(move |f| (path, f)))
+        {
+            // The path may be a link to the folder that has the file.
+            let real = path.canonicalize()?;
+            if let Some(within) = file.strip_prefix(real).ok().filter(|_| path.is_dir()) {
+                bound.push(Bound::hidden(&path.join(within))?);
+            }
+        }
         // Grove's own program holds the answers of built-in tasks.
         let program = std::env::current_exe().and_then(|path| path.canonicalize());
         let is_shown = |path: &PathBuf| {
