@@ -3,7 +3,7 @@
 use super::VerifierOptions;
 use crate::disk::input;
 use crate::task::TaskError;
-use crate::task::sandbox::{Access, Folder, Limits, Sandbox, Scratch};
+use crate::task::sandbox::{Access, Folder, Limits, Sandbox};
 use std::collections::BTreeSet;
 use std::env;
 use std::io::{self, Read};
@@ -81,7 +81,7 @@ impl Confinement {
     pub fn shell(&self, command: &str) -> io::Result<Command> {
         let name = format!("v{}", self.started.fetch_add(1, Ordering::Relaxed));
         let scratch = self.folder.inner(&name)?;
-        let mut shell = self.sandbox.command("sh", &scratch, Scratch::Private)?;
+        let mut shell = self.sandbox.command("sh", &scratch)?;
         shell.args(["-c", command]);
         Ok(shell)
     }

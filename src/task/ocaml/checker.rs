@@ -10,7 +10,7 @@ use crate::task::TaskError;
 use crate::task::cache;
 use crate::task::parallel::lock;
 use crate::task::process::{NoAnswer, Process};
-use crate::task::sandbox::{Folder, Limits, Sandbox, Scratch};
+use crate::task::sandbox::{Folder, Limits, Sandbox};
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -127,7 +127,7 @@ impl Checker {
         let start = || {
             let scratch = self.folder.inner(&name)?;
             let runtime = self.runtime.to_string_lossy();
-            let mut command = self.sandbox.command(&runtime, &scratch, Scratch::Private)?;
+            let mut command = self.sandbox.command(&runtime, &scratch)?;
             Process::start(command.arg(self.folder.path().join("checker")))
         };
         let mut server = start().map_err(|e| broken(&format!("does not start: {e}")))?;

@@ -116,16 +116,6 @@ impl User {
     }
 }
 
-/// The writable directory of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scratch {
-    /// The working directory on disk, visible to other processes.
-    Shared,
-    /// An in-memory file system mounted over the working directory, removed with the process. Without
-    /// namespaces, the same as `Shared`.
-    Private,
-}
-
 impl Sandbox {
     /// Determines the strictest sandbox that works on this machine, by running a shell in `folder`.
     ///
@@ -190,7 +180,7 @@ impl Sandbox {
     fn probe(&self, folder: &Path) -> io::Result<()> {
         let access = Access { programs: true, ..self.access.clone() };
         let shell = Self { access, ..self.clone() };
-        let mut command = shell.command("sh", folder, Scratch::Private)?;
+        let mut command = shell.command("sh", folder)?;
         let status = command
             .args(["-c", "true | true; exit 7"])
             .stdin(Stdio::null())
@@ -225,11 +215,12 @@ impl Sandbox {
         notes
     }
 
-    /// A command that runs `program` in the sandbox, where it may write to `folder`.
+    /// A command that runs `program` in the sandbox, where it may write to `folder`: with namespaces to a file system in
+    /// memory in its place, which ends with the process.
     ///
     /// # Errors
     /// If the ownership of the folder cannot be changed to the sandbox's user.
-    pub fn command(&self, program: &str, folder: &Path, scratch: Scratch) -> io::Result<Command> {
+    pub fn command(&self, program: &str, folder: &Path) -> io::Result<Command> {
         let user = self.user.uid();
         if user.is_some() {
             std::os::unix::fs::chown(folder, user, user)?;
@@ -244,7 +235,7 @@ impl Sandbox {
         let prepared = Prepared {
             sandbox: self.clone(),
             #[cfg(target_os = "linux")]
-            root: namespaces::Root::new(&self.access, &folder, scratch)?,
+            root: namespaces::Root::new(&self.access, &folder)?,
             #[cfg(target_os = "linux")]
             wall: landlock::Wall::new(self.access.network, self.namespaces),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
@@ -254,8 +245,6 @@ impl Sandbox {
             #[cfg(target_os = "linux")]
             grove: std::process::id(),
         };
-        #[cfg(not(target_os = "linux"))]
-        let _ = scratch;
         // SAFETY: between `fork` and `exec`, `enter` makes system calls only and does not allocate.
         unsafe { command.pre_exec(move || prepared.enter()) };
         Ok(command)
@@ -392,7 +381,7 @@ mod tests {
             fs::write(folder.path().join("text"), "text").unwrap();
         }
         let sandbox = without_namespaces(vec![readable.path().canonicalize().unwrap()]);
-        let mut command = sandbox.command("sh", own.path(), Scratch::Shared).unwrap();
+        let mut command = sandbox.command("sh", own.path()).unwrap();
         let paths = [&readable, &hidden, &own].map(|folder| folder.path().join("text"));
         let [readable, hidden, own] = paths.each_ref().map(|path| path.display());
         let script = format!(
@@ -423,7 +412,7 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         let sandbox = without_namespaces(Vec::new());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut command = sandbox.command("bash", own.path(), Scratch::Shared).unwrap();
+        let mut command = sandbox.command("bash", own.path()).unwrap();
         let script = format!("exec 3<>/dev/tcp/{}", listener.local_addr().unwrap());
         let script = script.replace(':', "/");
         let output = command.args(["-c", &script]).output().unwrap();
@@ -435,7 +424,7 @@ mod tests {
     fn a_sandbox_is_ended_first_if_memory_runs_out() {
         let own = tempfile::tempdir().unwrap();
         let sandbox = without_namespaces(Vec::new());
-        let mut command = sandbox.command("sh", own.path(), Scratch::Shared).unwrap();
+        let mut command = sandbox.command("sh", own.path()).unwrap();
         let mut child = command.args(["-c", "read x"]).stdin(Stdio::piped()).spawn().unwrap();
         let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", child.id()));
         drop(child.stdin.take());
@@ -468,7 +457,7 @@ mod tests {
             scratch_mb: 16,
         };
         let sandbox = Sandbox::new(limits, theirs.path(), access).unwrap();
-        let mut command = sandbox.command("sh", theirs.path(), Scratch::Private).unwrap();
+        let mut command = sandbox.command("sh", theirs.path()).unwrap();
         let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");
         command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
         assert_eq!(fs::read_to_string(path).unwrap(), "kept");
