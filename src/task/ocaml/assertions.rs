@@ -68,15 +68,16 @@ fn within(definitions: &str, expression: &str) -> String {
     }
 }
 
-/// The pieces of a text outside comments, texts and brackets, as `(offset, piece)`: words, and runs of other characters.
-struct Scan<'a> {
+/// The pieces of a text outside of comments, as `(offset, depth of brackets, piece)`: words, literals, and runs of other
+/// characters.
+pub(super) struct Scan<'a> {
     text: &'a str,
     at: usize,
     depth: i32,
 }
 
 impl<'a> Scan<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(super) fn new(text: &'a str) -> Self {
         Self { text, at: 0, depth: 0 }
     }
 
