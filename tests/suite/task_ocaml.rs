@@ -436,6 +436,10 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
     assert!(said.ends_with("own.jsonl, line 3: duplicate `id` \"a\""), "{said}");
     assert!(wrong("{}").contains("line 1: not a problem: missing field"), "{}", wrong("{}"));
     let task = own(&good).unwrap();
+    assert_eq!(task.max_new_tokens(), 256);
+    // Models whose tokens are characters have room for every solution.
+    let long = good.replacen('{', &format!("{{\"solution\": \"{}1\", ", " ".repeat(300)), 1);
+    assert!(own(&long).unwrap().max_new_tokens() > 301);
     let prompt = task.prompt(Split::Train, 0).unwrap();
     let rewards =
         task.verify(&[Completion::new(&prompt, " 1"), Completion::new(&prompt, " 2")]).unwrap();

@@ -232,7 +232,10 @@ impl Task for Ocaml {
     }
 
     fn max_new_tokens(&self) -> usize {
-        256
+        let prompts = &self.problems.prompts;
+        let solutions = prompts.train.iter().chain(&prompts.test).filter_map(|p| self.solution(p));
+        let longest = solutions.map(|text| text.chars().count() + 1).max();
+        longest.unwrap_or(0).max(256)
     }
 
     fn notes(&self) -> Vec<String> {
