@@ -86,7 +86,7 @@ fn setting(message: String) -> TaskError {
 /// The usual additional time limit for the first answer of a process.
 const START_UP: Duration = Duration::from_secs(60);
 
-/// Consecutive processes without an answer after which the command counts as broken.
+/// Processes that may fail before the first answer, until the command counts as broken.
 const MAX_FAILURES: usize = 3;
 
 /// A pool of verifier processes.
