@@ -250,7 +250,7 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), D
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| e.to_string())?;
         let manifest = header.metadata().as_ref().and_then(|metadata| metadata.get(OF));
         let manifest = manifest.ok_or("it does not say of which game it is")?;
-        serde_json::from_str(manifest).map_err(|e| e.to_string())
+        Manifest::parse(manifest)
     };
     let manifest = read().map_err(|reason| malformed(&path, reason))?;
     let (features, actions) = (manifest.features.len(), manifest.actions.len());
@@ -304,6 +304,8 @@ mod tests {
         let said = |bytes: Vec<u8>| read_games(path(), bytes).unwrap_err().to_string();
         assert!(said(file[..file.len() - 1].to_vec()).starts_with("games: "));
         assert!(said(shard_file(&columns(), None)).contains("does not say of which game"));
+        let newer = Manifest { format: 2, ..manifest.clone() };
+        assert!(said(games_file(&newer, &columns())).contains("its format is 2, but"));
         manifest.actions.pop();
         assert!(said(games_file(&manifest, &columns())).contains("`actions` has 1 in row 1"));
         manifest.features.clear();
