@@ -44,9 +44,12 @@ pub struct AnnotatedTable {
 }
 
 /// Parsed rows of a file.
+#[derive(Clone)]
 struct Rows {
     features: Vec<String>,
     unnamed: Vec<usize>,
+    /// Number of the line on which each row begins.
+    lines: Vec<usize>,
     /// `[rows, features]`.
     values: Vec<f64>,
     /// `[rows]`.
@@ -87,6 +90,7 @@ impl AnnotatedTable {
         if labels.len() < 2 {
             return Err(format!("all rows that are learnt from have the label `{}`", labels[0]));
         }
+        rows.check_distances(&scales)?;
         let known: HashSet<&String> = labels.iter().collect();
         if let Some(label) = rows.names(&parts[1]).iter().find(|label| !known.contains(label)) {
             return Err(format!(
@@ -160,7 +164,8 @@ impl Rows {
         }
         let features = seen.iter().map(|i| header[*i].clone()).collect();
         let unnamed = unnamed.into_iter().map(|i| i + 1).collect();
-        let mut rows = Self { features, unnamed, values: Vec::new(), labels: Vec::new() };
+        let (lines, values, labels) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rows = Self { features, unnamed, lines, values, labels };
         let mut last: Option<Time> = None;
         while let Some(line) = next() {
             let (number, line) = line?;
@@ -184,6 +189,7 @@ impl Rows {
                 })?;
                 rows.values.push(x);
             }
+            rows.lines.push(number);
             rows.labels.push(Some(cells[label].clone()).filter(|label| !label.is_empty()));
             if let Some(time) = time {
                 let (cell, name) = (&cells[time], &header[time]);
@@ -242,6 +248,21 @@ impl Rows {
         (0..width).map(scale).collect()
     }
 
+    /// Refuses values that are too far from those that are learnt from to be numbers once they are standardised.
+    fn check_distances(&self, scales: &[Standard]) -> Result<(), String> {
+        let width = self.features.len();
+        let place = |(x, scale): (&f64, &Standard)| !scale.apply(*x).is_finite();
+        let Some(at) = self.values.iter().zip(scales.iter().cycle()).position(place) else {
+            return Ok(());
+        };
+        let (line, x) = (self.lines[at / width], self.values[at]);
+        let (name, Standard { mean, std }) = (&self.features[at % width], scales[at % width]);
+        Err(format!(
+            "line {line} has {x} in the column {name}: too far from what is learnt from, of mean {mean} and standard \
+             deviation {std}"
+        ))
+    }
+
     /// Converts some rows to one standardised episode.
     fn standardised(&self, rows: Range<usize>, scales: &[Standard], labels: &[String]) -> Columns {
         let width = self.features.len();
@@ -253,11 +274,18 @@ impl Rows {
         let last = rows.len() - 1;
         Columns {
             num_features: width,
-            obs: obs.map(|(x, Standard { mean, std })| ((x - mean) / std) as f32).collect(),
+            obs: obs.map(|(x, scale)| scale.apply(*x)).collect(),
             actions: marked.iter().map(|label| label.unwrap_or(0) as i32).collect(),
             weights: marked.iter().map(|label| f32::from(label.is_some())).collect(),
             ends: (0..rows.len()).map(|row| End::new(false, row == last)).collect(),
         }
+    }
+}
+
+impl Standard {
+    /// Standardises a value.
+    fn apply(self, x: f64) -> f32 {
+        ((x - self.mean) / self.std) as f32
     }
 }
 
@@ -302,6 +330,7 @@ mod tests {
         let rows = Rows {
             features: vec!["x".to_string(), "still".to_string()],
             unnamed: Vec::new(),
+            lines: (2..7).collect(),
             values: [1.0, 3.0, 1.0, 3.0, 1000.0].iter().flat_map(|x| [*x, 7.0]).collect(),
             labels: ["up", "", "down", "", "up"]
                 .map(|l| Some(l.to_string()).filter(|l| !l.is_empty()))
@@ -309,6 +338,15 @@ mod tests {
         };
         let options =
             TableOptions { label: "", time: None, time_format: None, window: 1, validation: 0.2 };
+        // Each is a number by itself.
+        let mut far = rows.clone();
+        far.values.iter_mut().step_by(2).for_each(|x| *x *= 1e-30);
+        far.values[8] = 1e30;
+        let said = AnnotatedTable::of(far, &options).unwrap_err();
+        assert!(
+            said.starts_with("line 6 has 1000000000000000000000000000000 in the column x"),
+            "{said}"
+        );
         let table = AnnotatedTable::of(rows, &options).unwrap();
         assert_eq!(table.scales[0], Standard { mean: 2.0, std: 1.0 });
         assert_eq!(table.scales[1], Standard { mean: 7.0, std: 1.0 });
