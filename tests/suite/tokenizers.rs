@@ -230,7 +230,8 @@ fn rewritten(model: &LanguageModel) -> LanguageModel {
 
 #[test]
 fn gguf_vocabularies_are_written_as_they_were_read() {
-    let names = ["llama-bpe", "gpt-2", "qwen2", "smollm", "tekken", "gpt-4o", "deepseek-v3"];
+    let names =
+        ["llama-bpe", "gpt-2", "qwen2", "smollm", "tekken", "gpt-4o", "deepseek-v3", "viking"];
     for name in names {
         let model = byte_gguf().with("tokenizer.ggml.pre", name).load().unwrap();
         let again = rewritten(&model);
