@@ -282,6 +282,20 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
     refused(whole().with("tokenizer.ggml.model", "rwkv"), "the tokenizer `rwkv` is not known");
     refused(whole().with("llama.attention.head_count_kv", 0), "1 heads, 0 of keys");
     refused(whole().with("llama.attention.head_count", 4), "do not fit together");
+    for (name, factor) in [("scaling.factor", 4.0), ("scale_linear", 4.0)] {
+        refused(
+            whole().with(&format!("llama.rope.{name}"), factor),
+            "rotary scaling is supported for",
+        );
+    }
+    refused(
+        whole().with("llama.rope.scaling.factor", 4.0).with("llama.rope.scaling.type", "linear"),
+        "rotary scaling is supported for",
+    );
+    refused(whole().with("llama.rope.dimension_count", 1), "1 numbers of a head of 2 rotate");
+    for same in [0.0, 1.0] {
+        assert!(whole().with("llama.rope.scaling.factor", same).load().is_ok(), "{same}");
+    }
     refused(
         whole().with("split.no", 0).with("split.count", 3),
         "part 1 of 3 of a model; `llama-gguf-split --merge` joins them",

@@ -189,11 +189,15 @@ impl<'a> Gguf<'a> {
             value(name).as_u64().map(|x| x as usize).ok_or_else(missing)
         };
         let has = |name: &str| self.tensors.contains_key(name);
-        if value("rope.scaling.type").as_str().is_some_and(|s| s != "none") {
-            return Err(unusable(
-                self.path,
-                "rotary scaling is known of Hugging Face's folders only",
-            ));
+        // A factor without a type is a linear scaling, under its older name, too; 0 stands for none.
+        let factor = value("rope.scaling.factor").as_f64().or(value("rope.scale_linear").as_f64());
+        let is_scaled = match value("rope.scaling.type").as_str() {
+            Some(name) => name != "none",
+            None => factor.is_some_and(|factor| factor != 0.0 && factor != 1.0),
+        };
+        if is_scaled {
+            let reason = "rotary scaling is supported for Hugging Face folders only";
+            return Err(unusable(self.path, reason));
         }
         let rope_theta = value("rope.freq_base").as_f64().unwrap_or(1e4);
         let table = self.tensors.get("token_embd.weight");
@@ -222,6 +226,14 @@ impl<'a> Gguf<'a> {
             ..DecoderShape::default()
         };
         check(&shape).map_err(|error| unusable(self.path, error))?;
+        let rotated = value("rope.dimension_count").as_u64().unwrap_or(shape.head_dim as u64);
+        if rotated != shape.head_dim as u64 {
+            let reason = format!(
+                "{rotated} numbers of a head of {} rotate; heads that rotate in part are not supported",
+                shape.head_dim
+            );
+            return Err(unusable(self.path, reason));
+        }
         Ok(shape)
     }
 
