@@ -20,6 +20,8 @@ use std::path::Path;
 const ALIGNMENT: usize = 32;
 /// Numbers of a block of Q8_0.
 const BLOCK: usize = 32;
+/// The largest whole number of a block of Q8_0.
+const LARGEST: f32 = 127.0;
 
 names! {
     /// The numbers of matrices in a GGUF file; vectors are in single precision.
@@ -66,6 +68,19 @@ impl Tensor<'_> {
         }
     }
 
+    /// Refuses numbers that are none in the tensor's format.
+    fn check(&self) -> Result<(), String> {
+        let largest = match self.kind {
+            GgufType::F32 => return Ok(()),
+            GgufType::F16 => 1.0,
+            GgufType::Q8_0 => LARGEST,
+        };
+        match self.numbers.iter().find(|x| !f16::from_f32(**x / largest).is_finite()) {
+            Some(x) => Err(format!("`{}` has {x}, too large for {}", self.name, self.kind.name())),
+            None => Ok(()),
+        }
+    }
+
     /// The numbers as they lie in the file.
     fn encode(&self, head_dim: usize) -> Vec<u8> {
         let mut numbers = self.numbers.to_vec();
@@ -96,7 +111,7 @@ fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
 /// A block of ggml's Q8_0: the scale in half precision, then whole numbers.
 fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
     let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-    let scale = largest / 127.0;
+    let scale = largest / LARGEST;
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     let mut bytes = [0; BLOCK + 2];
     bytes[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
@@ -260,6 +275,7 @@ fn file(
     tensors: &[Tensor],
     head_dim: usize,
 ) -> Result<(), LanguageError> {
+    tensors.iter().try_for_each(Tensor::check).map_err(|reason| unusable(path, reason))?;
     let mut head = b"GGUF".to_vec();
     head.extend(3u32.to_le_bytes());
     head.extend((tensors.len() as u64).to_le_bytes());
@@ -300,6 +316,21 @@ fn file(
 mod tests {
     use super::*;
     use crate::text::files::quants::Format;
+
+    #[test]
+    fn numbers_that_a_format_has_not_are_refused() {
+        let refused = |kind, x: f32| {
+            let numbers = [0.0, x];
+            let (name, shape) = ("w".to_string(), vec![1, 2]);
+            Tensor { name, shape, kind, numbers: &numbers, turned: None, heads: None }.check()
+        };
+        for (kind, most) in [(GgufType::F16, 65504.0), (GgufType::Q8_0, 65504.0 * LARGEST)] {
+            assert_eq!(refused(kind, -most), Ok(()));
+            let said = refused(kind, -1.01 * most).unwrap_err();
+            assert!(said.starts_with("`w` has -") && said.contains("too large for"), "{said}");
+        }
+        assert_eq!(refused(GgufType::F32, 1e30), Ok(()));
+    }
 
     #[test]
     fn blocks_of_eight_bits_are_read_as_they_were_written() {
