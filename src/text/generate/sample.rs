@@ -153,8 +153,12 @@ fn narrow(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
         let count = within.count().max(1);
         candidates.truncate(count);
     }
-    // The largest weight is 1.
+    // The largest weight is 1, unless logits are no numbers.
+    let first = candidates[0];
     candidates.retain(|i| weights[*i as usize] >= sampling.min_p);
+    if candidates.is_empty() {
+        candidates.push(first);
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +206,15 @@ mod tests {
         // Squares of the probabilities.
         let sharp = Sampling { temperature: 0.5, ..all };
         assert_near(&shares(&sharp, &logits), &[1.0 / 30.0, 16.0 / 30.0, 4.0 / 30.0, 9.0 / 30.0]);
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_give_a_token() {
+        for (temperature, top_k) in [(0.0, 0), (1.0, 0), (1.0, 2)] {
+            let sampling = Sampling { temperature, top_k, ..Sampling::default() };
+            let chosen = choose(&[f32::NAN; 5], &sampling, 0.5, &mut Scratch::default());
+            assert!(chosen.token < 5, "{chosen:?}");
+        }
     }
 
     #[test]

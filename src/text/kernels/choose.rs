@@ -144,9 +144,10 @@ pub(crate) fn choose_kernel(
                     token = end - 1;
                 }
             }
-            if at == UNITS {
-                at = 0;
-            }
+        }
+        // Logits that are no numbers lead to none.
+        if at == UNITS {
+            at = 0;
         }
         if unit == at {
             tokens[row] = token as i32;
