@@ -70,6 +70,17 @@ fn generate(
 }
 
 #[test]
+fn completions_of_no_tokens_are_empty() {
+    let prompts = [Prompt { tokens: vec![1], completions: 2, key: 0 }];
+    let sampling = Sampling { max_new_tokens: 0, ..Sampling::default() };
+    let decoder = load("qwen2").0.decoder();
+    for decoder in [decoder.clone(), decoder.with_device(Some(Device::flex()), Precision::F32)] {
+        let found = generate(&decoder, &prompts, &sampling, 4);
+        assert_eq!(found, [vec![Completion::default(); 2]]);
+    }
+}
+
+#[test]
 fn folders_of_transformers_give_its_logits_and_its_text() {
     for name in FOLDERS {
         let (model, expected) = load(name);

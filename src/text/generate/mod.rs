@@ -77,6 +77,11 @@ impl Generator<'_> {
     /// If a prompt has no tokens.
     pub fn generate(&self, prompts: &[Prompt]) -> Vec<Vec<Completion>> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
+        let mut all: Vec<Vec<Completion>> =
+            prompts.iter().map(|prompt| vec![Completion::default(); prompt.completions]).collect();
+        if self.sampling.max_new_tokens == 0 {
+            return all;
+        }
         #[cfg(feature = "general")]
         if let Some(decoder) = crate::text::on_device(self.decoder) {
             return device::generate(self, &decoder.rounded(), prompts);
@@ -102,8 +107,6 @@ impl Generator<'_> {
             1 => rayon::scope(|_| region(parallelism, || work(0))),
             _ => (0..workers).into_par_iter().for_each(work),
         }
-        let mut all: Vec<Vec<Completion>> =
-            prompts.iter().map(|prompt| vec![Completion::default(); prompt.completions]).collect();
         for Finished { prompt, number, completion } in done.into_inner().expect("nobody holds it") {
             all[prompt][number] = completion;
         }
