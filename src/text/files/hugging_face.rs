@@ -222,7 +222,8 @@ impl Weights {
                 return Err(unusable(folder, reason));
             }
             let opened = input::open(&path).map_err(unread(&path))?;
-            // SAFETY: the file is only read, and nobody is to change it meanwhile.
+            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values change,
+            // or the program is stopped by SIGBUS, but memory safety is not affected.
             let map = unsafe { Mmap::map(&opened) }.map_err(unread(&path))?;
             check_fetched(&map, &path)?;
             // Ranges and shapes are checked against the length of the file there.
