@@ -139,8 +139,9 @@ impl Store {
         let path = self.path(iteration);
         let checkpoint = load(&path)?;
         if checkpoint.iteration != iteration {
-            let reason = format!("has iteration {}, not {iteration}", checkpoint.iteration);
-            return Err(CheckpointError::BadManifest { path, reason });
+            let found = checkpoint.iteration;
+            let reason = format!("manifest.json has iteration {found}, not {iteration}");
+            return Err(CheckpointError::damaged(&path, reason));
         }
         Ok(checkpoint)
     }
