@@ -1,14 +1,10 @@
 //! Text to tokens and back.
 
-use super::characters::Characters;
 use super::error::LanguageError;
 use std::fmt::Debug;
 
 /// A vocabulary, and the way in which it cuts text into tokens.
 pub trait Tokenizer: Debug + Send + Sync {
-    /// The number of tokens: 1 more than the largest token.
-    fn vocabulary(&self) -> usize;
-
     /// The tokens of a text, and nothing else.
     ///
     /// # Errors
@@ -32,26 +28,4 @@ pub trait Tokenizer: Debug + Send + Sync {
 
     /// The token of this name.
     fn token(&self, name: &str) -> Option<u32>;
-}
-
-impl Tokenizer for Characters {
-    fn vocabulary(&self) -> usize {
-        self.vocabulary()
-    }
-
-    fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
-        self.encode(text)
-    }
-
-    fn decode(&self, tokens: &[u32]) -> String {
-        self.decode(tokens)
-    }
-
-    fn pieces(&self, _: &[u32]) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn token(&self, _: &str) -> Option<u32> {
-        None
-    }
 }

@@ -138,10 +138,6 @@ impl Trained {
 }
 
 impl Tokenizer for Trained {
-    fn vocabulary(&self) -> usize {
-        self.vocabulary
-    }
-
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
         self.encode(text, false)
     }
