@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 const FORMAT: u32 = 1;
 
 /// Description of a dataset.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Format version, 1.
@@ -68,19 +68,6 @@ impl Manifest {
 
     /// Creates a manifest without shards for demonstrations of a game.
     pub fn new(env: &str) -> Self {
-        Self {
-            format: FORMAT,
-            env: env.to_string(),
-            settings: Default::default(),
-            player: String::new(),
-            features: Vec::new(),
-            units: Vec::new(),
-            actions: Vec::new(),
-            license: String::new(),
-            shards: Vec::new(),
-            held_out: Vec::new(),
-            window: None,
-            scales: Vec::new(),
-        }
+        Self { format: FORMAT, env: env.to_string(), ..Self::default() }
     }
 }
