@@ -121,9 +121,7 @@ impl DatasetWriter {
     /// # Errors
     /// If the file cannot be written.
     pub fn write(&mut self, columns: &Columns) -> Result<(), DatasetError> {
-        let name = self.write_shard(columns)?;
-        self.manifest.shards.push(name);
-        Ok(())
+        self.write_shard(columns).map(|name| self.manifest.shards.push(name))
     }
 
     /// Writes whole episodes as a new held-out shard.
@@ -131,9 +129,7 @@ impl DatasetWriter {
     /// # Errors
     /// If the file cannot be written.
     pub fn hold_out(&mut self, columns: &Columns) -> Result<(), DatasetError> {
-        let name = self.write_shard(columns)?;
-        self.manifest.held_out.push(name);
-        Ok(())
+        self.write_shard(columns).map(|name| self.manifest.held_out.push(name))
     }
 
     /// Writes a shard and returns its file name.
