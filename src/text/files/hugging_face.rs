@@ -1,7 +1,8 @@
 //! Hugging Face's model folders, in and out.
 
 use super::names::{Source, gather, hugging_face, is_turned, shape_in_files, turn};
-use super::{check_fetched, read_file, tokenizer, unread, unusable, written};
+use super::tokenizer::{self, special};
+use super::{check_fetched, read_file, unread, unusable, written};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
@@ -89,11 +90,7 @@ pub(super) fn finish(
     let place = path.join(TOKENIZER);
     let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &place)?;
     let about = parse(&files, TOKENIZER_CONFIG, path)?;
-    let text = |name: &str| match &about[name] {
-        Value::String(text) => text.clone(),
-        token => token["content"].as_str().unwrap_or_default().to_string(),
-    };
-    let (bos, eos) = (text("bos_token"), text("eos_token"));
+    let [bos, eos] = ["bos_token", "eos_token"].map(|key| special(&about, key).to_string());
     // The tokenizer's own comes first: that of a chat model ends a turn.
     let mut stop_tokens: Vec<u32> = tokenizer.token(&eos).into_iter().collect();
     for name in [GENERATION, CONFIG] {

@@ -99,15 +99,25 @@ fn check_growth(part: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// The two parts of an entry of `merges`, which is a text or a list.
+pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
+    match merge {
+        Value::String(text) => text.split_once(' ').map(|(first, second)| [first, second]),
+        list => Some([list[0].as_str()?, list[1].as_str()?]),
+    }
+}
+
+/// The name of a special token in a `tokenizer_config.json`; empty if it has none.
+pub(super) fn special<'a>(about: &'a Value, key: &str) -> &'a str {
+    let token = &about[key];
+    token.as_str().or_else(|| token["content"].as_str()).unwrap_or_default()
+}
+
 /// Refuses merges that do not make a token of the vocabulary, at which the crate `tokenizers` panics.
 fn check_merges(model: &Value) -> Result<(), String> {
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
     for merge in model["merges"].as_array().into_iter().flatten() {
-        let pair = match merge {
-            Value::String(pair) => pair.split_once(' '),
-            pair => pair[0].as_str().zip(pair[1].as_str()),
-        };
-        let Some((first, second)) = pair else { continue };
+        let Some([first, second]) = pair(merge) else { continue };
         let whole = second.strip_prefix(prefix).map(|second| format!("{first}{second}"));
         if whole.is_none_or(|whole| model["vocab"].get(whole).is_none()) {
             return Err(format!("the merge of `{first}` and `{second}` makes no token"));
