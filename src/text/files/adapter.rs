@@ -2,7 +2,7 @@
 
 use super::hugging_face::{self, Files, Weights, write_files, write_weights};
 use super::names::gather;
-use super::{read_file, unusable};
+use super::{pretty, read_file, unusable};
 use crate::model::Parameter;
 use crate::nn::arch::Projection;
 use crate::schema::Settings;
@@ -168,8 +168,7 @@ pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
         "target_modules": targets,
     });
     let mut files = hugging_face::metadata(model);
-    let text = serde_json::to_vec_pretty(&about).expect("JSON is text");
-    files.insert(CONFIG.to_string(), text);
+    files.insert(CONFIG.to_string(), pretty(&about));
     files
 }
 

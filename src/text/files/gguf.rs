@@ -6,7 +6,7 @@ use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, finish};
 use super::names::{Source, gather, shape_in_files};
 use super::quants::Format;
-use super::{check_fetched, unread, unusable};
+use super::{check_fetched, pretty, unread, unusable};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, gguf_name};
@@ -321,13 +321,12 @@ impl<'a> Gguf<'a> {
             "model_max_length": shape.context,
         });
         let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });
-        let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
         Ok([
-            ("tokenizer.json", text(&tokenizer)),
-            ("tokenizer_config.json", text(&about)),
-            ("generation_config.json", text(&generation)),
+            ("tokenizer.json", tokenizer),
+            ("tokenizer_config.json", about),
+            ("generation_config.json", generation),
         ]
-        .map(|(name, bytes)| (name.to_string(), bytes))
+        .map(|(name, value)| (name.to_string(), pretty(&value)))
         .into())
     }
 }

@@ -35,6 +35,17 @@ names! {
     }
 }
 
+impl GgufType {
+    /// ggml's number of the format, that of a file of it, and the numbers and the bytes of a block.
+    const fn facts(self) -> (u32, u32, usize, usize) {
+        match self {
+            Self::F32 => (0, 0, 1, 4),
+            Self::F16 => (1, 1, 1, 2),
+            Self::Q8_0 => (8, 7, BLOCK, BLOCK + 2),
+        }
+    }
+}
+
 /// A tensor of a file.
 struct Tensor<'a> {
     name: String,
@@ -60,12 +71,8 @@ impl Tensor<'_> {
     }
 
     fn bytes(&self) -> usize {
-        let count: usize = self.shape.iter().product();
-        match self.kind {
-            GgufType::F32 => 4 * count,
-            GgufType::F16 => 2 * count,
-            GgufType::Q8_0 => count / BLOCK * (BLOCK + 2),
-        }
+        let (.., numbers, bytes) = self.kind.facts();
+        self.shape.iter().product::<usize>() / numbers * bytes
     }
 
     /// Refuses numbers that are none in the tensor's format.
@@ -160,11 +167,6 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     let shape = &model.shape;
     let name = architecture(shape)?;
     let count = |count: usize| Entry::U32(count as u32);
-    let file_type = match kind {
-        GgufType::F32 => 0,
-        GgufType::F16 => 1,
-        GgufType::Q8_0 => 7,
-    };
     let sizes = [
         ("context_length", count(shape.context)),
         ("embedding_length", count(shape.hidden_size)),
@@ -181,7 +183,7 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     ];
     let mut all = vec![
         ("general.architecture".to_string(), Entry::Text(name.to_string())),
-        ("general.file_type".to_string(), Entry::U32(file_type)),
+        ("general.file_type".to_string(), Entry::U32(kind.facts().1)),
         ("general.quantization_version".to_string(), Entry::U32(2)),
     ];
     all.extend(sizes.map(|(key, value)| (format!("{name}.{key}"), value)));
@@ -290,12 +292,7 @@ fn file(
         head.extend((tensor.shape.len() as u32).to_le_bytes());
         // The file counts the axes from the last one on.
         tensor.shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
-        let kind = match tensor.kind {
-            GgufType::F32 => 0u32,
-            GgufType::F16 => 1,
-            GgufType::Q8_0 => 8,
-        };
-        head.extend(kind.to_le_bytes());
+        head.extend(tensor.kind.facts().0.to_le_bytes());
         head.extend(start.to_le_bytes());
         start += tensor.bytes().next_multiple_of(ALIGNMENT) as u64;
     }

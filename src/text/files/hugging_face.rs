@@ -2,7 +2,7 @@
 
 use super::names::{Source, gather, hugging_face, is_turned, shape_in_files, turn};
 use super::tokenizer::{self, special};
-use super::{check_fetched, read_file, unread, unusable, written};
+use super::{check_fetched, pretty, read_file, unread, unusable, written};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
@@ -66,8 +66,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     if !shape.tie_word_embeddings && !weights.has("lm_head.weight") {
         shape.tie_word_embeddings = true;
         config["tie_word_embeddings"] = true.into();
-        let text = serde_json::to_vec_pretty(&config).expect("JSON is text");
-        files.insert(CONFIG.to_string(), text);
+        files.insert(CONFIG.to_string(), pretty(&config));
     }
     let find = |parameter: &Parameter| weights.find(parameter, &hugging_face(parameter));
     let params = gather(&shape.parameters(), folder, find)?;
@@ -339,10 +338,9 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
 pub(super) fn metadata(model: &LanguageModel) -> Files {
     let mut files = model.files.clone();
     // A model that comes from no folder has none yet.
-    files.entry(CONFIG.to_string()).or_insert_with(|| {
-        let config = to_config(&model.shape, &model.stop_tokens);
-        serde_json::to_vec_pretty(&config).expect("JSON is text")
-    });
+    files
+        .entry(CONFIG.to_string())
+        .or_insert_with(|| pretty(&to_config(&model.shape, &model.stop_tokens)));
     files
 }
 

@@ -21,6 +21,7 @@ use super::language_model::LanguageModel;
 use super::{Adapters, DecoderParams};
 use crate::disk::input;
 use crate::model::DecoderShape;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,9 +61,7 @@ impl LanguageModel {
             None => gguf_writer::write(self, kind, path),
         }
     }
-}
 
-impl LanguageModel {
     /// The files of its folder besides the weights, by their names.
     pub fn metadata(&self) -> BTreeMap<String, Vec<u8>> {
         match &self.adapters {
@@ -88,6 +87,11 @@ impl LanguageModel {
         model.adapters = config.map(|config| Adapters::zeros(&model.shape, &config));
         Ok(model)
     }
+}
+
+/// JSON as the text of a file.
+fn pretty(value: &Value) -> Vec<u8> {
+    serde_json::to_vec_pretty(value).expect("JSON is text")
 }
 
 /// The error for a file that is not what it should be.
