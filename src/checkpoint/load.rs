@@ -3,7 +3,7 @@
 use crate::checkpoint::manifest::{MANIFEST, Manifest, SUMS, read_manifest, sums_line};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section, set_aside};
 use crate::disk::input;
-use std::fs::{self, File};
+use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -93,17 +93,21 @@ impl Opened {
 
 /// Checks that `path` is a non-empty directory.
 fn require_files(path: &Path) -> Result<(), CheckpointError> {
-    let refused = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
-        _ => CheckpointError::io("read", path)(source),
-    };
-    if !fs::metadata(path).map_err(refused)?.is_dir() {
-        return Err(CheckpointError::NotADirectory { path: path.to_owned() });
-    }
-    match fs::read_dir(path).map_err(refused)?.next() {
+    match entries(path)?.next() {
         None => Err(CheckpointError::damaged(path, "it is empty")),
         Some(_) => Ok(()),
     }
+}
+
+/// The entries of a directory.
+pub(super) fn entries(path: &Path) -> Result<ReadDir, CheckpointError> {
+    fs::read_dir(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
+        _ if path.exists() && !path.is_dir() => {
+            CheckpointError::NotADirectory { path: path.to_owned() }
+        }
+        _ => CheckpointError::io("read", path)(source),
+    })
 }
 
 fn open_file(path: &Path, name: &str) -> Result<File, CheckpointError> {

@@ -58,7 +58,7 @@ fn save_with(
             error => error,
         });
     }
-    sync_directory(parent(path))?;
+    sync_entry(path)?;
     if replaces {
         // The new checkpoint is durable; if this fails, the next save removes the old one.
         let _ = clear(&old);
@@ -151,7 +151,7 @@ fn fill(
         sums += &sums_line(&section.name, &section.bytes);
     }
     put(SUMS, sums.as_bytes())?;
-    sync_directory(tmp)
+    disk::sync_folder(tmp).map_err(CheckpointError::io("sync", tmp))
 }
 
 /// Creates a directory, and fsyncs the entries of its parents that were missing. Its own entry is that of a later name.
@@ -159,24 +159,17 @@ fn create_folders(path: &Path) -> Result<(), CheckpointError> {
     let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
     let missing: Vec<&Path> = parents.take_while(|parent| !parent.exists()).collect();
     disk::create_folders(path).map_err(CheckpointError::io("create", path))?;
-    missing.into_iter().rev().try_for_each(|made| sync_directory(parent(made)))
+    missing.into_iter().rev().try_for_each(sync_entry)
 }
 
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// The parent directory of `path`.
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
-/// Fsyncs a directory's entries.
-fn sync_directory(path: &Path) -> Result<(), CheckpointError> {
-    disk::sync_folder(path).map_err(CheckpointError::io("sync", path))
+/// Fsyncs the entry of `path` in its parent directory.
+fn sync_entry(path: &Path) -> Result<(), CheckpointError> {
+    let parent = path.parent().unwrap_or(path);
+    disk::sync_folder(parent).map_err(CheckpointError::io("sync", parent))
 }
 
 #[cfg(test)]
