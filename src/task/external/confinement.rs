@@ -3,6 +3,7 @@
 use super::VerifierOptions;
 use crate::disk::input;
 use crate::task::TaskError;
+use crate::task::process::on_path;
 use crate::task::sandbox::{Access, Folder, Limits, Sandbox};
 use std::collections::BTreeSet;
 use std::env;
@@ -130,12 +131,6 @@ fn named(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
     }
     paths.retain(|path| path.exists() && !NEVER.iter().any(|never| path.starts_with(never)));
     paths
-}
-
-/// The program of this name.
-fn on_path(name: &Path) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// The command in the first line of a script, after `#!`.

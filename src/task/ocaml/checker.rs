@@ -4,13 +4,13 @@
 //! The server is compiled on first use and cached in the user's cache directory. `assets/ocaml/checker.ml`
 //! documents its protocol.
 
-use super::job::{Access, Compiler, Job, OcamlLimits, on_path};
+use super::job::{Access, Compiler, Job, OcamlLimits};
 use super::report::{Compiled, Report, Types};
 use crate::disk;
 use crate::task::TaskError;
 use crate::task::cache;
 use crate::task::parallel::lock;
-use crate::task::process::{NoAnswer, Process};
+use crate::task::process::{NoAnswer, Process, on_path};
 use crate::task::sandbox::{Folder, Limits, Sandbox};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};

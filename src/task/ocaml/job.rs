@@ -70,13 +70,6 @@ impl Compiler {
     }
 }
 
-/// The place of a program that is named by its path, or found as a shell finds it.
-pub(super) fn on_path(program: &Path) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut all = std::env::split_paths(&path).map(|folder| folder.join(program));
-    all.find(|path| path.is_file())?.canonicalize().ok()
-}
-
 /// A piece of code to check and run.
 #[derive(Clone, Debug, Default)]
 pub struct Job<'a> {

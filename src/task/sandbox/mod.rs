@@ -24,6 +24,8 @@ mod seccomp;
 pub use folder::Folder;
 pub use limits::Limits;
 
+#[cfg(target_os = "linux")]
+use super::parallel::cores;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -160,7 +162,7 @@ impl Sandbox {
     fn in_group(self, folder: &Path) -> Self {
         #[cfg(target_os = "linux")]
         if self.namespaces && self.limits.processes > 0 {
-            let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+            let threads = cores() as u64;
             // Each thread may use a process of two kinds, each of which may have a predecessor that is ending.
             let processes = 4 * threads * self.limits.processes;
             for parent in cgroup::parents() {
