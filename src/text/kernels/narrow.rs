@@ -7,7 +7,7 @@
 use super::UNITS;
 use super::choose::Records;
 use super::heads::Progress;
-use super::rows::{largest, total};
+use super::rows::{largest, row_peak, total};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
 use crate::math::softmax::{LEAST_SUM, unnormalized};
@@ -252,14 +252,7 @@ pub(crate) fn narrow_kernel(
         }
         let mut sums = Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS));
         let mut octaves = Shared::<[f32]>::new_slice(OCTAVES);
-        let mut own = logits[start] * by.sharpness;
-        for i in range_stepped(unit, vocabulary, UNITS) {
-            let logit = logits[start + i] * by.sharpness;
-            if logit > own {
-                own = logit;
-            }
-        }
-        let most = largest(own);
+        let most = row_peak(logits, start, vocabulary, by.sharpness);
         for i in range_stepped(unit, vocabulary, UNITS) {
             scratch.weights[start + i] = unnormalized(logits[start + i] * by.sharpness, most);
         }
