@@ -59,8 +59,8 @@ impl Dataset {
         Ok(Self { manifest, manifest_digest: Sha256::digest(&text).to_vec(), shards })
     }
 
-    /// A digest of all files, hexadecimal: SHA-256 of those of the manifest and of each shard's pieces. It does not
-    /// depend on where they lie.
+    /// SHA-256, hexadecimal, over the digests of the manifest and of the 4 MiB pieces of each shard. The folder's path does
+    /// not matter.
     pub fn digest(&self) -> String {
         let mut whole = Sha256::new();
         whole.update(&self.manifest_digest);

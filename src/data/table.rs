@@ -18,7 +18,7 @@ pub struct TableOptions<'a> {
     pub label: &'a str,
     /// Name of the time column, if any. It is not a feature and must not decrease.
     pub time: Option<&'a str>,
-    /// Format of the times as strftime has it, for instance `%d.%m.%Y`; without one, numbers or ISO 8601.
+    /// strftime format of the time column, for instance `%d.%m.%Y`; without one, numbers or ISO 8601.
     pub time_format: Option<&'a str>,
     /// Number of rows up to and including a label that form one example.
     pub window: usize,
@@ -31,7 +31,7 @@ pub struct TableOptions<'a> {
 pub struct AnnotatedTable {
     /// Names of the feature columns.
     pub features: Vec<String>,
-    /// Columns without a name, from 1, which are left out: other programs write the numbers of the rows there.
+    /// Numbers, from 1, of the columns without a name, which are left out; spreadsheets and pandas write row numbers there.
     pub unnamed: Vec<usize>,
     /// Standardisation of each feature, computed from the training rows only.
     pub scales: Vec<Standard>,

@@ -89,7 +89,7 @@ impl Pieces {
         run.step + (number - run.window) * self.cut.window
     }
 
-    /// Selects some windows; their weights do not change.
+    /// Keeps the windows of this range; their weights do not change.
     pub fn some(mut self, which: Range<usize>) -> Self {
         let Range { start, end } = self.numbers;
         self.numbers = (start + which.start).min(end)..(start + which.end).min(end);

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 /// A vocabulary, and the way in which it cuts text into tokens.
 pub trait Tokenizer: Debug + Send + Sync {
-    /// The tokens of a text, and nothing else.
+    /// Encodes a text without adding special tokens.
     ///
     /// # Errors
     /// If the text has a character that no token stands for.
@@ -22,10 +22,10 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// The text of tokens, without special ones.
     fn decode(&self, tokens: &[u32]) -> String;
 
-    /// The text that each token adds; empty where each is a character. A token that holds a part of a
-    /// character only is a replacement character.
+    /// The text that each token contributes; an empty list for vocabularies of characters. A token that holds part of a
+    /// character gives U+FFFD.
     fn pieces(&self, tokens: &[u32]) -> Vec<String>;
 
-    /// The token of this name.
+    /// The token whose vocabulary entry is `name`, special tokens included.
     fn token(&self, name: &str) -> Option<u32>;
 }

@@ -5,7 +5,7 @@ use super::assertions::Scan;
 /// The code in a completion.
 #[derive(Debug, PartialEq)]
 pub struct Code {
-    /// The code, with the problem's head if it lacks one.
+    /// The code; the problem's head comes first if the code does not define the function.
     pub text: String,
     /// Whether the completion is degenerate: repetitive, mostly prose, a stub, or with many fences.
     pub degenerate: bool,

@@ -48,7 +48,7 @@ pub struct Access {
     pub programs: bool,
     /// Whether it may use the network.
     pub network: bool,
-    /// The first directory of the process, if not the one that it writes to. It is empty if it is not readable.
+    /// Initial working directory; `None` for the writable one. It appears empty unless `readable` covers it.
     pub workdir: Option<PathBuf>,
     /// Room in a private working directory, MiB.
     pub scratch_mb: u32,

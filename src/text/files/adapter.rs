@@ -46,7 +46,7 @@ pub(super) fn is_folder(folder: &Path) -> bool {
     folder.join(CONFIG).is_file()
 }
 
-/// The name of a number's tensor in files.
+/// The name of a parameter's tensor in files.
 fn name(parameter: &Parameter) -> String {
     format!("base_model.model.model.{}", parameter.name)
 }

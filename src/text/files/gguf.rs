@@ -181,7 +181,7 @@ impl<'a> Gguf<'a> {
         let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
         let Some(family) = family else {
             let (path, found) = (self.path.to_path_buf(), kind.to_string());
-            return Err(LanguageError::Shape { path, found });
+            return Err(LanguageError::Architecture { path, found });
         };
         let value = |name: &str| self.get(&format!("{kind}.{name}"));
         let number = |name: &str| {
@@ -269,7 +269,7 @@ impl<'a> Gguf<'a> {
             let found = &tensor.shape;
             return Err(unusable(
                 self.path,
-                format!("`{name}` is {found:?} instead of {wanted:?}"),
+                format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
             ));
         }
         let format = Format::of(tensor.format)

@@ -55,9 +55,7 @@ pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, Stri
         Some("BPE") => byte_level(&json)?,
         Some("WordLevel") => characters(&mut tokens)?,
         _ => {
-            return Err(
-                "llama.cpp has no vocabulary of this kind in the way of `tokenizer.json`".into()
-            );
+            return Err("llama.cpp has no counterpart of this kind of `tokenizer.json`".into());
         }
     };
     let (begins, ends) = around(&json["post_processor"]);

@@ -24,7 +24,7 @@ const BLOCK: usize = 32;
 const LARGEST: f32 = 127.0;
 
 names! {
-    /// The numbers of matrices in a GGUF file; vectors are in single precision.
+    /// Number format of the matrices of a GGUF file; vectors are always f32.
     pub enum GgufType {
         /// Single precision.
         F32 = "f32",

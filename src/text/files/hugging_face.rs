@@ -149,7 +149,9 @@ fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageErro
 /// The shape that a `config.json` describes.
 fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
     from_config(config).map_err(|error| match error {
-        ConfigError::Family { found } => LanguageError::Shape { path: path.to_path_buf(), found },
+        ConfigError::Family { found } => {
+            LanguageError::Architecture { path: path.to_path_buf(), found }
+        }
         error => unusable(path, error),
     })
 }
@@ -257,7 +259,10 @@ impl Weights {
         let (path, map) = &self.files[place.file];
         let (found, wanted) = (&place.shape, shape_in_files(parameter));
         if *found != wanted {
-            return Err(unusable(path, format!("`{name}` is {found:?} instead of {wanted:?}")));
+            return Err(unusable(
+                path,
+                format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
+            ));
         }
         match place.dtype {
             dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16) => {

@@ -40,7 +40,7 @@ impl LanguageModel {
         }
     }
 
-    /// Writes a Hugging Face folder; of a model with adapters only these, in the form of PEFT.
+    /// Writes a Hugging Face folder. Of a model with adapters it writes the adapters alone, in PEFT's layout.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -51,7 +51,7 @@ impl LanguageModel {
         }
     }
 
-    /// Writes a GGUF file, as llama.cpp reads it; of a model with adapters only these.
+    /// Writes a GGUF file for llama.cpp. Of a model with adapters it writes the adapters alone.
     ///
     /// # Errors
     /// If it cannot be written, or its form or its vocabulary is none of llama.cpp's that are known here.
@@ -71,8 +71,8 @@ impl LanguageModel {
     }
 
     /// The model that such files describe, with adapters that are 0 where the files have any. `params` reads the
-    /// weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is where errors say that the
-    /// files are.
+    /// weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is the path that
+    /// errors name.
     ///
     /// # Errors
     /// If a file is missing or cannot be used, and those of `params`.

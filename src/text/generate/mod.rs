@@ -79,7 +79,7 @@ pub struct Generator<'a> {
     pub decoder: &'a TokenDecoder,
     /// Temperature, truncation of the distribution, and stop tokens.
     pub sampling: &'a Sampling,
-    /// Completions that are decoded at a time.
+    /// Number of completions decoded at a time; does not change the result.
     pub slots: usize,
     /// A condition that ends a completion, besides its stop tokens.
     pub stop: Option<Stop<'a>>,

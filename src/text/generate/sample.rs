@@ -12,7 +12,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// The number of the likeliest tokens that can be drawn; 0 for all.
     pub top_k: usize,
-    /// The likeliest tokens that have this share of the probability together can be drawn; 1 for all.
+    /// Nucleus sampling: draws from the fewest likeliest tokens whose probabilities add up to this share, among those that
+    /// `top_k` leaves; 1 for all.
     pub top_p: f32,
     /// Tokens of less than this share of the likeliest one's probability cannot be drawn; 0 for none.
     pub min_p: f32,
@@ -63,7 +64,7 @@ pub struct Scratch {
     candidates: Vec<u32>,
 }
 
-/// Chooses a token by `u`, uniform in `[0, 1)`.
+/// Chooses a token from `logits` `[vocabulary]` by `u`, uniform in `[0, 1)`.
 pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> Chosen {
     let Scratch { logits: scaled, weights, candidates } = scratch;
     let sharpness = sharpness(sampling.temperature);

@@ -130,6 +130,7 @@ impl Heads {
         self.keys * self.dim
     }
 
+    /// Whether queries and keys are normed.
     pub const fn norms(self) -> bool {
         self.norms_heads || self.norms_all
     }
