@@ -93,30 +93,15 @@ pub(super) fn finish(
     // The tokenizer's own comes first: that of a chat model ends a turn.
     let mut stop_tokens: Vec<u32> = tokenizer.token(&eos).into_iter().collect();
     for name in [GENERATION, CONFIG] {
-        let ids = parse(&files, name, path)?;
-        let ids = match &ids["eos_token_id"] {
-            Value::Array(ids) => ids.clone(),
-            id => vec![id.clone()],
-        };
-        for id in ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()) {
-            // A token that the weights lack ends nothing, and has no logit to learn.
-            if (id as usize) < shape.num_actions && !stop_tokens.contains(&id) {
+        let ids = end_tokens(&parse(&files, name, path)?);
+        // A token that the weights lack ends nothing, and has no logit to learn.
+        for id in ids.into_iter().filter(|id| (*id as usize) < shape.num_actions) {
+            if !stop_tokens.contains(&id) {
                 stop_tokens.push(id);
             }
         }
     }
-    let source = match files.get(TEMPLATE) {
-        Some(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        None => match &about["chat_template"] {
-            Value::String(source) => Some(source.clone()),
-            // Several, by name.
-            Value::Array(all) => all
-                .iter()
-                .find(|one| one["name"] == "default")
-                .and_then(|one| Some(one["template"].as_str()?.to_string())),
-            _ => None,
-        },
-    };
+    let source = template_source(&files, &about);
     let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });
     if let Some(template) = &mut template {
         template.turn_end = turn_end(template, &*tokenizer);
@@ -136,6 +121,28 @@ pub(super) fn finish(
         base,
         prompts,
     })
+}
+
+/// The tokens that a file says end a text: a number or a list.
+fn end_tokens(about: &Value) -> Vec<u32> {
+    let number = |id: &Value| u32::try_from(id.as_u64()?).ok();
+    match &about["eos_token_id"] {
+        Value::Array(ids) => ids.iter().filter_map(number).collect(),
+        id => number(id).into_iter().collect(),
+    }
+}
+
+/// The chat template of a folder: a file of its own, or part of `tokenizer_config.json`.
+fn template_source(files: &Files, about: &Value) -> Option<String> {
+    if let Some(bytes) = files.get(TEMPLATE) {
+        return Some(String::from_utf8_lossy(bytes).into_owned());
+    }
+    let template = match &about["chat_template"] {
+        // Several, by name.
+        Value::Array(all) => &all.iter().find(|one| one["name"] == "default")?["template"],
+        template => template,
+    };
+    template.as_str().map(str::to_string)
 }
 
 /// The JSON of a file; null where there is none.
