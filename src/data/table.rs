@@ -113,113 +113,52 @@ impl AnnotatedTable {
 impl Rows {
     fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let bad = |reason: String| malformed(path, reason);
-        let file = input::open(path).map_err(io_error(path))?;
-        // Line 1 is the header.
-        let mut lines = input::lines(file).zip(1..);
-        let mut next = || -> Option<Result<(usize, String), DatasetError>> {
-            let (first, number) = lines.next()?;
-            let mut bytes = match first {
-                Ok(line) => line,
-                Err(error) => return Some(Err(io_error(path)(error))),
-            };
-            let has_open = |line: &[u8]| line.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
-            // A cell in quotes may have several lines.
-            let mut is_open = has_open(&bytes);
-            while is_open {
-                match lines.next() {
-                    Some((Ok(more), _)) if bytes.len() < LONGEST => {
-                        is_open ^= has_open(&more);
-                        bytes.extend(more);
-                    }
-                    _ => return Some(Err(bad(format!("a quote of line {number} has no end")))),
-                }
-            }
-            let line = String::from_utf8(bytes);
-            let line = line.map_err(|_| bad(format!("line {number} is not UTF-8")));
-            Some(line.map(|line| (number, line.trim_end_matches(['\r', '\n']).to_string())))
+        let mut lines = logical_lines(path)?;
+        let Some(header) = lines.next() else { return Err(bad("it is empty".to_string())) };
+        let header = Header::parse(&header?.1, options).map_err(bad)?;
+        let mut rows = Self {
+            features: header.seen.iter().map(|i| header.names[*i].clone()).collect(),
+            unnamed: header.unnamed.iter().map(|i| i + 1).collect(),
+            lines: Vec::new(),
+            values: Vec::new(),
+            labels: Vec::new(),
         };
-        let Some(header) = next() else { return Err(bad("it is empty".to_string())) };
-        let header = header?.1;
-        if header.contains('\r') {
-            return Err(bad("its lines end with CR alone; they must with LF or CR LF".to_string()));
-        }
-        let header = cells(header.trim_start_matches('\u{feff}'));
-        let find = |name: &str| {
-            header.iter().position(|column| column == name).ok_or_else(|| {
-                bad(format!("it has no column `{name}`; its columns are {}", header.join(", ")))
-            })
-        };
-        let label = find(options.label)?;
-        let time = options.time.map(find).transpose()?;
-        let (unnamed, named): (Vec<usize>, Vec<usize>) =
-            (0..header.len()).partition(|i| is_unnamed(&header[*i]));
-        let mut names = HashSet::new();
-        if let Some(twice) = named.iter().find(|i| !names.insert(&header[**i])) {
-            return Err(bad(format!("it has two columns `{}`; rename one", header[*twice])));
-        }
-        let seen: Vec<usize> =
-            named.into_iter().filter(|i| *i != label && Some(*i) != time).collect();
-        if seen.is_empty() {
-            return Err(bad("it has no column of numbers besides the labels".to_string()));
-        }
-        let features = seen.iter().map(|i| header[*i].clone()).collect();
-        let unnamed = unnamed.into_iter().map(|i| i + 1).collect();
-        let (lines, values, labels) = (Vec::new(), Vec::new(), Vec::new());
-        let mut rows = Self { features, unnamed, lines, values, labels };
         let mut last: Option<Time> = None;
-        while let Some(line) = next() {
+        for line in lines {
             let (number, line) = line?;
             if line.trim().is_empty() {
                 continue;
             }
-            let cells = cells(&line);
-            if cells.len() != header.len() {
-                let (found, all) = (cells.len(), header.len());
-                return Err(bad(format!(
-                    "line {number} has {found} values, but there are {all} columns"
-                )));
-            }
-            for i in &seen {
-                let (cell, name) = (&cells[*i], &header[*i]);
-                let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
-                let x = x.ok_or_else(|| {
-                    bad(format!(
-                        "line {number} has `{cell}` in the column {name}: no finite number"
-                    ))
-                })?;
-                rows.values.push(x);
-            }
-            rows.lines.push(number);
-            rows.labels.push(Some(cells[label].clone()).filter(|label| !label.is_empty()));
-            if let Some(time) = time {
-                let (cell, name) = (&cells[time], &header[time]);
-                let now = Time::parse(cell, options.time_format).ok_or_else(|| {
-                    let expected = match options.time_format {
-                        Some(format) => format!("no time of the format {format}"),
-                        None => {
-                            "no number and no time of ISO 8601 (--time-format gives another format)"
-                                .into()
-                        }
-                    };
-                    bad(format!("line {number} has `{cell}` in the column {name}: {expected}"))
-                })?;
-                let reason = match last.map_or(Some(false), |last| now.is_before(last)) {
-                    Some(false) => None,
-                    Some(true) => Some("is of a time before that of the line above"),
-                    None => {
-                        Some("has a number and the line above a date, or the reverse, as its time")
-                    }
-                };
-                if let Some(reason) = reason {
-                    return Err(bad(format!("line {number} {reason}")));
-                }
-                last = Some(now);
-            }
+            let read = rows.add(number, &line, &header);
+            let read = read.and_then(|cells| match header.time {
+                Some(time) => header.later(&mut last, &cells[time], time, options.time_format),
+                None => Ok(()),
+            });
+            read.map_err(|reason| bad(format!("line {number} {reason}")))?;
         }
         match rows.labels.is_empty() {
             true => Err(bad("it has no rows".to_string())),
             false => Ok(rows),
         }
+    }
+
+    /// Adds the row of a line, and returns its cells.
+    fn add(&mut self, number: usize, line: &str, header: &Header) -> Result<Vec<String>, String> {
+        let cells = cells(line);
+        if cells.len() != header.names.len() {
+            let (found, all) = (cells.len(), header.names.len());
+            return Err(format!("has {found} values, but there are {all} columns"));
+        }
+        for i in &header.seen {
+            let (cell, name) = (&cells[*i], &header.names[*i]);
+            let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
+            self.values.push(
+                x.ok_or_else(|| format!("has `{cell}` in the column {name}: no finite number"))?,
+            );
+        }
+        self.lines.push(number);
+        self.labels.push(Some(cells[header.label].clone()).filter(|label| !label.is_empty()));
+        Ok(cells)
     }
 
     /// Distinct labels of some rows, sorted numerically if all are numbers, else alphabetically.
@@ -287,6 +226,105 @@ impl Standard {
     fn apply(self, x: f64) -> f32 {
         ((x - self.mean) / self.std) as f32
     }
+}
+
+/// The columns of a file.
+struct Header {
+    names: Vec<String>,
+    label: usize,
+    time: Option<usize>,
+    /// The features.
+    seen: Vec<usize>,
+    /// Columns without a name.
+    unnamed: Vec<usize>,
+}
+
+impl Header {
+    fn parse(line: &str, options: &TableOptions) -> Result<Self, String> {
+        if line.contains('\r') {
+            return Err("its lines end with CR alone; they must with LF or CR LF".to_string());
+        }
+        let names = cells(line.trim_start_matches('\u{feff}'));
+        let find = |name: &str| {
+            names.iter().position(|column| column == name).ok_or_else(|| {
+                format!("it has no column `{name}`; its columns are {}", names.join(", "))
+            })
+        };
+        let label = find(options.label)?;
+        let time = options.time.map(find).transpose()?;
+        let (unnamed, named): (Vec<usize>, Vec<usize>) =
+            (0..names.len()).partition(|i| is_unnamed(&names[*i]));
+        let mut known = HashSet::new();
+        if let Some(twice) = named.iter().find(|i| !known.insert(&names[**i])) {
+            return Err(format!("it has two columns `{}`; rename one", names[*twice]));
+        }
+        let seen: Vec<usize> =
+            named.into_iter().filter(|i| *i != label && Some(*i) != time).collect();
+        if seen.is_empty() {
+            return Err("it has no column of numbers besides the labels".to_string());
+        }
+        Ok(Self { names, label, time, seen, unnamed })
+    }
+
+    /// Parses the time of a row, which is not before the `last` one.
+    fn later(
+        &self,
+        last: &mut Option<Time>,
+        cell: &str,
+        column: usize,
+        format: Option<&str>,
+    ) -> Result<(), String> {
+        let now = Time::parse(cell, format).ok_or_else(|| {
+            let expected = match format {
+                Some(format) => format!("no time of the format {format}"),
+                None => {
+                    "no number and no time of ISO 8601 (--time-format gives another format)".into()
+                }
+            };
+            format!("has `{cell}` in the column {}: {expected}", self.names[column])
+        })?;
+        match last.map_or(Some(false), |last| now.is_before(last)) {
+            Some(false) => *last = Some(now),
+            Some(true) => return Err("is of a time before that of the line above".to_string()),
+            None => {
+                let reason = "has a number and the line above a date, or the reverse, as its time";
+                return Err(reason.to_string());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lines of a file with their numbers from 1; a cell in quotes may have several.
+fn logical_lines(
+    path: &Path,
+) -> Result<impl Iterator<Item = Result<(usize, String), DatasetError>>, DatasetError> {
+    let file = input::open(path).map_err(io_error(path))?;
+    let mut lines = input::lines(file).zip(1..);
+    Ok(std::iter::from_fn(move || {
+        let (first, number) = lines.next()?;
+        let mut bytes = match first {
+            Ok(line) => line,
+            Err(error) => return Some(Err(io_error(path)(error))),
+        };
+        let has_open = |line: &[u8]| line.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
+        let mut is_open = has_open(&bytes);
+        while is_open {
+            match lines.next() {
+                Some((Ok(more), _)) if bytes.len() < LONGEST => {
+                    is_open ^= has_open(&more);
+                    bytes.extend(more);
+                }
+                _ => {
+                    let reason = format!("a quote of line {number} has no end");
+                    return Some(Err(malformed(path, reason)));
+                }
+            }
+        }
+        let line = String::from_utf8(bytes);
+        let line = line.map_err(|_| malformed(path, format!("line {number} is not UTF-8")));
+        Some(line.map(|line| (number, line.trim_end_matches(['\r', '\n']).to_string())))
+    }))
 }
 
 /// Whether a column has no name, or the one that pandas gives such a column.
