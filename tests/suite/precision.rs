@@ -92,7 +92,7 @@ fn check(precision: Precision, unit: f64, device: &Device) {
 /// A decoder's first update in a lower precision is nearly that in single precision.
 fn check_decoder(precision: Precision, unit: f64, device: &Device) {
     let update = |precision| {
-        let config = TrainConfig { precision, ..one_step(Engine::General, 2) };
+        let config = TrainConfig { precision, engine: Engine::General, ..one_step(2) };
         block_on(first_update(&config, device))
     };
     let off = apart(&update(precision), &update(Precision::F32));
