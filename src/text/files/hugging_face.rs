@@ -15,8 +15,9 @@ use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, View, serialize_to_file};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -373,30 +374,49 @@ pub(super) fn write_weights(
     params: &[f32],
     name: impl Fn(&Parameter) -> String,
 ) -> Result<(), LanguageError> {
-    let mut offset = 0;
-    let mut tensors = Vec::new();
-    for parameter in parameters {
-        let count = parameter.shape.iter().product();
-        let numbers = &params[offset..offset + count];
-        let mut turned = Vec::new();
-        let numbers = if is_turned(parameter) {
-            turned.resize(count, 0.0);
-            turn(numbers, parameter.shape[1], &mut turned);
-            &turned
-        } else {
-            numbers
-        };
-        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-        tensors.push((name(parameter), shape_in_files(parameter), bytes));
-        offset += count;
-    }
-    let views = tensors.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-        (name.clone(), view.expect("the length is that of the shape"))
+    let mut rest = params;
+    let tensors = parameters.iter().map(|parameter| {
+        let (numbers, after) = rest.split_at(parameter.count());
+        rest = after;
+        let turned = is_turned(parameter).then(|| parameter.shape[1]);
+        (name(parameter), Written { shape: shape_in_files(parameter), turned, numbers })
     });
+    let tensors: Vec<_> = tensors.collect();
     let about = [("format".to_string(), "pt".to_string())].into();
-    let bytes = safetensors::serialize(views, Some(about)).map_err(|e| unusable(path, e))?;
-    std::fs::write(path, bytes).map_err(written(path))
+    serialize_to_file(tensors, Some(about), path).map_err(|error| match error {
+        SafeTensorError::IoError(error) => written(path)(error),
+        error => unusable(path, error),
+    })
+}
+
+/// A parameter as files hold it, whose bytes are made when they are written.
+struct Written<'a> {
+    shape: Vec<usize>,
+    /// Columns of a matrix that lies in memory with its rows and columns exchanged.
+    turned: Option<usize>,
+    numbers: &'a [f32],
+}
+
+impl View for Written<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let mut numbers = Cow::Borrowed(self.numbers);
+        if let Some(columns) = self.turned {
+            turn(self.numbers, columns, numbers.to_mut());
+        }
+        numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.numbers)
+    }
 }
 
 #[cfg(test)]
