@@ -221,8 +221,9 @@ mod tests {
         assert_eq!(template(longer).render(&[json!({})]).unwrap(), "  a\n  b1[2]");
         let names = "{% for a, b in [(1, 2)] -%}\n {{ a }}{{ b }}{%- endfor %}|{% macro f(a, b='x') %}{{ a }}{{ b }}\
                      {% endmacro %}{{ f(1) }}|{% with a = 1, b = [2, 3] %}{{ a }}{{ b }}{% endwith %}|{% set x %}y\
-                     {% endset %}{{ x }}|{% call(a) f(1) %}{{ a }}{% endcall %}";
-        assert_eq!(template(names).render(&[json!({})]).unwrap(), "12|1x|1[2, 3]|y|1x");
+                     {% endset %}{{ x }}|{% macro g(a) %}{{ caller(a) }}{% endmacro %}\
+                     {% call(b) g(1) %}{{ b }}{% endcall %}";
+        assert_eq!(template(names).render(&[json!({})]).unwrap(), "12|1x|1[2, 3]|y|1");
     }
 
     #[test]
