@@ -21,65 +21,12 @@ pub enum CheckpointError {
         path: PathBuf,
     },
 
-    /// The directory is empty.
-    #[error("the checkpoint {path} is damaged: it is empty; load another one")]
-    Empty {
+    /// A file of the checkpoint is missing, or is not what the others say.
+    #[error("the checkpoint {path} is damaged: {reason}; load another one")]
+    Damaged {
         /// The checkpoint's directory.
         path: PathBuf,
-    },
-
-    /// A file of the checkpoint is missing.
-    #[error("the checkpoint {path} is damaged: {file} is missing; load another one")]
-    MissingFile {
-        /// The checkpoint's directory.
-        path: PathBuf,
-        /// The missing file's name.
-        file: String,
-    },
-
-    /// A file's size differs from the manifest, for instance because it was truncated.
-    #[error(
-        "the checkpoint {path} is damaged: {file} has {found} bytes instead of {expected}; load \
-         another one"
-    )]
-    WrongSize {
-        /// The checkpoint's directory.
-        path: PathBuf,
-        /// The file's name.
-        file: String,
-        /// Size in the manifest, bytes.
-        expected: u64,
-        /// Size on disk, bytes.
-        found: u64,
-    },
-
-    /// A file does not match its line in `SHA256SUMS`.
-    #[error(
-        "the checkpoint {path} is damaged: {file} does not have the checksum given in SHA256SUMS; \
-         load another one"
-    )]
-    WrongChecksum {
-        /// The checkpoint's directory.
-        path: PathBuf,
-        /// The file's name.
-        file: String,
-    },
-
-    /// `SHA256SUMS` does not list exactly the checkpoint's files.
-    #[error("the checkpoint {path} is damaged: SHA256SUMS {reason}; load another one")]
-    BadSums {
-        /// The checkpoint's directory.
-        path: PathBuf,
-        /// The defect.
-        reason: &'static str,
-    },
-
-    /// The manifest is malformed.
-    #[error("the checkpoint {path} is damaged: manifest.json {reason}; load another one")]
-    BadManifest {
-        /// The checkpoint's directory.
-        path: PathBuf,
-        /// The defect.
+        /// The defect: a clause, such as `weights is missing`.
         reason: String,
     },
 
@@ -217,6 +164,11 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// Reports a defect of the checkpoint in `path`.
+    pub(super) fn damaged(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), reason: reason.into() }
+    }
+
     /// Wraps an I/O error, for use in `map_err`.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }

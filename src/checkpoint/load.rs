@@ -1,11 +1,9 @@
 //! Loading one checkpoint and verifying all of its checksums.
 
-use crate::checkpoint::manifest::{
-    FORMAT, MANIFEST, Manifest, SUMS, Unusable, read_manifest, sums_line,
-};
+use crate::checkpoint::manifest::{MANIFEST, Manifest, SUMS, read_manifest, sums_line};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section, set_aside};
 use crate::disk::input;
-use std::fs::{self, File};
+use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -55,12 +53,7 @@ fn open_exactly(path: &Path) -> Result<Opened, CheckpointError> {
     let all_sums = read_file(path, SUMS)?;
     let text = read_file(path, MANIFEST)?;
     let sums = after_line(path, &all_sums, MANIFEST, &text)?.to_vec();
-    let manifest = read_manifest(&text).map_err(|unusable| match unusable {
-        Unusable::Newer(found) => {
-            CheckpointError::NewerFormat { path: path.to_owned(), found, supported: FORMAT }
-        }
-        Unusable::Bad(reason) => CheckpointError::BadManifest { path: path.to_owned(), reason },
-    })?;
+    let manifest = read_manifest(path, &text)?;
 
     let mut files = Vec::new();
     for entry in &manifest.sections {
@@ -71,8 +64,8 @@ fn open_exactly(path: &Path) -> Result<Opened, CheckpointError> {
         files.push(file);
     }
     if read_file(path, SUMS)? != all_sums {
-        let reason = "changed while it was read";
-        return Err(CheckpointError::BadSums { path: path.to_owned(), reason });
+        let reason = format!("{SUMS} changed while it was read");
+        return Err(CheckpointError::damaged(path, reason));
     }
     Ok(Opened { path: path.to_owned(), manifest, files, sums })
 }
@@ -91,7 +84,8 @@ impl Opened {
             sections.push(Section { name: entry.name, version: entry.version, bytes });
         }
         if !sums.is_empty() {
-            return Err(CheckpointError::BadSums { path, reason: "lists more than manifest.json" });
+            let reason = format!("{SUMS} lists more than {MANIFEST}");
+            return Err(CheckpointError::damaged(&path, reason));
         }
         Ok(Checkpoint { iteration: manifest.iteration, sections })
     }
@@ -99,17 +93,21 @@ impl Opened {
 
 /// Checks that `path` is a non-empty directory.
 fn require_files(path: &Path) -> Result<(), CheckpointError> {
-    let refused = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
-        _ => CheckpointError::io("read", path)(source),
-    };
-    if !fs::metadata(path).map_err(refused)?.is_dir() {
-        return Err(CheckpointError::NotADirectory { path: path.to_owned() });
-    }
-    match fs::read_dir(path).map_err(refused)?.next() {
-        None => Err(CheckpointError::Empty { path: path.to_owned() }),
+    match entries(path)?.next() {
+        None => Err(CheckpointError::damaged(path, "it is empty")),
         Some(_) => Ok(()),
     }
+}
+
+/// The entries of a directory.
+pub(super) fn entries(path: &Path) -> Result<ReadDir, CheckpointError> {
+    fs::read_dir(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
+        _ if path.exists() && !path.is_dir() => {
+            CheckpointError::NotADirectory { path: path.to_owned() }
+        }
+        _ => CheckpointError::io("read", path)(source),
+    })
 }
 
 fn open_file(path: &Path, name: &str) -> Result<File, CheckpointError> {
@@ -124,7 +122,7 @@ fn read_file(path: &Path, name: &str) -> Result<Vec<u8>, CheckpointError> {
 fn unread(path: &Path, name: &str) -> impl FnOnce(io::Error) -> CheckpointError {
     let (path, file) = (path.to_owned(), name.to_owned());
     move |source| match source.kind() {
-        io::ErrorKind::NotFound => CheckpointError::MissingFile { path, file },
+        io::ErrorKind::NotFound => CheckpointError::damaged(&path, format!("{file} is missing")),
         _ => CheckpointError::io("read", &path.join(file))(source),
     }
 }
@@ -133,12 +131,8 @@ fn require_size(path: &Path, name: &str, expected: u64, found: u64) -> Result<()
     if found == expected {
         return Ok(());
     }
-    Err(CheckpointError::WrongSize {
-        path: path.to_owned(),
-        file: name.to_owned(),
-        expected,
-        found,
-    })
+    let reason = format!("{name} has {found} bytes instead of {expected}");
+    Err(CheckpointError::damaged(path, reason))
 }
 
 /// Checks that `sums` starts with the line for this file, and returns the rest.
@@ -149,6 +143,7 @@ fn after_line<'a>(
     bytes: &[u8],
 ) -> Result<&'a [u8], CheckpointError> {
     sums.strip_prefix(sums_line(name, bytes).as_bytes()).ok_or_else(|| {
-        CheckpointError::WrongChecksum { path: path.to_owned(), file: name.to_owned() }
+        let reason = format!("{name} does not have the checksum given in {SUMS}");
+        CheckpointError::damaged(path, reason)
     })
 }

@@ -1,9 +1,10 @@
 //! The manifest and the checksum file of a checkpoint: their formats, and the rules for section names.
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, CheckpointError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
+use std::path::Path;
 
 /// The file that lists the sections.
 pub const MANIFEST: &str = "manifest.json";
@@ -34,15 +35,6 @@ pub struct Entry {
     pub size: u64,
 }
 
-/// The reason a manifest cannot be used.
-#[derive(Debug)]
-pub enum Unusable {
-    /// A newer format than [`FORMAT`].
-    Newer(u32),
-    /// Malformed, with the details.
-    Bad(String),
-}
-
 /// Serialises the manifest of a checkpoint.
 pub fn write_manifest(checkpoint: &Checkpoint) -> String {
     let sections = checkpoint.sections.iter().map(|section| Entry {
@@ -57,22 +49,22 @@ pub fn write_manifest(checkpoint: &Checkpoint) -> String {
     text + "\n"
 }
 
-/// Parses a manifest and checks the section names.
-pub fn read_manifest(text: &[u8]) -> Result<Manifest, Unusable> {
+/// Parses the manifest of the checkpoint in `path` and checks the section names.
+pub fn read_manifest(path: &Path, text: &[u8]) -> Result<Manifest, CheckpointError> {
     #[derive(Deserialize)]
     struct Header {
         format: u32,
     }
-    let unparsable = |e: serde_json::Error| Unusable::Bad(format!("cannot be parsed ({e})"));
+    let bad = |reason: String| CheckpointError::damaged(path, format!("{MANIFEST} {reason}"));
+    let unparsable = |e: serde_json::Error| bad(format!("cannot be parsed ({e})"));
     let Header { format } = serde_json::from_slice(text).map_err(unparsable)?;
     if format > FORMAT {
-        return Err(Unusable::Newer(format));
+        let (path, found, supported) = (path.to_owned(), format, FORMAT);
+        return Err(CheckpointError::NewerFormat { path, found, supported });
     }
     let manifest: Manifest = serde_json::from_slice(text).map_err(unparsable)?;
     match bad_name(manifest.sections.iter().map(|entry| entry.name.as_str())) {
-        Some((name, reason)) => {
-            Err(Unusable::Bad(format!("has a section name {name:?} that {reason}")))
-        }
+        Some((name, reason)) => Err(bad(format!("has a section name {name:?} that {reason}"))),
         None => Ok(manifest),
     }
 }
@@ -127,7 +119,7 @@ mod tests {
         assert!(
             text.starts_with("{\n  \"format\": 1,\n  \"iteration\": 7,") && text.ends_with("}\n")
         );
-        let manifest = read_manifest(text.as_bytes()).unwrap();
+        let manifest = read_manifest(Path::new("best"), text.as_bytes()).unwrap();
         let [entry] = &manifest.sections[..] else { panic!("one section was written") };
         assert_eq!((manifest.format, manifest.iteration), (1, 7));
         assert_eq!((entry.name.as_str(), entry.version, entry.size), ("log.jsonl", 3, 5));
@@ -135,15 +127,14 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_distinguished_from_a_malformed_manifest() {
-        let newer = read_manifest(br#"{"format": 2, "shards": []}"#);
-        assert!(matches!(newer, Err(Unusable::Newer(2))));
-        let odd = read_manifest(br#"{"format": 1, "iteration": 1, "sections": [], "shards": []}"#);
-        assert!(matches!(odd, Err(Unusable::Bad(reason)) if reason.contains("shards")));
+        let error = |text: &str| read_manifest(Path::new("best"), text.as_bytes()).err().unwrap();
+        let newer = error(r#"{"format": 2, "shards": []}"#);
+        assert!(matches!(newer, CheckpointError::NewerFormat { found: 2, .. }));
+        let odd = error(r#"{"format": 1, "iteration": 1, "sections": [], "shards": []}"#);
+        assert!(odd.to_string().contains("shards"), "{odd}");
         let escape =
-            br#"{"format":1,"iteration":1,"sections":[{"name":"../a","version":1,"size":1}]}"#;
-        assert!(
-            matches!(read_manifest(escape), Err(Unusable::Bad(reason)) if reason.contains("../a"))
-        );
+            r#"{"format":1,"iteration":1,"sections":[{"name":"../a","version":1,"size":1}]}"#;
+        assert!(error(escape).to_string().contains("../a"));
     }
 
     #[test]

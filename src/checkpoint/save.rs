@@ -58,7 +58,7 @@ fn save_with(
             error => error,
         });
     }
-    sync_directory(parent(path))?;
+    sync_entry(path)?;
     if replaces {
         // The new checkpoint is durable; if this fails, the next save removes the old one.
         let _ = clear(&old);
@@ -138,7 +138,7 @@ fn fill(
     tmp: &Path,
     mut write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
 ) -> Result<(), CheckpointError> {
-    disk::create_folders(tmp).map_err(CheckpointError::io("create", tmp))?;
+    create_folders(tmp)?;
     let manifest = write_manifest(checkpoint);
     let mut sums = sums_line(MANIFEST, manifest.as_bytes());
     let mut put = |name: &str, bytes: &[u8]| {
@@ -151,30 +151,32 @@ fn fill(
         sums += &sums_line(&section.name, &section.bytes);
     }
     put(SUMS, sums.as_bytes())?;
-    sync_directory(tmp)
+    disk::sync_folder(tmp).map_err(CheckpointError::io("sync", tmp))
+}
+
+/// Creates a directory, and fsyncs the entries of its parents that were missing. Its own entry is that of a later name.
+fn create_folders(path: &Path) -> Result<(), CheckpointError> {
+    let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
+    let missing: Vec<&Path> = parents.take_while(|parent| !parent.exists()).collect();
+    disk::create_folders(path).map_err(CheckpointError::io("create", path))?;
+    missing.into_iter().rev().try_for_each(sync_entry)
 }
 
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// The parent directory of `path`.
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
-/// Fsyncs a directory's entries.
-fn sync_directory(path: &Path) -> Result<(), CheckpointError> {
-    disk::sync_folder(path).map_err(CheckpointError::io("sync", path))
+/// Fsyncs the entry of `path` in its parent directory.
+fn sync_entry(path: &Path) -> Result<(), CheckpointError> {
+    let parent = path.parent().unwrap_or(path);
+    disk::sync_folder(parent).map_err(CheckpointError::io("sync", parent))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::checkpoint::{Section, load};
+    use crate::disk::faults::{Fault, with};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use tempfile::TempDir;
 
@@ -228,6 +230,20 @@ mod tests {
                 assert_eq!(load(&path).unwrap(), checkpoint(1));
             }
         }
+    }
+
+    #[test]
+    fn the_entries_of_new_parents_are_synced() {
+        let run = TempDir::new().unwrap();
+        let changes = |path: &str| {
+            let path = run.path().join(path);
+            let (saved, changes) = with(Fault::Nothing, || save(&checkpoint(1), &path));
+            saved.unwrap();
+            changes
+        };
+        let plain = changes("best");
+        assert_eq!(changes("a/b/best"), plain + 2);
+        assert_eq!(changes("a/b/last"), plain);
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! The series of checkpoints of a run: one directory per iteration.
 
+use crate::checkpoint::load::entries;
 use crate::checkpoint::save::{remove, require_no_link, settle};
 use crate::checkpoint::{Checkpoint, CheckpointError, load, save};
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 /// A directory of checkpoints named by iteration, such as `checkpoints/00000120`.
@@ -139,8 +138,9 @@ impl Store {
         let path = self.path(iteration);
         let checkpoint = load(&path)?;
         if checkpoint.iteration != iteration {
-            let reason = format!("has iteration {}, not {iteration}", checkpoint.iteration);
-            return Err(CheckpointError::BadManifest { path, reason });
+            let found = checkpoint.iteration;
+            let reason = format!("manifest.json has iteration {found}, not {iteration}");
+            return Err(CheckpointError::damaged(&path, reason));
         }
         Ok(checkpoint)
     }
@@ -149,14 +149,9 @@ impl Store {
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let directory = &self.directory;
         require_no_link(directory)?;
-        let refused = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => CheckpointError::NotFound { path: directory.clone() },
-            _ if directory.is_file() => CheckpointError::NotADirectory { path: directory.clone() },
-            _ => CheckpointError::io("read", directory)(source),
-        };
         let mut names = Vec::new();
-        for entry in fs::read_dir(directory).map_err(refused)? {
-            let entry = entry.map_err(refused)?;
+        for entry in entries(directory)? {
+            let entry = entry.map_err(CheckpointError::io("read", directory))?;
             if entry.path().is_dir() {
                 names.extend(entry.file_name().into_string());
             }

@@ -6,7 +6,6 @@
 //! is one episode) and `weights [N]` (F32, default 1).
 
 use super::error::{io_error, malformed};
-use super::manifest::FORMAT;
 use super::shards::{Bytes, shard_file};
 use super::{Columns, DatasetError, MANIFEST, Manifest, Shards};
 use crate::disk::input;
@@ -39,14 +38,7 @@ impl Dataset {
             return Err(DatasetError::NoManifest { path: folder.to_path_buf() });
         }
         let text = input::read_description(&path).map_err(io_error(&path))?;
-        let manifest: Manifest = serde_json::from_str(&text).map_err(|e| malformed(&path, e))?;
-        if manifest.format != FORMAT {
-            let format = manifest.format;
-            return Err(malformed(
-                &path,
-                format!("its format is {format}, but this build reads {FORMAT}"),
-            ));
-        }
+        let manifest = Manifest::parse(&text).map_err(|reason| malformed(&path, reason))?;
         if manifest.shards.is_empty() {
             return Err(malformed(&path, "it names no shards"));
         }
@@ -67,8 +59,8 @@ impl Dataset {
         Ok(Self { manifest, manifest_digest: Sha256::digest(&text).to_vec(), shards })
     }
 
-    /// A digest of all files, hexadecimal: SHA-256 of those of the manifest and of each shard's pieces. It does not
-    /// depend on where they lie.
+    /// SHA-256, hexadecimal, over the digests of the manifest and of the 4 MiB pieces of each shard. The folder's path does
+    /// not matter.
     pub fn digest(&self) -> String {
         let mut whole = Sha256::new();
         whole.update(&self.manifest_digest);
@@ -110,11 +102,13 @@ pub struct DatasetWriter {
 }
 
 impl DatasetWriter {
-    /// Creates the folder.
+    /// Creates the folder for a dataset with this manifest, but for the names of shards.
     ///
     /// # Errors
     /// If the folder is not empty or cannot be created.
     pub fn create(folder: &Path, manifest: Manifest) -> Result<Self, DatasetError> {
+        let (shards, held_out) = (Vec::new(), Vec::new());
+        let manifest = Manifest { shards, held_out, ..manifest };
         fs::create_dir_all(folder).map_err(io_error(folder))?;
         if fs::read_dir(folder).map_err(io_error(folder))?.next().is_some() {
             return Err(malformed(folder, "the folder is not empty; choose another one"));
@@ -127,9 +121,7 @@ impl DatasetWriter {
     /// # Errors
     /// If the file cannot be written.
     pub fn write(&mut self, columns: &Columns) -> Result<(), DatasetError> {
-        let name = self.write_shard(columns)?;
-        self.manifest.shards.push(name);
-        Ok(())
+        self.write_shard(columns).map(|name| self.manifest.shards.push(name))
     }
 
     /// Writes whole episodes as a new held-out shard.
@@ -137,9 +129,7 @@ impl DatasetWriter {
     /// # Errors
     /// If the file cannot be written.
     pub fn hold_out(&mut self, columns: &Columns) -> Result<(), DatasetError> {
-        let name = self.write_shard(columns)?;
-        self.manifest.held_out.push(name);
-        Ok(())
+        self.write_shard(columns).map(|name| self.manifest.held_out.push(name))
     }
 
     /// Writes a shard and returns its file name.
@@ -159,5 +149,24 @@ impl DatasetWriter {
         let path = self.folder.join(MANIFEST);
         let text = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
         fs::write(&path, text + "\n").map_err(io_error(&path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::steps::tests::columns;
+    use super::*;
+
+    #[test]
+    fn a_manifest_from_elsewhere_names_no_shards_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || vec!["a".to_string()];
+        let manifest = Manifest { shards: names(), held_out: names(), ..Manifest::new("catch") };
+        let mut writer = DatasetWriter::create(folder.path(), manifest).unwrap();
+        writer.write(&columns()).unwrap();
+        writer.finish().unwrap();
+        let found = Dataset::open(folder.path()).unwrap();
+        assert_eq!(found.manifest().shards, ["00000.safetensors"]);
+        assert!(found.manifest().held_out.is_empty());
     }
 }

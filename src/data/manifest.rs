@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 /// Format version written by this build, and the newest that it reads.
-pub(super) const FORMAT: u32 = 1;
+const FORMAT: u32 = 1;
 
 /// Description of a dataset.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Format version, 1.
@@ -54,21 +54,20 @@ pub struct Standard {
 }
 
 impl Manifest {
+    /// Reads the text of a manifest.
+    ///
+    /// # Errors
+    /// A sentence if it is malformed, or of another format.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let manifest: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        match manifest.format {
+            FORMAT => Ok(manifest),
+            format => Err(format!("its format is {format}, but this build reads {FORMAT}")),
+        }
+    }
+
     /// Creates a manifest without shards for demonstrations of a game.
     pub fn new(env: &str) -> Self {
-        Self {
-            format: FORMAT,
-            env: env.to_string(),
-            settings: Default::default(),
-            player: String::new(),
-            features: Vec::new(),
-            units: Vec::new(),
-            actions: Vec::new(),
-            license: String::new(),
-            shards: Vec::new(),
-            held_out: Vec::new(),
-            window: None,
-            scales: Vec::new(),
-        }
+        Self { format: FORMAT, env: env.to_string(), ..Self::default() }
     }
 }

@@ -99,12 +99,16 @@ impl Trajectory {
     pub fn dims(&self) -> [usize; 3] {
         let [num_steps, num_envs, num_features] = self.obs.dims();
         let expected = [num_steps, num_envs];
-        assert_eq!(self.actions.dims(), expected, "actions: [num_steps, num_envs]");
-        assert_eq!(self.logprobs.dims(), expected, "logprobs: [num_steps, num_envs]");
-        assert_eq!(self.rewards.dims(), expected, "rewards: [num_steps, num_envs]");
-        assert_eq!(self.terminated.dims(), expected, "terminated: [num_steps, num_envs]");
-        assert_eq!(self.truncated.dims(), expected, "truncated: [num_steps, num_envs]");
-        assert_eq!(self.scores.dims(), expected, "scores: [num_steps, num_envs]");
+        for (name, dims) in [
+            ("actions", self.actions.dims()),
+            ("logprobs", self.logprobs.dims()),
+            ("rewards", self.rewards.dims()),
+            ("terminated", self.terminated.dims()),
+            ("truncated", self.truncated.dims()),
+            ("scores", self.scores.dims()),
+        ] {
+            assert_eq!(dims, expected, "{name}: [num_steps, num_envs]");
+        }
         if let Some(legal) = &self.legal {
             let [steps, envs, _] = legal.dims();
             assert_eq!([steps, envs], expected, "legal: [num_steps, num_envs, num_actions]");
@@ -141,22 +145,17 @@ impl Trajectory {
 
     /// Returns the first `num_steps` steps.
     pub fn first_steps(&self, num_steps: usize) -> Self {
-        let [_, num_envs, num_features] = self.dims();
-        let rows = |tensor: &Tensor<2>| tensor.clone().slice([0..num_steps, 0..num_envs]);
-        let legal = self.legal.as_ref().map(|legal| {
-            let [_, _, num_actions] = legal.dims();
-            legal.clone().slice([0..num_steps, 0..num_envs, 0..num_actions])
-        });
+        let rows = |tensor: &Tensor<2>| tensor.clone().narrow(0, 0, num_steps);
         Self {
-            obs: self.obs.clone().slice([0..num_steps, 0..num_envs, 0..num_features]),
-            actions: self.actions.clone().slice([0..num_steps, 0..num_envs]),
+            obs: self.obs.clone().narrow(0, 0, num_steps),
+            actions: self.actions.clone().narrow(0, 0, num_steps),
             logprobs: rows(&self.logprobs),
             rewards: rows(&self.rewards),
             terminated: rows(&self.terminated),
             truncated: rows(&self.truncated),
             scores: rows(&self.scores),
             memory: self.memory.clone(),
-            legal,
+            legal: self.legal.as_ref().map(|legal| legal.clone().narrow(0, 0, num_steps)),
         }
     }
 }

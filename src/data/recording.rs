@@ -40,62 +40,32 @@ pub struct Part {
     pub(crate) first_scores: Tensor<1>,
 }
 
-/// Inconsistent tensors.
+/// Inconsistent tensors, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecordingError {
-    /// A tensor of the wrong shape.
-    #[error("{what} has the shape {found:?}, but must have {expected}")]
-    Shape {
-        /// Name of the tensor.
-        what: &'static str,
-        /// The shape found.
-        found: Vec<usize>,
-        /// The required shape.
-        expected: String,
-    },
-    /// A tensor of the wrong element type.
-    #[error("{what} is of {found}, but kernels read {expected}")]
-    Elements {
-        /// Name of the tensor.
-        what: &'static str,
-        /// The element type found.
-        found: String,
-        /// The supported element types.
-        expected: &'static str,
-    },
-    /// The wrong number of parts.
-    #[error("there are {found} parts, but {expected} are needed")]
-    Parts {
-        /// Number of parts passed.
-        found: usize,
-        /// The required number.
-        expected: String,
-    },
-    /// `learn_steps` outside `1..=num_steps`.
-    #[error(
-        "learn_steps is {learn_steps}, but must be 1 to {num_steps}, the steps of the recording"
-    )]
-    LearnSteps {
-        /// Number of steps to learn from.
-        learn_steps: usize,
-        /// Number of steps recorded.
-        num_steps: usize,
-    },
+#[error("{0}")]
+pub struct RecordingError(String);
+
+/// Requires a shape of a tensor.
+fn shaped(what: &str, found: &[usize], expected: &[usize]) -> Result<(), RecordingError> {
+    let expected_text = format!("{expected:?}");
+    if found == expected { Ok(()) } else { Err(misshapen(what, found, &expected_text)) }
 }
 
-fn shaped(what: &'static str, found: &[usize], expected: &[usize]) -> Result<(), RecordingError> {
-    if found == expected {
-        return Ok(());
-    }
-    let (found, expected) = (found.to_vec(), format!("{expected:?}"));
-    Err(RecordingError::Shape { what, found, expected })
+/// The error of a tensor of another shape.
+fn misshapen(what: &str, found: &[usize], expected: &str) -> RecordingError {
+    RecordingError(format!("{what} has the shape {found:?}, but must have {expected}"))
 }
 
-fn of_floats(what: &'static str, found: DType) -> Result<(), RecordingError> {
-    match found {
-        DType::F32 => Ok(()),
-        found => {
-            Err(RecordingError::Elements { what, found: format!("{found:?}"), expected: "f32" })
+/// Requires elements of a type that kernels read.
+fn elements(what: &str, found: DType, expected: &[DType]) -> Result<(), RecordingError> {
+    let names = || {
+        let names: Vec<String> = expected.iter().map(|kind| format!("{kind:?}")).collect();
+        names.join(" or ").to_lowercase()
+    };
+    match expected.contains(&found) {
+        true => Ok(()),
+        false => {
+            Err(RecordingError(format!("{what} is of {found:?}, but kernels read {}", names())))
         }
     }
 }
@@ -113,22 +83,15 @@ impl Part {
     ) -> Result<Self, RecordingError> {
         let [num_words, steps, games] = words.dims();
         if num_words < 2 || steps == 0 || games == 0 {
-            return Err(RecordingError::Shape {
-                what: "words",
-                found: words.dims().to_vec(),
-                expected: "[2 or more, 1 or more, 1 or more]".to_string(),
-            });
+            let expected = "[2 or more, 1 or more, 1 or more]";
+            return Err(misshapen("words", &words.dims(), expected));
         }
         let rows = if values.dims()[0] == 3 { 3 } else { 2 };
         shaped("values", &values.dims(), &[rows, steps, games])?;
         shaped("first_scores", &first_scores.dims(), &[games])?;
-        if !matches!(words.dtype(), DType::I32 | DType::U32) {
-            let found = format!("{:?}", words.dtype());
-            let expected = "i32 or u32";
-            return Err(RecordingError::Elements { what: "words", found, expected });
-        }
-        of_floats("values", values.dtype())?;
-        of_floats("first_scores", first_scores.dtype())?;
+        elements("words", words.dtype(), &[DType::I32, DType::U32])?;
+        elements("values", values.dtype(), &[DType::F32])?;
+        elements("first_scores", first_scores.dtype(), &[DType::F32])?;
         Ok(Self { words, values, first_scores })
     }
 
@@ -155,7 +118,7 @@ impl Recording {
     /// If there are no parts, or they differ in the number of steps or words.
     pub fn new(parts: Vec<Part>) -> Result<Self, RecordingError> {
         let Some(first) = parts.first() else {
-            return Err(RecordingError::Parts { found: 0, expected: "1 or more".to_string() });
+            return Err(RecordingError("there are no parts, but 1 or more are needed".to_string()));
         };
         let ([words, num_steps, _], [values, ..]) = (first.words.dims(), first.values.dims());
         for part in &parts {
@@ -227,19 +190,23 @@ impl RecordingAdvantages {
     ) -> Result<Self, RecordingError> {
         let (num_steps, expected) = (recording.num_steps, recording.parts.len());
         if !(1..=num_steps).contains(&learn_steps) {
-            return Err(RecordingError::LearnSteps { learn_steps, num_steps });
+            return Err(RecordingError(format!(
+                "learn_steps is {learn_steps}, but must be 1 to {num_steps}, the steps of the recording"
+            )));
         }
         if parts.len() != expected {
-            let expected = expected.to_string();
-            return Err(RecordingError::Parts { found: parts.len(), expected });
+            let found = parts.len();
+            return Err(RecordingError(format!(
+                "there are {found} parts, but {expected} are needed"
+            )));
         }
         for (part, values) in recording.parts.iter().zip(&parts) {
             let expected = [learn_steps + 2, part.num_envs()];
             shaped("the advantages of a part", &values.dims(), &expected)?;
-            of_floats("the advantages of a part", values.dtype())?;
+            elements("the advantages of a part", values.dtype(), &[DType::F32])?;
         }
         shaped("summary", &summary.dims(), &[summary::LEN])?;
-        of_floats("summary", summary.dtype())?;
+        elements("summary", summary.dtype(), &[DType::F32])?;
         Ok(Self { learn_steps, parts, summary })
     }
 

@@ -149,7 +149,7 @@ impl Shard {
             [rows, width] if width == num_features => rows,
             ref shape => {
                 return Err(format!(
-                    "`obs` is {shape:?}, but must be [steps, {num_features}]: that many features are seen"
+                    "`obs` is {shape:?}, but must be [steps, {num_features}], as the game has {num_features} features"
                 ));
             }
         };
@@ -248,9 +248,9 @@ pub fn games_file(manifest: &Manifest, columns: &Columns) -> Vec<u8> {
 pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), DatasetError> {
     let read = || -> Result<Manifest, String> {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| e.to_string())?;
-        let manifest = header.metadata().as_ref().and_then(|metadata| metadata.get(OF));
+        let manifest = header.metadata().as_ref().and_then(|metadata| metadata.get(MANIFEST_KEY));
         let manifest = manifest.ok_or("it does not say of which game it is")?;
-        serde_json::from_str(manifest).map_err(|e| e.to_string())
+        Manifest::parse(manifest)
     };
     let manifest = read().map_err(|reason| malformed(&path, reason))?;
     let (features, actions) = (manifest.features.len(), manifest.actions.len());
@@ -258,7 +258,7 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), D
 }
 
 /// Metadata key of the manifest in a self-describing shard.
-const OF: &str = "grove_games";
+const MANIFEST_KEY: &str = "grove_games";
 
 /// Serialises steps as a shard.
 pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
@@ -274,7 +274,7 @@ pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
         ("weights", view(Dtype::F32, vec![rows], &weights)),
         ("ends", view(Dtype::U8, vec![rows], &ends)),
     ];
-    let metadata = of.map(|of| [(OF.to_string(), of)].into());
+    let metadata = of.map(|of| [(MANIFEST_KEY.to_string(), of)].into());
     safetensors::serialize(tensors, metadata).expect("tensors of these shapes")
 }
 
@@ -304,6 +304,8 @@ mod tests {
         let said = |bytes: Vec<u8>| read_games(path(), bytes).unwrap_err().to_string();
         assert!(said(file[..file.len() - 1].to_vec()).starts_with("games: "));
         assert!(said(shard_file(&columns(), None)).contains("does not say of which game"));
+        let newer = Manifest { format: 2, ..manifest.clone() };
+        assert!(said(games_file(&newer, &columns())).contains("its format is 2, but"));
         manifest.actions.pop();
         assert!(said(games_file(&manifest, &columns())).contains("`actions` has 1 in row 1"));
         manifest.features.clear();

@@ -18,7 +18,7 @@ pub struct TableOptions<'a> {
     pub label: &'a str,
     /// Name of the time column, if any. It is not a feature and must not decrease.
     pub time: Option<&'a str>,
-    /// Format of the times as strftime has it, for instance `%d.%m.%Y`; without one, numbers or ISO 8601.
+    /// strftime format of the time column, for instance `%d.%m.%Y`; without one, numbers or ISO 8601.
     pub time_format: Option<&'a str>,
     /// Number of rows up to and including a label that form one example.
     pub window: usize,
@@ -31,7 +31,7 @@ pub struct TableOptions<'a> {
 pub struct AnnotatedTable {
     /// Names of the feature columns.
     pub features: Vec<String>,
-    /// Columns without a name, from 1, which are left out: other programs write the numbers of the rows there.
+    /// Numbers, from 1, of the columns without a name, which are left out; spreadsheets and pandas write row numbers there.
     pub unnamed: Vec<usize>,
     /// Standardisation of each feature, computed from the training rows only.
     pub scales: Vec<Standard>,
@@ -44,9 +44,12 @@ pub struct AnnotatedTable {
 }
 
 /// Parsed rows of a file.
+#[derive(Clone)]
 struct Rows {
     features: Vec<String>,
     unnamed: Vec<usize>,
+    /// Number of the line on which each row begins.
+    lines: Vec<usize>,
     /// `[rows, features]`.
     values: Vec<f64>,
     /// `[rows]`.
@@ -87,6 +90,7 @@ impl AnnotatedTable {
         if labels.len() < 2 {
             return Err(format!("all rows that are learnt from have the label `{}`", labels[0]));
         }
+        rows.check_distances(&scales)?;
         let known: HashSet<&String> = labels.iter().collect();
         if let Some(label) = rows.names(&parts[1]).iter().find(|label| !known.contains(label)) {
             return Err(format!(
@@ -109,111 +113,52 @@ impl AnnotatedTable {
 impl Rows {
     fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let bad = |reason: String| malformed(path, reason);
-        let file = input::open(path).map_err(io_error(path))?;
-        // Line 1 is the header.
-        let mut lines = input::lines(file).zip(1..);
-        let mut next = || -> Option<Result<(usize, String), DatasetError>> {
-            let (first, number) = lines.next()?;
-            let mut bytes = match first {
-                Ok(line) => line,
-                Err(error) => return Some(Err(io_error(path)(error))),
-            };
-            let has_open = |line: &[u8]| line.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
-            // A cell in quotes may have several lines.
-            let mut is_open = has_open(&bytes);
-            while is_open {
-                match lines.next() {
-                    Some((Ok(more), _)) if bytes.len() < LONGEST => {
-                        is_open ^= has_open(&more);
-                        bytes.extend(more);
-                    }
-                    _ => return Some(Err(bad(format!("a quote of line {number} has no end")))),
-                }
-            }
-            let line = String::from_utf8(bytes);
-            let line = line.map_err(|_| bad(format!("line {number} is not UTF-8")));
-            Some(line.map(|line| (number, line.trim_end_matches(['\r', '\n']).to_string())))
+        let mut lines = logical_lines(path)?;
+        let Some(header) = lines.next() else { return Err(bad("it is empty".to_string())) };
+        let header = Header::parse(&header?.1, options).map_err(bad)?;
+        let mut rows = Self {
+            features: header.seen.iter().map(|i| header.names[*i].clone()).collect(),
+            unnamed: header.unnamed.iter().map(|i| i + 1).collect(),
+            lines: Vec::new(),
+            values: Vec::new(),
+            labels: Vec::new(),
         };
-        let Some(header) = next() else { return Err(bad("it is empty".to_string())) };
-        let header = header?.1;
-        if header.contains('\r') {
-            return Err(bad("its lines end with CR alone; they must with LF or CR LF".to_string()));
-        }
-        let header = cells(header.trim_start_matches('\u{feff}'));
-        let find = |name: &str| {
-            header.iter().position(|column| column == name).ok_or_else(|| {
-                bad(format!("it has no column `{name}`; its columns are {}", header.join(", ")))
-            })
-        };
-        let label = find(options.label)?;
-        let time = options.time.map(find).transpose()?;
-        let (unnamed, named): (Vec<usize>, Vec<usize>) =
-            (0..header.len()).partition(|i| is_unnamed(&header[*i]));
-        let mut names = HashSet::new();
-        if let Some(twice) = named.iter().find(|i| !names.insert(&header[**i])) {
-            return Err(bad(format!("it has two columns `{}`; rename one", header[*twice])));
-        }
-        let seen: Vec<usize> =
-            named.into_iter().filter(|i| *i != label && Some(*i) != time).collect();
-        if seen.is_empty() {
-            return Err(bad("it has no column of numbers besides the labels".to_string()));
-        }
-        let features = seen.iter().map(|i| header[*i].clone()).collect();
-        let unnamed = unnamed.into_iter().map(|i| i + 1).collect();
-        let mut rows = Self { features, unnamed, values: Vec::new(), labels: Vec::new() };
         let mut last: Option<Time> = None;
-        while let Some(line) = next() {
+        for line in lines {
             let (number, line) = line?;
             if line.trim().is_empty() {
                 continue;
             }
-            let cells = cells(&line);
-            if cells.len() != header.len() {
-                let (found, all) = (cells.len(), header.len());
-                return Err(bad(format!(
-                    "line {number} has {found} values, but there are {all} columns"
-                )));
-            }
-            for i in &seen {
-                let (cell, name) = (&cells[*i], &header[*i]);
-                let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
-                let x = x.ok_or_else(|| {
-                    bad(format!(
-                        "line {number} has `{cell}` in the column {name}: no finite number"
-                    ))
-                })?;
-                rows.values.push(x);
-            }
-            rows.labels.push(Some(cells[label].clone()).filter(|label| !label.is_empty()));
-            if let Some(time) = time {
-                let (cell, name) = (&cells[time], &header[time]);
-                let now = Time::parse(cell, options.time_format).ok_or_else(|| {
-                    let expected = match options.time_format {
-                        Some(format) => format!("no time of the format {format}"),
-                        None => {
-                            "no number and no time of ISO 8601 (--time-format gives another format)"
-                                .into()
-                        }
-                    };
-                    bad(format!("line {number} has `{cell}` in the column {name}: {expected}"))
-                })?;
-                let reason = match last.map_or(Some(false), |last| now.is_before(last)) {
-                    Some(false) => None,
-                    Some(true) => Some("is of a time before that of the line above"),
-                    None => {
-                        Some("has a number and the line above a date, or the reverse, as its time")
-                    }
-                };
-                if let Some(reason) = reason {
-                    return Err(bad(format!("line {number} {reason}")));
-                }
-                last = Some(now);
-            }
+            let read = rows.add(number, &line, &header);
+            let read = read.and_then(|cells| match header.time {
+                Some(time) => header.later(&mut last, &cells[time], time, options.time_format),
+                None => Ok(()),
+            });
+            read.map_err(|reason| bad(format!("line {number} {reason}")))?;
         }
         match rows.labels.is_empty() {
             true => Err(bad("it has no rows".to_string())),
             false => Ok(rows),
         }
+    }
+
+    /// Adds the row of a line, and returns its cells.
+    fn add(&mut self, number: usize, line: &str, header: &Header) -> Result<Vec<String>, String> {
+        let cells = cells(line);
+        if cells.len() != header.names.len() {
+            let (found, all) = (cells.len(), header.names.len());
+            return Err(format!("has {found} values, but there are {all} columns"));
+        }
+        for i in &header.seen {
+            let (cell, name) = (&cells[*i], &header.names[*i]);
+            let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
+            self.values.push(
+                x.ok_or_else(|| format!("has `{cell}` in the column {name}: no finite number"))?,
+            );
+        }
+        self.lines.push(number);
+        self.labels.push(Some(cells[header.label].clone()).filter(|label| !label.is_empty()));
+        Ok(cells)
     }
 
     /// Distinct labels of some rows, sorted numerically if all are numbers, else alphabetically.
@@ -242,6 +187,21 @@ impl Rows {
         (0..width).map(scale).collect()
     }
 
+    /// Refuses values that are too far from those that are learnt from to be numbers once they are standardised.
+    fn check_distances(&self, scales: &[Standard]) -> Result<(), String> {
+        let width = self.features.len();
+        let place = |(x, scale): (&f64, &Standard)| !scale.apply(*x).is_finite();
+        let Some(at) = self.values.iter().zip(scales.iter().cycle()).position(place) else {
+            return Ok(());
+        };
+        let (line, x) = (self.lines[at / width], self.values[at]);
+        let (name, Standard { mean, std }) = (&self.features[at % width], scales[at % width]);
+        Err(format!(
+            "line {line} has {x} in the column {name}: too far from what is learnt from, of mean {mean} and standard \
+             deviation {std}"
+        ))
+    }
+
     /// Converts some rows to one standardised episode.
     fn standardised(&self, rows: Range<usize>, scales: &[Standard], labels: &[String]) -> Columns {
         let width = self.features.len();
@@ -253,12 +213,118 @@ impl Rows {
         let last = rows.len() - 1;
         Columns {
             num_features: width,
-            obs: obs.map(|(x, Standard { mean, std })| ((x - mean) / std) as f32).collect(),
+            obs: obs.map(|(x, scale)| scale.apply(*x)).collect(),
             actions: marked.iter().map(|label| label.unwrap_or(0) as i32).collect(),
             weights: marked.iter().map(|label| f32::from(label.is_some())).collect(),
             ends: (0..rows.len()).map(|row| End::new(false, row == last)).collect(),
         }
     }
+}
+
+impl Standard {
+    /// Standardises a value.
+    fn apply(self, x: f64) -> f32 {
+        ((x - self.mean) / self.std) as f32
+    }
+}
+
+/// The columns of a file.
+struct Header {
+    names: Vec<String>,
+    label: usize,
+    time: Option<usize>,
+    /// The features.
+    seen: Vec<usize>,
+    /// Columns without a name.
+    unnamed: Vec<usize>,
+}
+
+impl Header {
+    fn parse(line: &str, options: &TableOptions) -> Result<Self, String> {
+        if line.contains('\r') {
+            return Err("its lines end with CR alone; they must with LF or CR LF".to_string());
+        }
+        let names = cells(line.trim_start_matches('\u{feff}'));
+        let find = |name: &str| {
+            names.iter().position(|column| column == name).ok_or_else(|| {
+                format!("it has no column `{name}`; its columns are {}", names.join(", "))
+            })
+        };
+        let label = find(options.label)?;
+        let time = options.time.map(find).transpose()?;
+        let (unnamed, named): (Vec<usize>, Vec<usize>) =
+            (0..names.len()).partition(|i| is_unnamed(&names[*i]));
+        let mut known = HashSet::new();
+        if let Some(twice) = named.iter().find(|i| !known.insert(&names[**i])) {
+            return Err(format!("it has two columns `{}`; rename one", names[*twice]));
+        }
+        let seen: Vec<usize> =
+            named.into_iter().filter(|i| *i != label && Some(*i) != time).collect();
+        if seen.is_empty() {
+            return Err("it has no column of numbers besides the labels".to_string());
+        }
+        Ok(Self { names, label, time, seen, unnamed })
+    }
+
+    /// Parses the time of a row, which is not before the `last` one.
+    fn later(
+        &self,
+        last: &mut Option<Time>,
+        cell: &str,
+        column: usize,
+        format: Option<&str>,
+    ) -> Result<(), String> {
+        let now = Time::parse(cell, format).ok_or_else(|| {
+            let expected = match format {
+                Some(format) => format!("no time of the format {format}"),
+                None => {
+                    "no number and no time of ISO 8601 (--time-format gives another format)".into()
+                }
+            };
+            format!("has `{cell}` in the column {}: {expected}", self.names[column])
+        })?;
+        match last.map_or(Some(false), |last| now.is_before(last)) {
+            Some(false) => *last = Some(now),
+            Some(true) => return Err("is of a time before that of the line above".to_string()),
+            None => {
+                let reason = "has a number and the line above a date, or the reverse, as its time";
+                return Err(reason.to_string());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lines of a file with their numbers from 1; a cell in quotes may have several.
+fn logical_lines(
+    path: &Path,
+) -> Result<impl Iterator<Item = Result<(usize, String), DatasetError>>, DatasetError> {
+    let file = input::open(path).map_err(io_error(path))?;
+    let mut lines = input::lines(file).zip(1..);
+    Ok(std::iter::from_fn(move || {
+        let (first, number) = lines.next()?;
+        let mut bytes = match first {
+            Ok(line) => line,
+            Err(error) => return Some(Err(io_error(path)(error))),
+        };
+        let has_open = |line: &[u8]| line.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
+        let mut is_open = has_open(&bytes);
+        while is_open {
+            match lines.next() {
+                Some((Ok(more), _)) if bytes.len() < LONGEST => {
+                    is_open ^= has_open(&more);
+                    bytes.extend(more);
+                }
+                _ => {
+                    let reason = format!("a quote of line {number} has no end");
+                    return Some(Err(malformed(path, reason)));
+                }
+            }
+        }
+        let line = String::from_utf8(bytes);
+        let line = line.map_err(|_| malformed(path, format!("line {number} is not UTF-8")));
+        Some(line.map(|line| (number, line.trim_end_matches(['\r', '\n']).to_string())))
+    }))
 }
 
 /// Whether a column has no name, or the one that pandas gives such a column.
@@ -302,6 +368,7 @@ mod tests {
         let rows = Rows {
             features: vec!["x".to_string(), "still".to_string()],
             unnamed: Vec::new(),
+            lines: (2..7).collect(),
             values: [1.0, 3.0, 1.0, 3.0, 1000.0].iter().flat_map(|x| [*x, 7.0]).collect(),
             labels: ["up", "", "down", "", "up"]
                 .map(|l| Some(l.to_string()).filter(|l| !l.is_empty()))
@@ -309,6 +376,15 @@ mod tests {
         };
         let options =
             TableOptions { label: "", time: None, time_format: None, window: 1, validation: 0.2 };
+        // Each is a number by itself.
+        let mut far = rows.clone();
+        far.values.iter_mut().step_by(2).for_each(|x| *x *= 1e-30);
+        far.values[8] = 1e30;
+        let said = AnnotatedTable::of(far, &options).unwrap_err();
+        assert!(
+            said.starts_with("line 6 has 1000000000000000000000000000000 in the column x"),
+            "{said}"
+        );
         let table = AnnotatedTable::of(rows, &options).unwrap();
         assert_eq!(table.scales[0], Standard { mean: 2.0, std: 1.0 });
         assert_eq!(table.scales[1], Standard { mean: 7.0, std: 1.0 });

@@ -89,7 +89,7 @@ impl Pieces {
         run.step + (number - run.window) * self.cut.window
     }
 
-    /// Selects some windows; their weights do not change.
+    /// Keeps the windows of this range; their weights do not change.
     pub fn some(mut self, which: Range<usize>) -> Self {
         let Range { start, end } = self.numbers;
         self.numbers = (start + which.start).min(end)..(start + which.end).min(end);
@@ -128,9 +128,7 @@ impl Pieces {
     pub fn bytes(&self) -> u64 {
         let mut one = HostTrajectory::default();
         one.resize(1, 1, self.steps.num_features() * self.cut.stack);
-        // The observation; action, weight, log-probability and reward; the end.
-        let step = size_of::<f32>() * (one.obs_stride() + 4) + 1;
-        (step * self.num_steps()) as u64 * self.len() as u64
+        (step_bytes(one.obs_stride()) * self.num_steps()) as u64 * self.len() as u64
     }
 
     /// Copies all windows into a batch.
@@ -178,6 +176,11 @@ impl Pieces {
     }
 }
 
+/// Size of a step in memory: the observation of so many numbers; action, weight, log-probability and reward; the end.
+const fn step_bytes(obs_stride: usize) -> usize {
+    size_of::<f32>() * (obs_stride + 4) + 1
+}
+
 /// A batch of windows, in the layout of a trajectory with one window per game.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
@@ -202,9 +205,7 @@ impl Windows {
 
     /// Size in bytes.
     pub fn bytes(&self) -> u64 {
-        let HostTrajectory { obs, actions, .. } = &self.trajectory;
-        // Each step also has a weight, a log-probability, a reward and an end.
-        (size_of_val(&obs[..]) + actions.len() * (4 * size_of::<f32>() + 1)) as u64
+        (self.trajectory.actions.len() * step_bytes(self.trajectory.obs_stride())) as u64
     }
 
     /// 1 for each step of a window, 0 past its end: `[num_envs, num_steps]`.

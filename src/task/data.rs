@@ -47,7 +47,12 @@ impl TaskSettings for DataSettings {
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
         let Self { path, verifier, folder, reward_weights, workers, timeout, .. } = self;
         let readable = self.readable.iter().map(|path| Path::new(&folder).join(path)).collect();
-        let sandbox = VerifierSandbox { is_on: self.sandbox, readable, network: self.network };
+        let sandbox = VerifierSandbox {
+            is_on: self.sandbox,
+            readable,
+            network: self.network,
+            ..VerifierSandbox::default()
+        };
         let setting = |message: &str| Err(TaskError::Setting(message.to_string()));
         let verifier = match (verifier.as_str(), reward_weights.as_str()) {
             _ if path.is_empty() => {
@@ -87,7 +92,7 @@ impl DataTask {
     pub const NAME: &str = "data";
 
     /// Reads the prompts of `path` ([`read_prompts`]), starts the verifier and tests it on one of them.
-    /// Without a verifier, a completion is right if it equals the `solution` of its prompt, or its
+    /// A sandboxed verifier finds the file empty unless it names it. Without a verifier, a completion is right if it equals the `solution` of its prompt, or its
     /// `completion` if there is no solution, except for surrounding white space.
     ///
     /// # Errors
@@ -113,7 +118,12 @@ impl DataTask {
         // A token is rarely shorter than a character. Without solutions, a default for short answers.
         let longest =
             all.clone().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
-        let verifier = verifier.map(Verifier::start).transpose()?;
+        let verifier = verifier.map(|mut options| {
+            // What a verifier runs could copy the solutions.
+            options.sandbox.hidden.extend(path.canonicalize());
+            Verifier::start(options)
+        });
+        let verifier = verifier.transpose()?;
         if let (Some(verifier), Some(prompt)) = (&verifier, all.clone().next()) {
             let solution = demonstration(prompt).unwrap_or_default();
             verifier.check(&Completion::new(prompt, &solution))?;

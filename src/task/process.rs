@@ -1,18 +1,24 @@
 //! A long-running worker process: requests go to its standard input, answers come as lines on its
 //! standard output.
 
+use super::parallel::lock;
+#[cfg(unix)]
+use std::env;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Write};
+#[cfg(unix)]
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The reason a process did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The time limit was exceeded. The text is a sentence's end about any other output, or empty.
+    /// The time limit was exceeded. The text is a clause about other output, such as `; it sent an answer with another id`,
+    /// or empty.
     Timeout(String),
     /// The process ended, or wrote an endless line. The text completes a sentence such as "the verifier
     /// ended (exit status: 1)".
@@ -112,7 +118,7 @@ impl Process {
         while !self.stderr_reader.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
         }
-        let error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let error = lock(&self.last_error).clone();
         let status = status.unwrap_or_else(|| "no more output".to_string());
         match error.is_empty() {
             true => format!("ended ({status})"),
@@ -143,6 +149,13 @@ impl Drop for Process {
         kill_group(&mut self.child);
         let _ = self.child.wait();
     }
+}
+
+/// The place of a program that is named by its path, or found as a shell finds it.
+#[cfg(unix)]
+pub fn on_path(program: &Path) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 /// Kills a process and its process group.
@@ -206,7 +219,7 @@ fn keep_last_line(stderr: impl Read, kept: &Mutex<String>) {
         }
         let text: String = String::from_utf8_lossy(&line).trim().chars().take(200).collect();
         if !text.is_empty() {
-            *kept.lock().unwrap_or_else(PoisonError::into_inner) = text;
+            *lock(kept) = text;
         }
     }
 }

@@ -12,7 +12,7 @@ pub type Records = Box<dyn Iterator<Item = io::Result<(usize, Vec<u8>)>>>;
 /// Opens a file.
 ///
 /// # Errors
-/// If it cannot be read, or is of another encoding.
+/// If it cannot be read, or is in UTF-16.
 pub fn open(path: &Path) -> io::Result<Records> {
     let mut file: Box<dyn BufRead> = Box::new(BufReader::new(input::open(path)?));
     if file.fill_buf()?.starts_with(b"\x1f\x8b") {

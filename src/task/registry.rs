@@ -38,6 +38,7 @@ fn defaults<S: TaskSettings>() -> Table {
 fn open<S: TaskSettings>(settings: Table) -> Result<Arc<dyn Task>, TaskError> {
     let settings: S = crate::schema::table::read(settings)
         .map_err(|(key, message)| TaskError::Setting(format!("`{}.{key}`: {message}", S::NAME)))?;
+    super::settings::in_range(&settings)?;
     settings.open()
 }
 
@@ -126,6 +127,15 @@ mod tests {
         assert_eq!(open("length = 12"), None);
         assert_eq!(open("length = 0").unwrap(), "sort.length is 0, but must be 2 to 1000");
         assert!(open("length = \"a\"").unwrap().starts_with("`sort.length`: "));
+        // Beyond what a clock can add.
+        let data = find("data").unwrap();
+        for (setting, said) in [
+            ("workers = 5000", "data.workers is 5000, but must be 0 to 1024"),
+            ("timeout = 1e19", "data.timeout is 10000000000000000000, but must be"),
+        ] {
+            let error = (data.open)(setting.parse().unwrap()).err().unwrap().to_string();
+            assert!(error.starts_with(said), "{error}");
+        }
         let said = find("srot").err().unwrap().to_string();
         assert_eq!(said, format!("unknown task `srot`; must be one of: {}", names()));
     }

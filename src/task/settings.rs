@@ -13,10 +13,10 @@ pub trait TaskSettings: Settings + Default + Serialize + DeserializeOwned {
     /// SFT iterations after which GRPO starts, for a fresh `tiny` model.
     const FIT_ITERATIONS: u32 = 100;
 
-    /// Creates the task.
+    /// Creates the task from settings in their ranges.
     ///
     /// # Errors
-    /// If a setting is out of range, or a requirement is missing on this machine.
+    /// If settings do not fit together, or a requirement is missing on this machine.
     fn open(self) -> Result<Arc<dyn Task>, TaskError>;
 }
 

@@ -1,6 +1,7 @@
 //! Vocabularies of characters, for models with fresh weights.
 
 use super::error::LanguageError;
+use super::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// The token that ends a text.
@@ -27,24 +28,6 @@ impl Characters {
     /// The number of tokens.
     pub fn vocabulary(&self) -> usize {
         self.characters.len() + 1
-    }
-
-    /// The tokens of a text.
-    ///
-    /// # Errors
-    /// If it has a character that is no token.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
-        let token = |c: char| match self.characters.binary_search(&c) {
-            Ok(at) => Ok(at as u32 + 1),
-            Err(_) => Err(LanguageError::Character(c)),
-        };
-        text.chars().map(token).collect()
-    }
-
-    /// The text of tokens; the end is none of it.
-    pub fn decode(&self, tokens: &[u32]) -> String {
-        let character = |token: &u32| self.characters.get((*token as usize).checked_sub(1)?);
-        tokens.iter().filter_map(character).collect()
     }
 
     /// The same as a `tokenizer.json`.
@@ -82,6 +65,29 @@ impl Characters {
         let names: String = vocabulary.keys().filter(|name| *name != END_NAME).cloned().collect();
         let all = Self::of(&names);
         (&all.to_json() == json).then_some(all)
+    }
+}
+
+impl Tokenizer for Characters {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
+        let token = |c: char| match self.characters.binary_search(&c) {
+            Ok(at) => Ok(at as u32 + 1),
+            Err(_) => Err(LanguageError::Character(c)),
+        };
+        text.chars().map(token).collect()
+    }
+
+    fn decode(&self, tokens: &[u32]) -> String {
+        let character = |token: &u32| self.characters.get((*token as usize).checked_sub(1)?);
+        tokens.iter().filter_map(character).collect()
+    }
+
+    fn pieces(&self, _: &[u32]) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn token(&self, _: &str) -> Option<u32> {
+        None
     }
 }
 

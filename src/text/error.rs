@@ -30,15 +30,15 @@ pub enum LanguageError {
         /// The reason, in words.
         reason: String,
     },
-    /// A kind of network that is not known here.
+    /// An architecture that Grove does not support.
     #[error("the model in {path} has the architecture {found}; supported are {}", supported())]
-    Shape {
+    Architecture {
         /// The folder or file.
         path: PathBuf,
-        /// The name of the shape in its files.
+        /// The name of the architecture in its files.
         found: String,
     },
-    /// Text that has a character which is no token.
+    /// A character that the vocabulary lacks.
     #[error("the model's vocabulary has no {0:?}")]
     Character(char),
     /// Text that a tokenizer of a model's files cannot take.

@@ -20,13 +20,13 @@ pub struct LanguageModel {
     pub shape: DecoderShape,
     /// The decoder's parameters, in the order of [`DecoderShape::parameters`].
     pub params: DecoderParams,
-    /// The low-rank matrices that are learnt in the parameters' place, if any are.
+    /// LoRA adapters, which are trained instead of `params`; `None` to train all parameters.
     pub adapters: Option<Adapters>,
     /// The vocabulary.
     pub tokenizer: Arc<dyn Tokenizer>,
-    /// The text that it makes of messages, if it takes any.
+    /// Chat template; `None` for a model that continues plain text.
     pub template: Option<ChatTemplate>,
-    /// The tokens that end a text.
+    /// Tokens that end a completion; the first is the tokenizer's `eos_token`, if it has one.
     pub stop_tokens: Vec<u32>,
     /// The other files of its folder, by name: configuration, tokenizer, chat template.
     pub files: BTreeMap<String, Vec<u8>>,

@@ -42,7 +42,7 @@ pub use language_model::LanguageModel;
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 
-/// The decoder in the tensors of its device, if it has one. What has to be uploaded for it is counted
+/// Returns the decoder as tensors on its device; `None` on the CPU. Counts the bytes that it uploads
 /// ([`take_transfers`](crate::device::take_transfers)).
 #[cfg(feature = "general")]
 pub fn on_device(decoder: &TokenDecoder) -> Option<DeviceDecoder> {

@@ -1,15 +1,11 @@
 //! Text to tokens and back.
 
-use super::characters::Characters;
 use super::error::LanguageError;
 use std::fmt::Debug;
 
 /// A vocabulary, and the way in which it cuts text into tokens.
 pub trait Tokenizer: Debug + Send + Sync {
-    /// The number of tokens: 1 more than the largest token.
-    fn vocabulary(&self) -> usize;
-
-    /// The tokens of a text, and nothing else.
+    /// Encodes a text without adding special tokens.
     ///
     /// # Errors
     /// If the text has a character that no token stands for.
@@ -26,32 +22,10 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// The text of tokens, without special ones.
     fn decode(&self, tokens: &[u32]) -> String;
 
-    /// The text that each token adds; empty where each is a character. A token that holds a part of a
-    /// character only is a replacement character.
+    /// The text that each token contributes; an empty list for vocabularies of characters. A token that holds part of a
+    /// character gives U+FFFD.
     fn pieces(&self, tokens: &[u32]) -> Vec<String>;
 
-    /// The token of this name.
+    /// The token whose vocabulary entry is `name`, special tokens included.
     fn token(&self, name: &str) -> Option<u32>;
-}
-
-impl Tokenizer for Characters {
-    fn vocabulary(&self) -> usize {
-        self.vocabulary()
-    }
-
-    fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
-        self.encode(text)
-    }
-
-    fn decode(&self, tokens: &[u32]) -> String {
-        self.decode(tokens)
-    }
-
-    fn pieces(&self, _: &[u32]) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn token(&self, _: &str) -> Option<u32> {
-        None
-    }
 }

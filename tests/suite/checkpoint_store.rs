@@ -57,10 +57,8 @@ fn the_latest_skips_and_reports_damaged_ones() {
         panic!("two are damaged")
     };
     assert_eq!((first, second), (&store.path(4), &store.path(3)));
-    assert!(matches!(wrong, CheckpointError::WrongChecksum { file, .. } if file == "weights"));
-    assert!(
-        matches!(missing, CheckpointError::MissingFile { file, .. } if file == "manifest.json")
-    );
+    assert!(wrong.to_string().contains("weights does not have the checksum"), "{wrong}");
+    assert!(missing.to_string().contains("manifest.json is missing"), "{missing}");
 }
 
 #[test]

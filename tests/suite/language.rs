@@ -70,6 +70,17 @@ fn generate(
 }
 
 #[test]
+fn completions_of_no_tokens_are_empty() {
+    let prompts = [Prompt { tokens: vec![1], completions: 2, key: 0 }];
+    let sampling = Sampling { max_new_tokens: 0, ..Sampling::default() };
+    let decoder = load("qwen2").0.decoder();
+    for decoder in [decoder.clone(), decoder.with_device(Some(Device::flex()), Precision::F32)] {
+        let found = generate(&decoder, &prompts, &sampling, 4);
+        assert_eq!(found, [vec![Completion::default(); 2]]);
+    }
+}
+
+#[test]
 fn folders_of_transformers_give_its_logits_and_its_text() {
     for name in FOLDERS {
         let (model, expected) = load(name);
@@ -223,9 +234,9 @@ fn folders_that_cannot_be_used_are_refused_in_a_sentence() {
     let other = broken(&edit("\"model_type\": \"qwen2\"", "\"model_type\": \"gpt_neox\""));
     assert!(other.contains("architecture gpt_neox; supported are llama, qwen2, qwen3"), "{other}");
     let wide = broken(&edit("\"intermediate_size\": 24", "\"intermediate_size\": 25"));
-    assert!(wide.contains("instead of [25, 16]") || wide.contains("instead of [16, 25]"), "{wide}");
+    assert!(wide.contains("must have [25, 16]") || wide.contains("must have [16, 25]"), "{wide}");
     let few = broken(&edit("\"vocab_size\": 64", "\"vocab_size\": 63"));
-    assert!(few.contains("instead of [63, 16]") || few.contains("63"), "{few}");
+    assert!(few.contains("must have [63, 16]") || few.contains("63"), "{few}");
     let cut = broken(&|path: &Path| {
         let path = path.join("model.safetensors");
         let bytes = std::fs::read(&path).unwrap();

@@ -2,9 +2,10 @@
 
 use crate::language_device::{long_prompts, wide};
 use crate::support::adapter;
+use grove::rng::{draw, uniform};
 use grove::settings::Precision;
 use grove::text::TokenDecoder;
-use grove::text::generate::{Completion, Generator, Sampling};
+use grove::text::generate::{Completion, Generator, Prompt, Sampling};
 
 /// A decoder in whose head each token is as likely as its neighbour.
 fn of_twins() -> TokenDecoder {
@@ -16,6 +17,26 @@ fn of_twins() -> TokenDecoder {
         params[first..].chunks_exact_mut(2).for_each(|twins| twins[1] = twins[0]);
     });
     decoder
+}
+
+/// The sum of the weights is made in several orders, and the largest draw may exceed one of them.
+#[test]
+fn the_largest_draw_chooses_a_token_that_could_be_drawn() {
+    let Some(device) = adapter() else { return };
+    let largest = |key: &u32| uniform(draw(draw(*key, 0), 0)) == 1.0 - f32::EPSILON / 2.0;
+    let key = (0..=u32::MAX).find(largest).unwrap();
+    let prompt = |i: u32| Prompt { tokens: vec![i, i * i % 1000, 7], completions: 1, key };
+    let prompts: Vec<Prompt> = (0..200).map(prompt).collect();
+    let decoder = &wide(1).with_device(Some(device), Precision::F32);
+    for top_k in [5, 50, 500] {
+        let all = Sampling { max_new_tokens: 1, ..Sampling::default() };
+        let sampling = &Sampling { top_k, ..all };
+        let found = Generator { decoder, sampling, slots: 200, stop: None, listener: None }
+            .generate(&prompts);
+        for one in found.iter().flatten() {
+            assert!(one.candidates[0].contains(&one.tokens[0]), "{one:?}");
+        }
+    }
 }
 
 #[test]

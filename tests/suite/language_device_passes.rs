@@ -3,6 +3,7 @@
 use crate::language_device::{architectures, decoders, groups, length, long_prompts, rule, wide};
 use crate::support::adapter;
 use grove::learner::text::{Group, LanguageLearner, LanguageRule, Sample, gradient};
+use grove::model::DecoderShape;
 use grove::objective::LossConfig;
 use grove::settings::Precision;
 use grove::text::{LanguageModel, TokenDecoder};
@@ -56,6 +57,24 @@ fn gradients_in_kernels_are_those_of_the_cpu_and_the_same_bits_each_time() {
         rule.update.gradient_checkpointing = true;
         assert!(of(&there, &rule) == got, "other bits where layers are recomputed");
     }
+}
+
+/// A tile holds all heads that share keys, for which a cube has 64 units.
+#[test]
+fn more_heads_than_units_may_share_keys() {
+    let Some(device) = adapter() else { return };
+    let plain = decoders()[0].shape().clone();
+    let shape =
+        DecoderShape { num_heads: 128, num_kv_heads: 1, head_dim: 2, num_layers: 1, ..plain };
+    let wave = |i: usize| (i as f32 * 0.71 + (i as f32 * 0.013).cos() * 9.0).sin() * 0.4;
+    let params: Vec<f32> = (0..shape.num_params()).map(wave).collect();
+    let decoder = TokenDecoder::new(shape, params);
+    let there = decoder.clone().with_device(Some(device), Precision::F32);
+    let (groups, rule) = (groups(&decoder), rule(LossConfig::new()));
+    let [want, got] = [&decoder, &there].map(|by| gradient(by, &rule, &groups, None, 0.1));
+    let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
+    let off = length(&off) / length(&want);
+    assert!(length(&want) > 0.0 && off < 5e-5, "off by {off}");
 }
 
 /// Differentiates as the environment variable says, so that another process counts the launches.

@@ -9,15 +9,14 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The task with this checker and a short time limit.
-fn open(checker: &str) -> Ocaml {
-    open_with(checker, 0.5)
+/// The task with a short time limit.
+fn open() -> Ocaml {
+    open_with(0.5)
 }
 
-fn open_with(checker: &str, cpu_seconds: f64) -> Ocaml {
+fn open_with(cpu_seconds: f64) -> Ocaml {
     let limits = OcamlLimits { cpu_seconds, ..OcamlLimits::default() };
-    let (checker, r#unsafe) = (checker.to_string(), checker == "stages");
-    let settings = OcamlSettings { checker, r#unsafe, limits, ..OcamlSettings::default() };
+    let settings = OcamlSettings { limits, ..OcamlSettings::default() };
     let task = Ocaml::open(&settings).unwrap();
     // Test machines permit root or user namespaces, so that all restrictions are enforced.
     assert_eq!(task.notes(), [""; 0]);
@@ -68,7 +67,7 @@ fn generated_problems_have_solutions_and_disjoint_splits() {
 
 #[test]
 fn solutions_are_accepted_and_wrong_answers_are_not() {
-    let task = open("server");
+    let task = open();
     let problems = task.problems().all();
     assert!(problems.len() >= 200, "{}", problems.len());
     let prompts = [Split::Train, Split::Test].map(|split| {
@@ -98,7 +97,7 @@ fn solutions_are_accepted_and_wrong_answers_are_not() {
 
 #[test]
 fn errors_are_counted_one_by_one() {
-    let task = open("server");
+    let task = open();
     let problem = problem(&task, "fold/total");
     let types = |code: &str| report(&task, problem, code).types;
     assert_eq!(types("let total l = List.fold_left ( + ) 0 l"), Types::Errors(0));
@@ -123,7 +122,7 @@ fn errors_are_counted_one_by_one() {
 
 #[test]
 fn the_reward_has_stages() {
-    let task = open("server");
+    let task = open();
     let prompts =
         (0..task.num_prompts(Split::Train).unwrap()).map(|i| task.prompt(Split::Train, i).unwrap());
     let prompt = prompts.into_iter().find(|prompt| prompt.fields["id"] == "fold/total").unwrap();
@@ -148,29 +147,11 @@ fn the_reward_has_stages() {
     assert_eq!(total("Sys.command (String.concat \"\" (List.map string_of_int l))"), 0.30);
 }
 
-#[test]
-fn a_process_per_stage_reports_the_same() {
-    let (server, stages) = (open("server"), open("stages"));
-    let mut compared = 0;
-    for (i, problem) in server.problems().all().into_iter().enumerate().filter(|(i, _)| i % 16 == 0)
-    {
-        let solution = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
-        let wrong = problem.wrong.iter().map(|text| format!("{}\n{text}", problem.head));
-        let broken = [format!("{}\n(", problem.head), format!("{}\nnothing", problem.head)];
-        for code in [solution].into_iter().chain(wrong).chain(broken) {
-            let fast = report(&server, problem, &code);
-            assert_eq!(fast, report(&stages, problem, &code), "problem {i}:\n{code}");
-            compared += usize::from(fast.compiled == Compiled::Yes);
-        }
-    }
-    assert!(compared > 30, "{compared}");
-}
-
 /// A completion that could stop its server, or reach out by other means, is refused by the system even
 /// where the check of names is off.
 #[test]
 fn the_system_refuses_what_leads_out() {
-    let task = open("server");
+    let task = open();
     let (signature, calls) = ("val f : unit -> int", vec!["f ()"]);
     let value = |code: &str| {
         let job =
@@ -309,7 +290,7 @@ fn run_hostile(task: &Ocaml, mark: &str, access: Access, rounds: usize) {
 /// Texts that name what is forbidden, by every path found so far, and texts that break what they can.
 #[test]
 fn forbidden_names_are_refused_and_worthless_texts_earn_nothing() {
-    let task = open("server");
+    let task = open();
     let problem = problem(&task, "fold/total");
     let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
     let right = report(&task, problem, &good).results;
@@ -338,7 +319,7 @@ fn forbidden_names_are_refused_and_worthless_texts_earn_nothing() {
 /// The library's modules in the forms that honest answers use.
 #[test]
 fn honest_uses_of_the_library_are_allowed() {
-    let task = open("server");
+    let task = open();
     for code in [
         "module M = Map.Make (Int) let f l = M.cardinal (List.fold_left (fun m x -> M.add x x m) M.empty l)",
         "module S = Set.Make (struct type t = int let compare = compare end) let f l = S.cardinal (S.of_list l)",
@@ -389,12 +370,8 @@ fn hostile_answers_neither_escape_nor_score() {
     let mark = format!("grove-hostile-{}", std::process::id());
     let wanted = std::env::var("GROVE_HOSTILE").map_or(0usize, |number| number.parse().unwrap());
     let rounds = (wanted / 2).div_ceil(HOSTILE.len()).max(1);
-    for (checker, access, rounds) in [
-        ("server", Access::Restricted, rounds),
-        ("server", Access::Full, rounds),
-        ("stages", Access::Full, 1),
-    ] {
-        let task = open_with(checker, if rounds == 1 { 0.3 } else { 0.1 });
+    for access in [Access::Restricted, Access::Full] {
+        let task = open_with(if rounds == 1 { 0.3 } else { 0.1 });
         run_hostile(&task, &mark, access, rounds);
         assert!(folders() > 0);
         drop(task);
@@ -405,7 +382,7 @@ fn hostile_answers_neither_escape_nor_score() {
 /// Covers more problems than a server caches, and a very long answer (regression: a buffer above the memory limit).
 #[test]
 fn servers_handle_many_problems_and_long_answers() {
-    let task = open("server");
+    let task = open();
     for i in 0..300 {
         let [signature, code] = ["val f : int -> int", &format!("let f x = x + {i}")];
         let asked = Job { signature, code, calls: vec!["f 1", "f (-2)"], ..Job::default() };
@@ -437,15 +414,6 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
         Ocaml::open(&settings).err().unwrap().to_string()
     };
     assert_eq!(
-        error(|s| s.checker = "fast".into()),
-        "`ocaml.checker` is `fast`, but must be auto, server or stages"
-    );
-    assert_eq!(
-        error(|s| s.checker = "stages".into()),
-        "`ocaml.checker=stages` does not restrict what code names; use `ocaml.checker=server`, or permit it with \
-         `ocaml.unsafe=true`"
-    );
-    assert_eq!(
         error(|s| s.limits.cpu_seconds = 0.0),
         "ocaml.cpu_seconds is 0, but must be 0.01 to 60"
     );
@@ -468,6 +436,10 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
     assert!(said.ends_with("own.jsonl, line 3: duplicate `id` \"a\""), "{said}");
     assert!(wrong("{}").contains("line 1: not a problem: missing field"), "{}", wrong("{}"));
     let task = own(&good).unwrap();
+    assert_eq!(task.max_new_tokens(), 256);
+    // Models whose tokens are characters have room for every solution.
+    let long = good.replacen('{', &format!("{{\"solution\": \"{}1\", ", " ".repeat(300)), 1);
+    assert!(own(&long).unwrap().max_new_tokens() > 301);
     let prompt = task.prompt(Split::Train, 0).unwrap();
     let rewards =
         task.verify(&[Completion::new(&prompt, " 1"), Completion::new(&prompt, " 2")]).unwrap();

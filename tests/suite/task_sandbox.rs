@@ -1,10 +1,10 @@
 //! The sandbox of user-defined verifiers, and consent to run them.
 
 use crate::support::{HANG, grove, stderr};
-use grove::task::{Completion, Prompt, Verifier, VerifierOptions, VerifierSandbox};
+use grove::task::{Completion, DataTask, Prompt, Task, Verifier, VerifierOptions, VerifierSandbox};
 use serde_json::Map;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
@@ -80,6 +80,37 @@ fn a_sandboxed_verifier_reaches_what_it_needs_and_nothing_else() {
     let allowed = VerifierSandbox { readable, network: true, ..on };
     assert_eq!(rewards(options(allowed), &[read.clone(), connect.clone()]), [1.0, 1.0]);
     assert_eq!(rewards(options(VerifierSandbox::default()), &[read, connect]), [1.0, 1.0]);
+}
+
+/// Code of a model could look the solution up.
+#[test]
+fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
+    let ours = TempDir::new().unwrap();
+    let ours = ours.path().canonicalize().unwrap();
+    fs::write(ours.join("verifier.py"), EVALUATES).unwrap();
+    fs::create_dir(ours.join("data")).unwrap();
+    let prompts = ours.join("data/prompts.jsonl");
+    fs::write(&prompts, "{\"prompt\": \"2+2=\", \"solution\": \"1\"}\n").unwrap();
+    std::os::unix::fs::symlink("data/prompts.jsonl", ours.join("link.jsonl")).unwrap();
+    let read = |command: &str, readable: Vec<PathBuf>| {
+        let sandbox = VerifierSandbox { is_on: true, readable, ..VerifierSandbox::default() };
+        let options = VerifierOptions {
+            folder: Some(ours.clone()),
+            timeout: HANG.as_secs_f64(),
+            sandbox,
+            ..VerifierOptions::new(command)
+        };
+        let task = DataTask::open(&ours.join("link.jsonl"), Some(options)).unwrap();
+        let prompt = Prompt { text: "2+2=".to_string(), messages: vec![], fields: Map::new() };
+        let texts = ["link", "data/prompts"]
+            .map(|name| format!("succeeds(lambda: open('{name}.jsonl').read()[0])"));
+        let completions = texts.each_ref().map(|text| Completion::new(&prompt, text));
+        let rewards = task.verify(&completions).unwrap();
+        rewards.into_iter().map(|rewards| rewards.parts[0]).collect::<Vec<_>>()
+    };
+    assert_eq!(read("python3 verifier.py", vec![]), [0.0, 0.0]);
+    assert_eq!(read("python3 verifier.py", vec![ours.join("data")]), [1.0, 1.0]);
+    assert_eq!(read("python3 verifier.py --of data/prompts.jsonl", vec![]), [1.0, 1.0]);
 }
 
 /// Runs the program with a cache of its own.

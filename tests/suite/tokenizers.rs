@@ -2,6 +2,7 @@
 //! cannot be used are refused in a sentence.
 
 mod gguf;
+mod refused;
 
 use gguf::Gguf;
 use grove::text::{GgufType, LanguageModel};
@@ -230,7 +231,8 @@ fn rewritten(model: &LanguageModel) -> LanguageModel {
 
 #[test]
 fn gguf_vocabularies_are_written_as_they_were_read() {
-    let names = ["llama-bpe", "gpt-2", "qwen2", "smollm", "tekken", "gpt-4o", "deepseek-v3"];
+    let names =
+        ["llama-bpe", "gpt-2", "qwen2", "smollm", "tekken", "gpt-4o", "deepseek-v3", "viking"];
     for name in names {
         let model = byte_gguf().with("tokenizer.ggml.pre", name).load().unwrap();
         let again = rewritten(&model);
@@ -267,120 +269,6 @@ fn gguf_files_of_llama_3_have_its_rotary_scaling() {
     assert!(error.contains("attn_q"), "{error}");
     let error = file(vec![1.0, 1.0, 1.0, 3.0]).load().unwrap_err();
     assert!(error.contains("rope_freqs") && error.contains("no known model of Llama 3"), "{error}");
-}
-
-#[test]
-fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
-    let refused = |file: Gguf, why: &str| {
-        let error = file.load().map(|model| model.shape).unwrap_err();
-        assert!(error.contains(why) && !error.contains('\n'), "{error}");
-    };
-    let whole = || byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
-    refused(byte_gguf(), "there is no `tokenizer.ggml.pre`, which says how it splits text");
-    refused(byte_gguf().with("tokenizer.ggml.pre", "klingon"), "is `klingon`, a splitting");
-    refused(whole().with("tokenizer.ggml.model", "rwkv"), "the tokenizer `rwkv` is not known");
-    refused(whole().with("llama.attention.head_count_kv", 0), "1 heads, 0 of keys");
-    refused(whole().with("llama.attention.head_count", 4), "do not fit together");
-    refused(
-        whole().with("split.no", 0).with("split.count", 3),
-        "part 1 of 3 of a model; `llama-gguf-split --merge` joins them",
-    );
-    let mut deep = json!([1]);
-    for _ in 0..100 {
-        deep = json!([deep]);
-    }
-    refused(whole().with("deep", deep), "arrays in arrays");
-    let (mut tokens, kinds) = byte_tokens();
-    tokens[7] = "a".to_string();
-    let twice = Gguf::new(&tokens, &kinds).with("tokenizer.ggml.model", "gpt2");
-    refused(twice, "the tokens 7 and 97 are both called `a`");
-    let q4_0 = Gguf { format: 2, ..whole() };
-    refused(q4_0, "has rows of 2 numbers, and its format blocks of 32");
-    for (format, name) in [(11, "Q3_K"), (20, "IQ4_NL")] {
-        refused(Gguf { format, ..whole() }, &format!("ggml's format {name}, which is not known"));
-    }
-}
-
-#[test]
-fn tokens_beyond_the_weights_are_refused_whatever_their_number() {
-    let tokenizer = |id: u64| {
-        json!({
-            "version": "1.0",
-            "added_tokens": [{
-                "id": id, "content": "<pad>", "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true,
-            }],
-            "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
-        })
-    };
-    for id in [3, 4_294_967_295] {
-        let folder = folder(3, tokenizer(id).to_string().as_bytes(), b"{}");
-        let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
-        let why = format!("a token of the number {id}, and the weights have 3 tokens");
-        assert!(error.contains(&why), "{error}");
-    }
-    let folder = folder(3, tokenizer(2).to_string().as_bytes(), b"{}");
-    assert!(LanguageModel::load(folder.path()).is_ok());
-}
-
-#[test]
-fn vocabularies_whose_parts_do_not_fit_or_grow_without_bound_are_refused() {
-    let bpe = |vocab: &Value, merges: &Value| {
-        let model = json!({ "type": "BPE", "vocab": vocab, "merges": merges });
-        json!({ "version": "1.0", "added_tokens": [], "model": model })
-    };
-    let vocab = json!({ "a": 0, "b": 1, "ab": 2 });
-    let with = |part: &str, parts: &str, one: &Value, count: usize| {
-        let mut tokenizer = bpe(&vocab, &json!([]));
-        tokenizer[part] = json!({ "type": "Sequence", parts: vec![one; count] });
-        tokenizer
-    };
-    let replace = json!({ "type": "Replace", "pattern": { "Regex": "." }, "content": "aaaaaaaa" });
-    let prepend = json!({ "type": "Prepend", "prepend": "a".repeat(400) });
-    let load = |tokenizer: Value| {
-        let folder = folder(3, tokenizer.to_string().as_bytes(), b"{}");
-        LanguageModel::load(folder.path()).map(|model| model.shape).map_err(|e| e.to_string())
-    };
-    for tokenizer in [
-        bpe(&vocab, &json!(["a b"])),
-        bpe(&vocab, &json!([["a", "b"]])),
-        with("decoder", "decoders", &replace, 1),
-        with("normalizer", "normalizers", &prepend, 2),
-    ] {
-        assert!(load(tokenizer.clone()).is_ok(), "{tokenizer}");
-    }
-    for (tokenizer, why) in [
-        (
-            bpe(&json!({ "a": 0, "b": 1 }), &json!(["a b"])),
-            "the merge of `a` and `b` makes no token",
-        ),
-        (bpe(&vocab, &json!([["ab", "ab"]])), "the merge of `ab` and `ab` makes no token"),
-        (
-            with("decoder", "decoders", &replace, 4),
-            "its decoder makes a text over 1024 times as long",
-        ),
-        (with("normalizer", "normalizers", &replace, 4), "its normalizer makes a text over 1024"),
-        (
-            with("normalizer", "normalizers", &prepend, 3),
-            "its normalizer puts over 1024 bytes before",
-        ),
-    ] {
-        let error = load(tokenizer).unwrap_err();
-        assert!(error.contains(why), "{error}");
-    }
-}
-
-#[test]
-fn pointers_of_git_lfs_are_told_from_the_files_themselves() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
-    for name in ["model.safetensors", "tokenizer.json"] {
-        let copy = TempDir::new().unwrap();
-        LanguageModel::load(&fixture).unwrap().save(copy.path()).unwrap();
-        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 988097824\n";
-        fs::write(copy.path().join(name), pointer).unwrap();
-        let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
-        assert!(error.contains(name) && error.contains("`git lfs pull` fetches"), "{error}");
-    }
 }
 
 /// Results of the Python packages for a vocabulary; `tests/language/expect_tokens.py` writes them.

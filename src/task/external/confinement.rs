@@ -3,7 +3,8 @@
 use super::VerifierOptions;
 use crate::disk::input;
 use crate::task::TaskError;
-use crate::task::sandbox::{Access, Folder, Limits, Sandbox, Scratch};
+use crate::task::process::on_path;
+use crate::task::sandbox::{Access, Folder, Limits, Sandbox};
 use std::collections::BTreeSet;
 use std::env;
 use std::io::{self, Read};
@@ -51,7 +52,15 @@ impl Confinement {
         let workdir = workdir.map_err(failed)?;
         let mut readable = named(&options.command, &workdir);
         readable.extend(options.sandbox.readable.iter().cloned());
+        // What the command or the user names is meant to be read.
+        let is_named = |file: &PathBuf| {
+            let mut allowed = options.sandbox.readable.iter();
+            readable.contains(file)
+                || allowed.any(|path| path.canonicalize().is_ok_and(|path| file.starts_with(path)))
+        };
+        let hidden = options.sandbox.hidden.iter().filter(|file| !is_named(file)).cloned();
         let access = Access {
+            hidden: hidden.collect(),
             readable: readable.into_iter().collect(),
             programs: true,
             network: options.sandbox.network,
@@ -73,7 +82,7 @@ impl Confinement {
     pub fn shell(&self, command: &str) -> io::Result<Command> {
         let name = format!("v{}", self.started.fetch_add(1, Ordering::Relaxed));
         let scratch = self.folder.inner(&name)?;
-        let mut shell = self.sandbox.command("sh", &scratch, Scratch::Private)?;
+        let mut shell = self.sandbox.command("sh", &scratch)?;
         shell.args(["-c", command]);
         Ok(shell)
     }
@@ -122,12 +131,6 @@ fn named(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
     }
     paths.retain(|path| path.exists() && !NEVER.iter().any(|never| path.starts_with(never)));
     paths
-}
-
-/// The program of this name.
-fn on_path(name: &Path) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// The command in the first line of a script, after `#!`.

@@ -49,6 +49,8 @@ pub struct VerifierSandbox {
     pub is_on: bool,
     /// Further absolute paths to read.
     pub readable: Vec<PathBuf>,
+    /// Files that it finds empty unless its command or `readable` names them; absolute paths without links.
+    pub hidden: Vec<PathBuf>,
     /// Whether the network is permitted.
     pub network: bool,
 }
@@ -84,7 +86,7 @@ fn setting(message: String) -> TaskError {
 /// The usual additional time limit for the first answer of a process.
 const START_UP: Duration = Duration::from_secs(60);
 
-/// Consecutive processes without an answer after which the command counts as broken.
+/// Processes that may fail before the first answer, until the command counts as broken.
 const MAX_FAILURES: usize = 3;
 
 /// A pool of verifier processes.

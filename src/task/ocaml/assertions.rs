@@ -1,13 +1,7 @@
 //! Tests written as OCaml assertions, taken apart into calls with expected values.
 
-/// Tests of a function.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Tests {
-    /// Expressions that use the function, each with an expression of its expected value that does not.
-    pub calls: Vec<(String, String)>,
-}
-
-/// Takes the tests of the function `name` apart.
+/// Takes the tests of the function `name` apart: into expressions that use it, each with an expression of its expected
+/// value that does not.
 ///
 /// `assert (a = b)`, where one side uses the function, becomes that side and the value of the other. Any other assertion
 /// becomes a pair of `mark` and whether it holds; `mark` is a text that an answer cannot know beforehand. Definitions
@@ -15,27 +9,27 @@ pub struct Tests {
 ///
 /// # Errors
 /// A sentence if there is no assertion.
-pub fn parse(text: &str, name: &str, mark: &str) -> Result<Tests, String> {
-    let mut tests = Tests::default();
+pub fn parse(text: &str, name: &str, mark: &str) -> Result<Vec<(String, String)>, String> {
+    let mut tests = Vec::new();
     let mut definitions = String::new();
     for item in items(text) {
         let asserted = assertions(item);
         match asserted {
             Some(bodies) => {
                 for body in bodies {
-                    tests.calls.push(test(body, name, mark, &definitions));
+                    tests.push(test(body, name, mark, &definitions));
                 }
             }
             None if words(item).any(|word| word == "assert") => {
                 let body = item.trim_start_matches("let").trim_start();
                 let body = body.strip_prefix("()").or(body.strip_prefix('_')).unwrap_or(body);
                 let body = body.trim_start().trim_start_matches('=');
-                tests.calls.push(whole(&format!("(({body}); true)"), mark, &definitions));
+                tests.push(whole(&format!("(({body}); true)"), mark, &definitions));
             }
             None => definitions += &format!("{item}\n"),
         }
     }
-    match tests.calls.is_empty() {
+    match tests.is_empty() {
         true => Err("`tests` has no `assert`".to_string()),
         false => Ok(tests),
     }
@@ -68,15 +62,16 @@ fn within(definitions: &str, expression: &str) -> String {
     }
 }
 
-/// The pieces of a text outside comments, texts and brackets, as `(offset, piece)`: words, and runs of other characters.
-struct Scan<'a> {
+/// The pieces of a text outside of comments, as `(offset, depth of brackets, piece)`: words, literals, and runs of other
+/// characters.
+pub(super) struct Scan<'a> {
     text: &'a str,
     at: usize,
     depth: i32,
 }
 
 impl<'a> Scan<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(super) fn new(text: &'a str) -> Self {
         Self { text, at: 0, depth: 0 }
     }
 
@@ -235,7 +230,7 @@ mod tests {
     use super::*;
 
     fn calls(text: &str) -> Vec<(String, String)> {
-        parse(text, "f", "mark").unwrap().calls
+        parse(text, "f", "mark").unwrap()
     }
 
     fn pair(call: &str, value: &str) -> (String, String) {

@@ -4,21 +4,23 @@
 //! The server is compiled on first use and cached in the user's cache directory. `assets/ocaml/checker.ml`
 //! documents its protocol.
 
-use super::job::{Access, Compiler, Job, OcamlLimits, on_path};
+use super::job::{Access, Compiler, Job, OcamlLimits};
 use super::report::{Compiled, Report, Types};
+use crate::disk;
 use crate::task::TaskError;
 use crate::task::cache;
 use crate::task::parallel::lock;
-use crate::task::process::{NoAnswer, Process};
-use crate::task::sandbox::{Folder, Limits, Sandbox, Scratch};
+use crate::task::process::{NoAnswer, Process, on_path};
+use crate::task::sandbox::{Folder, Limits, Sandbox};
 use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use std::{fs, io};
 
 const SOURCE: &str = include_str!("../../../assets/ocaml/checker.ml");
 
@@ -49,11 +51,36 @@ impl Checker {
     /// # Errors
     /// If the server does not compile or does not answer.
     pub fn start(compiler: &Compiler, limits: OcamlLimits) -> Result<Self, TaskError> {
+        Self::start_cached(compiler, limits, cache::folder().as_deref())
+    }
+
+    /// Starts a server that is cached in a folder; anew if the one there does not run.
+    fn start_cached(
+        compiler: &Compiler,
+        limits: OcamlLimits,
+        cache: Option<&Path>,
+    ) -> Result<Self, TaskError> {
+        let cached = cache.map(|cache| cache.join(name(compiler)));
+        match &cached {
+            Some(cached) if cached.exists() => Self::start_from(compiler, limits, Some(cached))
+                .or_else(|_| {
+                    let _ = fs::remove_file(cached);
+                    Self::start_from(compiler, limits, Some(cached))
+                }),
+            cached => Self::start_from(compiler, limits, cached.as_deref()),
+        }
+    }
+
+    fn start_from(
+        compiler: &Compiler,
+        limits: OcamlLimits,
+        cached: Option<&Path>,
+    ) -> Result<Self, TaskError> {
         let wrong = |e: io::Error| broken(&format!("cannot be put into its sandbox: {e}"));
         let folder = Folder::new().map_err(wrong)?;
         // The sandbox's user may not be able to read the cache.
         let program = folder.path().join("checker");
-        fs::copy(compiled(compiler, &folder)?, &program).map_err(wrong)?;
+        fs::copy(compiled(compiler, cached, &folder)?, &program).map_err(wrong)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o444)).map_err(wrong)?;
         let scratch = folder.inner("try").map_err(wrong)?;
         let bounds = Limits {
@@ -127,7 +154,7 @@ impl Checker {
         let start = || {
             let scratch = self.folder.inner(&name)?;
             let runtime = self.runtime.to_string_lossy();
-            let mut command = self.sandbox.command(&runtime, &scratch, Scratch::Private)?;
+            let mut command = self.sandbox.command(&runtime, &scratch)?;
             Process::start(command.arg(self.folder.path().join("checker")))
         };
         let mut server = start().map_err(|e| broken(&format!("does not start: {e}")))?;
@@ -201,16 +228,23 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
     Ok(Some(Answer { report: Report { types, compiled, results }, is_whole }))
 }
 
-/// Returns the path of the compiled server: in the cache, or in `folder` if there is no safe cache.
-fn compiled(compiler: &Compiler, folder: &Folder) -> Result<PathBuf, TaskError> {
-    let wrong = |e: io::Error| broken(&format!("cannot be compiled: {e}"));
+/// The name of the compiled server in the cache.
+fn name(compiler: &Compiler) -> String {
     let key =
         Sha256::digest(format!("{}\0{}\0{SOURCE}", compiler.path.display(), compiler.version));
     let key: String = key.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let cache = cache::folder();
-    let cached = cache.as_ref().map(|cache| cache.join(format!("ocaml-checker-{key}")));
-    if let Some(cached) = cached.as_ref().filter(|path| path.exists()) {
-        return Ok(cached.clone());
+    format!("ocaml-checker-{key}")
+}
+
+/// Returns the path of the compiled server: in the cache, or in `folder` if there is no safe cache.
+fn compiled(
+    compiler: &Compiler,
+    cached: Option<&Path>,
+    folder: &Folder,
+) -> Result<PathBuf, TaskError> {
+    let wrong = |e: io::Error| broken(&format!("cannot be compiled: {e}"));
+    if let Some(cached) = cached.filter(|path| path.exists()) {
+        return Ok(cached.to_path_buf());
     }
     let source = folder.path().join("checker.ml");
     fs::write(&source, SOURCE).map_err(wrong)?;
@@ -233,18 +267,41 @@ fn compiled(compiler: &Compiler, folder: &Folder) -> Result<PathBuf, TaskError> 
         return Err(broken(&format!("does not compile with OCaml {}: {why}", compiler.version)));
     }
     let fresh = folder.path().join("checker.byte");
-    let (Some(cache), Some(cached)) = (cache, cached) else { return Ok(fresh) };
-    // Renamed into place atomically, since another process may be doing the same.
-    let whole = cache.join(format!("ocaml-checker-{key}.{}", std::process::id()));
-    match fs::copy(&fresh, &whole).and_then(|_| fs::rename(&whole, &cached)) {
-        Ok(()) => Ok(cached),
-        Err(_) => Ok(fresh),
-    }
+    // The program is there all the same.
+    let _ = cached.map(|cached| keep(&fresh, cached));
+    Ok(fresh)
+}
+
+/// Copies a program to the cache: in one step, since another process may be doing the same.
+fn keep(program: &Path, cached: &Path) -> io::Result<()> {
+    let whole = cached.with_extension(std::process::id().to_string());
+    fs::copy(program, &whole)?;
+    File::open(&whole)?.sync_all()?;
+    fs::rename(&whole, cached)?;
+    cached.parent().map_or(Ok(()), disk::sync_folder)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_server_in_the_cache_is_compiled_anew() {
+        let Ok(compiler) = Compiler::at("ocamlc") else {
+            return eprintln!("NOT TESTED: there is no OCaml compiler");
+        };
+        let cache = tempfile::tempdir().unwrap();
+        let cached = cache.path().join(name(&compiler));
+        fs::write(&cached, "").unwrap();
+        let start = || {
+            Checker::start_cached(&compiler, OcamlLimits::default(), Some(cache.path())).unwrap()
+        };
+        drop(start());
+        let compiled = fs::read(&cached).unwrap();
+        assert!(!compiled.is_empty());
+        drop(start());
+        assert_eq!(fs::read(&cached).unwrap(), compiled);
+    }
 
     #[test]
     fn truncated_answers_report_the_stages_reached() {

@@ -1,9 +1,11 @@
 //! Extraction of code from a completion, with checks of its presentation.
 
+use super::assertions::Scan;
+
 /// The code in a completion.
 #[derive(Debug, PartialEq)]
 pub struct Code {
-    /// The code, with the problem's head if it lacks one.
+    /// The code; the problem's head comes first if the code does not define the function.
     pub text: String,
     /// Whether the completion is degenerate: repetitive, mostly prose, a stub, or with many fences.
     pub degenerate: bool,
@@ -22,12 +24,7 @@ impl Code {
         if without_comments(text).trim().is_empty() {
             return None;
         }
-        let defines = |line: &str| {
-            let words: Vec<&str> = line.split_whitespace().take(3).collect();
-            matches!(words[..], ["let", "rec", it] | ["let", it, _] if it == name)
-        };
-        let whole =
-            if text.lines().any(defines) { text.to_string() } else { format!("{head}\n{text}") };
+        let whole = if defines(text, name) { text.to_string() } else { format!("{head}\n{text}") };
         let prose_after = blocks.first().map_or(0, |_| {
             let rest = &completion[blocks.last().map_or(0, |block| block.end)..];
             rest.trim().chars().count()
@@ -43,6 +40,21 @@ impl Code {
             text: whole,
         })
     }
+}
+
+/// Whether a text defines a name outside of brackets.
+fn defines(text: &str, name: &str) -> bool {
+    let mut follows = false;
+    for (_, _, piece) in Scan::new(text).filter(|(_, depth, _)| *depth == 0) {
+        match piece {
+            "let" | "rec" | "and" => follows = true,
+            // An attribute, such as `[@inline]`.
+            "[" | "]" => {}
+            piece if follows && piece == name => return true,
+            _ => follows = false,
+        }
+    }
+    false
 }
 
 /// A fenced block.
@@ -132,6 +144,24 @@ mod tests {
             code("let f2 = 3 in x + f2").unwrap().text,
             "let rec f x =\nlet f2 = 3 in x + f2"
         );
+    }
+
+    #[test]
+    fn a_definition_of_any_form_is_not_given_the_head() {
+        for definition in [
+            "let f: int -> int = fun x -> x + 1",
+            "let f(x) = x + 1",
+            "let rec f(x) = x + 1",
+            "let[@inline] f x = x + 1",
+            "let rec g x = f x\nand f x = x + 1",
+            "let f =\n  fun x -> x + 1",
+            "let one = 1 let f x = x + one",
+        ] {
+            assert_eq!(code(definition).unwrap().text, definition);
+        }
+        for body in ["(* let f x = *) x + 1", "g \"let f x\" x", "let f' x = x in f' x"] {
+            assert!(code(body).unwrap().text.starts_with("let rec f x =\n"), "{body}");
+        }
     }
 
     #[test]

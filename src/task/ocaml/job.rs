@@ -60,32 +60,14 @@ impl Compiler {
         let library = value("standard_library").map_or_else(PathBuf::new, PathBuf::from);
         Ok(Self { path: command.into(), runtime, library, version })
     }
-}
 
-impl Compiler {
     /// Access to what running compiled code needs, with the folder of the program.
     pub(super) fn access(&self, folder: &Path) -> sandbox::Access {
         let paths = [self.library.as_path(), folder].map(Path::to_path_buf);
         let readable = paths.into_iter().filter(|path| path.is_absolute()).collect();
         let (programs, network, workdir, scratch_mb) = (false, false, None, 16);
-        sandbox::Access { readable, programs, network, workdir, scratch_mb }
+        sandbox::Access { readable, hidden: Vec::new(), programs, network, workdir, scratch_mb }
     }
-
-    /// Access of a job that compiles: with the folders of the compiler and its runtime.
-    pub(super) fn access_to_compile(&self, folder: &Path) -> sandbox::Access {
-        let mut access = self.access(folder);
-        let programs = [&self.path, &self.runtime].map(|program| on_path(program));
-        let folders = programs.iter().flatten().filter_map(|program| program.parent());
-        access.readable.extend(folders.map(Path::to_path_buf));
-        access
-    }
-}
-
-/// The place of a program that is named by its path, or found as a shell finds it.
-pub(super) fn on_path(program: &Path) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut all = std::env::split_paths(&path).map(|folder| folder.join(program));
-    all.find(|path| path.is_file())?.canonicalize().ok()
 }
 
 /// A piece of code to check and run.

@@ -17,14 +17,12 @@ mod problems;
 mod report;
 mod rows;
 mod signature;
-mod stages;
 
 pub use checker::Checker;
 pub use job::{Access, Compiler, Job, OcamlLimits};
 pub use problem::Problem;
 pub use problems::Problems;
 pub use report::{Compiled, Report, Types};
-pub use stages::Stages;
 
 use super::parallel::{cores, in_order};
 use super::settings::in_range;
@@ -41,9 +39,6 @@ settings! {
     pub struct OcamlSettings {
         /// A file of problems, or of rows with a prompt and assertions, as JSON lines or CSV; empty for the built-in ones.
         problems: String;
-        /// `auto` or `server`: the persistent checker; `stages`: a process per stage, which does not restrict what
-        /// code names and needs `unsafe`.
-        checker: String = "auto".to_string();
         /// Runs code even if this machine cannot enforce all restrictions of the sandbox.
         r#unsafe: bool;
         /// Number of completions checked in parallel; 0 for one per core.
@@ -61,11 +56,6 @@ impl TaskSettings for OcamlSettings {
     }
 }
 
-enum Backend {
-    Server(Checker),
-    Stages(Stages),
-}
-
 /// Attempts to compute the expected values of a problem.
 const ATTEMPTS: usize = 3;
 
@@ -73,7 +63,7 @@ const ATTEMPTS: usize = 3;
 pub struct Ocaml {
     problems: Problems,
     compiler: Compiler,
-    backend: Backend,
+    checker: Checker,
     parts: Vec<Part>,
     workers: usize,
     notes: Vec<String>,
@@ -92,24 +82,8 @@ impl Ocaml {
             path => Problems::read(Path::new(path))?,
         };
         let compiler = Compiler::at("ocamlc")?;
-        let backend = match settings.checker.as_str() {
-            "auto" | "server" => Backend::Server(Checker::start(&compiler, limits)?),
-            "stages" if settings.r#unsafe => Backend::Stages(Stages::start(&compiler, limits)?),
-            "stages" => {
-                let message = "`ocaml.checker=stages` does not restrict what code names; use \
-                               `ocaml.checker=server`, or permit it with `ocaml.unsafe=true`";
-                return Err(TaskError::Setting(message.to_string()));
-            }
-            other => {
-                let message =
-                    format!("`ocaml.checker` is `{other}`, but must be auto, server or stages");
-                return Err(TaskError::Setting(message));
-            }
-        };
-        let notes = match &backend {
-            Backend::Server(checker) => checker.notes(),
-            Backend::Stages(stages) => stages.notes(),
-        };
+        let checker = Checker::start(&compiler, limits)?;
+        let notes = checker.notes();
         if !notes.is_empty() && !settings.r#unsafe {
             let why = notes.join(" ");
             let message = format!("{why} `ocaml.unsafe=true` permits it all the same");
@@ -118,7 +92,7 @@ impl Ocaml {
         let workers =
             if settings.workers == 0 { cores().min(64) } else { settings.workers as usize };
         let parts = POINTS.map(|(name, weight)| Part::new(name, weight)).to_vec();
-        Ok(Self { problems, compiler, backend, parts, workers, notes })
+        Ok(Self { problems, compiler, checker, parts, workers, notes })
     }
 
     /// The problems.
@@ -131,10 +105,7 @@ impl Ocaml {
     /// # Errors
     /// If no code can be checked any more.
     pub fn report(&self, job: &Job) -> Result<Result<Report, String>, TaskError> {
-        match &self.backend {
-            Backend::Server(checker) => checker.report(job),
-            Backend::Stages(stages) => Ok(stages.report(job)),
-        }
+        self.checker.report(job)
     }
 
     /// Checks an answer to a problem.
@@ -261,7 +232,10 @@ impl Task for Ocaml {
     }
 
     fn max_new_tokens(&self) -> usize {
-        256
+        let prompts = &self.problems.prompts;
+        let solutions = prompts.train.iter().chain(&prompts.test).filter_map(|p| self.solution(p));
+        let longest = solutions.map(|text| text.chars().count() + 1).max();
+        longest.unwrap_or(0).max(256)
     }
 
     fn notes(&self) -> Vec<String> {

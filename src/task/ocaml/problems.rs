@@ -1,11 +1,12 @@
 //! Sets of problems, built in or from files.
 
 use super::problem::Problem;
-use super::rows::{self, Row};
+use super::rows;
 use crate::disk::input;
-use crate::task::{Prompt, PromptSet, Split, TaskError};
+use crate::task::{Prompt, PromptSet, Split, TaskError, records};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 
 /// A set of problems with their prompts.
@@ -20,53 +21,46 @@ impl Problems {
     /// The built-in problems.
     pub fn built_in() -> Self {
         let text = include_str!("../../../assets/ocaml/problems.jsonl");
-        Self::parse("problems.jsonl".as_ref(), text).expect("covered by a test")
+        let lines = text.lines().zip(1..);
+        let problems = lines.map(|(json, line)| Ok((line, read_line(json.as_bytes()))));
+        Self::collect("problems.jsonl".as_ref(), problems).expect("covered by a test")
     }
 
-    /// Reads problems from a file of JSON lines, of this form or rows of prompts and assertions, or from a CSV
-    /// file of such rows (`.csv`).
+    /// Reads problems from a file of JSON lines or of a JSON list, compressed by gzip or not, of this form or rows of
+    /// prompts and assertions, or from a CSV file of such rows (`.csv`).
     ///
     /// # Errors
     /// If the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TaskError> {
-        let text = input::read_text(path, input::DATA)
-            .map_err(|e| TaskError::File { path: path.to_path_buf(), message: e.to_string() })?;
-        if path.extension().is_none_or(|end| !end.eq_ignore_ascii_case("csv")) {
-            return Self::parse(path, &text);
+        let unread = |error: io::Error| {
+            let (path, message) = (path.to_path_buf(), error.to_string());
+            TaskError::File { path, message }
+        };
+        if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv")) {
+            let text = input::read_text(path, input::DATA).map_err(unread)?;
+            let rows = rows::csv(&text).map_err(|row| wrong(path, row.line, row.content))?;
+            let rows = rows.into_iter().map(|row| Ok((row.line, rows::problem(&row.content))));
+            return Self::collect(path, rows);
         }
-        let wrong = |Row { line, content: message }: Row<String>| TaskError::Line {
-            path: path.to_path_buf(),
-            line,
-            message,
-        };
-        let rows = rows::csv(&text).map_err(wrong)?;
-        let problem = |Row { line, content }: Row<_>| match rows::problem(&content) {
-            Ok(problem) => Ok((line, problem)),
-            Err(content) => Err(wrong(Row { line, content })),
-        };
-        Self::collect(path, rows.into_iter().map(problem))
-    }
-
-    fn parse(path: &Path, text: &str) -> Result<Self, TaskError> {
-        let problem = |(i, line): (usize, &str)| match read_line(line) {
-            Ok(problem) => Ok((i + 1, problem)),
-            Err(message) => Err(TaskError::Line { path: path.to_path_buf(), line: i + 1, message }),
-        };
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        Self::collect(path, lines.map(problem))
+        let is_blank = |json: &[u8]| json.trim_ascii().is_empty();
+        let records = records::open(path).map_err(unread)?;
+        let records = records
+            .filter(|record| record.as_ref().map_or(true, |(_, json)| !is_blank(json)))
+            .map(|record| record.map(|(line, json)| (line, read_line(&json))).map_err(unread));
+        Self::collect(path, records)
     }
 
     /// Collects problems with the numbers of their lines.
     fn collect(
         path: &Path,
-        all: impl Iterator<Item = Result<(usize, Problem), TaskError>>,
+        all: impl Iterator<Item = Result<(usize, Result<Problem, String>), TaskError>>,
     ) -> Result<Self, TaskError> {
         let mut problems = Self { by_id: HashMap::new(), prompts: PromptSet::default() };
         for each in all {
             let (line, problem) = each?;
-            let wrong = |message| TaskError::Line { path: path.to_path_buf(), line, message };
+            let problem = problem.map_err(|message| wrong(path, line, message))?;
             if problem.tests.is_empty() {
-                return Err(wrong("`tests` is empty".to_string()));
+                return Err(wrong(path, line, "`tests` is empty".to_string()));
             }
             match problem.split {
                 Split::Train => problems.prompts.train.push(problem.prompt()),
@@ -74,7 +68,7 @@ impl Problems {
             }
             let id = problem.id.clone();
             if problems.by_id.insert(id.clone(), problem).is_some() {
-                return Err(wrong(format!("duplicate `id` {id:?}")));
+                return Err(wrong(path, line, format!("duplicate `id` {id:?}")));
             }
         }
         Ok(problems)
@@ -93,12 +87,33 @@ impl Problems {
     }
 }
 
+/// The error of a line.
+fn wrong(path: &Path, line: usize, message: String) -> TaskError {
+    TaskError::Line { path: path.to_path_buf(), line, message }
+}
+
 /// Reads a problem from a line of JSON; where `tests` is a text, the line is a row of a prompt and assertions.
-fn read_line(line: &str) -> Result<Problem, String> {
+fn read_line(line: &[u8]) -> Result<Problem, String> {
     let not = |error: serde_json::Error| format!("not a problem: {error}");
-    let row: Map<String, Value> = serde_json::from_str(line).map_err(not)?;
+    let row: Map<String, Value> = serde_json::from_slice(line).map_err(not)?;
     match row.get("tests").is_some_and(Value::is_string) {
         true => rows::problem(&row),
         false => serde_json::from_value(Value::Object(row)).map_err(not),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn problems_are_read_as_prompts_are() {
+        let row = r#"{"id": "a", "prompt": "let f x =", "tests": "assert (f 1 = 1)"}"#;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for text in [format!("\n{row}\n \n"), format!("\u{feff}{row}"), format!("[{row}]")] {
+            fs::write(file.path(), &text).unwrap();
+            assert_eq!(Problems::read(file.path()).unwrap().all().len(), 1, "{text:?}");
+        }
     }
 }

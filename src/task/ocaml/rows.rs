@@ -48,7 +48,7 @@ pub fn problem(row: &Map<String, Value>) -> Result<Problem, String> {
     };
     // Drawn anew in each process, so that no answer can have learnt it.
     let mark = format!("{:016x}", RandomState::new().build_hasher().finish());
-    problem.tests = assertions::parse(&tests, problem.name(), &mark)?.calls;
+    problem.tests = assertions::parse(&tests, problem.name(), &mark)?;
     Ok(problem)
 }
 

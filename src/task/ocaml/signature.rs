@@ -3,10 +3,18 @@
 use super::code::Code;
 use super::job::Compiler;
 use super::problem::Problem;
+use crate::task::process::kill_group;
 use crate::task::sandbox::Folder;
 use std::fmt::Write;
-use std::process::Command;
-use std::{fs, io};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time that the compiler has for a type: one that grows exponentially would take for ever.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// The signature that a problem's head, tests and solution agree on, as in an interface file; `None` if the compiler
 /// accepts none of them.
@@ -45,12 +53,49 @@ fn type_of(compiler: &Compiler, text: &str, name: &str) -> io::Result<Option<Str
     let folder = Folder::new()?;
     let file = folder.path().join("probe.ml");
     fs::write(&file, text)?;
-    let output = Command::new(&compiler.path).args(["-w", "-a", "-i"]).arg(&file).output()?;
-    if !output.status.success() {
+    let said = folder.path().join("probe.mli");
+    let mut command = Command::new(&compiler.path);
+    command.args(["-w", "-a", "-i"]).arg(&file).stdout(File::create(&said)?);
+    if !succeeds(&mut command, LIMIT)? {
         return Ok(None);
     }
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&fs::read(said)?).into_owned();
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let found = said.rsplit_once(&format!("val {name} : ")).map(|(_, rest)| rest);
     Ok(found.map(|rest| rest.split(" val ").next().unwrap_or(rest).to_string()))
+}
+
+/// Runs a command, and returns whether it succeeded.
+///
+/// # Errors
+/// If it does not start, or takes longer than `limit`, at which it is killed.
+fn succeeds(command: &mut Command, limit: Duration) -> io::Result<bool> {
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.success());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    kill_group(&mut child);
+    child.wait()?;
+    let seconds = limit.as_secs_f64();
+    Err(io::Error::other(format!("the compiler took more than {seconds} s for a type")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_has_limited_time() {
+        let mut slow = Command::new("sh");
+        let error =
+            succeeds(slow.args(["-c", "sleep 600"]), Duration::from_millis(20)).unwrap_err();
+        assert!(error.to_string().contains("more than 0.02 s"), "{error}");
+        for (command, success) in [("true", true), ("false", false)] {
+            assert_eq!(succeeds(&mut Command::new(command), LIMIT).unwrap(), success);
+        }
+    }
 }

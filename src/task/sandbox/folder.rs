@@ -1,7 +1,7 @@
 //! Temporary folders of sandboxes.
 
 use std::fs::{File, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io};
@@ -30,12 +30,7 @@ impl Folder {
             let path = parent.join(format!("{NAME}{}-{count}", std::process::id()));
             match fs::DirBuilder::new().mode(0o755).create(&path) {
                 Ok(()) => {
-                    let lock = File::open(&path)?;
-                    // Another process may be removing this folder just now. Without support for locks,
-                    // nothing is removed.
-                    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-                        continue;
-                    }
+                    let Some(lock) = claim(&path)? else { continue };
                     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
                     return Ok(Self { path, _lock: lock });
                 }
@@ -66,9 +61,33 @@ fn sweep(parent: &Path) {
         let path = entry.path();
         let is_ours = entry.file_name().to_string_lossy().starts_with(NAME)
             && entry.file_type().is_ok_and(|of| of.is_dir());
-        if is_ours && File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok()) {
+        if let Ok(folder) = File::open(&path)
+            && is_ours
+            && folder.try_lock().is_ok()
+        {
+            // Locked until it is removed, so that nobody takes it for their own.
             let _ = fs::remove_dir_all(&path);
         }
+    }
+}
+
+/// Locks a new folder; `None` if another process has removed it meanwhile, or is about to. Without support for locks,
+/// nothing is removed.
+fn claim(path: &Path) -> io::Result<Option<File>> {
+    let absent = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(None),
+        _ => Err(error),
+    };
+    let lock = match File::open(path) {
+        Ok(lock) => lock,
+        Err(error) => return absent(error),
+    };
+    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+        return Ok(None);
+    }
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.ino() == lock.metadata()?.ino()).then_some(lock)),
+        Err(error) => absent(error),
     }
 }
 
@@ -81,6 +100,8 @@ impl Drop for Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
 
     #[test]
     fn folders_of_killed_processes_are_removed_and_no_others() {
@@ -98,5 +119,21 @@ mod tests {
         let (folder, other) = (Folder::new().unwrap(), Folder::new().unwrap());
         sweep(folder.path().parent().unwrap());
         assert!(folder.path().exists() && other.path().exists());
+    }
+
+    #[test]
+    fn folders_that_are_created_while_others_are_swept_stay() {
+        let parent = fs::canonicalize(env::temp_dir()).unwrap();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    sweep(&parent);
+                }
+            });
+            let made = (0..500).try_for_each(|_| Folder::new()?.inner("try").map(drop));
+            is_done.store(true, Ordering::Relaxed);
+            made.unwrap();
+        });
     }
 }

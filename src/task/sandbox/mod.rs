@@ -24,6 +24,8 @@ mod seccomp;
 pub use folder::Folder;
 pub use limits::Limits;
 
+#[cfg(target_os = "linux")]
+use super::parallel::cores;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -40,11 +42,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Access {
     /// Absolute paths that it may read, besides the system's libraries.
     pub readable: Vec<PathBuf>,
+    /// Files within these that it finds empty where there are namespaces; absolute paths without links.
+    pub hidden: Vec<PathBuf>,
     /// Whether it may also run the system's programs, and run as the user who owns the paths.
     pub programs: bool,
     /// Whether it may use the network.
     pub network: bool,
-    /// The first directory of the process, if not the one that it writes to. It is empty if it is not readable.
+    /// Initial working directory; `None` for the writable one. It appears empty unless `readable` covers it.
     pub workdir: Option<PathBuf>,
     /// Room in a private working directory, MiB.
     pub scratch_mb: u32,
@@ -114,16 +118,6 @@ impl User {
     }
 }
 
-/// The writable directory of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scratch {
-    /// The working directory on disk, visible to other processes.
-    Shared,
-    /// An in-memory file system mounted over the working directory, removed with the process. Without
-    /// namespaces, the same as `Shared`.
-    Private,
-}
-
 impl Sandbox {
     /// Determines the strictest sandbox that works on this machine, by running a shell in `folder`.
     ///
@@ -168,7 +162,7 @@ impl Sandbox {
     fn in_group(self, folder: &Path) -> Self {
         #[cfg(target_os = "linux")]
         if self.namespaces && self.limits.processes > 0 {
-            let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+            let threads = cores() as u64;
             // Each thread may use a process of two kinds, each of which may have a predecessor that is ending.
             let processes = 4 * threads * self.limits.processes;
             for parent in cgroup::parents() {
@@ -188,7 +182,7 @@ impl Sandbox {
     fn probe(&self, folder: &Path) -> io::Result<()> {
         let access = Access { programs: true, ..self.access.clone() };
         let shell = Self { access, ..self.clone() };
-        let mut command = shell.command("sh", folder, Scratch::Private)?;
+        let mut command = shell.command("sh", folder)?;
         let status = command
             .args(["-c", "true | true; exit 7"])
             .stdin(Stdio::null())
@@ -223,11 +217,12 @@ impl Sandbox {
         notes
     }
 
-    /// A command that runs `program` in the sandbox, where it may write to `folder`.
+    /// A command that runs `program` in the sandbox, where it may write to `folder`: with namespaces to a file system in
+    /// memory in its place, which ends with the process.
     ///
     /// # Errors
     /// If the ownership of the folder cannot be changed to the sandbox's user.
-    pub fn command(&self, program: &str, folder: &Path, scratch: Scratch) -> io::Result<Command> {
+    pub fn command(&self, program: &str, folder: &Path) -> io::Result<Command> {
         let user = self.user.uid();
         if user.is_some() {
             std::os::unix::fs::chown(folder, user, user)?;
@@ -242,7 +237,7 @@ impl Sandbox {
         let prepared = Prepared {
             sandbox: self.clone(),
             #[cfg(target_os = "linux")]
-            root: namespaces::Root::new(&self.access, &folder, scratch)?,
+            root: namespaces::Root::new(&self.access, &folder)?,
             #[cfg(target_os = "linux")]
             wall: landlock::Wall::new(self.access.network, self.namespaces),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
@@ -252,8 +247,6 @@ impl Sandbox {
             #[cfg(target_os = "linux")]
             grove: std::process::id(),
         };
-        #[cfg(not(target_os = "linux"))]
-        let _ = scratch;
         // SAFETY: between `fork` and `exec`, `enter` makes system calls only and does not allocate.
         unsafe { command.pre_exec(move || prepared.enter()) };
         Ok(command)
@@ -374,7 +367,8 @@ mod tests {
     fn without_namespaces(readable: Vec<PathBuf>) -> Sandbox {
         let limits = Limits { cpu_seconds: 5, memory: 0, file_size: 0, processes: 0, files: 0 };
         let (programs, network, workdir, scratch_mb) = (true, false, None, 16);
-        let access = Access { readable, programs, network, workdir, scratch_mb };
+        let access =
+            Access { readable, hidden: Vec::new(), programs, network, workdir, scratch_mb };
         let (user, limits_processes) = (User::Current, false);
         Sandbox { limits, access, namespaces: false, user, limits_processes, group: None }
     }
@@ -389,7 +383,7 @@ mod tests {
             fs::write(folder.path().join("text"), "text").unwrap();
         }
         let sandbox = without_namespaces(vec![readable.path().canonicalize().unwrap()]);
-        let mut command = sandbox.command("sh", own.path(), Scratch::Shared).unwrap();
+        let mut command = sandbox.command("sh", own.path()).unwrap();
         let paths = [&readable, &hidden, &own].map(|folder| folder.path().join("text"));
         let [readable, hidden, own] = paths.each_ref().map(|path| path.display());
         let script = format!(
@@ -420,7 +414,7 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         let sandbox = without_namespaces(Vec::new());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut command = sandbox.command("bash", own.path(), Scratch::Shared).unwrap();
+        let mut command = sandbox.command("bash", own.path()).unwrap();
         let script = format!("exec 3<>/dev/tcp/{}", listener.local_addr().unwrap());
         let script = script.replace(':', "/");
         let output = command.args(["-c", &script]).output().unwrap();
@@ -432,7 +426,7 @@ mod tests {
     fn a_sandbox_is_ended_first_if_memory_runs_out() {
         let own = tempfile::tempdir().unwrap();
         let sandbox = without_namespaces(Vec::new());
-        let mut command = sandbox.command("sh", own.path(), Scratch::Shared).unwrap();
+        let mut command = sandbox.command("sh", own.path()).unwrap();
         let mut child = command.args(["-c", "read x"]).stdin(Stdio::piped()).spawn().unwrap();
         let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", child.id()));
         drop(child.stdin.take());
@@ -458,13 +452,14 @@ mod tests {
         };
         let access = Access {
             readable: Vec::new(),
+            hidden: Vec::new(),
             programs: true,
             network: false,
             workdir: None,
             scratch_mb: 16,
         };
         let sandbox = Sandbox::new(limits, theirs.path(), access).unwrap();
-        let mut command = sandbox.command("sh", theirs.path(), Scratch::Private).unwrap();
+        let mut command = sandbox.command("sh", theirs.path()).unwrap();
         let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");
         command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
         assert_eq!(fs::read_to_string(path).unwrap(), "kept");

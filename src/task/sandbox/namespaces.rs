@@ -1,7 +1,7 @@
 //! Linux namespaces, with a root that contains only what a program needs.
 
 use super::cgroup::Group;
-use super::{Access, Scratch, check};
+use super::{Access, check};
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -129,7 +129,6 @@ pub struct Root {
     /// Folders that are there, but empty.
     empty: Vec<Bound>,
     folder: Bound,
-    scratch: Scratch,
     /// The options of a file system in memory for the working directory.
     options: CString,
     network: bool,
@@ -139,7 +138,7 @@ pub struct Root {
 
 impl Root {
     /// Prepares a root with what `access` names, and `folder` to write to.
-    pub fn new(access: &Access, folder: &Path, scratch: Scratch) -> io::Result<Self> {
+    pub fn new(access: &Access, folder: &Path) -> io::Result<Self> {
         let system = if access.programs { &PROGRAMS[..] } else { &LIBRARIES };
         let files = if access.programs { &FILES[..] } else { &[] };
         let devices = if access.programs { &DEVICES[..] } else { &DEVICES[..1] };
@@ -152,8 +151,16 @@ impl Root {
         own.dedup_by(|path, folder| path.starts_with(*folder));
         let all = [system, files].concat();
         let all = all.iter().map(Path::new).chain(own).chain(devices.iter().map(Path::new));
-        let mut bound =
-            all.filter(|path| path.exists()).map(Bound::new).collect::<io::Result<Vec<_>>>()?;
+        let all: Vec<&Path> = all.filter(|path| path.exists()).collect();
+        let mut bound = all.iter().map(|path| Bound::new(path)).collect::<io::Result<Vec<_>>>()?;
+        for (path, file) in all.iter().flat_map(|path| access.hidden.iter().map(move |f| (path, f)))
+        {
+            // The path may be a link to the folder that has the file.
+            let real = path.canonicalize()?;
+            if let Some(within) = file.strip_prefix(real).ok().filter(|_| path.is_dir()) {
+                bound.push(Bound::hidden(&path.join(within))?);
+            }
+        }
         // Grove's own program holds the answers of built-in tasks.
         let program = std::env::current_exe().and_then(|path| path.canonicalize());
         let is_shown = |path: &PathBuf| {
@@ -177,7 +184,7 @@ impl Root {
             64 * access.scratch_mb
         ))?;
         let (folder, network) = (Bound::new(folder)?, access.network);
-        Ok(Self { bound, empty, folder, scratch, options, network, maps })
+        Ok(Self { bound, empty, folder, options, network, maps })
     }
 
     /// The paths of the root, read-only but for devices.
@@ -224,16 +231,10 @@ impl Root {
                 bound.bind()?;
             }
             self.folder.create();
-            if self.scratch == Scratch::Shared {
-                self.folder.bind()?;
-            }
             check(libc::umount2(OLD.as_ptr(), libc::MNT_DETACH))?;
             libc::rmdir(OLD.as_ptr());
-            set_read_only(root, true, RECURSIVE)?;
-            match self.scratch {
-                Scratch::Shared => set_read_only(self.folder.target.as_ptr(), false, 0),
-                Scratch::Private => memory(&self.folder.target, &self.options),
-            }
+            set_read_only(c"/")?;
+            memory(&self.folder.target, &self.options)
         }
     }
 }
@@ -257,16 +258,16 @@ unsafe fn write(path: &CStr, text: &[u8]) -> io::Result<()> {
     }
 }
 
-unsafe fn set_read_only(path: *const libc::c_char, on: bool, flags: libc::c_int) -> io::Result<()> {
-    let (set, clear) = if on { (READ_ONLY, 0) } else { (0, READ_ONLY) };
-    let attributes = MountAttr { set, clear, propagation: 0, user_namespace: 0 };
+/// Makes all that is mounted below a path read-only.
+unsafe fn set_read_only(path: &CStr) -> io::Result<()> {
+    let attributes = MountAttr { set: READ_ONLY, clear: 0, propagation: 0, user_namespace: 0 };
     // SAFETY: a system call on a live string, a live struct and the struct's size.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             libc::AT_FDCWD,
-            path,
-            flags,
+            path.as_ptr(),
+            RECURSIVE,
             &raw const attributes,
             size_of::<MountAttr>(),
         )

@@ -2,7 +2,7 @@
 
 use super::hugging_face::{self, Files, Weights, write_files, write_weights};
 use super::names::gather;
-use super::{read_file, unusable};
+use super::{pretty, read_file, unusable};
 use crate::model::Parameter;
 use crate::nn::arch::Projection;
 use crate::schema::Settings;
@@ -46,7 +46,7 @@ pub(super) fn is_folder(folder: &Path) -> bool {
     folder.join(CONFIG).is_file()
 }
 
-/// The name of a number's tensor in files.
+/// The name of a parameter's tensor in files.
 fn name(parameter: &Parameter) -> String {
     format!("base_model.model.model.{}", parameter.name)
 }
@@ -117,11 +117,21 @@ fn config(about: &Value, path: &Path) -> Result<LoraConfig, LanguageError> {
     let rank = about["r"].as_u64().filter(|r| *r > 0);
     let rank = rank.ok_or_else(|| unusable(path, "there is no whole number `r` above 0"))?;
     let target_modules = match &about["target_modules"] {
-        Value::Array(names) => names.iter().filter_map(|n| Some(n.as_str()?.to_string())).collect(),
-        Value::String(name) if name == "all-linear" => LoraConfig::new(1).target_modules,
-        other => return Err(unusable(path, format!("`target_modules` {other} is not known"))),
+        Value::Array(names) => names.iter().map(|name| Some(name.as_str()?.to_string())).collect(),
+        Value::String(name) if name == "all-linear" => Some(LoraConfig::new(1).target_modules),
+        _ => None,
     };
-    let lora_alpha = about["lora_alpha"].as_f64().unwrap_or(8.0) as f32;
+    let target_modules = target_modules.ok_or_else(|| {
+        unusable(path, format!("`target_modules` {} is not known", about["target_modules"]))
+    })?;
+    let lora_alpha = match &about["lora_alpha"] {
+        // PEFT's default.
+        Value::Null => Some(8.0),
+        alpha => alpha.as_f64(),
+    };
+    let lora_alpha = lora_alpha.ok_or_else(|| {
+        unusable(path, format!("`lora_alpha` {} is no number", about["lora_alpha"]))
+    })? as f32;
     let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
     config.validate().map_err(|error| unusable(path, error.to_string()))?;
     Ok(config)
@@ -158,8 +168,7 @@ pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
         "target_modules": targets,
     });
     let mut files = hugging_face::metadata(model);
-    let text = serde_json::to_vec_pretty(&about).expect("JSON is text");
-    files.insert(CONFIG.to_string(), text);
+    files.insert(CONFIG.to_string(), pretty(&about));
     files
 }
 
@@ -202,6 +211,7 @@ mod tests {
         let read = |about: &Value| config(about, Path::new("adapter_config.json"));
         let plain = read(&about("r", json!(4))).unwrap();
         assert_eq!((plain.r, plain.lora_alpha), (4, 16.0));
+        assert_eq!(read(&about("lora_alpha", Value::Null)).unwrap().lora_alpha, 8.0);
         assert!(read(&about("init_lora_weights", json!("gaussian"))).is_ok());
         for (key, value) in [
             ("lora_bias", json!(true)),
@@ -224,6 +234,8 @@ mod tests {
             ("init_lora_weights", json!("pissa")),
             ("init_lora_weights", json!("pissa_niter_16")),
             ("init_lora_weights", json!("olora")),
+            ("lora_alpha", json!("32")),
+            ("target_modules", json!(["q_proj", 3])),
             ("of_a_later_version", json!("on")),
         ] {
             let said = read(&about(key, value)).unwrap_err().to_string();

@@ -6,7 +6,7 @@ use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, finish};
 use super::names::{Source, gather, shape_in_files};
 use super::quants::Format;
-use super::{check_fetched, unread, unusable};
+use super::{check_fetched, pretty, unread, unusable};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, gguf_name};
@@ -181,7 +181,7 @@ impl<'a> Gguf<'a> {
         let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
         let Some(family) = family else {
             let (path, found) = (self.path.to_path_buf(), kind.to_string());
-            return Err(LanguageError::Shape { path, found });
+            return Err(LanguageError::Architecture { path, found });
         };
         let value = |name: &str| self.get(&format!("{kind}.{name}"));
         let number = |name: &str| {
@@ -189,11 +189,15 @@ impl<'a> Gguf<'a> {
             value(name).as_u64().map(|x| x as usize).ok_or_else(missing)
         };
         let has = |name: &str| self.tensors.contains_key(name);
-        if value("rope.scaling.type").as_str().is_some_and(|s| s != "none") {
-            return Err(unusable(
-                self.path,
-                "rotary scaling is known of Hugging Face's folders only",
-            ));
+        // A factor without a type is a linear scaling, under its older name, too; 0 stands for none.
+        let factor = value("rope.scaling.factor").as_f64().or(value("rope.scale_linear").as_f64());
+        let is_scaled = match value("rope.scaling.type").as_str() {
+            Some(name) => name != "none",
+            None => factor.is_some_and(|factor| factor != 0.0 && factor != 1.0),
+        };
+        if is_scaled {
+            let reason = "rotary scaling is supported for Hugging Face folders only";
+            return Err(unusable(self.path, reason));
         }
         let rope_theta = value("rope.freq_base").as_f64().unwrap_or(1e4);
         let table = self.tensors.get("token_embd.weight");
@@ -222,6 +226,14 @@ impl<'a> Gguf<'a> {
             ..DecoderShape::default()
         };
         check(&shape).map_err(|error| unusable(self.path, error))?;
+        let rotated = value("rope.dimension_count").as_u64().unwrap_or(shape.head_dim as u64);
+        if rotated != shape.head_dim as u64 {
+            let reason = format!(
+                "{rotated} numbers of a head of {} rotate; heads that rotate in part are not supported",
+                shape.head_dim
+            );
+            return Err(unusable(self.path, reason));
+        }
         Ok(shape)
     }
 
@@ -257,7 +269,7 @@ impl<'a> Gguf<'a> {
             let found = &tensor.shape;
             return Err(unusable(
                 self.path,
-                format!("`{name}` is {found:?} instead of {wanted:?}"),
+                format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
             ));
         }
         let format = Format::of(tensor.format)
@@ -309,13 +321,12 @@ impl<'a> Gguf<'a> {
             "model_max_length": shape.context,
         });
         let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });
-        let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
         Ok([
-            ("tokenizer.json", text(&tokenizer)),
-            ("tokenizer_config.json", text(&about)),
-            ("generation_config.json", text(&generation)),
+            ("tokenizer.json", tokenizer),
+            ("tokenizer_config.json", about),
+            ("generation_config.json", generation),
         ]
-        .map(|(name, bytes)| (name.to_string(), bytes))
+        .map(|(name, value)| (name.to_string(), pretty(&value)))
         .into())
     }
 }

@@ -1,4 +1,17 @@
-//! Values of a GGUF file's metadata, as bytes.
+//! Values of a GGUF file's metadata: as bytes, and those that stand for kinds of tokens.
+
+/// Kinds of tokens (ggml's `llama_token_type`).
+pub(super) mod kinds {
+    pub const NORMAL: u32 = 1;
+    pub const UNKNOWN: u32 = 2;
+    pub const CONTROL: u32 = 3;
+    pub const USER_DEFINED: u32 = 4;
+    pub const UNUSED: u32 = 5;
+    pub const BYTE: u32 = 6;
+}
+
+/// The mark of SentencePiece for a space.
+pub(super) const SPACE: &str = "\u{2581}";
 
 /// A value of a file's metadata.
 pub(super) enum Entry {
@@ -7,49 +20,40 @@ pub(super) enum Entry {
     Flag(bool),
     Text(String),
     Texts(Vec<String>),
-    Wholes(Vec<i32>),
+    /// Written as `i32`.
+    Wholes(Vec<u32>),
     Numbers(Vec<f32>),
 }
 
 impl Entry {
-    /// The number of its kind, and of that of its elements.
-    fn kind(&self) -> (u32, Option<u32>) {
-        match self {
-            Self::U32(_) => (4, None),
-            Self::F32(_) => (6, None),
-            Self::Flag(_) => (7, None),
-            Self::Text(_) => (8, None),
-            Self::Texts(_) => (9, Some(8)),
-            Self::Wholes(_) => (9, Some(5)),
-            Self::Numbers(_) => (9, Some(6)),
-        }
-    }
-
-    /// Appends the kind and the value.
+    /// Appends the number of its kind and the value.
     pub fn write(&self, to: &mut Vec<u8>) {
-        let (kind, inner) = self.kind();
-        to.extend(kind.to_le_bytes());
-        to.extend(inner.into_iter().flat_map(u32::to_le_bytes));
-        let count = |to: &mut Vec<u8>, count: usize| to.extend((count as u64).to_le_bytes());
         match self {
-            Self::U32(x) => to.extend(x.to_le_bytes()),
-            Self::F32(x) => to.extend(x.to_le_bytes()),
-            Self::Flag(x) => to.push(u8::from(*x)),
-            Self::Text(x) => text(to, x),
-            Self::Texts(all) => {
-                count(to, all.len());
-                all.iter().for_each(|x| text(to, x));
+            Self::U32(x) => one(to, 4, &x.to_le_bytes()),
+            Self::F32(x) => one(to, 6, &x.to_le_bytes()),
+            Self::Flag(x) => one(to, 7, &[u8::from(*x)]),
+            Self::Text(x) => {
+                one(to, 8, &[]);
+                text(to, x);
             }
-            Self::Wholes(all) => {
-                count(to, all.len());
-                all.iter().for_each(|x| to.extend(x.to_le_bytes()));
-            }
-            Self::Numbers(all) => {
-                count(to, all.len());
-                all.iter().for_each(|x| to.extend(x.to_le_bytes()));
-            }
+            Self::Texts(all) => list(to, 8, all, |to, x| text(to, x)),
+            Self::Wholes(all) => list(to, 5, all, |to, x| to.extend(x.to_le_bytes())),
+            Self::Numbers(all) => list(to, 6, all, |to, x| to.extend(x.to_le_bytes())),
         }
     }
+}
+
+/// Appends a value of a kind.
+fn one(to: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
+    to.extend(kind.to_le_bytes());
+    to.extend(bytes);
+}
+
+/// Appends a list of values of a kind.
+fn list<T>(to: &mut Vec<u8>, kind: u32, all: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    one(to, 9, &kind.to_le_bytes());
+    to.extend((all.len() as u64).to_le_bytes());
+    all.iter().for_each(|value| write(to, value));
 }
 
 /// Appends a text with its length.

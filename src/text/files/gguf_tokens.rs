@@ -1,26 +1,17 @@
 //! The vocabulary of a model as a GGUF file's metadata: `tokenizer.json` the other way round.
 
-use super::gguf_entry::Entry;
+use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
+use super::gguf_entry::{Entry, SPACE};
 use super::pre_tokenizers::PreTokenizer;
+use super::tokenizer::{pair, special};
 use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Kinds of tokens (ggml's `llama_token_type`).
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
-const BYTE: i32 = 6;
-
-/// The mark of SentencePiece for a space.
-const SPACE: &str = "\u{2581}";
-
 /// A vocabulary under way.
 struct Tokens {
     names: Vec<String>,
-    kinds: Vec<i32>,
+    kinds: Vec<u32>,
     numbers: HashMap<String, u32>,
 }
 
@@ -29,7 +20,7 @@ impl Tokens {
     fn new(json: &Value, count: usize) -> Self {
         let mut names: Vec<String> = (0..count).map(|number| format!("[PAD{number}]")).collect();
         let (mut kinds, mut numbers) = (vec![UNUSED; count], HashMap::new());
-        let mut put = |name: &str, number: Option<u64>, kind: i32| {
+        let mut put = |name: &str, number: Option<u64>, kind: u32| {
             let Some(number) = number.filter(|number| (*number as usize) < count) else { return };
             names[number as usize] = name.to_string();
             kinds[number as usize] = kind;
@@ -64,19 +55,13 @@ pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, Stri
         Some("BPE") => byte_level(&json)?,
         Some("WordLevel") => characters(&mut tokens)?,
         _ => {
-            return Err(
-                "llama.cpp has no vocabulary of this kind in the way of `tokenizer.json`".into()
-            );
+            return Err("llama.cpp has no counterpart of this kind of `tokenizer.json`".into());
         }
     };
     let (begins, ends) = around(&json["post_processor"]);
-    let named = |name: &str| match &about[name] {
-        Value::String(text) => tokens.numbers.get(text).copied(),
-        token => tokens.numbers.get(token["content"].as_str()?).copied(),
-    };
     let eos = model.stop_tokens.first().copied();
     // llama.cpp takes number 11 for one that is not named.
-    let bos = begins.or_else(|| named("bos_token")).or(eos);
+    let bos = begins.or(tokens.numbers.get(special(&about, "bos_token")).copied()).or(eos);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
     all.extend(stops.map(|(name, token)| (name, Entry::U32(*token))));
@@ -109,10 +94,7 @@ fn byte_level(json: &Value) -> Result<Vec<(&'static str, Entry)>, String> {
 /// The pairs that are merged, the first before others.
 fn merges(json: &Value) -> impl Iterator<Item = [&str; 2]> {
     let merges = json["model"]["merges"].as_array().into_iter().flatten();
-    merges.filter_map(|pair| match pair {
-        Value::String(text) => text.split_once(' ').map(|(left, right)| [left, right]),
-        pair => Some([pair[0].as_str()?, pair[1].as_str()?]),
-    })
+    merges.filter_map(pair)
 }
 
 /// Characters that are merged by the score of what they become: the rank of its first pair.

@@ -1,17 +1,10 @@
 //! A GGUF file's vocabulary as the `tokenizer.json` of the same model, so that one tokenizer reads both.
 
+use super::gguf_entry::SPACE;
+use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
 use super::pre_tokenizers::PreTokenizer;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-
-/// The kinds of tokens (ggml's `llama_token_type`) that are no pieces of text.
-const UNKNOWN: u64 = 2;
-const CONTROL: u64 = 3;
-const USER_DEFINED: u64 = 4;
-const BYTE: u64 = 6;
-
-/// The mark of SentencePiece for a space.
-const SPACE: &str = "\u{2581}";
 
 /// Names of tokens that end a turn or a text; llama.cpp finds them by name too, since few files say which they are.
 const ENDS: [&str; 12] = [
@@ -102,8 +95,9 @@ impl<'a> Vocabulary<'a> {
         (number < self.tokens.len()).then_some(number)
     }
 
-    fn kind(&self, number: usize) -> u64 {
-        self.get("token_type").and_then(|all| all.get(number)?.as_u64()).unwrap_or(1)
+    fn kind(&self, number: usize) -> u32 {
+        let kind = self.get("token_type").and_then(|all| all.get(number)?.as_u64());
+        kind.map_or(NORMAL, |kind| kind as u32)
     }
 
     /// Bytes that are merged within words, as GPT-2 has them.

@@ -20,9 +20,11 @@ use std::path::Path;
 const ALIGNMENT: usize = 32;
 /// Numbers of a block of Q8_0.
 const BLOCK: usize = 32;
+/// The largest whole number of a block of Q8_0.
+const LARGEST: f32 = 127.0;
 
 names! {
-    /// The numbers of matrices in a GGUF file; vectors are in single precision.
+    /// Number format of the matrices of a GGUF file; vectors are always f32.
     pub enum GgufType {
         /// Single precision.
         F32 = "f32",
@@ -30,6 +32,17 @@ names! {
         F16 = "f16",
         /// Blocks of 32 numbers of 8 bits with a scale.
         Q8_0 = "q8_0",
+    }
+}
+
+impl GgufType {
+    /// ggml's number of the format, that of a file of it, and the numbers and the bytes of a block.
+    const fn facts(self) -> (u32, u32, usize, usize) {
+        match self {
+            Self::F32 => (0, 0, 1, 4),
+            Self::F16 => (1, 1, 1, 2),
+            Self::Q8_0 => (8, 7, BLOCK, BLOCK + 2),
+        }
     }
 }
 
@@ -58,11 +71,20 @@ impl Tensor<'_> {
     }
 
     fn bytes(&self) -> usize {
-        let count: usize = self.shape.iter().product();
-        match self.kind {
-            GgufType::F32 => 4 * count,
-            GgufType::F16 => 2 * count,
-            GgufType::Q8_0 => count / BLOCK * (BLOCK + 2),
+        let (.., numbers, bytes) = self.kind.facts();
+        self.shape.iter().product::<usize>() / numbers * bytes
+    }
+
+    /// Refuses numbers that are none in the tensor's format.
+    fn check(&self) -> Result<(), String> {
+        let largest = match self.kind {
+            GgufType::F32 => return Ok(()),
+            GgufType::F16 => 1.0,
+            GgufType::Q8_0 => LARGEST,
+        };
+        match self.numbers.iter().find(|x| !f16::from_f32(**x / largest).is_finite()) {
+            Some(x) => Err(format!("`{}` has {x}, too large for {}", self.name, self.kind.name())),
+            None => Ok(()),
         }
     }
 
@@ -96,7 +118,7 @@ fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
 /// A block of ggml's Q8_0: the scale in half precision, then whole numbers.
 fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
     let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-    let scale = largest / 127.0;
+    let scale = largest / LARGEST;
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     let mut bytes = [0; BLOCK + 2];
     bytes[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
@@ -145,11 +167,6 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     let shape = &model.shape;
     let name = architecture(shape)?;
     let count = |count: usize| Entry::U32(count as u32);
-    let file_type = match kind {
-        GgufType::F32 => 0,
-        GgufType::F16 => 1,
-        GgufType::Q8_0 => 7,
-    };
     let sizes = [
         ("context_length", count(shape.context)),
         ("embedding_length", count(shape.hidden_size)),
@@ -166,7 +183,7 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     ];
     let mut all = vec![
         ("general.architecture".to_string(), Entry::Text(name.to_string())),
-        ("general.file_type".to_string(), Entry::U32(file_type)),
+        ("general.file_type".to_string(), Entry::U32(kind.facts().1)),
         ("general.quantization_version".to_string(), Entry::U32(2)),
     ];
     all.extend(sizes.map(|(key, value)| (format!("{name}.{key}"), value)));
@@ -260,6 +277,7 @@ fn file(
     tensors: &[Tensor],
     head_dim: usize,
 ) -> Result<(), LanguageError> {
+    tensors.iter().try_for_each(Tensor::check).map_err(|reason| unusable(path, reason))?;
     let mut head = b"GGUF".to_vec();
     head.extend(3u32.to_le_bytes());
     head.extend((tensors.len() as u64).to_le_bytes());
@@ -274,12 +292,7 @@ fn file(
         head.extend((tensor.shape.len() as u32).to_le_bytes());
         // The file counts the axes from the last one on.
         tensor.shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
-        let kind = match tensor.kind {
-            GgufType::F32 => 0u32,
-            GgufType::F16 => 1,
-            GgufType::Q8_0 => 8,
-        };
-        head.extend(kind.to_le_bytes());
+        head.extend(tensor.kind.facts().0.to_le_bytes());
         head.extend(start.to_le_bytes());
         start += tensor.bytes().next_multiple_of(ALIGNMENT) as u64;
     }
@@ -300,6 +313,21 @@ fn file(
 mod tests {
     use super::*;
     use crate::text::files::quants::Format;
+
+    #[test]
+    fn numbers_that_a_format_has_not_are_refused() {
+        let refused = |kind, x: f32| {
+            let numbers = [0.0, x];
+            let (name, shape) = ("w".to_string(), vec![1, 2]);
+            Tensor { name, shape, kind, numbers: &numbers, turned: None, heads: None }.check()
+        };
+        for (kind, most) in [(GgufType::F16, 65504.0), (GgufType::Q8_0, 65504.0 * LARGEST)] {
+            assert_eq!(refused(kind, -most), Ok(()));
+            let said = refused(kind, -1.01 * most).unwrap_err();
+            assert!(said.starts_with("`w` has -") && said.contains("too large for"), "{said}");
+        }
+        assert_eq!(refused(GgufType::F32, 1e30), Ok(()));
+    }
 
     #[test]
     fn blocks_of_eight_bits_are_read_as_they_were_written() {

@@ -1,7 +1,8 @@
 //! Hugging Face's model folders, in and out.
 
 use super::names::{Source, gather, hugging_face, is_turned, shape_in_files, turn};
-use super::{check_fetched, read_file, tokenizer, unread, unusable, written};
+use super::tokenizer::{self, special};
+use super::{check_fetched, pretty, read_file, unread, unusable, written};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
@@ -14,8 +15,9 @@ use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, View, serialize_to_file};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -65,8 +67,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     if !shape.tie_word_embeddings && !weights.has("lm_head.weight") {
         shape.tie_word_embeddings = true;
         config["tie_word_embeddings"] = true.into();
-        let text = serde_json::to_vec_pretty(&config).expect("JSON is text");
-        files.insert(CONFIG.to_string(), text);
+        files.insert(CONFIG.to_string(), pretty(&config));
     }
     let find = |parameter: &Parameter| weights.find(parameter, &hugging_face(parameter));
     let params = gather(&shape.parameters(), folder, find)?;
@@ -89,37 +90,19 @@ pub(super) fn finish(
     let place = path.join(TOKENIZER);
     let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &place)?;
     let about = parse(&files, TOKENIZER_CONFIG, path)?;
-    let text = |name: &str| match &about[name] {
-        Value::String(text) => text.clone(),
-        token => token["content"].as_str().unwrap_or_default().to_string(),
-    };
-    let (bos, eos) = (text("bos_token"), text("eos_token"));
+    let [bos, eos] = ["bos_token", "eos_token"].map(|key| special(&about, key).to_string());
     // The tokenizer's own comes first: that of a chat model ends a turn.
     let mut stop_tokens: Vec<u32> = tokenizer.token(&eos).into_iter().collect();
     for name in [GENERATION, CONFIG] {
-        let ids = parse(&files, name, path)?;
-        let ids = match &ids["eos_token_id"] {
-            Value::Array(ids) => ids.clone(),
-            id => vec![id.clone()],
-        };
-        for id in ids.iter().filter_map(|id| Some(id.as_u64()? as u32)) {
+        let ids = end_tokens(&parse(&files, name, path)?);
+        // A token that the weights lack ends nothing, and has no logit to learn.
+        for id in ids.into_iter().filter(|id| (*id as usize) < shape.num_actions) {
             if !stop_tokens.contains(&id) {
                 stop_tokens.push(id);
             }
         }
     }
-    let source = match files.get(TEMPLATE) {
-        Some(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        None => match &about["chat_template"] {
-            Value::String(source) => Some(source.clone()),
-            // Several, by name.
-            Value::Array(all) => all
-                .iter()
-                .find(|one| one["name"] == "default")
-                .and_then(|one| Some(one["template"].as_str()?.to_string())),
-            _ => None,
-        },
-    };
+    let source = template_source(&files, &about);
     let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });
     if let Some(template) = &mut template {
         template.turn_end = turn_end(template, &*tokenizer);
@@ -141,6 +124,28 @@ pub(super) fn finish(
     })
 }
 
+/// The tokens that a file says end a text: a number or a list.
+fn end_tokens(about: &Value) -> Vec<u32> {
+    let number = |id: &Value| u32::try_from(id.as_u64()?).ok();
+    match &about["eos_token_id"] {
+        Value::Array(ids) => ids.iter().filter_map(number).collect(),
+        id => number(id).into_iter().collect(),
+    }
+}
+
+/// The chat template of a folder: a file of its own, or part of `tokenizer_config.json`.
+fn template_source(files: &Files, about: &Value) -> Option<String> {
+    if let Some(bytes) = files.get(TEMPLATE) {
+        return Some(String::from_utf8_lossy(bytes).into_owned());
+    }
+    let template = match &about["chat_template"] {
+        // Several, by name.
+        Value::Array(all) => &all.iter().find(|one| one["name"] == "default")?["template"],
+        template => template,
+    };
+    template.as_str().map(str::to_string)
+}
+
 /// The JSON of a file; null where there is none.
 fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageError> {
     match files.get(name) {
@@ -152,7 +157,9 @@ fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageErro
 /// The shape that a `config.json` describes.
 fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
     from_config(config).map_err(|error| match error {
-        ConfigError::Family { found } => LanguageError::Shape { path: path.to_path_buf(), found },
+        ConfigError::Family { found } => {
+            LanguageError::Architecture { path: path.to_path_buf(), found }
+        }
         error => unusable(path, error),
     })
 }
@@ -188,6 +195,9 @@ impl Weights {
             let map = map.ok_or_else(|| unusable(&index, "there is no `weight_map`"))?;
             let mut names: Vec<String> =
                 map.values().filter_map(|name| Some(name.as_str()?.to_string())).collect();
+            if names.is_empty() {
+                return Err(unusable(&index, "its `weight_map` names no file"));
+            }
             names.sort_unstable();
             names.dedup();
             if let Some(name) =
@@ -218,7 +228,8 @@ impl Weights {
                 return Err(unusable(folder, reason));
             }
             let opened = input::open(&path).map_err(unread(&path))?;
-            // SAFETY: the file is only read, and nobody is to change it meanwhile.
+            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values change,
+            // or the program is stopped by SIGBUS, but memory safety is not affected.
             let map = unsafe { Mmap::map(&opened) }.map_err(unread(&path))?;
             check_fetched(&map, &path)?;
             // Ranges and shapes are checked against the length of the file there.
@@ -256,7 +267,10 @@ impl Weights {
         let (path, map) = &self.files[place.file];
         let (found, wanted) = (&place.shape, shape_in_files(parameter));
         if *found != wanted {
-            return Err(unusable(path, format!("`{name}` is {found:?} instead of {wanted:?}")));
+            return Err(unusable(
+                path,
+                format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
+            ));
         }
         match place.dtype {
             dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16) => {
@@ -337,10 +351,9 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
 pub(super) fn metadata(model: &LanguageModel) -> Files {
     let mut files = model.files.clone();
     // A model that comes from no folder has none yet.
-    files.entry(CONFIG.to_string()).or_insert_with(|| {
-        let config = to_config(&model.shape, &model.stop_tokens);
-        serde_json::to_vec_pretty(&config).expect("JSON is text")
-    });
+    files
+        .entry(CONFIG.to_string())
+        .or_insert_with(|| pretty(&to_config(&model.shape, &model.stop_tokens)));
     files
 }
 
@@ -361,30 +374,49 @@ pub(super) fn write_weights(
     params: &[f32],
     name: impl Fn(&Parameter) -> String,
 ) -> Result<(), LanguageError> {
-    let mut offset = 0;
-    let mut tensors = Vec::new();
-    for parameter in parameters {
-        let count = parameter.shape.iter().product();
-        let numbers = &params[offset..offset + count];
-        let mut turned = Vec::new();
-        let numbers = if is_turned(parameter) {
-            turned.resize(count, 0.0);
-            turn(numbers, parameter.shape[1], &mut turned);
-            &turned
-        } else {
-            numbers
-        };
-        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-        tensors.push((name(parameter), shape_in_files(parameter), bytes));
-        offset += count;
-    }
-    let views = tensors.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-        (name.clone(), view.expect("the length is that of the shape"))
+    let mut rest = params;
+    let tensors = parameters.iter().map(|parameter| {
+        let (numbers, after) = rest.split_at(parameter.count());
+        rest = after;
+        let turned = is_turned(parameter).then(|| parameter.shape[1]);
+        (name(parameter), Written { shape: shape_in_files(parameter), turned, numbers })
     });
+    let tensors: Vec<_> = tensors.collect();
     let about = [("format".to_string(), "pt".to_string())].into();
-    let bytes = safetensors::serialize(views, Some(about)).map_err(|e| unusable(path, e))?;
-    std::fs::write(path, bytes).map_err(written(path))
+    serialize_to_file(tensors, Some(about), path).map_err(|error| match error {
+        SafeTensorError::IoError(error) => written(path)(error),
+        error => unusable(path, error),
+    })
+}
+
+/// A parameter as files hold it, whose bytes are made when they are written.
+struct Written<'a> {
+    shape: Vec<usize>,
+    /// Columns of a matrix that lies in memory with its rows and columns exchanged.
+    turned: Option<usize>,
+    numbers: &'a [f32],
+}
+
+impl View for Written<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let mut numbers = Cow::Borrowed(self.numbers);
+        if let Some(columns) = self.turned {
+            turn(self.numbers, columns, numbers.to_mut());
+        }
+        numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.numbers)
+    }
 }
 
 #[cfg(test)]

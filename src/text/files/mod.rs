@@ -21,6 +21,7 @@ use super::language_model::LanguageModel;
 use super::{Adapters, DecoderParams};
 use crate::disk::input;
 use crate::model::DecoderShape;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ impl LanguageModel {
         }
     }
 
-    /// Writes a Hugging Face folder; of a model with adapters only these, in the form of PEFT.
+    /// Writes a Hugging Face folder. Of a model with adapters it writes the adapters alone, in PEFT's layout.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -50,7 +51,7 @@ impl LanguageModel {
         }
     }
 
-    /// Writes a GGUF file, as llama.cpp reads it; of a model with adapters only these.
+    /// Writes a GGUF file for llama.cpp. Of a model with adapters it writes the adapters alone.
     ///
     /// # Errors
     /// If it cannot be written, or its form or its vocabulary is none of llama.cpp's that are known here.
@@ -60,9 +61,7 @@ impl LanguageModel {
             None => gguf_writer::write(self, kind, path),
         }
     }
-}
 
-impl LanguageModel {
     /// The files of its folder besides the weights, by their names.
     pub fn metadata(&self) -> BTreeMap<String, Vec<u8>> {
         match &self.adapters {
@@ -72,8 +71,8 @@ impl LanguageModel {
     }
 
     /// The model that such files describe, with adapters that are 0 where the files have any. `params` reads the
-    /// weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is where errors say that the
-    /// files are.
+    /// weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is the path that
+    /// errors name.
     ///
     /// # Errors
     /// If a file is missing or cannot be used, and those of `params`.
@@ -88,6 +87,11 @@ impl LanguageModel {
         model.adapters = config.map(|config| Adapters::zeros(&model.shape, &config));
         Ok(model)
     }
+}
+
+/// JSON as the text of a file.
+fn pretty(value: &Value) -> Vec<u8> {
+    serde_json::to_vec_pretty(value).expect("JSON is text")
 }
 
 /// The error for a file that is not what it should be.

@@ -32,7 +32,7 @@ const CJK: &str = "[一-龥\u{800}-一가-\u{d7ff}]+";
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
 
 /// Names of all the ways that differ.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "llama-bpe",
     "dbrx",
     "qwen2",
@@ -50,6 +50,7 @@ const NAMES: [&str; 17] = [
     "bailingmoe",
     "seed-coder",
     "minicpm5",
+    "viking",
 ];
 
 impl PreTokenizer {

@@ -112,16 +112,13 @@ impl Format {
     }
 
     /// The matrix of these sizes, `[inner, columns]`, whose column `j` is row `row(j)` of `blocks`, without expanding it;
-    /// `None` if the numbers are in f32 anyway, or a row does not consist of whole blocks.
+    /// `None` if the numbers are in f32 anyway. Rows consist of whole blocks.
     pub fn matrix(
         &self,
         blocks: &[u8],
         sizes @ [inner, _]: [usize; 2],
         row: impl Fn(usize) -> usize + Sync,
     ) -> Option<StoredMatrix> {
-        if !inner.is_multiple_of(self.numbers) {
-            return None;
-        }
         let width = inner / self.numbers * self.bytes;
         let row = |number: usize| &blocks[row(number) * width..][..width];
         match self.kind {

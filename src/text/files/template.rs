@@ -80,17 +80,19 @@ fn without_marks(source: &str) -> Cow<'_, str> {
     }
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
-    while let Some(start) = rest.find("{%") {
+    while let Some(start) = rest.find('{') {
         text.push_str(&rest[..start]);
-        let end = rest[start..].find("%}").map_or(rest.len(), |at| start + at + 2);
-        let tag = &rest[start..end];
-        let name = tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace());
-        match name {
-            "generation" => text.push_str(&tag.replace(name, "with")),
-            "endgeneration" => text.push_str(&tag.replace(name, "endwith")),
+        let (tag, after) = limits::split_tag(&rest[start..]);
+        match limits::inside(tag) {
+            name @ "generation" if tag.starts_with("{%") => {
+                text.push_str(&tag.replace(name, "with"));
+            }
+            name @ "endgeneration" if tag.starts_with("{%") => {
+                text.push_str(&tag.replace(name, "endwith"));
+            }
             _ => text.push_str(tag),
         }
-        rest = &rest[end..];
+        rest = after;
     }
     text.push_str(rest);
     text.into()
@@ -158,6 +160,8 @@ mod tests {
              {%- endgeneration %}{{ x }}{{ '{% generation' }}{% endfor %}";
         let messages = [json!({"content": "a"}), json!({"content": "b"})];
         assert_eq!(template(marked).render(&messages).unwrap(), "a{% generationb{% generation");
+        let raw = "{% generation %}{% endgeneration %}{% raw %}{% generation %}{% set x = 1 %}{% endraw %}";
+        assert_eq!(template(raw).render(&messages).unwrap(), "{% generation %}{% set x = 1 %}");
     }
 
     #[test]
@@ -168,12 +172,31 @@ mod tests {
                        {% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}";
         let doubles_in_turn =
             format!("{{% set x = 'aa' %}}{}{{{{ x }}}}", "{% set x = x ~ x %}".repeat(60));
+        let long = "'aaaaaaaaaaaaaaaa'";
+        let nested = |begin: &str, end: &str| {
+            format!("{{% set x = {long} %}}{}{{{{ x }}}}{}", begin.repeat(40), end.repeat(40))
+        };
+        let in_turn = |values: Vec<String>| values.join(", ");
+        let withs = (0..40).map(|_| "x = x ~ x".to_string()).collect();
+        let defaults = (0..40).map(|i| format!("a{i} = a{} ~ a{}", i + 1, i + 1)).collect();
+        let macros = (0..40)
+            .map(|i| format!("{{% macro f{}(x) %}}{{{{ f{i}(x ~ x) }}}}{{% endmacro %}}", i + 1));
+        let macros: String = macros.collect();
         let calls = "{% macro f(x) %}{{ f(x ~ x) }}{% endmacro %}{{ f('aaaaaaaaaaaaaaaa') }}";
         for source in [
             &loops,
             doubles,
             &doubles_in_turn,
             calls,
+            &nested("{% with x = x ~ x %}", "{% endwith %}"),
+            &nested("{% for x in [x ~ x] %}", "{% endfor %}"),
+            &nested("{% set x %}{{ x }}{{ x }}{% endset %}", ""),
+            &format!("{{% set x = {long} %}}{{% with {} %}}{{% endwith %}}", in_turn(withs)),
+            &format!(
+                "{{% macro f({}, a40 = {long}) %}}{{% endmacro %}}{{{{ f() }}}}",
+                in_turn(defaults)
+            ),
+            &format!("{{% macro f0(x) %}}{{% endmacro %}}{macros}{{{{ f40({long}) }}}}"),
             "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
             "{% set ns = namespace() %}{% set ns.a = [{'b': ns}] %}{{ ns|tojson }}",
             "{% set a = namespace() %}{% set b = namespace() %}{% set a.b = b %}{% set b.a = a %}{{ a == b }}",
@@ -196,6 +219,11 @@ mod tests {
         assert_eq!(template(&deep("-", 130_000)).render(&[json!({})]).unwrap(), "1");
         let longer = "{{ 'a\nb'|indent(2, true) }}{% set x, y = 1, [2] %}{{ x }}{{ y }}";
         assert_eq!(template(longer).render(&[json!({})]).unwrap(), "  a\n  b1[2]");
+        let names = "{% for a, b in [(1, 2)] -%}\n {{ a }}{{ b }}{%- endfor %}|{% macro f(a, b='x') %}{{ a }}{{ b }}\
+                     {% endmacro %}{{ f(1) }}|{% with a = 1, b = [2, 3] %}{{ a }}{{ b }}{% endwith %}|{% set x %}y\
+                     {% endset %}{{ x }}|{% macro g(a) %}{{ caller(a) }}{% endmacro %}\
+                     {% call(b) g(1) %}{{ b }}{% endcall %}";
+        assert_eq!(template(names).render(&[json!({})]).unwrap(), "12|1x|1[2, 3]|y|1");
     }
 
     #[test]

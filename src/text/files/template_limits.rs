@@ -1,9 +1,12 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without end.
 
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::io::{Error as IoError, Result as IoResult, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,26 +45,44 @@ pub(super) fn run(
 ) -> Result<String, String> {
     let before = resident();
     let (sender, receiver) = channel();
+    let given_up = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&given_up);
     let task = move || {
+        GIVEN_UP.set(Some(flag));
         // Nobody receives it after the limits.
         let _ = sender.send(render().map_err(|error| error.to_string()));
     };
     let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK);
     thread.spawn(task).map_err(|error| format!("no thread to render it on: {error}"))?;
     let begun = Instant::now();
-    loop {
+    let limit = loop {
         match receiver.recv_timeout(Duration::from_millis(5)) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Disconnected) => return Err("rendering panicked".into()),
             Err(RecvTimeoutError::Timeout) if resident() > before + MAX_GROWTH => {
-                return Err("it takes more than 512 MiB of memory".into());
+                break "the process takes 512 MiB of memory more while it is rendered";
             }
             Err(RecvTimeoutError::Timeout) if begun.elapsed() > MAX_TIME => {
-                return Err("it takes more than 2 seconds".into());
+                break "it takes more than 2 seconds";
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-    }
+    };
+    given_up.store(true, Ordering::Relaxed);
+    Err(limit.into())
+}
+
+thread_local! {
+    /// Whether the rendering of this thread has passed a limit, so that nobody waits for it.
+    static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// Ends a rendering that has passed a limit.
+fn go_on() -> Result<(), Error> {
+    let is_given_up = |flag: &Option<Arc<AtomicBool>>| {
+        flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    };
+    if GIVEN_UP.with_borrow(is_given_up) { Err(refused("it has passed a limit")) } else { Ok(()) }
 }
 
 /// Resident memory of the process, bytes; 0 where the platform does not report it.
@@ -72,6 +93,10 @@ fn resident() -> u64 {
 /// Sets fuel, and replaces filters that make long texts out of short templates.
 pub(super) fn apply(environment: &mut Environment<'_>) {
     environment.set_fuel(Some(FUEL));
+    environment.set_formatter(|to, state, value| {
+        go_on()?;
+        escape_formatter(to, state, value)
+    });
     environment.add_filter(ASSIGNED, |value| checked(value, true));
     environment.add_filter(STORED, |value| checked(value, false));
     environment.add_filter(INDENT, filters::indent);
@@ -86,10 +111,11 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
     }
 }
 
-/// The template with every assigned value checked: `{% set x = y %}` becomes `{% set x = (y)|_assigned %}`.
+/// The template with every value checked that a name takes: `{% set x = y %}` becomes `{% set x = (y)|_assigned %}`, and
+/// `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`.
 ///
 /// Namespaces are the only values that change, so cyclic values, on which printing and comparing never end, cannot
-/// be made without an assignment of a namespace; and texts cannot double without one of a text.
+/// be made without an assignment of a namespace; and texts cannot double without a name that takes one.
 ///
 /// # Errors
 /// If the template is longer than [`MAX_SOURCE`].
@@ -103,59 +129,154 @@ pub(super) fn bounded(source: &str) -> Result<String, String> {
         text.push_str(&rest[..start]);
         rest = &rest[start..];
         let (tag, after) = split_tag(rest);
-        text.push_str(&checked_assignment(tag));
+        text.push_str(&checked_names(tag).unwrap_or(tag.into()));
         rest = after;
     }
     text.push_str(rest);
     Ok(text)
 }
 
-/// Splits off the tag, expression or comment at the beginning of a text, or its first character.
-fn split_tag(text: &str) -> (&str, &str) {
+/// Splits off the tag, block of raw text, expression or comment at the beginning of a text, or its first character.
+pub(super) fn split_tag(text: &str) -> (&str, &str) {
     let end = match text.as_bytes().get(1) {
         Some(b'#') => text.find("#}").map(|at| at + 2),
-        Some(b'%') => tag_end(text, "%}"),
+        Some(b'%') => raw_end(text).or_else(|| tag_end(text, "%}")),
         Some(b'{') => tag_end(text, "}}"),
         _ => Some(1),
     };
     text.split_at(end.unwrap_or(text.len()))
 }
 
-/// The end of a tag, past `close` outside of quotes.
-fn tag_end(text: &str, close: &str) -> Option<usize> {
-    let mut quote = None;
-    let mut bytes = text.bytes().enumerate().skip(2);
-    while let Some((at, byte)) = bytes.next() {
-        match (quote, byte) {
-            (Some(_), b'\\') => drop(bytes.next()),
-            (Some(open), _) if byte == open => quote = None,
-            (None, b'"' | b'\'') => quote = Some(byte),
-            (None, _) if text.as_bytes()[at..].starts_with(close.as_bytes()) => {
-                return Some(at + close.len());
-            }
-            _ => {}
-        }
-    }
-    None
+/// What a tag says within its brackets.
+pub(super) fn inside(tag: &str) -> &str {
+    tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace())
 }
 
-/// A `set` tag with its value passed through [`checked`]; any other tag as it is.
-fn checked_assignment(tag: &str) -> Cow<'_, str> {
-    let assignment = || {
-        let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
-        let target = inner.trim_start_matches(['-', '+']).trim_start().strip_prefix("set")?;
-        target.starts_with(char::is_whitespace).then_some(())?;
-        let target = &target[..target.find('=')?];
-        let is_name = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_.,()".contains(c);
-        target.chars().all(is_name).then_some(())?;
-        let (head, value) = inner.split_once('=')?;
-        let value = value
-            .strip_suffix(['-', '+'])
-            .map_or((value, ""), |short| (short, &value[short.len()..]));
-        let check = if target.contains('.') { STORED } else { ASSIGNED };
-        Some(format!("{{%{head}=({})|{check}{}%}}", value.0, value.1))
+/// The end of a block of raw text, in which nothing is a tag.
+fn raw_end(text: &str) -> Option<usize> {
+    let tag = |from: usize| text[from..].find("%}").map(|at| from + at + 2);
+    let mut at = tag(0)?;
+    if inside(&text[..at]) != "raw" {
+        return None;
+    }
+    loop {
+        let start = at + text[at..].find("{%")?;
+        let end = tag(start)?;
+        if inside(&text[start..end]) == "endraw" {
+            return Some(end);
+        }
+        at = start + 2;
+    }
+}
+
+/// The end of a tag, past `close` outside of quotes.
+fn tag_end(text: &str, close: &str) -> Option<usize> {
+    let mut bytes = plain(&text[2..]).map(|(at, ..)| at + 2);
+    let is_end = |at: &usize| text.as_bytes()[*at..].starts_with(close.as_bytes());
+    bytes.find(is_end).map(|at| at + close.len())
+}
+
+/// A tag that gives values to names, with these values passed through [`checked`]; `None` for any other tag.
+fn checked_names(tag: &str) -> Option<Cow<'_, str>> {
+    let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
+    let (inner, end) = match inner.strip_suffix(['-', '+']) {
+        Some(short) => (short, &inner[short.len()..]),
+        None => (inner, ""),
     };
-    assignment().map_or(tag.into(), Cow::from)
+    let start = inner.len() - inner.trim_start_matches(['-', '+']).trim_start().len();
+    let word = inner[start..].find(|c: char| !c.is_alphanumeric()).unwrap_or(inner.len() - start);
+    let (begin, rest) = inner.split_at(start + word);
+    // Arguments and loops get their values elsewhere: their names take them once more.
+    let again = |names: &[&str]| -> String {
+        names.iter().map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {end}%}}")).collect()
+    };
+    let checked = match &inner[start..][..word] {
+        "set" => format!("{{%{begin}{}{end}%}}", checked_set(rest)),
+        "with" => format!("{{%{begin}{}{end}%}}", checked_values(rest)),
+        "for" => {
+            let words = rest.split(|c: char| c.is_whitespace() || ",()".contains(c));
+            let names = words.filter(|word| !word.is_empty()).take_while(|word| *word != "in");
+            format!("{tag}{}", again(&names.collect::<Vec<_>>()))
+        }
+        kind @ ("macro" | "call") => {
+            let (name, list) = rest.split_once('(')?;
+            if kind == "call" && !name.trim().is_empty() {
+                return None;
+            }
+            let (list, after) = list.split_at(closing(list)?);
+            let names = parts(list).into_iter().filter_map(|part| part.split('=').next());
+            let names = names.map(str::trim).filter(|name| !name.is_empty());
+            let (names, list) = (names.collect::<Vec<_>>(), checked_values(list));
+            format!("{{%{begin}{name}({list}{after}{end}%}}{}", again(&names))
+        }
+        _ => return None,
+    };
+    Some(checked.into())
+}
+
+/// What follows `set`, with the value checked: of an assignment, or of the block up to `endset`.
+fn checked_set(rest: &str) -> String {
+    match rest.split_once('=') {
+        Some((target, value)) if !target.contains('|') => {
+            let check = if target.contains('.') { STORED } else { ASSIGNED };
+            format!("{target}=({value})|{check}")
+        }
+        _ => format!("{rest}|{ASSIGNED}"),
+    }
+}
+
+/// A list of names with values, the values checked.
+fn checked_values(list: &str) -> String {
+    let checked = |part: &str| match part.split_once('=') {
+        Some((name, value)) => format!("{name}=({value})|{ASSIGNED}"),
+        None => part.to_string(),
+    };
+    parts(list).into_iter().map(checked).collect::<Vec<_>>().join(",")
+}
+
+/// The parts of a list between its commas, but for those in quotes and brackets.
+fn parts(list: &str) -> Vec<&str> {
+    let mut start = 0;
+    let mut parts = Vec::new();
+    for (at, depth, byte) in plain(list) {
+        if depth == 0 && byte == b',' {
+            parts.push(&list[start..at]);
+            start = at + 1;
+        }
+    }
+    parts.push(&list[start..]);
+    parts
+}
+
+/// The place of the bracket that closes the one before a text.
+fn closing(text: &str) -> Option<usize> {
+    plain(text).find(|(_, depth, _)| *depth < 0).map(|(at, ..)| at)
+}
+
+/// The bytes of an expression outside of quotes, each with its place and the depth of brackets around it.
+fn plain(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
+    let (mut quote, mut depth) = (None, 0);
+    let mut bytes = text.bytes().enumerate();
+    std::iter::from_fn(move || {
+        loop {
+            let (at, byte) = bytes.next()?;
+            match (quote, byte) {
+                (Some(_), b'\\') => drop(bytes.next()),
+                (Some(open), _) if byte == open => quote = None,
+                (Some(_), _) => {}
+                (None, b'"' | b'\'') => quote = Some(byte),
+                (None, b'(' | b'[' | b'{') => {
+                    depth += 1;
+                    return Some((at, depth - 1, byte));
+                }
+                (None, b')' | b']' | b'}') => {
+                    depth -= 1;
+                    return Some((at, depth, byte));
+                }
+                (None, _) => return Some((at, depth, byte)),
+            }
+        }
+    })
 }
 
 /// Refuses values that hold a namespace, unless it is the whole value and `may_be_one`, and values that are too large.
@@ -166,6 +287,7 @@ fn checked(value: Value, may_be_one: bool) -> Result<Value, Error> {
     let (mut parts, mut bytes) = (MAX_VALUES, MAX_TEXT);
     let mut open = vec![(value.clone(), may_be_one)];
     while let Some((value, may_be_one)) = open.pop() {
+        go_on()?;
         if is_namespace(&value) && !may_be_one {
             return Err(refused("a namespace is stored in another value"));
         }
@@ -286,9 +408,16 @@ mod tests {
 
     #[test]
     fn assignments_are_checked_and_other_tags_left_alone() {
-        let source = "{% set x = '%}' ~ y -%}{# {% set a = 1 %} #}{{ x == 1 }}{% set z %}b{% endset %}{%- set ns.a, b = 1, 2 %}";
-        let wanted = "{% set x =( '%}' ~ y )|_assigned-%}{# {% set a = 1 %} #}{{ x == 1 }}{% set z %}b{% endset %}{%- set \
-                      ns.a, b =( 1, 2 )|_stored%}";
+        let source = "{% set x = '%}' ~ y -%}{# {% set a = 1 %} #}{{ x == 1 }}{% set z %}b{% endset %}{%- set ns.a, b = 1, 2 %}\
+                      {% raw %}{% set x = 1 %}{%- endraw %}{% for a, (b, c) in d -%}{% with a = f(1, 2), b = '=,' %}\
+                      {% macro f(a, b=(1, 2)) %}{% call(a) f(b) %}{% call f(b) %}{% set z | replace('=', '') %}";
+        let wanted = "{% set x =( '%}' ~ y )|_assigned-%}{# {% set a = 1 %} #}{{ x == 1 }}{% set z |_assigned%}b{% endset %}\
+                      {%- set ns.a, b =( 1, 2 )|_stored%}{% raw %}{% set x = 1 %}{%- endraw %}\
+                      {% for a, (b, c) in d -%}{% set a = (a)|_assigned -%}{% set b = (b)|_assigned -%}\
+                      {% set c = (c)|_assigned -%}{% with a =( f(1, 2))|_assigned, b =( '=,' )|_assigned%}\
+                      {% macro f(a, b=((1, 2))|_assigned) %}{% set a = (a)|_assigned %}{% set b = (b)|_assigned %}\
+                      {% call(a) f(b) %}{% set a = (a)|_assigned %}{% call f(b) %}\
+                      {% set z | replace('=', '') |_assigned%}";
         assert_eq!(bounded(source).unwrap(), wanted);
     }
 }

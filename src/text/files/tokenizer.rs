@@ -13,6 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct Trained {
     tokenizer: tokenizers::Tokenizer,
+    /// Number of tokens that the weights have.
     vocabulary: usize,
 }
 
@@ -27,12 +28,7 @@ pub(super) fn read(
 ) -> Result<Arc<dyn Tokenizer>, LanguageError> {
     let json: Value = serde_json::from_slice(text).map_err(|e| unusable(path, e))?;
     // Before anything is as large as a token's number says.
-    if let Some(largest) = largest_token(&json).filter(|token| *token >= vocabulary as u64) {
-        let reason = format!(
-            "it has a token of the number {largest}, and the weights have {vocabulary} tokens"
-        );
-        return Err(unusable(path, reason));
-    }
+    check_largest(largest_token(&json), vocabulary).map_err(|reason| unusable(path, reason))?;
     for part in ["normalizer", "decoder"] {
         check_growth(part, &json[part]).map_err(|reason| unusable(path, reason))?;
     }
@@ -46,9 +42,20 @@ pub(super) fn read(
     let mut tokenizer = tokenizer.map_err(|reason| unusable(path, reason))?;
     // Prompts are never cut or filled up.
     tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable(path, e))?;
-    let largest = tokenizer.get_vocab(true).into_values().max();
-    let vocabulary = largest.map_or(0, |largest| largest as usize + 1);
+    // The crate numbers added tokens itself, whatever the file says.
+    let largest = tokenizer.get_vocab(true).into_values().max().map(u64::from);
+    check_largest(largest, vocabulary).map_err(|reason| unusable(path, reason))?;
     Ok(Arc::new(Trained { tokenizer, vocabulary }))
+}
+
+/// Refuses a token that the weights lack.
+fn check_largest(largest: Option<u64>, vocabulary: usize) -> Result<(), String> {
+    match largest.filter(|token| *token >= vocabulary as u64) {
+        Some(largest) => Err(format!(
+            "it has a token of the number {largest}, and the weights have {vocabulary} tokens"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// The largest number of a token that a `tokenizer.json` names.
@@ -92,15 +99,25 @@ fn check_growth(part: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// The two parts of an entry of `merges`, which is a text or a list.
+pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
+    match merge {
+        Value::String(text) => text.split_once(' ').map(|(first, second)| [first, second]),
+        list => Some([list[0].as_str()?, list[1].as_str()?]),
+    }
+}
+
+/// The name of a special token in a `tokenizer_config.json`; empty if it has none.
+pub(super) fn special<'a>(about: &'a Value, key: &str) -> &'a str {
+    let token = &about[key];
+    token.as_str().or_else(|| token["content"].as_str()).unwrap_or_default()
+}
+
 /// Refuses merges that do not make a token of the vocabulary, at which the crate `tokenizers` panics.
 fn check_merges(model: &Value) -> Result<(), String> {
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
     for merge in model["merges"].as_array().into_iter().flatten() {
-        let pair = match merge {
-            Value::String(pair) => pair.split_once(' '),
-            pair => pair[0].as_str().zip(pair[1].as_str()),
-        };
-        let Some((first, second)) = pair else { continue };
+        let Some([first, second]) = pair(merge) else { continue };
         let whole = second.strip_prefix(prefix).map(|second| format!("{first}{second}"));
         if whole.is_none_or(|whole| model["vocab"].get(whole).is_none()) {
             return Err(format!("the merge of `{first}` and `{second}` makes no token"));
@@ -118,15 +135,19 @@ impl Trained {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, LanguageError> {
         let encoding = guarded(|| self.tokenizer.encode_fast(text, special));
         let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
-        Ok(encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec())
+        let tokens = encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec();
+        // A post-processor adds the numbers that its file says.
+        match tokens.iter().find(|token| **token as usize >= self.vocabulary) {
+            Some(token) => Err(LanguageError::Tokenizer(format!(
+                "it makes the token {token}, and the weights have {} tokens",
+                self.vocabulary
+            ))),
+            None => Ok(tokens),
+        }
     }
 }
 
 impl Tokenizer for Trained {
-    fn vocabulary(&self) -> usize {
-        self.vocabulary
-    }
-
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
         self.encode(text, false)
     }

@@ -99,22 +99,23 @@ impl<'a> Batch<'a> {
 
     /// Adds a block of tokens to the completions, and says whether all have come to their end.
     fn take_over(&mut self, block: Vec<Step>) -> bool {
-        let Generator { sampling, stop, listener, .. } = self.generator;
         for mut step in block {
             for (row, completion) in self.completions.iter_mut().enumerate() {
                 if completion.ended {
                     continue;
                 }
-                completion.tokens.push(step.tokens[row]);
-                completion.logprobs.push(step.logprobs[row]);
-                completion.entropies.push(step.entropies[row]);
-                completion.candidates.extend(step.candidates.get_mut(row).map(std::mem::take));
-                if let Some(listener) = listener {
-                    let (prompt, number) = (self.first + row / self.members, row % self.members);
-                    listener(prompt, number, &completion.tokens);
-                }
-                completion.ended = sampling.stop_tokens.contains(&step.tokens[row])
-                    || stop.is_some_and(|stop| stop(&completion.tokens));
+                let chosen = Chosen {
+                    token: step.tokens[row],
+                    logprob: step.logprobs[row],
+                    entropy: step.entropies[row],
+                    candidates: step
+                        .candidates
+                        .get_mut(row)
+                        .map(std::mem::take)
+                        .unwrap_or_default(),
+                };
+                let place = [self.first + row / self.members, row % self.members];
+                completion.push(chosen, self.generator, place);
             }
         }
         self.completions.iter().all(|completion| completion.ended)

@@ -52,6 +52,23 @@ pub struct Completion {
     pub ended: bool,
 }
 
+impl Completion {
+    /// Adds the token of completion `number` of a prompt, tells the listener, and notes whether it ends the completion.
+    fn push(&mut self, chosen: Chosen, by: &Generator, [prompt, number]: [usize; 2]) {
+        self.tokens.push(chosen.token);
+        self.logprobs.push(chosen.logprob);
+        self.entropies.push(chosen.entropy);
+        if by.sampling.narrows() {
+            self.candidates.push(chosen.candidates);
+        }
+        if let Some(listener) = by.listener {
+            listener(prompt, number, &self.tokens);
+        }
+        self.ended = by.sampling.stop_tokens.contains(&chosen.token)
+            || by.stop.is_some_and(|stop| stop(&self.tokens));
+    }
+}
+
 /// A stop condition beyond stop tokens, given the tokens of a completion so far.
 pub type Stop<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
 /// A callback for every token, given the index of the prompt, that of the completion and the tokens so far.
@@ -64,7 +81,7 @@ pub struct Generator<'a> {
     pub decoder: &'a TokenDecoder,
     /// Temperature, truncation of the distribution, and stop tokens.
     pub sampling: &'a Sampling,
-    /// Completions that are decoded at a time.
+    /// Number of completions decoded at a time; does not change the result.
     pub slots: usize,
     /// A condition that ends a completion, besides its stop tokens.
     pub stop: Option<Stop<'a>>,
@@ -79,6 +96,11 @@ impl Generator<'_> {
     /// If a prompt has no tokens.
     pub fn generate(&self, prompts: &[Prompt]) -> Vec<Vec<Completion>> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
+        let mut all: Vec<Vec<Completion>> =
+            prompts.iter().map(|prompt| vec![Completion::default(); prompt.completions]).collect();
+        if self.sampling.max_new_tokens == 0 {
+            return all;
+        }
         #[cfg(feature = "general")]
         if let Some(decoder) = crate::text::on_device(self.decoder) {
             return device::generate(self, &decoder.rounded(), prompts);
@@ -104,8 +126,6 @@ impl Generator<'_> {
             1 => rayon::scope(|_| region(parallelism, || work(0))),
             _ => (0..workers).into_par_iter().for_each(work),
         }
-        let mut all: Vec<Vec<Completion>> =
-            prompts.iter().map(|prompt| vec![Completion::default(); prompt.completions]).collect();
         for Finished { prompt, number, completion } in done.into_inner().expect("nobody holds it") {
             all[prompt][number] = completion;
         }
@@ -187,7 +207,6 @@ impl<'a> Worker<'a> {
     /// Fills the free slots with waiting completions, then with those of prompts that it prefills.
     fn admit(&mut self, queue: &Queue) {
         loop {
-            let free = self.slots.iter().filter(|slot| slot.is_none()).count();
             for slot in 0..self.slots.len() {
                 if self.slots[slot].is_none()
                     && let Some(active) = self.waiting.pop_front()
@@ -203,7 +222,7 @@ impl<'a> Worker<'a> {
                     self.slots[slot] = Some(active);
                 }
             }
-            let free = free.min(self.slots.iter().filter(|slot| slot.is_none()).count());
+            let free = self.slots.iter().filter(|slot| slot.is_none()).count();
             let mut taken = Vec::new();
             let mut wanted = 0;
             while wanted < free {
@@ -277,17 +296,7 @@ impl<'a> Worker<'a> {
     /// Adds a token to a completion, and returns it unless that was its last.
     fn add(&mut self, mut active: Active, chosen: Chosen) -> Option<Active> {
         let Active { prompt, number, completion, prefilled, .. } = &mut active;
-        completion.tokens.push(chosen.token);
-        completion.logprobs.push(chosen.logprob);
-        completion.entropies.push(chosen.entropy);
-        if self.generator.sampling.narrows() {
-            completion.candidates.push(chosen.candidates);
-        }
-        if let Some(listener) = self.generator.listener {
-            listener(*prompt, *number, &completion.tokens);
-        }
-        completion.ended = self.generator.sampling.stop_tokens.contains(&chosen.token)
-            || self.generator.stop.is_some_and(|stop| stop(&completion.tokens));
+        completion.push(chosen, &self.generator, [*prompt, *number]);
         if !completion.ended && completion.tokens.len() < self.generator.sampling.max_new_tokens {
             return Some(active);
         }

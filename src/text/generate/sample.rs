@@ -12,7 +12,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// The number of the likeliest tokens that can be drawn; 0 for all.
     pub top_k: usize,
-    /// The likeliest tokens that have this share of the probability together can be drawn; 1 for all.
+    /// Nucleus sampling: draws from the fewest likeliest tokens whose probabilities add up to this share, among those that
+    /// `top_k` leaves; 1 for all.
     pub top_p: f32,
     /// Tokens of less than this share of the likeliest one's probability cannot be drawn; 0 for none.
     pub min_p: f32,
@@ -63,7 +64,7 @@ pub struct Scratch {
     candidates: Vec<u32>,
 }
 
-/// Chooses a token by `u`, uniform in `[0, 1)`.
+/// Chooses a token from `logits` `[vocabulary]` by `u`, uniform in `[0, 1)`.
 pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> Chosen {
     let Scratch { logits: scaled, weights, candidates } = scratch;
     let sharpness = sharpness(sampling.temperature);
@@ -153,8 +154,12 @@ fn narrow(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
         let count = within.count().max(1);
         candidates.truncate(count);
     }
-    // The largest weight is 1.
+    // The largest weight is 1, unless logits are no numbers.
+    let first = candidates[0];
     candidates.retain(|i| weights[*i as usize] >= sampling.min_p);
+    if candidates.is_empty() {
+        candidates.push(first);
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +207,15 @@ mod tests {
         // Squares of the probabilities.
         let sharp = Sampling { temperature: 0.5, ..all };
         assert_near(&shares(&sharp, &logits), &[1.0 / 30.0, 16.0 / 30.0, 4.0 / 30.0, 9.0 / 30.0]);
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_give_a_token() {
+        for (temperature, top_k) in [(0.0, 0), (1.0, 0), (1.0, 2)] {
+            let sampling = Sampling { temperature, top_k, ..Sampling::default() };
+            let chosen = choose(&[f32::NAN; 5], &sampling, 0.5, &mut Scratch::default());
+            assert!(chosen.token < 5, "{chosen:?}");
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Stop texts, which end a completion and are no part of it.
 
-/// The part of a text before the first of `stops`; `None` where it has none of them.
+/// The part of a text before the first of `stops`; `None` where it has none of them. An empty text is no stop.
 pub fn before<'a>(text: &'a str, stops: &[String]) -> Option<&'a str> {
-    let first = stops.iter().filter_map(|stop| text.find(stop.as_str())).min()?;
+    let stops = stops.iter().filter(|stop| !stop.is_empty());
+    let first = stops.filter_map(|stop| text.find(stop.as_str())).min()?;
     Some(&text[..first])
 }
 
@@ -16,5 +17,6 @@ mod tests {
         assert_eq!(before("aäEnd\n\nEnd", &stops), Some("aä"));
         assert_eq!(before("\n\nEnd", &stops), Some(""));
         assert_eq!((before("a\nb", &stops), before("End", &[])), (None, None));
+        assert_eq!(before("a", &[String::new()]), None);
     }
 }

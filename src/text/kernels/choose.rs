@@ -2,7 +2,7 @@
 
 use super::UNITS;
 use super::heads::Progress;
-use super::rows::{largest, total};
+use super::rows::{row_peak, total};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{LEAST_SUM, logprob, normalizer, unnormalized};
 use burn::cubecl;
@@ -67,14 +67,7 @@ pub(crate) fn choose_kernel(
         if ABSOLUTE_POS == 0 {
             progress.choose(number);
         }
-        let mut own = logits[start] * sharpness;
-        for i in range_stepped(unit, vocabulary, UNITS) {
-            let logit = logits[start + i] * sharpness;
-            if logit > own {
-                own = logit;
-            }
-        }
-        let most = largest(own);
+        let most = row_peak(logits, start, vocabulary, sharpness);
         // Each unit adds up a run of tokens, so that sums grow in the order of the vocabulary.
         let run = vocabulary.div_ceil(UNITS);
         let begin = unit * run;
@@ -144,9 +137,10 @@ pub(crate) fn choose_kernel(
                     token = end - 1;
                 }
             }
-            if at == UNITS {
-                at = 0;
-            }
+        }
+        // Logits that are no numbers lead to none.
+        if at == UNITS {
+            at = 0;
         }
         if unit == at {
             tokens[row] = token as i32;

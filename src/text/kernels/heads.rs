@@ -57,6 +57,22 @@ impl Progress {
     }
 }
 
+/// Computes cosine and sine of a pair at a position, from the rotations of its low and of its high part.
+#[cube]
+pub(super) fn rotation(
+    table: &[f32],
+    position: usize,
+    pair: usize,
+    low: usize,
+    high: usize,
+    #[comptime] half: usize,
+) -> (f32, f32) {
+    let a = 2 * (position % low * half + pair);
+    let b = 2 * ((low + position / low % high) * half + pair);
+    let (cl, sl, ch, sh) = (table[a], table[a + 1], table[b], table[b + 1]);
+    (ch * cl - sh * sl, sh * cl + ch * sl)
+}
+
 /// Computes cosine and sine of each pair of a head at the position of each row, and takes the token chosen; one unit per
 /// row and pair.
 ///
@@ -80,11 +96,9 @@ pub(crate) fn rotation_kernel(
             progress.take(number);
         }
         let position = progress.prompt(row) + number;
-        let a = 2 * (position % low * half + pair);
-        let b = 2 * ((low + position / low % high) * half + pair);
-        let (cl, sl, ch, sh) = (table[a], table[a + 1], table[b], table[b + 1]);
-        rotations[2 * unit] = ch * cl - sh * sl;
-        rotations[2 * unit + 1] = sh * cl + ch * sl;
+        let (cosine, sine) = rotation(table, position, pair, low, high, half);
+        rotations[2 * unit] = cosine;
+        rotations[2 * unit + 1] = sine;
     }
 }
 
@@ -116,6 +130,7 @@ impl Heads {
         self.keys * self.dim
     }
 
+    /// Whether queries and keys are normed.
     pub const fn norms(self) -> bool {
         self.norms_heads || self.norms_all
     }

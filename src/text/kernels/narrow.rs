@@ -7,7 +7,7 @@
 use super::UNITS;
 use super::choose::Records;
 use super::heads::Progress;
-use super::rows::{largest, total};
+use super::rows::{largest, row_peak, total};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
 use crate::math::softmax::{LEAST_SUM, unnormalized};
@@ -87,7 +87,7 @@ fn passes(sum: f32, goal: f32, #[comptime] is_strict: bool) -> bool {
 }
 
 /// Finds the largest weight at which the sum over all weights that are as large comes to a goal, among weights whose bits
-/// are at least `floor`; the least of these if it never does.
+/// are at least `floor`; the least of these if it never does, as sums in another order may be smaller.
 #[cube]
 fn search(
     scratch: &mut NarrowScratch,
@@ -122,37 +122,39 @@ fn search(
     sync_cube();
     let mut above = 0.0f32;
     let mut passed = 0.0f32;
-    let mut chosen = OCTAVES.runtime();
+    // The last octave that has weights, if none passes.
+    let mut chosen = comptime!(OCTAVES - 1).runtime();
+    let mut is_there = false.runtime();
     for number in 0..OCTAVES {
         let sum = passed + octaves[number];
-        if chosen == OCTAVES && passes(sum, goal, is_strict) {
+        if !is_there && octaves[number] > 0.0f32 {
             chosen = number;
             above = passed;
+            is_there = passes(sum, goal, is_strict);
         }
         passed = sum;
     }
-    // Rounding alone, or a goal beyond all.
-    if chosen == OCTAVES {
-        chosen = comptime!(OCTAVES - 1).runtime();
-        above = passed - octaves[comptime!(OCTAVES - 1)];
-    }
     sync_cube();
     let mut listed = 0usize.runtime();
+    // No weight is above 1.
+    let mut least = f32::new(-2.0f32);
     for i in range_stepped(unit, vocabulary, UNITS) {
-        let bits = u32::reinterpret(scratch.weights[start + i]);
+        let weight = scratch.weights[start + i];
+        let bits = u32::reinterpret(weight);
         if bits >= floor && octave(bits) == chosen {
             scratch.lists[start + unit + listed * UNITS] = i as u32;
             listed += 1;
+            if -weight > least {
+                least = -weight;
+            }
         }
     }
-    // The weight is in `low..high`: at `low` the sum has come to the goal, at `high` it has not.
+    let least = -largest(least);
+    // The weight is in `low..high`: at `low` the sum has come to the goal, or never does; at `high` it has not.
     let mut high = LARGEST - ((chosen as u32) << MANTISSA) + (1u32 << MANTISSA);
-    let mut low = LARGEST - ((chosen as u32) << MANTISSA);
-    if chosen == comptime!(OCTAVES - 1) {
-        low = 0u32.runtime();
-    }
-    if low < floor {
-        low = floor;
+    let mut low = floor;
+    if least < 2.0f32 {
+        low = u32::reinterpret(least);
     }
     let mut at_high = above;
     while high - low > 1u32 {
@@ -250,14 +252,7 @@ pub(crate) fn narrow_kernel(
         }
         let mut sums = Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS));
         let mut octaves = Shared::<[f32]>::new_slice(OCTAVES);
-        let mut own = logits[start] * by.sharpness;
-        for i in range_stepped(unit, vocabulary, UNITS) {
-            let logit = logits[start + i] * by.sharpness;
-            if logit > own {
-                own = logit;
-            }
-        }
-        let most = largest(own);
+        let most = row_peak(logits, start, vocabulary, by.sharpness);
         for i in range_stepped(unit, vocabulary, UNITS) {
             scratch.weights[start + i] = unnormalized(logits[start + i] * by.sharpness, most);
         }

@@ -48,6 +48,19 @@ pub(crate) fn largest(own: f32) -> f32 {
     most[0]
 }
 
+/// The largest of the logits of a row, sharpened.
+#[cube]
+pub(crate) fn row_peak(logits: &[f32], start: usize, count: usize, sharpness: f32) -> f32 {
+    let mut own = logits[start] * sharpness;
+    for i in range_stepped(UNIT_POS as usize, count, UNITS) {
+        let logit = logits[start + i] * sharpness;
+        if logit > own {
+            own = logit;
+        }
+    }
+    largest(own)
+}
+
 /// A row of numbers, shared out among the units of a cube; a compile-time value of kernels. A unit keeps its numbers in
 /// registers, so that it waits once for all that it reads of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

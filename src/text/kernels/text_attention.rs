@@ -56,9 +56,10 @@ pub(crate) fn text_attend_kernel<C: Float>(
         load_queries(&mut of_queries, queries, &rows, 0, rows.queries(heads), heads, tiles);
         pad(&mut of_queries, tiles.queries, tiles);
         pad(&mut of_keys, tiles.keys, tiles);
-        if unit < comptime!(tiles.queries) {
-            peaks[unit] = f32::new(ILLEGAL);
-            totals[unit] = 0.0f32;
+        // A tile may have more queries than the cube has units.
+        for query in range_stepped(unit, tiles.queries, UNITS) {
+            peaks[query] = f32::new(ILLEGAL);
+            totals[query] = 0.0f32;
         }
         let mut products = Array::<f32>::new(comptime!(part[0] * part[1]));
         let shares = comptime!(tiles.shares(tiles.queries));
@@ -92,17 +93,17 @@ pub(crate) fn text_attend_kernel<C: Float>(
                 }
             }
             sync_cube();
-            if unit < comptime!(tiles.queries) {
-                let before = peaks[unit];
+            for query in range_stepped(unit, tiles.queries, UNITS) {
+                let before = peaks[query];
                 let mut peak = before;
                 for key in 0..comptime!(tiles.keys) {
-                    let score = weights[unit * row_size + key];
+                    let score = weights[query * row_size + key];
                     if score > peak {
                         peak = score;
                     }
                 }
-                peaks[unit] = peak;
-                kept[unit] = exp(before - peak);
+                peaks[query] = peak;
+                kept[query] = exp(before - peak);
             }
             // Values take the place of keys.
             load_keys::<C>(&mut of_keys, values, &rows, start, end, heads, tiles);
@@ -124,12 +125,12 @@ pub(crate) fn text_attend_kernel<C: Float>(
                 }
             }
             sync_cube();
-            if unit < comptime!(tiles.queries) {
-                let mut total = totals[unit] * kept[unit];
+            for query in range_stepped(unit, tiles.queries, UNITS) {
+                let mut total = totals[query] * kept[query];
                 for key in 0..comptime!(tiles.keys) {
-                    total += weights[unit * row_size + key];
+                    total += weights[query * row_size + key];
                 }
-                totals[unit] = total;
+                totals[query] = total;
             }
             #[unroll]
             for share in 0..shares {
@@ -168,8 +169,8 @@ pub(crate) fn text_attend_kernel<C: Float>(
             }
         }
         store_queries(&sums, attended, &rows, heads, tiles);
-        if unit < count {
-            figures[2 * rows.place(unit, heads)] = peaks[unit] + ln(totals[unit]);
+        for query in range_stepped(unit, count, UNITS) {
+            figures[2 * rows.place(query, heads)] = peaks[query] + ln(totals[query]);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels of queries and keys of whole texts: rotations of rows, norms and rotation of heads, and the way back.
 
 use super::UNITS;
-use super::heads::{Heads, head_roots};
+use super::heads::{Heads, head_roots, rotation};
 use super::rows::ROWS;
 use crate::device::buffers::Buffer;
 use burn::cubecl;
@@ -50,11 +50,9 @@ pub(crate) fn text_rotation_kernel(
     if unit < pieces.rows * half {
         let (row, pair) = (unit / half, unit % half);
         let position = pieces.position(row);
-        let a = 2 * (position % low * half + pair);
-        let b = 2 * ((low + position / low % high) * half + pair);
-        let (cl, sl, ch, sh) = (table[a], table[a + 1], table[b], table[b + 1]);
-        rotations[2 * unit] = ch * cl - sh * sl;
-        rotations[2 * unit + 1] = sh * cl + ch * sl;
+        let (cosine, sine) = rotation(table, position, pair, low, high, half);
+        rotations[2 * unit] = cosine;
+        rotations[2 * unit + 1] = sine;
     }
 }
 

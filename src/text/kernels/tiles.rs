@@ -69,7 +69,7 @@ impl Tiles {
         [self.queries.div_ceil(queries), self.keys / keys]
     }
 
-    /// Groups of numbers of a head.
+    /// Groups of [`WIDTH`] numbers in a head.
     pub const fn columns(self) -> usize {
         self.dim.div_ceil(WIDTH)
     }

@@ -393,8 +393,7 @@ pub(super) fn matrix(x: CubeTensor) -> Tensor<2> {
 /// # Panics
 /// If one has no token.
 pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
-    let text = |prompt: &&'_ [u32]| -> usize { prompt.len() };
-    let longest = prompts.iter().map(text).max().unwrap_or(0);
+    let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
     let texts: Vec<Text> =
         prompts.iter().map(|prompt| Text { prompt, completions: Vec::new() }).collect();
     let (groups, shape) = (prompts.len(), by.decoder.shape());

@@ -56,9 +56,9 @@ impl Gradients {
         matches!(self.places, Places::Weights(_))
     }
 
-    /// Adds the gradients of some weights, if weights are learnt. `make` computes them in the memory that it is given,
-    /// which it then takes, or in other memory. They begin there one behind the other, each at the first multiple of the
-    /// alignment of buffers.
+    /// Adds the gradients of some weights, if weights are learnt. `make` is given one buffer for all of them, in which
+    /// each starts at the device's buffer alignment. It either takes the buffer and fills it, or leaves it and returns
+    /// tensors, which are copied.
     pub fn add<const D: usize, const N: usize>(
         &mut self,
         names: [&str; N],

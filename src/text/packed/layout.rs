@@ -77,8 +77,8 @@ impl Layout {
         blocks.map(|bound| bound as i32).collect()
     }
 
-    /// Divides each piece into blocks of at most `size` keys, and these into parts: the rows that see a key are shared
-    /// out where they would fill many tiles of `tile` rows, as those are that follow a prompt.
+    /// Divides each piece into blocks of at most `size` keys. A block that more than `TILES` tiles of `tile` rows attend to
+    /// is split into parts, one cube each.
     pub fn key_parts(&self, size: usize, tile: usize) -> KeyParts {
         let mut all = KeyParts::default();
         for (number, piece) in self.pieces.iter().enumerate() {

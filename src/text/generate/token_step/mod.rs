@@ -92,7 +92,7 @@ impl TokenStep {
         let (decoder, added) = (&by.decoder, by.added.as_ref());
         let rows = tokens.dims()[0];
         let shape = decoder.shape();
-        let row = Row {
+        let row = StepLaunch {
             by: self,
             shape,
             prompts,
@@ -135,7 +135,7 @@ impl TokenStep {
 }
 
 /// The kernels of one step.
-struct Row<'a> {
+struct StepLaunch<'a> {
     by: &'a TokenStep,
     shape: &'a DecoderShape,
     /// Keys and values of prompts and of completions, layer by layer.
@@ -151,7 +151,7 @@ struct Row<'a> {
     operand: DType,
 }
 
-impl Row<'_> {
+impl StepLaunch<'_> {
     /// Adds the output of a block, normed if so, to the stream. Returns the sum, normed if so, as numbers of type `to`,
     /// and the sum.
     fn add_norm(
