@@ -132,7 +132,7 @@ pub fn legal_actions<G: Rules>(state: &G::State, game: G) -> impl Iterator<Item 
 pub fn random_legal<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
     let mut legal = legal_actions(state, game);
     let count = legal.clone().count() as u64;
-    legal.nth((u64::from(bits) * count >> 32) as usize)
+    legal.nth(((u64::from(bits) * count) >> 32) as usize)
 }
 
 /// Checks declared parameters against their ranges.
