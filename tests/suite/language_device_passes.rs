@@ -70,7 +70,7 @@ fn more_heads_than_units_may_share_keys() {
     let params: Vec<f32> = (0..shape.num_params()).map(wave).collect();
     let decoder = TokenDecoder::new(shape, params);
     let there = decoder.clone().with_device(Some(device), Precision::F32);
-    let (groups, rule) = (groups(&decoder), rule(LossConfig::new()));
+    let (groups, rule) = (groups(&decoder), rule(LossConfig::default()));
     let [want, got] = [&decoder, &there].map(|by| gradient(by, &rule, &groups, None, 0.1));
     let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
     let off = length(&off) / length(&want);
