@@ -1,6 +1,6 @@
 //! Built-in networks with a hand-written backward pass over sequences.
 
-use super::gru::GruSequences;
+use super::registry::gru::GruSequences;
 use super::{Decoder, Gru, Network};
 use crate::nn::Precision;
 use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients};

@@ -7,12 +7,9 @@
 mod actor;
 mod by_hand;
 mod categorical;
-mod decoder;
 mod dense;
-mod gru;
 mod lanes;
 mod memory;
-mod mlp;
 mod native;
 mod network;
 mod policy;
@@ -23,23 +20,23 @@ mod tensors;
 pub use actor::Actor;
 pub use by_hand::by_hand;
 pub use categorical::{Categorical, sample};
-pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
 pub(crate) use dense::MANY_FEATURES;
 pub use dense::Scratch;
-pub use gru::{Gru, NativeGru};
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes};
 pub use memory::Memory;
 pub(crate) use memory::reset;
-#[cfg(feature = "kernels")]
-pub(crate) use mlp::kernel as kernels;
-#[cfg(feature = "kernels")]
-pub use mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
-pub use mlp::{Mlp, NativeMlp};
 pub use native::{NativePolicy, NativeScratch};
 pub use network::Network;
 pub use policy::PolicyConfig;
-pub use registry::{BuiltIn, ModelKind, OwnSettings};
+#[cfg(feature = "kernels")]
+pub(crate) use registry::mlp::kernel as kernels;
+#[cfg(feature = "kernels")]
+pub use registry::mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
+pub use registry::{
+    BuiltIn, Decoder, DecoderConfig, Gru, Mlp, ModelKind, NativeDecoder, NativeGru, NativeMlp,
+    OwnSettings,
+};
 
 pub use crate::nn::arch::LoraConfig;
 pub use crate::nn::rows::{Gradients, Pool, SequenceGradients, SequenceModel, Sequences};

@@ -1,16 +1,25 @@
 //! The list of built-in networks, from which settings, checkpoints, engines and the page take theirs.
 //!
 //! A network is a folder: `burn.rs` trains it anywhere, `cpu.rs` acts on the CPU's vector units, and
-//! [`BuiltIn`] makes both from settings. To add one, declare the folder in `mod.rs` and put its struct in
+//! [`BuiltIn`] makes both from settings. To add one, declare the folder here and put its struct in
 //! [`networks!`], with the struct of its own settings if it has any.
 
-use super::{
-    Actor, Decoder, DecoderConfig, Gru, Mlp, Model, NativePolicy, Network, Parameter, PolicyConfig,
-};
+use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
 use crate::schema::{OutOfRange, Shape, Value, settings};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display, Formatter};
+
+#[path = "decoder/mod.rs"]
+pub(super) mod decoder;
+#[path = "gru/mod.rs"]
+pub(super) mod gru;
+#[path = "mlp/mod.rs"]
+pub(super) mod mlp;
+
+pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
+pub use gru::{Gru, NativeGru};
+pub use mlp::{Mlp, NativeMlp};
 
 /// A built-in network: a model with a fast form on the CPU, made from settings.
 pub trait BuiltIn: Model {

@@ -5,7 +5,7 @@
 pub mod own_model;
 
 use crate::shared::training::short_run;
-use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
+use crate::support::{adapter, cpu, grove, json, stdout, train};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::env::{Catch, Env, Recall};
@@ -68,8 +68,7 @@ pub fn bytes(trainer: &GameTrainer<Catch>) -> Vec<(String, Vec<u8>)> {
 
 pub fn iterate(trainer: &mut GameTrainer<Catch>, iterations: u32) {
     for _ in 0..iterations {
-        let record = trainer.iterate().unwrap();
-        assert_eq!(record.read_backs, 1);
+        trainer.iterate().unwrap();
     }
 }
 
@@ -78,7 +77,8 @@ pub fn repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Devic
     let game = Catch::default();
     let new = || Trainer::with_model(game, model.clone(), config, device);
     let [mut whole, mut again, mut broken] = [new(), new(), new()];
-    assert!(whole.obstacle().unwrap().contains("take perceptrons"));
+    // The native engine takes built-in networks; the fused one takes perceptrons alone.
+    assert_eq!(whole.obstacle().is_none(), model.kind().is_some() && *device == cpu());
     iterate(&mut whole, 4);
     iterate(&mut again, 4);
     assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe());
@@ -252,7 +252,10 @@ fn the_program_trains_resumes_evaluates_and_records_a_recurrent_policy() {
     let said =
         grove(folder, &["record", "whole", "--out", "x.png", "--games", "4", "--steps", "5"]);
     assert!(said.status.success() && stdout(&said).contains("catch"));
-    let said =
-        refusal(folder, &train("catch", "fast", &[&gru[..], &["--engine", "fused"]].concat()));
-    assert!(said.contains("not a `gru`"), "{said}");
+    let general = [&gru[..], &["--engine", "general"]].concat();
+    json(folder, &train("catch", "general", &general));
+    for (run, engine) in [("whole", "native updates"), ("general", "updates by autodiff")] {
+        let note = std::fs::read_to_string(folder.join(run).join("run.json")).unwrap();
+        assert!(note.contains(engine), "{note}");
+    }
 }

@@ -3,7 +3,7 @@
 use crate::math::Activation;
 use crate::model::Model;
 use crate::model::PolicyConfig;
-use crate::model::mlp::hidden;
+use crate::model::registry::mlp::hidden;
 use crate::nn::orthogonal::{layer, linear, orthogonal};
 use crate::nn::tensors::activation::tanh;
 use crate::nn::tensors::products::Products;
