@@ -113,3 +113,44 @@ fn has_autodiff<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
 pub(crate) fn single<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.cast(FloatDType::F32)
 }
+
+#[cfg(feature = "general")]
+impl Products {
+    /// Whether gradients leave the range of the operands unless they are scaled.
+    pub(super) fn need_scale(self) -> bool {
+        matches!(self.half, Some(FloatDType::F16))
+    }
+
+    /// Casts numbers that only products read.
+    pub(crate) fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self.half {
+            None => x,
+            Some(half) => x.cast(half),
+        }
+    }
+}
+
+/// The power of two that makes a gradient's `largest` number about 1/16, as far as f32 has it; 1 if there is none.
+#[cfg(feature = "general")]
+pub(super) fn scale_of(largest: f32) -> f32 {
+    if largest == 0.0 || !largest.is_finite() {
+        return 1.0;
+    }
+    (1.0 / (16.0 * largest)).log2().floor().clamp(-126.0, 126.0).exp2()
+}
+
+#[cfg(all(test, feature = "general"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_scaled_by_finite_powers_of_two() {
+        for (largest, scale) in [(0.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0625), (3e-5, 2048.0)] {
+            assert_eq!(scale_of(largest), scale, "{largest}");
+        }
+        for largest in [f32::MIN_POSITIVE, 1e-41, f32::from_bits(1), f32::MAX] {
+            let scale = scale_of(largest);
+            assert!(scale > 0.0 && scale.is_finite(), "{largest}: {scale}");
+        }
+    }
+}

@@ -7,12 +7,12 @@ use super::Decoder;
 use super::arenas::{Arenas, Packing};
 use super::attention::{KeysValues, Prefix, UNSEEN, attend, causal, causal_rows};
 use super::decoder::AdapterTensors;
-use super::products::Products;
+use super::products::{Products, scale_of};
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
 use crate::nn::text::Text;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -74,21 +74,6 @@ impl Decoder {
     fn viewing(self, arenas: &mut Arenas) -> Self {
         let mut views = arenas.views();
         self.with_parameters(|_| views.next().expect("every parameter"))
-    }
-}
-
-impl Products {
-    /// Whether gradients leave the range of the operands unless they are scaled.
-    fn need_scale(self) -> bool {
-        matches!(self.half, Some(FloatDType::F16))
-    }
-
-    /// Casts numbers that only products read.
-    pub(crate) fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match self.half {
-            None => x,
-            Some(half) => x.cast(half),
-        }
     }
 }
 
@@ -157,14 +142,6 @@ impl HiddenStates {
             _ => self.groups + (group * self.members + member) * self.steps + at - 1,
         }
     }
-}
-
-/// The power of two that makes a gradient's `largest` number about 1/16, as far as f32 has it; 1 if there is none.
-fn scale_of(largest: f32) -> f32 {
-    if largest == 0.0 || !largest.is_finite() {
-        return 1.0;
-    }
-    (1.0 / (16.0 * largest)).log2().floor().clamp(-126.0, 126.0).exp2()
 }
 
 /// Uploads whole numbers, `[rows, columns]`.
@@ -508,21 +485,5 @@ impl DeviceDecoder {
     fn prefix<'a>(&self, layer: usize, prompts: &'a Prompts, masks: &'a [Tensor<3>]) -> Prefix<'a> {
         let mask = &masks[self.decoder.shape().window_number(layer)];
         Prefix { keys_values: &prompts.keys_values[layer], mask }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gradients_are_scaled_by_finite_powers_of_two() {
-        for (largest, scale) in [(0.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0625), (3e-5, 2048.0)] {
-            assert_eq!(scale_of(largest), scale, "{largest}");
-        }
-        for largest in [f32::MIN_POSITIVE, 1e-41, f32::from_bits(1), f32::MAX] {
-            let scale = scale_of(largest);
-            assert!(scale > 0.0 && scale.is_finite(), "{largest}: {scale}");
-        }
     }
 }
