@@ -115,6 +115,9 @@ pub(super) fn obstacle(
     let Some(kind) = model.kind() else {
         return Some("the fast engines take built-in networks".to_string());
     };
+    if cfg!(not(feature = "general")) && model.get::<Mlp>().is_none() {
+        return Some(format!("it trains perceptrons, not a `{kind}`"));
+    }
     if config.precision == Precision::Tf32 {
         return Some("tf32 is for decoders and language models".to_string());
     }

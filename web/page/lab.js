@@ -74,6 +74,11 @@ export class Lab extends Control {
     write($("settings-of"), `Settings for ${this.title(name)}`);
   }
 
+  /** Whether the page trains the game on the stage: its training module knows perceptrons alone. */
+  get trains() {
+    return ["mlp", undefined].includes(this.settings.kind);
+  }
+
   /** Trains the game on the stage, or pauses or resumes its training. */
   press() {
     const { staged } = this;
@@ -92,7 +97,7 @@ export class Lab extends Control {
       return this.trouble("Some settings are out of range.");
     }
     this.makeRoom(this.settings.game);
-    this.beginNew({ game: this.settings.game, way: this.settings.device, wanted });
+    this.beginNew({ game: this.settings.game, way: this.settings.way.value, wanted });
   }
 
   /** Learns from a person's games, a file, instead of playing; they are games of `env` with these settings. */
@@ -250,8 +255,8 @@ export class Lab extends Control {
   renew() {
     const { state } = this;
     pace(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME : this.about?.members > 1 ? SHARED_FRAME : 0);
-    $("start").disabled = state === "starting";
-    $("imitate").hidden = !this.settings.isPerceptron;
+    $("start").disabled = state === "starting" || !this.trains;
+    $("imitate").hidden = !this.trains;
     if (!this.trained) this.imitates = false;
     const live = this.source === "live";
     $("settings").hidden = live;
@@ -264,8 +269,8 @@ export class Lab extends Control {
     $("reset").disabled = state === "idle";
     write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && state === "done" ? "Train again" : "Train an agent"));
     $("train-here").hidden = $("reset").hidden = live;
-    $("train-here").disabled = staged && ["starting", "pausing"].includes(state);
-    write($("learn-title"), live ? "The run as it trains" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
+    $("train-here").disabled = !this.trains || (staged && ["starting", "pausing"].includes(state));
+    write($("learn-title"), live ? "The run as it trains" : !this.trains ? "This agent has a memory" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
     const curves = this.shownCurves();
     const runs = curves.counted();
     const iteration = Math.min(...runs.map((run) => run.last.iteration));
@@ -319,6 +324,7 @@ export class Lab extends Control {
 
   /** The state beside the stage, for a visitor who knows nothing of it. */
   status(state) {
+    if (!this.trains) return `This page plays networks with a memory, and trains those without. In a terminal: grove train ${this.staged} --watch`;
     const { iteration, score, greedy } = this.progress();
     const optimum = this.here.references.find(([name]) => name === "optimum")?.[1];
     const best = greedy ?? score;

@@ -55,7 +55,6 @@ export class Settings {
       this.check(id);
     }
     if (WAYS.includes(link.device)) this.way.value = link.device;
-    this.way.parentElement.hidden = !this.isPerceptron;
   }
 
   /** The value of a field in the defaults. */
@@ -67,14 +66,9 @@ export class Settings {
     return at(this.defaults, FIELDS.find((field) => field.id === id).paths[0]);
   }
 
-  /** Whether the game's network is a perceptron, the only kind that trains in kernels and on single steps. */
-  get isPerceptron() {
-    return ["mlp", undefined].includes(at(this.defaults, "policy.kind"));
-  }
-
-  /** The device to train on. */
-  get device() {
-    return this.isPerceptron ? this.way.value : "CPU";
+  /** The kind of the game's network; undefined before a game is picked. */
+  get kind() {
+    return at(this.defaults, "policy.kind");
   }
 
   value(id) {

@@ -233,19 +233,15 @@ export default [
     },
   },
   {
-    name: 'a network with a memory trains on the CPU, pauses, resumes and plays',
+    name: 'a game whose network the page does not train says so, and another is trained after it',
     only: false,
     async run(visit) {
-      const page = await visit.open({ hash: '#game=recall&device=WebGPU', folded: true });
-      ok(await page.locator('#imitate').isHidden(), 'it offers to imitate single steps');
-      await page.click('#train-here');
-      await until(page, '#state-here', /^Training, iteration ([2-9]|\d\d)/);
-      ok(/^CPU/.test(await text(page, '#tell-training')), `it trains on ${await text(page, '#tell-training')}`);
-      await page.click('#train-here');
-      await until(page, '#state-here', /^Paused at iteration/);
-      await page.click('#train-here');
-      await until(page, '#state-here', /^Training, iteration .*scores/);
-      await until(page, '#agent-about', /with a memory/);
+      const page = await visit.open({ hash: '#game=recall', folded: true });
+      ok(await page.locator('#train-here').isDisabled(), 'it offers to train');
+      ok(/grove train recall/.test(await text(page, '#state-here')), `it says: ${await text(page, '#state-here')}`);
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#learn-title', /10 seconds/);
+      ok(!(await page.locator('#train-here').isDisabled()), 'it offers no training');
     },
   },
   {

@@ -163,13 +163,18 @@ fn optimizer_step(
     clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &by))
 }
 
-/// The learner of a built-in network on the CPU; `None` for user-defined networks. If `kl_coef` is not 0, the initial
-/// policy becomes the reference policy.
+/// The learner of a built-in network on the CPU; `None` for user-defined networks, and for networks with memory in a build
+/// without the feature `general`: a page leaves them out, for its size. If `kl_coef` is not 0, the initial policy becomes
+/// the reference policy.
 pub fn host_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn HostLearner>> {
     if let Some(mlp) = network.get::<Mlp>() {
         return Some(Box::new(PerceptronLearner::new(mlp, config)));
     }
-    Some(Box::new(SequenceLearner::new(network, config)?))
+    #[cfg(feature = "general")]
+    if let Some(learner) = SequenceLearner::new(network, config) {
+        return Some(Box::new(learner));
+    }
+    None
 }
 
 /// Assigns a learner the shards of games, or of windows of a dataset, that this rank of `team` learns from.
