@@ -34,8 +34,8 @@ pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
     }
 }
 
-/// Reads a file of at most `most` bytes whole.
-pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+/// Opens a file of at most `most` bytes, and returns it with its length.
+fn open_at_most(path: &Path, most: u64) -> io::Result<(File, u64)> {
     let file = open(path)?;
     let length = file.metadata()?.len();
     if length > most {
@@ -43,6 +43,12 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
         let message = format!("it has {length} bytes; the limit is {most} MiB");
         return Err(io::Error::other(message));
     }
+    Ok((file, length))
+}
+
+/// Reads a file of at most `most` bytes whole.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let (file, length) = open_at_most(path, most)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length as usize)?;
     file.take(most).read_to_end(&mut bytes)?;
@@ -62,10 +68,10 @@ pub fn read_description(path: &Path) -> io::Result<String> {
     read_text(path, DESCRIPTION)
 }
 
-/// The SHA-256 of a file's content in hexadecimal digits.
+/// The SHA-256 of a file of at most `most` bytes, in hexadecimal digits.
 #[cfg(feature = "program")]
-pub fn sha256(path: &Path) -> io::Result<String> {
-    let mut bytes = BufReader::with_capacity(1 << 20, open(path)?);
+pub fn sha256(path: &Path, most: u64) -> io::Result<String> {
+    let mut bytes = BufReader::with_capacity(1 << 20, open_at_most(path, most)?.0.take(most));
     let mut hash = Sha256::new();
     loop {
         let part = bytes.fill_buf()?;
@@ -120,6 +126,8 @@ mod tests {
         File::options().append(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let error = read(&path, DATA).unwrap_err().to_string();
         assert_eq!(error, "it has 1099511627776 bytes; the limit is 2048 MiB");
+        #[cfg(feature = "program")]
+        assert_eq!(sha256(&path, DATA).unwrap_err().to_string(), error);
         let mut lines = lines(open(&path).unwrap());
         assert_eq!(lines.next().unwrap().unwrap(), b"a\n");
         let error = lines.next().unwrap().unwrap_err().to_string();

@@ -232,7 +232,7 @@ struct DataFile {
 
 impl DataFile {
     fn at(path: &Path) -> Result<Self> {
-        let read = |whole: PathBuf| Ok((input::sha256(&whole)?, whole));
+        let read = |whole: PathBuf| Ok((input::sha256(&whole, input::DATA)?, whole));
         let whole = path.canonicalize().and_then(read);
         let (digest, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Self { path: in_settings(&whole)?, digest })
