@@ -82,7 +82,7 @@ impl Shell {
         let said = || fs::read_to_string(&log).unwrap();
         wait_for("the page's address", || said().contains("http://127.0.0.1:"));
         if line.contains("train") {
-            wait_for("the end of the run", || said().contains("stays until Ctrl-C"));
+            wait_for("the end of the run", || said().contains("stays up until you press Ctrl-C"));
         }
         Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
         assert!(child.wait().unwrap().success(), "{line}: {}", said());

@@ -125,9 +125,12 @@ fn a_large_terminal_has_a_dashboard_and_keys() {
     let folder = folder.path();
     let run = "train catch --device cpu --iterations 1000000";
     let Some(said) = in_terminal(folder, "cols 120 rows 40", run, "sq") else { return };
-    for part in
-        ["score, sampled", "approx. KL", "Saved after the iteration", "Interrupted and saved"]
-    {
+    for part in [
+        "score, sampled",
+        "approx. KL",
+        "Saving after the current iteration",
+        "Interrupted and saved",
+    ] {
         assert!(said.contains(part), "{part}: {said:?}");
     }
     let modes: Vec<&str> =
