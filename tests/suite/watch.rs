@@ -218,7 +218,7 @@ fn links_out_of_the_run_are_not_followed() {
     gone("/run/files/newest/weights.safetensors");
     gone("/run/about.json");
     let error = refusal(folder.path(), &["watch", "run", "--port", "0"]);
-    assert!(error.contains("checkpoints is a link"), "{error}");
+    assert!(error.contains("checkpoints is a symbolic link"), "{error}");
 
     // The run directory itself may be a symbolic link.
     symlink(&other, folder.path().join("way")).unwrap();
