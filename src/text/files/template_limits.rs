@@ -147,7 +147,7 @@ pub(super) fn split_tag(text: &str) -> (&str, &str) {
     text.split_at(end.unwrap_or(text.len()))
 }
 
-/// What a tag says within its brackets.
+/// Content of a tag between its brackets.
 pub(super) fn inside(tag: &str) -> &str {
     tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace())
 }
