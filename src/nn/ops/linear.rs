@@ -1,37 +1,22 @@
 //! Products of rows with a weight: forward, gradient of the input, gradient of the weight.
 //!
-//! In parallel, large products are cut by rows or by columns; each number of a result is still the same sum in the
-//! same order, except that [`weight_grads`], [`backward_stored`] and [`multiply_unpacked`] add up the inner dimension in
-//! blocks of fixed length.
+//! Each number of a result is the same sum in the same order for any number of threads; [`weight_grads`],
+//! [`backward_stored`] and [`multiply_unpacked`] add up the inner dimension in blocks of fixed length.
 
 use super::Parallelism;
 use super::half::{self, Kernel, Operand, Side};
-use super::matmul::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
+use super::matmul::{self, Packed, View, multiply_block};
 use super::stored::StoredMatrix;
 use crate::math::LANES;
 use crate::nn::Precision;
 use std::cell::RefCell;
 
-/// The fewest rows of a product that is cut by rows, and the most rows of one part.
-const ROWS: usize = 128;
-/// Rows of a tile: parts are multiples of it.
-const TILE: usize = 8;
-/// The most strips of columns in a part of a product of few rows.
-const STRIPS: usize = 4;
-/// Rows of a weight gradient in one part.
-const INPUTS: usize = 64;
-/// Rows summed at a time for a weight gradient: as many as the caches hold.
-const DEPTH: usize = 512;
 /// Length of the blocks in which the gradient of the input of an unpacked weight sums the inner dimension.
 pub(crate) const DEPTH_BACKWARD: usize = 2048;
-/// Numbers in a block of a large weight.
-const BLOCK: usize = 1 << 20;
 
 thread_local! {
-    /// The memory of a packed operand, for reuse.
-    static OPERAND: RefCell<Packed> = RefCell::default();
-    /// The memory of partial results, for reuse.
-    static PARTS: RefCell<Vec<f32>> = RefCell::default();
+    /// The memory of expanded weights, for reuse.
+    static EXPANDED: RefCell<Vec<f32>> = RefCell::default();
 }
 
 /// The arithmetic of products; sums and results are f32 in any case.
@@ -131,8 +116,8 @@ pub fn forward_all(
     let mut halves = Vec::new();
     for (w, y) in products {
         match w {
-            Weight::F32(w) => forward_f32(parallelism, (x, w.inner()), w.strips(), y, add),
-            Weight::Stored(w) => forward_f32(parallelism, (x, w.inner()), w.strips(), y, add),
+            Weight::F32(w) => matmul::forward(parallelism, (x, w.inner()), w.strips(), y, add),
+            Weight::Stored(w) => matmul::forward(parallelism, (x, w.inner()), w.strips(), y, add),
             Weight::Bf16(kernel, w) => halves.push((*kernel, (w, &mut **y))),
         }
     }
@@ -141,67 +126,6 @@ pub fn forward_all(
         let mut products: Vec<_> = halves.into_iter().map(|(_, product)| product).collect();
         half::forward(kernel, parallelism, x, &mut products, add);
     }
-}
-
-fn forward_f32(
-    parallelism: Parallelism,
-    (x, inner): (&[f32], usize),
-    w: impl Columns,
-    y: &mut [f32],
-    add: bool,
-) {
-    if parallelism == Parallelism::Sequential {
-        w.multiply(x, y, add);
-    } else if x.len() / inner >= ROWS {
-        by_rows((x, inner), w, y, add);
-    } else {
-        by_columns((x, inner), w, y, add);
-    }
-}
-
-/// Computes parts of the rows side by side.
-fn by_rows((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
-    let (rows, columns) = (rows_of_part(x.len() / inner), w.columns());
-    Parallelism::Parallel.each_chunk([(y, rows * columns)], |number, [y]| {
-        let some = y.len() / columns;
-        w.multiply(&x[number * rows * inner..][..some * inner], y, add);
-    });
-}
-
-/// Computes parts of the columns side by side, and puts them together.
-fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
-    let (rows, columns) = (x.len() / inner, w.columns());
-    let mut scratch = PARTS.take();
-    scratch.resize(scratch.len().max(rows * columns), 0.0);
-    let mut rest = &mut scratch[..rows * columns];
-    let mut parts = Vec::new();
-    let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
-    let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
-    for part in w.parts(few) {
-        let (y, after) = rest.split_at_mut(rows * part.columns());
-        parts.push((part, y));
-        rest = after;
-    }
-    Parallelism::Parallel.each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, false));
-    for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
-        for (part, values) in &parts {
-            let (to, after) = y.split_at_mut(part.columns());
-            let values = &values[row * to.len()..][..to.len()];
-            match add {
-                true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
-                false => to.copy_from_slice(values),
-            }
-            y = after;
-        }
-    }
-    PARTS.set(scratch);
-}
-
-/// Rows of a part of many: all threads get the same number of parts, and parts fill tiles.
-fn rows_of_part(rows: usize) -> usize {
-    let threads = rayon::current_num_threads();
-    let parts = threads * rows.div_ceil(threads * ROWS);
-    rows.div_ceil(parts).next_multiple_of(TILE)
 }
 
 /// `y = x w`, or `y += x w`, by all threads, with `w` `[inner, columns]` packed a block at a time: for large weights
@@ -216,7 +140,7 @@ pub fn multiply_unpacked(
 ) {
     for k in (0..inner).step_by(depth) {
         let w = View { values: &w.values[k * w.row..], ..w };
-        in_columns((x, k), w, [inner, columns, depth.min(inner - k)], y, add || k > 0);
+        multiply_block((x, k), w, [inner, columns, depth.min(inner - k)], y, add || k > 0);
     }
 }
 
@@ -225,7 +149,7 @@ pub fn multiply_unpacked(
 /// `DEPTH_BACKWARD`.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: bool) {
     let sizes @ [columns, inner] = [weight.columns(), weight.inner()];
-    let mut expanded = PARTS.take();
+    let mut expanded = EXPANDED.take();
     for k in (0..columns).step_by(DEPTH_BACKWARD) {
         let some = DEPTH_BACKWARD.min(columns - k);
         expanded.resize(expanded.len().max(some * inner), 0.0);
@@ -234,36 +158,9 @@ pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: b
             weight.columns_from(k + LANES * strip, to);
         });
         let view = View::rows(block, inner);
-        in_columns((dy, k), view, [sizes[0], sizes[1], some], dx, add || k > 0);
+        multiply_block((dy, k), view, [sizes[0], sizes[1], some], dx, add || k > 0);
     }
-    PARTS.set(expanded);
-}
-
-/// The product of the columns of `x` from number `k` on, `depth` of its `inner`, and a weight `[depth, columns]`.
-fn in_columns(
-    (x, k): (&[f32], usize),
-    w: View,
-    [inner, columns, depth]: [usize; 3],
-    y: &mut [f32],
-    add: bool,
-) {
-    if x.is_empty() {
-        return;
-    }
-    let rows = rows_of_part(x.len() / inner);
-    let width = (BLOCK / depth).max(1).next_multiple_of(STRIP_COLUMNS);
-    let mut block = OPERAND.take();
-    for j in (0..columns).step_by(width) {
-        let view = View { values: &w.values[j * w.column..], ..w };
-        block.pack(Parallelism::Parallel, view, depth, width.min(columns - j));
-        Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
-            let x = View::rows(&x[number * rows * inner + k..], inner);
-            let rows = y.len() / columns;
-            let target = Target { values: &mut y[j..], row: columns, add };
-            matmul_packed(x, block.strips(), target, rows);
-        });
-    }
-    OPERAND.set(block);
+    EXPANDED.set(expanded);
 }
 
 /// Adds `x^T dy` to `gradient`, that of a weight `[inputs, outputs]`, for each of some linear layers with the input `x`, from
@@ -278,31 +175,11 @@ pub fn weight_grads<const N: usize>(
     match arithmetic {
         Arithmetic::F32 => {
             for (dy, gradient) in results {
-                weight_grad_f32(parallelism, [x, dy], inputs, gradient);
+                matmul::weight_grad(parallelism, [x, dy], inputs, gradient);
             }
         }
         Arithmetic::Bf16(kernel) => half::weight_grads(kernel, parallelism, x, inputs, results),
     }
-}
-
-fn weight_grad_f32(
-    parallelism: Parallelism,
-    [x, dy]: [&[f32]; 2],
-    inputs: usize,
-    gradient: &mut [f32],
-) {
-    let outputs = gradient.len() / inputs;
-    let mut packed = OPERAND.take();
-    for (x, dy) in x.chunks(DEPTH * inputs).zip(dy.chunks(DEPTH * outputs)) {
-        packed.pack(parallelism, View::rows(dy, outputs), dy.len() / outputs, outputs);
-        parallelism.each_chunk([(&mut *gradient, INPUTS * outputs)], |number, [gradient]| {
-            let x = View::rows(&x[number * INPUTS..], inputs).transpose();
-            let rows = gradient.len() / outputs;
-            let target = Target { values: gradient, row: outputs, add: true };
-            matmul_packed(x, packed.strips(), target, rows);
-        });
-    }
-    OPERAND.set(packed);
 }
 
 #[cfg(test)]

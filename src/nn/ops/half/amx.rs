@@ -4,8 +4,8 @@
 //! begin with what is there. `tdpbf16ps` sums the even and the odd numbers of a tile's inner dimension apart before it
 //! adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
-use super::output::Output;
-use super::tiles::{Operand, SIDE, Sums, Tile};
+use super::output::{Output, Sums};
+use super::tiles::{Operand, SIDE, Tile};
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::ops::Range;

@@ -3,8 +3,8 @@
 //! `vdpbf16ps` adds the product of the odd numbers of a pair, then that of the even ones, and takes subnormal numbers
 //! for zero (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
-use super::output::Output;
-use super::tiles::{GROUP, Operand, SIDE, Sums, Tile};
+use super::output::{GROUP, Output, Sums};
+use super::tiles::{Operand, SIDE, Tile};
 use crate::math::each;
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_load_si512, _mm512_set1_epi32, _mm512_setzero_ps,

@@ -12,17 +12,17 @@
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
 mod output;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 mod tiles;
 
 pub use tiles::{Operand, Side};
 
 use super::Parallelism;
 use super::matmul::View;
-use output::Output;
-use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::OnceLock;
 
 /// The instructions of a product.
@@ -90,34 +90,6 @@ impl Kernel {
         };
         self == Self::Portable || product(self) == product(Self::Portable)
     }
-
-    /// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
-    ///
-    /// # Safety
-    /// No other thread may access that part of `to`.
-    unsafe fn multiply(self, a: &Operand, b: &Operand, part: [Range<usize>; 2], to: &Output) {
-        // SAFETY: as this function demands.
-        unsafe {
-            match self {
-                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-                Self::Amx => amx::multiply(a, b, part, to),
-                #[cfg(target_arch = "x86_64")]
-                Self::Avx512 => avx512::multiply(a, b, part, to),
-                #[allow(unreachable_patterns)]
-                _ => portable::multiply(a, b, part, to),
-            }
-        }
-    }
-}
-
-/// Size in bytes of a part of the left operand, which stays in the second cache while columns pass by.
-const PART: usize = 1 << 19;
-/// Parts of a product for each thread.
-const PARTS: usize = 4;
-
-thread_local! {
-    /// The memory of operands that are packed for one product, for reuse.
-    static OPERANDS: RefCell<[Operand; 2]> = RefCell::default();
 }
 
 /// `y = x w`, or `y += x w`, for some weights and results, with `x` `[rows, inner]`, rounded to bf16, and each `y`
@@ -129,14 +101,16 @@ pub fn forward(
     products: &mut [(&Operand, &mut [f32])],
     add: bool,
 ) {
-    let Some(inner) = products.first().map(|(w, _)| w.inner()) else { return };
     if x.is_empty() {
         return;
     }
-    let [mut left, right] = OPERANDS.take();
-    left.pack(parallelism, View::rows(x, inner), [x.len() / inner, inner], Side::Left);
-    multiply(kernel, parallelism, &left, products, add);
-    OPERANDS.set([left, right]);
+    match kernel {
+        Kernel::Portable => portable::forward(parallelism, x, products, add),
+        #[cfg(target_arch = "x86_64")]
+        _ => tiled::forward(kernel, parallelism, x, products, add),
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => unreachable!("not available"),
+    }
 }
 
 /// Adds `x^T dy` to `gradient`, `[inputs, outputs]`, for some pairs of `dy` and `gradient`, with `x` `[rows, inputs]` and
@@ -151,55 +125,13 @@ pub fn weight_grads<const N: usize>(
     if x.is_empty() {
         return;
     }
-    let rows = x.len() / inputs;
-    let [mut left, mut right] = OPERANDS.take();
-    left.pack(parallelism, View::rows(x, inputs).transpose(), [inputs, rows], Side::Left);
-    for (dy, gradient) in results {
-        let outputs = gradient.len() / inputs;
-        right.pack(parallelism, View::rows(dy, outputs).transpose(), [outputs, rows], Side::Right);
-        multiply(kernel, parallelism, &left, &mut [(&right, gradient)], true);
+    match kernel {
+        Kernel::Portable => portable::weight_grads(parallelism, x, inputs, results),
+        #[cfg(target_arch = "x86_64")]
+        _ => tiled::weight_grads(kernel, parallelism, x, inputs, results),
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => unreachable!("not available"),
     }
-    OPERANDS.set([left, right]);
-}
-
-/// The products of a packed operand with others.
-fn multiply(
-    kernel: Kernel,
-    parallelism: Parallelism,
-    a: &Operand,
-    products: &mut [(&Operand, &mut [f32])],
-    add: bool,
-) {
-    let rows = a.strips();
-    let down = rows.div_ceil((PART / a.strip_bytes().max(1)).max(2));
-    let height = rows.div_ceil(down.max(1)).max(1).next_multiple_of(2);
-    let strips: usize = products.iter().map(|(b, _)| b.strips()).sum();
-    let across = match parallelism {
-        Parallelism::Parallel => (PARTS * rayon::current_num_threads()).div_ceil(down.max(1)),
-        Parallelism::Sequential => 1,
-    };
-    let width = strips.div_ceil(across).max(1).next_multiple_of(tiles::GROUP);
-    let mut parts = Vec::new();
-    let outputs: Vec<(&Operand, Output)> = products
-        .iter_mut()
-        .map(|(b, y)| {
-            assert_eq!(a.inner(), b.inner(), "inner dimensions");
-            (*b, Output::new(y, [a.outer(), b.outer()], add))
-        })
-        .collect();
-    for i in (0..rows).step_by(height) {
-        for (number, (b, _)) in outputs.iter().enumerate() {
-            let columns = b.strips();
-            let ends = move |j: usize| [i..(i + height).min(rows), j..(j + width).min(columns)];
-            parts.extend((0..columns).step_by(width).map(|j| (number, ends(j))));
-        }
-    }
-    parallelism.each(parts.len(), |at| {
-        let (number, part) = &parts[at];
-        let (b, to) = &outputs[*number];
-        // SAFETY: parts are apart, and each is one thread's.
-        unsafe { kernel.multiply(a, b, part.clone(), to) };
-    });
 }
 
 #[cfg(test)]

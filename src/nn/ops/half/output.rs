@@ -1,7 +1,14 @@
 //! The destination of a product whose parts are written by several threads.
 
-use super::tiles::{SIDE, Sums};
+use super::tiles::SIDE;
 use std::marker::PhantomData;
+
+/// Most strips of a right operand that a kernel multiplies at a time.
+pub const GROUP: usize = 4;
+
+/// A tile of sums: `[16 rows, 16 columns]`.
+#[repr(C, align(64))]
+pub struct Sums(pub [[f32; SIDE]; SIDE]);
 
 /// A row-major matrix that tiles of sums are written or added to.
 pub struct Output<'a> {

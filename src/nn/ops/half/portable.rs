@@ -1,47 +1,85 @@
-//! Products of tiles by operands widened to f32, on any processor.
+//! Products in bf16 by operands widened to f32, on any processor.
 
-use super::output::Output;
-use super::tiles::{Operand, SIDE, Sums};
+use super::tiles::{Operand, to_bf16};
 use crate::math::{LANES, Lanes};
-use crate::nn::ops::stored::{self, Strip};
-use std::ops::Range;
+use crate::nn::ops::matmul;
+use crate::nn::ops::stored::{self, Bf16, Expand, StoredStrips, Strip};
+use crate::nn::ops::{Parallelism, by_rows};
+use multiversion::multiversion;
+use std::cell::RefCell;
 
 /// The scales of numbers that have none.
 const UNSCALED: &[[Lanes; 2]] = &[[[0.0; LANES]; 2]];
 
-/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`, as a stored matrix of bfloat16 is multiplied.
-///
-/// # Safety
-/// No other thread may access that part of `to`.
-pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
-    let (inner, width) = (a.inner(), columns.len() * SIDE);
-    let x = widened(a, rows.clone());
-    let mut y = vec![0.0; x.len() / inner * width];
-    let strip = |number| Strip { pairs: b.pairs(columns.start + number), scales: UNSCALED };
-    let sizes = [inner, inner.next_multiple_of(2)];
-    stored::multiply(sizes, strip, width, &x, &mut y, false);
-    let mut sums = Sums([[0.0; SIDE]; SIDE]);
-    for (i, y) in rows.zip(y.chunks(SIDE * width)) {
-        for (number, j) in columns.clone().enumerate() {
-            for (sums, y) in sums.0.iter_mut().zip(y.chunks(width)) {
-                sums.copy_from_slice(&y[number * SIDE..][..SIDE]);
-            }
-            // SAFETY: the tile is this thread's.
-            unsafe { to.put([i, j], &sums) };
-        }
+thread_local! {
+    /// The memory of rounded operands, for reuse.
+    static ROUNDED: RefCell<[Vec<f32>; 2]> = RefCell::default();
+}
+
+/// Products of rows with weights, as [`super::forward`].
+pub fn forward(
+    parallelism: Parallelism,
+    x: &[f32],
+    products: &mut [(&Operand, &mut [f32])],
+    add: bool,
+) {
+    let [mut rows, other] = ROUNDED.take();
+    round(parallelism, x, &mut rows);
+    for (w, y) in products {
+        let strips = StoredStrips::new(*w, [w.inner(), w.outer()]);
+        matmul::forward(parallelism, (&rows, w.inner()), strips, y, add);
+    }
+    ROUNDED.set([rows, other]);
+}
+
+/// Gradients of weights, as [`super::weight_grads`].
+pub fn weight_grads<const N: usize>(
+    parallelism: Parallelism,
+    x: &[f32],
+    inputs: usize,
+    results: [(&[f32], &mut [f32]); N],
+) {
+    let [mut rows, mut slopes] = ROUNDED.take();
+    round(parallelism, x, &mut rows);
+    for (dy, gradient) in results {
+        round(parallelism, dy, &mut slopes);
+        matmul::weight_grad(parallelism, [&rows, &slopes], inputs, gradient);
+    }
+    ROUNDED.set([rows, slopes]);
+}
+
+impl Operand {
+    /// A strip of 16 columns.
+    fn columns(&self, number: usize) -> Strip<'_, Bf16> {
+        Strip { pairs: self.pairs(number), scales: UNSCALED }
+    }
+
+    /// The number of rows that the scales hold for: all.
+    fn group(&self) -> usize {
+        self.inner().next_multiple_of(2)
     }
 }
 
-/// The rows of some strips: `[rows, inner]`.
-fn widened(a: &Operand, strips: Range<usize>) -> Vec<f32> {
-    let inner = a.inner();
-    let mut numbers = Vec::with_capacity(strips.len() * SIDE * inner);
-    for i in strips {
-        for row in 0..SIDE.min(a.outer() - i * SIDE) {
-            let words = a.strip(i).iter().flat_map(|tile| tile.0[row]);
-            let both = words.flat_map(|word| [word << 16, word & 0xffff_0000]);
-            numbers.extend(both.take(inner).map(f32::from_bits));
-        }
+impl Expand for Operand {
+    fn expand(&self, strip: usize, to: &mut [Lanes], step: usize) {
+        stored::expand(self.columns(strip), self.group(), to, step);
     }
-    numbers
+
+    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], add: bool) {
+        let sizes = [self.inner(), self.group()];
+        stored::multiply(sizes, |number| self.columns(first + number), columns, x, y, add);
+    }
+}
+
+/// Fills `to` with the numbers rounded to bf16.
+fn round(parallelism: Parallelism, numbers: &[f32], to: &mut Vec<f32>) {
+    to.resize(numbers.len(), 0.0);
+    by_rows(parallelism, numbers.len(), [numbers], [to], &|[x], [to]| round_part(x, to));
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn round_part(numbers: &[f32], to: &mut [f32]) {
+    for (to, x) in to.iter_mut().zip(numbers) {
+        *to = f32::from_bits(u32::from(to_bf16(*x)) << 16);
+    }
 }

@@ -9,8 +9,6 @@ use crate::nn::ops::stored::Bf16;
 pub const SIDE: usize = 16;
 /// Numbers of the inner dimension in a tile: two in a word.
 pub const DEPTH: usize = 2 * SIDE;
-/// Most strips of a right operand that a kernel multiplies at a time.
-pub const GROUP: usize = 4;
 /// Strips of columns that are packed side by side.
 const STRIPS: usize = 4;
 
@@ -19,10 +17,6 @@ const STRIPS: usize = 4;
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Tile(pub [[u32; SIDE]; SIDE]);
-
-/// A tile of sums: `[16 rows, 16 columns]`.
-#[repr(C, align(64))]
-pub struct Sums(pub [[f32; SIDE]; SIDE]);
 
 /// The side of a product on which an operand stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +78,13 @@ impl Operand {
     }
 
     /// The number of strips.
+    #[cfg(any(test, target_arch = "x86_64"))]
     pub(super) fn strips(&self) -> usize {
         self.outer.div_ceil(SIDE)
     }
 
     /// Size of a strip in bytes.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn strip_bytes(&self) -> usize {
         self.inner.div_ceil(DEPTH) * size_of::<Tile>()
     }

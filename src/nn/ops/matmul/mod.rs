@@ -11,7 +11,10 @@
 //! [`Packed`] owns the storage format of the right operand. Callers pack and multiply, and never see its numbers,
 //! so a narrower format changes this folder alone.
 
+mod parts;
 mod tiles;
+
+pub use parts::{forward, multiply_block, weight_grad};
 
 use super::Parallelism;
 use crate::math::{LANES, Lanes, each};
@@ -99,6 +102,14 @@ pub trait Columns: Copy + Send + Sync {
 
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
     fn multiply(self, x: &[f32], y: &mut [f32], add: bool);
+
+    /// The number of strips that are worth expanding at a time, of about so many numbers.
+    fn strips_of_block(self, numbers: usize) -> usize;
+
+    /// The columns packed in f32, in `memory` unless they are already.
+    fn expanded<'a>(self, memory: &'a mut Packed) -> Strips<'a>
+    where
+        Self: 'a;
 }
 
 impl Columns for Strips<'_> {
@@ -119,6 +130,17 @@ impl Columns for Strips<'_> {
     fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
         let target = Target { values: y, row: self.columns, add };
         matmul_packed(View::rows(x, self.inner), self, target, x.len() / self.inner);
+    }
+
+    fn strips_of_block(self, _: usize) -> usize {
+        self.columns.div_ceil(STRIP_COLUMNS)
+    }
+
+    fn expanded<'a>(self, _: &'a mut Packed) -> Strips<'a>
+    where
+        Self: 'a,
+    {
+        self
     }
 }
 
@@ -144,26 +166,22 @@ impl Strips<'_> {
 impl Packed {
     /// Packs `b`, `[inner, columns]`, into this operand's memory.
     pub fn pack(&mut self, parallelism: Parallelism, b: View, inner: usize, columns: usize) {
-        self.resize(inner, columns);
-        let strips = [(&mut self.lanes[..], (STRIP * inner).max(1))];
-        parallelism.each_chunk(strips, |number, [strip]| {
-            pack_strip(b, number, strip, [inner, columns]);
-        });
+        let sizes = [inner, columns];
+        self.fill(parallelism, sizes, |number, strip| pack_strip(b, number, strip, sizes));
     }
 
-    /// The memory of one strip, `[inner, vectors]`, for callers that fill it themselves.
-    ///
-    /// # Panics
-    /// If there are more columns than a strip has.
-    pub fn strip(&mut self, inner: usize, columns: usize) -> &mut [Lanes] {
-        assert!(columns <= STRIP_COLUMNS, "one strip");
-        self.resize(inner, columns);
-        &mut self.lanes
-    }
-
-    fn resize(&mut self, inner: usize, columns: usize) {
+    /// Makes this an operand `[inner, columns]` whose strips `fill` writes, given the number of each and its memory, `[inner,
+    /// vectors]`.
+    pub fn fill(
+        &mut self,
+        parallelism: Parallelism,
+        [inner, columns]: [usize; 2],
+        fill: impl Fn(usize, &mut [Lanes]) + Sync,
+    ) {
         (self.inner, self.columns) = (inner, columns);
         self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);
+        let strips = [(&mut self.lanes[..], (STRIP * inner).max(1))];
+        parallelism.each_chunk(strips, |number, [strip]| fill(number, strip));
     }
 
     /// The number of rows: the inner dimension of a product.

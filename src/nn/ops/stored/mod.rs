@@ -8,7 +8,8 @@ mod codes;
 
 pub use codes::{Bf16, NumberFormat};
 
-use super::matmul::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed, transpose};
+use super::Parallelism;
+use super::matmul::{self, Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed, transpose};
 use crate::math::{LANES, Lanes, each, mul_add};
 use codes::{Eight, F16, Four, Pair};
 use multiversion::multiversion;
@@ -115,7 +116,7 @@ impl StoredMatrix {
 
     /// All columns, for products.
     pub fn strips(&self) -> StoredStrips<'_> {
-        StoredStrips { storage: &*self.storage, first: 0, columns: self.columns() }
+        StoredStrips::new(&*self.storage, self.sizes)
     }
 }
 
@@ -125,13 +126,21 @@ impl Debug for StoredMatrix {
     }
 }
 
-/// Adjacent strips of columns of a stored matrix.
+/// Adjacent strips of columns of a weight in another format than f32.
 #[derive(Clone, Copy)]
 pub struct StoredStrips<'a> {
-    storage: &'a dyn Storage,
+    weight: &'a dyn Expand,
     /// The first strip of [`LANES`] columns.
     first: usize,
+    inner: usize,
     columns: usize,
+}
+
+impl<'a> StoredStrips<'a> {
+    /// All strips of a weight of these sizes, `[inner, columns]`.
+    pub fn new(weight: &'a dyn Expand, [inner, columns]: [usize; 2]) -> Self {
+        Self { weight, first: 0, inner, columns }
+    }
 }
 
 impl Columns for StoredStrips<'_> {
@@ -149,19 +158,44 @@ impl Columns for StoredStrips<'_> {
     }
 
     fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
-        self.storage.multiply([self.first, self.columns], x, y, add);
+        self.weight.multiply([self.first, self.columns], x, y, add);
+    }
+
+    fn strips_of_block(self, numbers: usize) -> usize {
+        (numbers / (self.inner * STRIP_COLUMNS)).max(1)
+    }
+
+    fn expanded<'a>(self, memory: &'a mut Packed) -> matmul::Strips<'a>
+    where
+        Self: 'a,
+    {
+        let sizes @ [inner, _] = [self.inner, self.columns];
+        memory.fill(Parallelism::Parallel, sizes, |number, to| {
+            let (first, vectors) = (self.first + number * STRIPS, to.len() / inner);
+            for v in 0..vectors {
+                self.weight.expand(first + v, &mut to[v..], vectors);
+            }
+        });
+        memory.strips()
     }
 }
 
+/// A weight that is expanded to f32 for products, in strips of [`LANES`] columns.
+pub trait Expand: Send + Sync {
+    /// Expands a strip: a vector for each row, `step` apart.
+    fn expand(&self, strip: usize, to: &mut [Lanes], step: usize);
+
+    /// The product with some columns: the first strip, and the number of columns.
+    fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], add: bool);
+}
+
 /// The numbers of a matrix in one of the formats.
-trait Storage: Send + Sync {
+trait Storage: Expand {
     fn row(&self, number: usize, to: &mut [f32]);
     fn column(&self, number: usize, to: &mut [f32]);
     /// The first columns of a strip, one after the other.
     fn strip(&self, number: usize, to: &mut [f32]);
     fn is_finite(&self) -> bool;
-    /// The product with some columns, from a strip on.
-    fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], add: bool);
 }
 
 /// Strips of [`LANES`] columns, padded with columns of zeros.
@@ -262,6 +296,12 @@ impl<P: Pair> Storage for Strips<P> {
             })
         })
     }
+}
+
+impl<P: Pair> Expand for Strips<P> {
+    fn expand(&self, strip: usize, to: &mut [Lanes], step: usize) {
+        expand(self.get(strip), self.group, to, step);
+    }
 
     fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], add: bool) {
         multiply([self.inner, self.group], |number| self.get(first + number), columns, x, y, add);
@@ -272,7 +312,7 @@ impl<P: Pair> Storage for Strips<P> {
 /// for `group` rows each.
 pub fn multiply<'a, P: Pair>(
     [inner, group]: [usize; 2],
-    strip: impl Fn(usize) -> Strip<'a, P>,
+    strip: impl Fn(usize) -> Strip<'a, P> + Sync,
     columns: usize,
     x: &[f32],
     y: &mut [f32],
@@ -284,10 +324,11 @@ pub fn multiply<'a, P: Pair>(
         let (first, width) = (from / LANES, STRIP_COLUMNS.min(columns - from));
         let vectors = width.div_ceil(LANES);
         if rows > FEW {
-            let lanes = expanded.strip(inner, width);
-            for v in 0..vectors {
-                expand(strip(first + v), group, &mut lanes[v..], vectors);
-            }
+            expanded.fill(Parallelism::Sequential, [inner, width], |_, lanes| {
+                for v in 0..vectors {
+                    expand(strip(first + v), group, &mut lanes[v..], vectors);
+                }
+            });
             let y = Target { values: &mut y[from..], row: columns, add };
             matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
             continue;
@@ -372,13 +413,13 @@ fn add_up<P: Pair, const R: usize>(
     *to = sums;
 }
 
-/// Expands a strip: a vector for each row, `step` apart.
+/// Expands a strip, as [`Expand::expand`].
 #[multiversion(targets(
     "x86_64+avx512f+avx512vl+avx512bw+avx2+fma",
     "x86_64+avx2+fma",
     "aarch64+neon"
 ))]
-fn expand<P: Pair>(strip: Strip<P>, group: usize, to: &mut [Lanes], step: usize) {
+pub fn expand<P: Pair>(strip: Strip<P>, group: usize, to: &mut [Lanes], step: usize) {
     let mut rows = to.iter_mut().step_by(step);
     for (pairs, scales) in strip.pairs.chunks(group / 2).zip(strip.scales) {
         for pair in pairs {

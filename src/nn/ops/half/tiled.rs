@@ -1,0 +1,117 @@
+//! Products in bf16 by instructions that multiply tiles.
+
+#[cfg(target_os = "linux")]
+use super::amx;
+use super::output::{GROUP, Output};
+use super::tiles::{Operand, Side};
+use super::{Kernel, avx512};
+use crate::nn::ops::Parallelism;
+use crate::nn::ops::matmul::View;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Size in bytes of a part of the left operand, which stays in the second cache while columns pass by.
+const PART: usize = 1 << 19;
+/// Parts of a product for each thread.
+const PARTS: usize = 4;
+
+thread_local! {
+    /// The memory of operands that are packed for one product, for reuse.
+    static OPERANDS: RefCell<[Operand; 2]> = RefCell::default();
+}
+
+/// Products of rows with weights, as [`super::forward`].
+pub fn forward(
+    kernel: Kernel,
+    parallelism: Parallelism,
+    x: &[f32],
+    products: &mut [(&Operand, &mut [f32])],
+    add: bool,
+) {
+    let Some(inner) = products.first().map(|(w, _)| w.inner()) else { return };
+    let [mut left, right] = OPERANDS.take();
+    left.pack(parallelism, View::rows(x, inner), [x.len() / inner, inner], Side::Left);
+    multiply(kernel, parallelism, &left, products, add);
+    OPERANDS.set([left, right]);
+}
+
+/// Gradients of weights, as [`super::weight_grads`].
+pub fn weight_grads<const N: usize>(
+    kernel: Kernel,
+    parallelism: Parallelism,
+    x: &[f32],
+    inputs: usize,
+    results: [(&[f32], &mut [f32]); N],
+) {
+    let rows = x.len() / inputs;
+    let [mut left, mut right] = OPERANDS.take();
+    left.pack(parallelism, View::rows(x, inputs).transpose(), [inputs, rows], Side::Left);
+    for (dy, gradient) in results {
+        let outputs = gradient.len() / inputs;
+        right.pack(parallelism, View::rows(dy, outputs).transpose(), [outputs, rows], Side::Right);
+        multiply(kernel, parallelism, &left, &mut [(&right, gradient)], true);
+    }
+    OPERANDS.set([left, right]);
+}
+
+/// The products of a packed operand with others.
+fn multiply(
+    kernel: Kernel,
+    parallelism: Parallelism,
+    a: &Operand,
+    products: &mut [(&Operand, &mut [f32])],
+    add: bool,
+) {
+    let rows = a.strips();
+    let down = rows.div_ceil((PART / a.strip_bytes().max(1)).max(2));
+    let height = rows.div_ceil(down.max(1)).max(1).next_multiple_of(2);
+    let strips: usize = products.iter().map(|(b, _)| b.strips()).sum();
+    let across = match parallelism {
+        Parallelism::Parallel => (PARTS * rayon::current_num_threads()).div_ceil(down.max(1)),
+        Parallelism::Sequential => 1,
+    };
+    let width = strips.div_ceil(across).max(1).next_multiple_of(GROUP);
+    let mut parts = Vec::new();
+    let outputs: Vec<(&Operand, Output)> = products
+        .iter_mut()
+        .map(|(b, y)| {
+            assert_eq!(a.inner(), b.inner(), "inner dimensions");
+            (*b, Output::new(y, [a.outer(), b.outer()], add))
+        })
+        .collect();
+    for i in (0..rows).step_by(height) {
+        for (number, (b, _)) in outputs.iter().enumerate() {
+            let columns = b.strips();
+            let ends = move |j: usize| [i..(i + height).min(rows), j..(j + width).min(columns)];
+            parts.extend((0..columns).step_by(width).map(|j| (number, ends(j))));
+        }
+    }
+    parallelism.each(parts.len(), |at| {
+        let (number, part) = &parts[at];
+        let (b, to) = &outputs[*number];
+        // SAFETY: parts are apart, and each is one thread's.
+        unsafe { multiply_part(kernel, a, b, part.clone(), to) };
+    });
+}
+
+/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
+///
+/// # Safety
+/// No other thread may access that part of `to`.
+unsafe fn multiply_part(
+    kernel: Kernel,
+    a: &Operand,
+    b: &Operand,
+    part: [Range<usize>; 2],
+    to: &Output,
+) {
+    // SAFETY: as this function demands.
+    unsafe {
+        match kernel {
+            #[cfg(target_os = "linux")]
+            Kernel::Amx => amx::multiply(a, b, part, to),
+            Kernel::Avx512 => avx512::multiply(a, b, part, to),
+            _ => unreachable!("no instructions that multiply tiles"),
+        }
+    }
+}

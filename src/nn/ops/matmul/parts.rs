@@ -1,0 +1,143 @@
+//! Products in f32 cut into parts for several threads. Each number of a result is still the same sum in the same order.
+
+use super::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
+use crate::nn::ops::Parallelism;
+use std::cell::RefCell;
+
+/// The fewest rows of a product that is cut by rows, and the most rows of one part.
+const ROWS: usize = 128;
+/// Rows of a tile: parts are multiples of it.
+const TILE: usize = 8;
+/// The most strips of columns in a part of a product of few rows.
+const STRIPS: usize = 4;
+/// Rows of a weight gradient in one part.
+const INPUTS: usize = 64;
+/// Rows summed at a time for a weight gradient: as many as the caches hold.
+const DEPTH: usize = 512;
+/// Numbers in a block of a large weight.
+const BLOCK: usize = 1 << 20;
+
+thread_local! {
+    /// The memory of a packed operand, for reuse.
+    static OPERAND: RefCell<Packed> = RefCell::default();
+    /// The memory of partial results, for reuse.
+    static PARTS: RefCell<Vec<f32>> = RefCell::default();
+}
+
+/// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
+pub fn forward(
+    parallelism: Parallelism,
+    (x, inner): (&[f32], usize),
+    w: impl Columns,
+    y: &mut [f32],
+    add: bool,
+) {
+    if parallelism == Parallelism::Sequential {
+        w.multiply(x, y, add);
+    } else if x.len() / inner >= ROWS {
+        by_rows((x, inner), w, y, add);
+    } else {
+        by_columns((x, inner), w, y, add);
+    }
+}
+
+/// Computes parts of the rows side by side, block by block of a weight that has to be expanded.
+fn by_rows((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
+    let (rows, columns) = (rows_of_part(x.len() / inner), w.columns());
+    let (mut memory, mut from) = (OPERAND.take(), 0);
+    for block in w.parts(w.strips_of_block(BLOCK)) {
+        let strips = block.expanded(&mut memory);
+        Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
+            let x = View::rows(&x[number * rows * inner..], inner);
+            let rows = y.len() / columns;
+            let target = Target { values: &mut y[from..], row: columns, add };
+            matmul_packed(x, strips, target, rows);
+        });
+        from += block.columns();
+    }
+    OPERAND.set(memory);
+}
+
+/// Computes parts of the columns side by side, and puts them together.
+fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
+    let (rows, columns) = (x.len() / inner, w.columns());
+    let mut scratch = PARTS.take();
+    scratch.resize(scratch.len().max(rows * columns), 0.0);
+    let mut rest = &mut scratch[..rows * columns];
+    let mut parts = Vec::new();
+    let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
+    let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
+    for part in w.parts(few) {
+        let (y, after) = rest.split_at_mut(rows * part.columns());
+        parts.push((part, y));
+        rest = after;
+    }
+    Parallelism::Parallel.each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, false));
+    for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
+        for (part, values) in &parts {
+            let (to, after) = y.split_at_mut(part.columns());
+            let values = &values[row * to.len()..][..to.len()];
+            match add {
+                true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
+                false => to.copy_from_slice(values),
+            }
+            y = after;
+        }
+    }
+    PARTS.set(scratch);
+}
+
+/// Rows of a part of many: all threads get the same number of parts, and parts fill tiles.
+fn rows_of_part(rows: usize) -> usize {
+    let threads = rayon::current_num_threads();
+    let parts = threads * rows.div_ceil(threads * ROWS);
+    rows.div_ceil(parts).next_multiple_of(TILE)
+}
+
+/// The product of the columns of `x` from number `k` on, `depth` of its `inner`, and a weight `[depth, columns]`.
+pub fn multiply_block(
+    (x, k): (&[f32], usize),
+    w: View,
+    [inner, columns, depth]: [usize; 3],
+    y: &mut [f32],
+    add: bool,
+) {
+    if x.is_empty() {
+        return;
+    }
+    let rows = rows_of_part(x.len() / inner);
+    let width = (BLOCK / depth).max(1).next_multiple_of(STRIP_COLUMNS);
+    let mut block = OPERAND.take();
+    for j in (0..columns).step_by(width) {
+        let view = View { values: &w.values[j * w.column..], ..w };
+        block.pack(Parallelism::Parallel, view, depth, width.min(columns - j));
+        Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
+            let x = View::rows(&x[number * rows * inner + k..], inner);
+            let rows = y.len() / columns;
+            let target = Target { values: &mut y[j..], row: columns, add };
+            matmul_packed(x, block.strips(), target, rows);
+        });
+    }
+    OPERAND.set(block);
+}
+
+/// Adds `x^T dy` to `gradient`, `[inputs, outputs]`.
+pub fn weight_grad(
+    parallelism: Parallelism,
+    [x, dy]: [&[f32]; 2],
+    inputs: usize,
+    gradient: &mut [f32],
+) {
+    let outputs = gradient.len() / inputs;
+    let mut packed = OPERAND.take();
+    for (x, dy) in x.chunks(DEPTH * inputs).zip(dy.chunks(DEPTH * outputs)) {
+        packed.pack(parallelism, View::rows(dy, outputs), dy.len() / outputs, outputs);
+        parallelism.each_chunk([(&mut *gradient, INPUTS * outputs)], |number, [gradient]| {
+            let x = View::rows(&x[number * INPUTS..], inputs).transpose();
+            let rows = gradient.len() / outputs;
+            let target = Target { values: gradient, row: outputs, add: true };
+            matmul_packed(x, packed.strips(), target, rows);
+        });
+    }
+    OPERAND.set(packed);
+}
