@@ -119,12 +119,13 @@ def by_grove(name: str, seed: int, settings: dict[str, Any]) -> Result:
     return taken or watch.read(), score
 
 
-def by_sb3(name: str, seed: int) -> Result:
-    """Returns the time and the mean return of the policy at the end."""
+def by_sb3(name: str, seed: int, processes: bool) -> Result:
+    """Returns the time and the mean return of the policy at the end. Environments are processes of their own, or not."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewardThreshold
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     # Networks of this size are slower with several threads.
     torch.set_num_threads(1)
@@ -132,7 +133,8 @@ def by_sb3(name: str, seed: int) -> Result:
     settings = dict(PPO_SETTINGS[name])
     count = settings.pop("n_envs")
     watch = Watch()
-    envs = make_vec_env(make, n_envs=count, seed=seed)
+    kind = SubprocVecEnv if processes else DummyVecEnv
+    envs = make_vec_env(make, n_envs=count, seed=seed, vec_env_cls=kind)
     evaluation = EvalCallback(
         make_vec_env(make, n_envs=8, seed=1000 + seed),
         callback_on_new_best=StopTrainingOnRewardThreshold(goal),
@@ -141,10 +143,11 @@ def by_sb3(name: str, seed: int) -> Result:
         eval_freq=max(4096 // count, settings["n_steps"]),
         verbose=0,
     )
-    kind = "MultiInputPolicy" if name == "dict" else "MlpPolicy"
-    model = PPO(kind, envs, device="cpu", seed=seed, **settings)
+    policy = "MultiInputPolicy" if name == "dict" else "MlpPolicy"
+    model = PPO(policy, envs, device="cpu", seed=seed, **settings)
     model.learn(2_000_000, callback=evaluation)
     taken = watch.read()
+    envs.close()
     score = play(make(), lambda obs: model.predict(obs, deterministic=True)[0], 100, 10_000)
     return taken, score
 
@@ -154,12 +157,15 @@ def main() -> None:
     parser.add_argument("env", choices=sorted(ENVS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of Grove")
+    parser.add_argument("--processes", type=int, help="processes of Grove's environments; PPO's are then one each")
     parser.add_argument("--only", choices=["grove", "sb3"])
     options = parser.parse_args()
     settings = {name: _number(value) for name, value in (pair.split("=") for pair in options.set)}
+    if options.processes:
+        settings["num_processes"] = options.processes
     trainers = {"grove": lambda seed: by_grove(options.env, seed, settings)}
     if find_spec("stable_baselines3"):
-        trainers["sb3"] = lambda seed: by_sb3(options.env, seed)
+        trainers["sb3"] = lambda seed: by_sb3(options.env, seed, bool(options.processes))
     for trainer, train in trainers.items():
         if options.only not in (None, trainer):
             continue
