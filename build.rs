@@ -12,6 +12,7 @@ use std::{env, fs};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    conditions();
     // Another checkout with the same target folder has other files.
     println!("cargo:rerun-if-env-changed=CARGO_MANIFEST_DIR");
     // Cargo counts a missing path as changed, so its parent is watched instead.
@@ -48,6 +49,23 @@ fn main() {
     }
     code.push_str("];\n");
     fs::write(out.join("page.rs"), code).expect("the build directory can be written");
+}
+
+/// Names conditions of several features: `on_disk` for models and runs in files, which a page has not, and `text_kernels`
+/// for language models by kernels of our own.
+fn conditions() {
+    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+    let is_page = env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family == "wasm");
+    let conditions = [
+        ("on_disk", has("GENERAL") && !is_page),
+        ("text_kernels", has("GENERAL") && has("KERNELS")),
+    ];
+    for (name, holds) in conditions {
+        println!("cargo::rustc-check-cfg=cfg({name})");
+        if holds {
+            println!("cargo::rustc-cfg={name}");
+        }
+    }
 }
 
 /// Compresses a file.

@@ -73,7 +73,7 @@ pub fn cut(path: &Path, length: u64) -> io::Result<()> {
 }
 
 /// Replaces a file, so that it has the old content or the new one at any time.
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+#[cfg(on_disk)]
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| write(file, bytes))
 }

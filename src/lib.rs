@@ -34,6 +34,9 @@
 //! # Ok::<(), grove::trainer::TrainError>(())
 //! ```
 
+// Builds without some features do not use everything that the whole program uses.
+#![cfg_attr(not(all(feature = "program", feature = "kernels")), allow(dead_code, unused_imports))]
+
 pub mod advantage;
 pub mod checkpoint;
 pub mod data;
@@ -60,7 +63,7 @@ pub mod schema;
 pub mod settings;
 pub mod task;
 pub mod text;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+#[cfg(on_disk)]
 pub mod track;
 pub mod trainer;
 pub mod viewer;

@@ -139,7 +139,7 @@ pub fn expect_ranks() {
 }
 
 /// Whether launches may be recorded as a graph.
-#[cfg(all(feature = "general", feature = "kernels"))]
+#[cfg(text_kernels)]
 pub(crate) fn may_record() -> bool {
     !HAS_RANKS.load(Ordering::Relaxed)
 }

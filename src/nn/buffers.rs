@@ -2,7 +2,6 @@
 
 use burn::backend::{Cube, DType, DispatchDevice, Shape};
 use burn::cubecl::calculate_cube_count_elemwise;
-#[cfg(any(feature = "general", not(target_family = "wasm")))]
 use burn::cubecl::ir::{ElemType, FloatKind};
 use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
@@ -10,7 +9,6 @@ use burn_cubecl::tensor::CubeTensor;
 
 /// Alignment of a view's offset, in numbers: 128 numbers in half precision are 256 bytes, an offset that every device can
 /// bind.
-#[cfg(feature = "general")]
 pub(crate) const ALIGNMENT: usize = 128;
 
 /// Whether CubeCL kernels can run on a device.
@@ -57,7 +55,6 @@ pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTe
 }
 
 /// A contiguous tensor of this shape in the memory of `of`, from its number `start` on.
-#[cfg(feature = "general")]
 pub(crate) fn view(of: &CubeTensor, start: usize, shape: Shape) -> CubeTensor {
     let (size, rest) = (of.dtype.size(), of.meta.num_elements() - start - shape.num_elements());
     let handle = of.handle.clone();
@@ -74,13 +71,11 @@ pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
 }
 
 /// The type of a float tensor's numbers in kernels.
-#[cfg(feature = "general")]
 pub(crate) fn element_of(tensor: &CubeTensor) -> ElemType {
     float_element(tensor.dtype)
 }
 
 /// A type of floats in kernels.
-#[cfg(any(feature = "general", not(target_family = "wasm")))]
 pub(crate) fn float_element(dtype: DType) -> ElemType {
     ElemType::Float(match dtype {
         DType::F16 => FloatKind::F16,
@@ -90,7 +85,6 @@ pub(crate) fn float_element(dtype: DType) -> ElemType {
 }
 
 /// The widest vectors, in numbers, that a kernel can read from all these tensors and that `fits` accepts.
-#[cfg(feature = "general")]
 pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool) -> usize {
     let least = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
     let begins = |tensor: &&CubeTensor, count: usize| {

@@ -5,10 +5,10 @@
 //! checkpoint that follows them, resumption, a dry run and the final report. Nothing here prints: an [`Observer`]
 //! is told of every iteration, and [`Run::events`] is the same as an iterator.
 
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+#[cfg(on_disk)]
 mod local;
 mod schedule;
 
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+#[cfg(on_disk)]
 pub use local::*;
 pub use schedule::{Due, End, Schedule};

@@ -105,7 +105,7 @@ impl LanguageModel {
         messages: &[impl Serialize],
     ) -> Result<Vec<u32>, LanguageError> {
         // Without the files of models there are no templates.
-        #[cfg(all(feature = "general", not(target_family = "wasm")))]
+        #[cfg(on_disk)]
         if let Some(template) = &self.template
             && !messages.is_empty()
         {

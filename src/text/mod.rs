@@ -5,13 +5,13 @@
 
 mod characters;
 mod error;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+#[cfg(on_disk)]
 mod files;
 pub mod generate;
-#[cfg(all(feature = "general", feature = "kernels"))]
+#[cfg(text_kernels)]
 mod kernels;
 mod language_model;
-#[cfg(all(feature = "general", feature = "kernels"))]
+#[cfg(text_kernels)]
 pub(crate) mod packed;
 mod prompt_cache;
 mod template;
@@ -27,16 +27,16 @@ pub use crate::nn::ops::softmax::{EXCLUDED, normalize, restrict, sharpness, soft
 pub use crate::nn::rows::{
     Cache, Decoding, Pass, Pool, PrefixCache, Retention, Row, TextPass, TokenDecoder,
 };
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 pub(crate) use crate::nn::tensors::arenas::Arenas;
-#[cfg(all(feature = "general", feature = "kernels"))]
+#[cfg(text_kernels)]
 pub(crate) use crate::nn::tensors::arenas::Packing;
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
 pub use crate::nn::text::Text;
 pub use characters::{Characters, END};
 pub use error::LanguageError;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+#[cfg(on_disk)]
 pub use files::GgufType;
 pub use language_model::LanguageModel;
 pub use template::ChatTemplate;
@@ -44,7 +44,7 @@ pub use tokenizer::Tokenizer;
 
 /// Returns the decoder as tensors on its device; `None` on the CPU. Counts the bytes that it uploads
 /// ([`take_transfers`](crate::device::take_transfers)).
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 pub fn on_device(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
     crate::device::count_upload(decoder.bytes_to_upload() as u64);
     decoder.on_device()

@@ -223,7 +223,6 @@ impl<R, D> Source<R, D> {
     }
 }
 
-#[cfg(any(feature = "general", feature = "kernels"))]
 impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
     /// The windows that an iteration learns from, as converted by `convert`, with their weights as advantages; `None` for
     /// games.

@@ -14,7 +14,6 @@ mod reduction;
 mod snapshot;
 mod stream;
 pub mod text;
-#[cfg(any(feature = "general", feature = "kernels"))]
 mod transfer;
 
 pub use engine::{Engine, Iteration};

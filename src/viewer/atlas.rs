@@ -63,13 +63,11 @@ impl Atlas {
     }
 
     /// Number of tiles.
-    #[cfg(feature = "viewer")]
     pub fn len(&self) -> usize {
         self.pixels.len() / (TILE * TILE)
     }
 
     /// Pixels of all tiles: `[tiles][TILE][TILE]`.
-    #[cfg(feature = "viewer")]
     pub fn bytes(&self) -> &[u8] {
         self.pixels.as_flattened()
     }

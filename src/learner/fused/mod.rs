@@ -29,7 +29,6 @@ use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 pub(super) use optimizer_kernels::UNITS;
-#[cfg(feature = "general")]
 pub(super) use optimizer_kernels::total;
 use optimizer_kernels::{MovingParamsLaunch, adamw_kernel};
 use tiles::Tiling;

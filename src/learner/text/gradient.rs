@@ -1,7 +1,7 @@
 //! The gradient of an optimiser step over texts: on the CPU or on a device, and summed over ranks.
 
 use super::Group;
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 use super::device;
 use super::differentiation::{Differentiation, Sums};
 use crate::parallel::{Node, NodeLen, TeamError, nodes};
@@ -12,7 +12,7 @@ pub(super) enum Gradient {
     /// In host memory: `[num_trained]`.
     Host(Vec<f32>),
     /// On a device, parameter by parameter.
-    #[cfg(feature = "general")]
+    #[cfg(text_kernels)]
     Device(device::Gradient),
 }
 
@@ -22,7 +22,7 @@ impl Gradient {
     pub fn into_host(self, sizes: &[usize]) -> Vec<f32> {
         match self {
             Self::Host(vector) => vector,
-            #[cfg(feature = "general")]
+            #[cfg(text_kernels)]
             Self::Device(gradient) => gradient.fetch(sizes),
         }
     }
@@ -37,7 +37,7 @@ impl Differentiation<'_> {
         chosen: &[usize],
     ) -> Result<(Gradient, Sums), TeamError> {
         let chosen = self.effective(groups, chosen);
-        #[cfg(feature = "general")]
+        #[cfg(text_kernels)]
         if self.team.size() == 1
             && let Some((gradient, sums)) = device::gradient(self, groups, &chosen)
         {
@@ -78,7 +78,7 @@ impl Differentiation<'_> {
         chosen: &[usize],
         shards: Range<usize>,
     ) -> (Node, f64) {
-        #[cfg(feature = "general")]
+        #[cfg(text_kernels)]
         if let Some(found) = device::node(self, groups, chosen, &shards) {
             return found;
         }

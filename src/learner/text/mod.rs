@@ -6,7 +6,7 @@
 //! the bytes depend neither on the number of threads nor on the members who share the run.
 
 mod buffers;
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 mod device;
 mod differentiation;
 mod gradient;
@@ -159,7 +159,7 @@ pub struct LanguageMeans {
 enum Optimizer {
     Host(Moments),
     Half(HalfMoments),
-    #[cfg(feature = "general")]
+    #[cfg(text_kernels)]
     Device(Box<device::DeviceMoments>),
 }
 
@@ -193,7 +193,7 @@ impl LanguageLearner {
         match &self.optimizer {
             Optimizer::Host(moments) => Cow::Borrowed(moments),
             Optimizer::Half(moments) => Cow::Owned(moments.widened()),
-            #[cfg(feature = "general")]
+            #[cfg(text_kernels)]
             Optimizer::Device(moments) => Cow::Owned(moments.download()),
         }
     }
@@ -327,7 +327,7 @@ impl LanguageLearner {
             decoder.update(|params| match optimizer {
                 Optimizer::Host(moments) => moments.step(params, gradient, scale, &by),
                 Optimizer::Half(moments) => moments.step(params, gradient, scale, &by),
-                #[cfg(feature = "general")]
+                #[cfg(text_kernels)]
                 Optimizer::Device(_) => unreachable!("copied to host memory"),
             });
         })
@@ -335,7 +335,7 @@ impl LanguageLearner {
 
     /// Takes the step of [`LanguageLearner::host_step`] on the decoder's device, where its results stay. Returns the norm,
     /// `[1]`.
-    #[cfg(feature = "general")]
+    #[cfg(text_kernels)]
     fn device_step(
         &mut self,
         gradient: device::Gradient,
@@ -434,7 +434,7 @@ impl Updating for TextUpdate<'_> {
                 self.learner.buffers.gradients.put(gradient);
                 norm
             }
-            #[cfg(feature = "general")]
+            #[cfg(text_kernels)]
             Gradient::Device(gradient) => {
                 self.norms.push(self.learner.device_step(gradient, clip_and_rate, optimizer));
                 0.0
@@ -462,7 +462,7 @@ fn vectors(decoder: &TokenDecoder) -> Vec<Range<usize>> {
 
 /// The log-probability of each token of the samples of each group.
 pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
-    #[cfg(feature = "general")]
+    #[cfg(text_kernels)]
     if let Some(all) = device::logprobs(decoder, groups, temperature) {
         return all;
     }

@@ -4,7 +4,7 @@
 //! what enters the decoder, and in how rows reach the keys of earlier rows (`Attend`).
 
 mod backward;
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 mod device;
 mod games;
 mod layer;

@@ -2,20 +2,14 @@
 //! does to each number is a launch per buffer.
 
 use crate::nn::arch::Parameter;
-#[cfg(feature = "kernels")]
 use crate::nn::buffers::{ALIGNMENT, cube_tensor, probe, runs_kernels, view};
-#[cfg(feature = "kernels")]
 use burn::backend::Cube;
 use burn::tensor::{Device, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Numbers of an arena at most, unless a single tensor has more: 256 MiB, which nearly all devices bind.
-#[cfg(feature = "kernels")]
 const MOST: usize = 1 << 26;
-/// Numbers of which the place of a tensor is a multiple. Without kernels each tensor has an arena of its own.
-#[cfg(not(feature = "kernels"))]
-const ALIGNMENT: usize = 1;
 
 /// The places of parameters in arenas.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,13 +37,11 @@ struct Form {
 impl Packing {
     /// The places of parameters on a device: each has an arena of its own where no kernels run.
     pub fn new(parameters: &[Parameter], device: &Device) -> Self {
-        #[cfg(feature = "kernels")]
         if runs_kernels(device) {
             let largest = probe(device).client.properties().memory.max_page_size;
             let numbers = usize::try_from(largest).unwrap_or(usize::MAX) / size_of::<f32>();
             return Self::within(parameters, numbers.min(MOST));
         }
-        let _ = device;
         Self::within(parameters, 0)
     }
 
@@ -86,7 +78,6 @@ impl Packing {
     }
 
     /// The places of the parameters of an arena, with the numbers of the parameters.
-    #[cfg(feature = "kernels")]
     pub fn of_arena(&self, arena: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         let all = self.places.iter().enumerate();
         all.filter(move |(_, place)| place.arena == arena)
@@ -206,7 +197,6 @@ impl Arenas {
 
     /// The numbers of some parameters in the memory of their arena, `[count]`, if each begins at the first multiple of
     /// the alignment behind the one before: where a launch puts several products.
-    #[cfg(feature = "kernels")]
     pub fn joined(&mut self, parameters: &[usize]) -> Option<Tensor<1>> {
         let packing = self.packing.clone();
         let places: Vec<&Place> = parameters.iter().map(|i| &packing.places[*i]).collect();
@@ -246,12 +236,15 @@ fn part(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
     if range == (0..arena.dims()[0]) {
         return arena.clone();
     }
-    #[cfg(feature = "kernels")]
-    if runs_kernels(&arena.device()) {
-        let part = view(&cube_tensor(arena.clone()), range.start, [range.len()].into());
-        return Tensor::<1>::from_primitive::<Cube>(part);
-    }
-    unreachable!("an arena of several tensors is on a device that runs kernels")
+    assert!(
+        runs_kernels(&arena.device()),
+        "an arena of several tensors is on a device that runs kernels"
+    );
+    Tensor::from_primitive::<Cube>(view(
+        &cube_tensor(arena.clone()),
+        range.start,
+        [range.len()].into(),
+    ))
 }
 
 #[cfg(test)]

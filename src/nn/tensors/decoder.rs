@@ -85,7 +85,6 @@ pub(crate) struct RmsNorm {
 
 impl RmsNorm {
     /// The weights, without the offset that the shape adds to them.
-    #[cfg(all(feature = "general", feature = "kernels"))]
     pub(crate) fn weight(&self) -> Tensor<1> {
         self.weight.val()
     }
@@ -178,7 +177,6 @@ impl Decoder {
     }
 
     /// The same decoder without the memory of its parameters, whose values are unspecified.
-    #[cfg(feature = "general")]
     pub(crate) fn release_memory(self, device: &Device) -> Self {
         let any = Tensor::empty([1], device);
         self.with_parameters(|_| any.clone())
@@ -437,7 +435,6 @@ impl Decoder {
     }
 
     /// The matrix of the head, `[hidden_size, vocabulary]`; `None` if it is the table of token embeddings.
-    #[cfg(all(feature = "general", feature = "kernels"))]
     pub(crate) fn lm_head(&self) -> Option<Tensor<2>> {
         self.lm_head.as_ref().map(|head| head.weight.val())
     }

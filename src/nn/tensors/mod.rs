@@ -1,11 +1,11 @@
 //! The execution of a decoder in Burn's tensors, on any device, with or without autodiff.
 
 pub(crate) mod activation;
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 pub(crate) mod arenas;
 pub(crate) mod attention;
 pub(crate) mod decoder;
-#[cfg_attr(not(feature = "general"), path = "host_only.rs")]
+#[cfg_attr(not(text_kernels), path = "host_only.rs")]
 pub mod device_copy;
 #[cfg(all(feature = "kernels", not(target_family = "wasm")))]
 mod product;
@@ -14,7 +14,7 @@ pub(crate) mod rope;
 #[cfg_attr(not(all(feature = "kernels", not(target_family = "wasm"))), path = "single_host.rs")]
 pub(crate) mod single;
 mod steps;
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 pub mod texts;
 
 pub use decoder::Decoder;

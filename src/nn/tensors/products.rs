@@ -2,7 +2,6 @@
 
 use super::single;
 use crate::nn::Precision;
-#[cfg(all(feature = "general", feature = "kernels"))]
 use burn::backend::DType;
 use burn::nn::Linear;
 use burn::tensor::{FloatDType, Tensor};
@@ -28,7 +27,6 @@ impl Products {
     }
 
     /// The type of the operands, and of keys and values.
-    #[cfg(all(feature = "general", feature = "kernels"))]
     pub fn dtype(self) -> DType {
         self.half.map_or(DType::F32, DType::from)
     }
@@ -114,7 +112,6 @@ pub(crate) fn single<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.cast(FloatDType::F32)
 }
 
-#[cfg(feature = "general")]
 impl Products {
     /// Whether gradients leave the range of the operands unless they are scaled.
     pub(super) fn need_scale(self) -> bool {
@@ -131,7 +128,6 @@ impl Products {
 }
 
 /// The power of two that makes a gradient's `largest` number about 1/16, as far as f32 has it; 1 if there is none.
-#[cfg(feature = "general")]
 pub(super) fn scale_of(largest: f32) -> f32 {
     if largest == 0.0 || !largest.is_finite() {
         return 1.0;
@@ -139,7 +135,7 @@ pub(super) fn scale_of(largest: f32) -> f32 {
     (1.0 / (16.0 * largest)).log2().floor().clamp(-126.0, 126.0).exp2()
 }
 
-#[cfg(all(test, feature = "general"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -102,7 +102,6 @@ impl Prompts {
     }
 
     /// Prompts whose keys and values are these, layer by layer, with their lengths and the streams of their last tokens.
-    #[cfg(feature = "kernels")]
     pub(crate) fn new(
         keys_values: Vec<KeysValues>,
         lengths: Tensor<2, Int>,

@@ -13,7 +13,6 @@ mod unpack;
 pub use branches::DeviceBranches;
 pub use check::check_on_device;
 pub use device_games::DeviceGames;
-#[cfg(feature = "wgpu")]
 pub(crate) use env_kernels::{load_env_state, load_episode};
 pub use fused::{Branches, FusedRollout};
 pub use fused_kernels::PackedStates;

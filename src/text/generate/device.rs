@@ -2,14 +2,12 @@
 //! read back a block of steps at a time.
 
 use super::decode::{BLOCK, Decode, Step};
-#[cfg(feature = "kernels")]
 use super::token_step::{KernelBatch, TokenStep};
 use super::{Chosen, Completion, Generator, Prompt, Sampling, Scratch, choose};
 use crate::device;
 use crate::math::softmax::LEAST_SUM;
 use crate::model::Categorical;
 use crate::rng::{draw, uniform};
-#[cfg(feature = "kernels")]
 use crate::text::packed;
 use crate::text::{Completions, DeviceDecoder, Prompts, integers, sharpness};
 use burn::tensor::{Int, Tensor};
@@ -24,7 +22,6 @@ pub(super) fn generate(
     decoder: &DeviceDecoder,
     prompts: &[Prompt],
 ) -> Vec<Vec<Completion>> {
-    #[cfg(feature = "kernels")]
     let kernels = TokenStep::new(decoder);
     let mut all = Vec::with_capacity(prompts.len());
     // Prompts in one batch have equally many completions.
@@ -37,7 +34,6 @@ pub(super) fn generate(
         for part in same.chunks((generator.slots / members).max(1)) {
             let batch = Batch::new(generator, all.len(), part);
             let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
-            #[cfg(feature = "kernels")]
             if let Some(kernels) = &kernels {
                 let prompts = packed::prefill(decoder, &tokens);
                 let draws = batch.draws(decoder);
@@ -265,7 +261,7 @@ fn invert(weights: Tensor<2>, u: Tensor<1>) -> Tensor<1, Int> {
     tokens.clamp(0, vocabulary as i32 - 1).reshape([rows])
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use burn::tensor::Device;

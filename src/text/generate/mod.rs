@@ -4,13 +4,13 @@
 //! in a slot of its own, and a finished one frees its slot for the next. A completion follows from its prompt, its
 //! key and the weights alone, whatever else is in the batch and however many threads there are.
 
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 mod decode;
-#[cfg(feature = "general")]
+#[cfg(text_kernels)]
 mod device;
 mod sample;
 pub mod stop;
-#[cfg(all(feature = "general", feature = "kernels"))]
+#[cfg(text_kernels)]
 mod token_step;
 
 pub use sample::{Chosen, Sampling, Scratch, choose};
@@ -101,7 +101,7 @@ impl Generator<'_> {
         if self.sampling.max_new_tokens == 0 {
             return all;
         }
-        #[cfg(feature = "general")]
+        #[cfg(text_kernels)]
         if let Some(decoder) = crate::text::on_device(self.decoder) {
             return device::generate(self, &decoder.rounded(), prompts);
         }

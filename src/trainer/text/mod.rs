@@ -8,7 +8,7 @@ mod grpo;
 mod health;
 mod record;
 mod rollout;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+#[cfg(on_disk)]
 mod saved_model;
 mod settings;
 mod show;
@@ -16,7 +16,7 @@ mod snapshot;
 
 pub use health::Health;
 pub use record::CompletionRecord;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+#[cfg(on_disk)]
 pub use saved_model::saved_language_model;
 pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
@@ -52,7 +52,7 @@ pub struct TextEngine {
     model: LanguageModel,
     learner: LanguageLearner,
     /// The digest of the weights that adapters are for, once it is known.
-    #[cfg(all(feature = "general", not(target_family = "wasm")))]
+    #[cfg(on_disk)]
     base_digest: std::sync::OnceLock<String>,
     /// The device that the texts are on; `None` for the CPU.
     device: Option<Device>,
@@ -197,7 +197,7 @@ impl LanguageTrainer {
             settings: Table::new(),
             model,
             learner,
-            #[cfg(all(feature = "general", not(target_family = "wasm")))]
+            #[cfg(on_disk)]
             base_digest: std::sync::OnceLock::new(),
             device: None,
             team,
@@ -220,7 +220,6 @@ impl LanguageTrainer {
     ///
     /// # Errors
     /// If a setting is only for the CPU, or the device does not have the precision.
-    #[cfg(feature = "general")]
     pub fn on(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
         use crate::settings::{MomentPrecision, Precision};
         let LanguageConfig { precision, update, optimizer, .. } = &self.engine.config;
@@ -233,6 +232,10 @@ impl LanguageTrainer {
             return Err(LanguageTrainError::Settings(obstacle));
         }
         let Some(device) = device else { return Ok(self) };
+        if cfg!(not(text_kernels)) {
+            let what = "this build has no kernels for language models; use the CPU";
+            return Err(LanguageTrainError::Settings(what.to_string()));
+        }
         if optimizer.moments != MomentPrecision::F32 {
             let what = "optimizer.moments is bf16, but a device keeps moments in f32; use the CPU, or leave it out";
             return Err(LanguageTrainError::Settings(what.to_string()));
@@ -241,7 +244,10 @@ impl LanguageTrainer {
             let what = "update.gradient_checkpointing needs the CPU, or a device that runs kernels";
             return Err(LanguageTrainError::Settings(what.to_string()));
         }
-        self.engine.learner = self.engine.learner.on(device.clone(), *precision);
+        #[cfg(text_kernels)]
+        {
+            self.engine.learner = self.engine.learner.on(device.clone(), *precision);
+        }
         self.engine.device = Some(device);
         Ok(self)
     }

@@ -63,7 +63,7 @@ impl Persistent for TextEngine {
         if let Some(reference) = &self.learner.reference {
             sections.push((REFERENCE.into(), bytes(reference.trained())));
         }
-        #[cfg(all(feature = "general", not(target_family = "wasm")))]
+        #[cfg(on_disk)]
         sections.extend(super::saved_model::sections(self));
         let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
         Ok(Export { sections, optimizer_steps, text: Some(text) })

@@ -6,10 +6,8 @@
 //! once.
 
 mod autodiff;
-#[cfg(feature = "kernels")]
 mod kernels;
 mod optimizer;
-#[cfg(feature = "kernels")]
 mod optimizer_kernels;
 mod tokens;
 
@@ -48,7 +46,6 @@ trait DevicePass<'a> {
 /// much then.
 fn for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
     let on = on_device(decoder)?;
-    #[cfg(feature = "kernels")]
     if device::has_kernels(on.device()) {
         return Some(on.rounded());
     }
@@ -66,7 +63,6 @@ pub(super) fn logprobs(
     let parts = parts(groups, &chosen, TOKENS).into_iter();
     let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
     let of = |groups: &[&Group]| {
-        #[cfg(feature = "kernels")]
         if device::has_kernels(on.device()) {
             return part_logprobs::<kernels::KernelPass>(&on, groups, temperature);
         }
@@ -131,7 +127,6 @@ pub(super) fn gradient(
     let on = for_passes(of.decoder)?;
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
     for part in parts(groups, chosen, TOKENS) {
-        #[cfg(feature = "kernels")]
         if device::has_kernels(on.device()) {
             let to = (&mut gradient, &mut sums);
             of.add_device_gradient::<kernels::KernelPass>(&on, groups, part, to);

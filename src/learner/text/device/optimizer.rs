@@ -1,7 +1,6 @@
 //! The end of an optimiser step on a device: global norm, clipping and AdamW, one arena of parameters after the other.
 
 use super::Gradient;
-#[cfg(feature = "kernels")]
 use super::optimizer_kernels::{Kernels, Portions};
 use crate::device;
 use crate::learner::Moments;
@@ -19,7 +18,6 @@ pub(in crate::learner::text) struct DeviceMoments {
     /// Number of steps taken.
     steps: u64,
     /// Portions of parameters for the kernels' cubes, if the device runs any.
-    #[cfg(feature = "kernels")]
     portions: Option<Portions>,
 }
 
@@ -40,7 +38,6 @@ impl DeviceMoments {
         Self {
             moments,
             steps: from.steps,
-            #[cfg(feature = "kernels")]
             portions: device::has_kernels(on.device())
                 .then(|| Portions::new(on.learnt().packing(), on.device())),
         }
@@ -79,7 +76,6 @@ pub(in crate::learner::text) fn step(
     let device = gradient.device().clone();
     let arenas: Vec<Tensor<1>> = gradient.arenas().collect();
     let step = Step { gradient, decayed, spares_vectors: !config.decay_norms_and_biases };
-    #[cfg(feature = "kernels")]
     if let Some(portions) = state.portions.clone() {
         let kernels = Kernels::new(&arenas, portions, max_norm);
         step.apply(decoder, state, |number, values, by| kernels.step(number, values, by));
