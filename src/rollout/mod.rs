@@ -21,7 +21,7 @@ mod stepwise;
 mod watched;
 
 pub use baselines::{Baseline, baselines};
-pub use batch::{Autoreset, Batch, StepBuffers};
+pub use batch::{Autoreset, Batch, EnvError, StepBuffers};
 pub use env_state::{EnvStatesError, env_words};
 pub use evaluate::{Evaluation, Player, evaluate, play_episodes};
 pub use host::{HostRollout, play_host_episodes};
