@@ -21,7 +21,7 @@ mod weights;
 
 pub use autodiff::{AUTODIFF_SHARD_STEPS, Learner};
 pub use host::{
-    Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, assign, host_learner,
+    Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, host_learner,
 };
 pub use means::UpdateMeans;
 pub use optimizer::{AdamW, Moments};

@@ -163,17 +163,6 @@ impl<G: Rules> NativeRollout<G> {
         self.memory = memory;
     }
 
-    /// Sets the branch points and the policy's memory there, `[num_groups, memory_size]`, as
-    /// returned by [`NativeRollout::into_branches`].
-    pub(super) fn go_on(&mut self, branches: Vec<EnvState<G>>, memory: Vec<f32>) {
-        (self.branches, self.memory) = (branches, memory);
-    }
-
-    /// Returns the branch points and the policy's memory there.
-    pub(super) fn into_branches(self) -> (Vec<EnvState<G>>, Vec<f32>) {
-        (self.branches, self.memory)
-    }
-
     /// Initial memory of a block's games, `[memory_size][LANES]`.
     fn first_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
         let fresh = policy.initial_memory();

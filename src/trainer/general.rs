@@ -13,7 +13,7 @@ use crate::learner::{AUTODIFF_SHARD_STEPS, Learner, UpdateMeans};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, HostRollout, RolloutKeys, StepwiseRollout};
-use crate::settings::{self, RolloutConfig, TrainConfig};
+use crate::settings::{RolloutConfig, TrainConfig};
 use burn::tensor::{Device, Tensor};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
@@ -50,7 +50,7 @@ impl<G: Rules> GeneralEngine<G> {
         let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), &rollout, keys));
         let source = match data {
-            None => Source::Games(games(game, config, &rollout, keys, device)),
+            None => Source::Games(StepwiseRollout::new(game, &rollout, keys, device)),
             Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {
                 Box::new(to_device(&windows, device))
             }),
@@ -58,18 +58,6 @@ impl<G: Rules> GeneralEngine<G> {
         let (config, device, team) = (config.clone(), device.clone(), team.clone());
         Ok(Self { source, host, weights: None, learner, config, rollout, shards, team, device })
     }
-}
-
-/// The games of a run. Policies act natively if they can, unless the settings ask for the general engine.
-fn games<G: Rules>(
-    game: G,
-    config: &TrainConfig,
-    rollout: &RolloutConfig,
-    keys: RolloutKeys,
-    device: &Device,
-) -> StepwiseRollout<G> {
-    let games = StepwiseRollout::new(game, rollout, keys, device);
-    if config.engine == settings::Engine::General { games } else { games.natively() }
 }
 
 /// A dataset on a device, with its weights as advantages.
@@ -189,11 +177,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     }
 
     fn describe(&self) -> String {
-        let rollouts = match &self.source {
-            Source::Games(_) if self.host.is_some() => "rollouts on the host",
-            Source::Games(games) if games.is_native(&self.model()) => "native rollouts",
-            _ => "stepwise rollouts",
-        };
+        let rollouts = self.host.as_ref().map_or("stepwise rollouts", |_| "rollouts on the host");
         format!("{}, updates by autodiff", self.source.data().unwrap_or(rollouts))
     }
 

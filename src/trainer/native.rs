@@ -6,7 +6,7 @@ use super::part::Part;
 use crate::advantage::HostAdvantages;
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
 use crate::env::{HostEnvError, HostEnvs, Rules};
-use crate::learner::{Experience, HostLearner, HostPolicy, UpdateMeans, assign};
+use crate::learner::{Experience, HostLearner, HostPolicy, UpdateMeans};
 use crate::model::{Actor, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, HostRollout, NativeRollout, RolloutKeys};
@@ -44,7 +44,7 @@ impl<G: Rules> NativeEngine<G> {
     ) -> Result<Self, TeamError> {
         let Part { shards, rollout, data } = Part::new(config, data, team, learner.shard_steps())?;
         let games = if data.is_some() { 1 } else { rollout.group_size };
-        assign(&mut *learner, shards.times(games), team.clone());
+        learner.share_mut().assign(shards.times(games), team.clone());
         let mut buffers = Default::default();
         let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), &rollout, keys));

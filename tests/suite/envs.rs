@@ -9,7 +9,7 @@ use grove::env::{
     Bits, Breakout, CartPole, Catch, CheckOptions, Env, Finding, Fruit, Outcome, Recall, Rules,
     Subject, check,
 };
-use grove::rng::{below, draw};
+use grove::rng::below;
 use grove::rollout::check_on_device;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -24,7 +24,7 @@ use super::share::Share;
 use super::update::{Updating, take_steps};
 use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
 use crate::objective::weights::Sizes;
-use crate::parallel::{Node, Shards, Team, TeamError};
+use crate::parallel::{Node, TeamError};
 use crate::settings::TrainConfig;
 use loss::Rule;
 use std::fmt::Debug;
@@ -96,6 +96,9 @@ pub trait HostLearner: Debug + Send {
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
+    ///
+    /// # Panics
+    /// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
     fn update(
         &mut self,
         experience: &Experience,
@@ -104,6 +107,7 @@ pub trait HostLearner: Debug + Send {
         let reference_logprobs = self.reference_logprobs(experience);
         let experience = &Experience { reference_logprobs: &reference_logprobs, ..*experience };
         let share = self.share_mut();
+        assert!(!share.team.is_mixed(), "ranks on the CPU and on devices sum in different orders");
         let (minibatches, plan) =
             Plan::new(share, experience.counts, experience.learn_steps, iteration)?;
         let rule = Rule::new(&share.config.loss, entropy_coef(&share.config, iteration));
@@ -175,13 +179,4 @@ pub fn host_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn H
         return Some(Box::new(learner));
     }
     None
-}
-
-/// Assigns a learner the shards of games, or of windows of a dataset, that this rank of `team` learns from.
-///
-/// # Panics
-/// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
-pub fn assign(learner: &mut dyn HostLearner, shards: Shards, team: Team) {
-    assert!(!team.is_mixed(), "ranks on the CPU and on devices sum gradients in different orders");
-    learner.share_mut().assign(shards, team);
 }
