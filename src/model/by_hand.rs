@@ -2,21 +2,23 @@
 
 use super::registry::gru::GruSequences;
 use super::{Decoder, Gru, Network};
-use crate::nn::Precision;
 use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients};
+use crate::nn::{Precision, parameters};
+use burn::cubecl::future::block_on;
 
-/// The gradients of a network over sequences on the CPU, without autodiff and without parameters yet; `None` if the network
-/// has no hand-written backward pass in this precision. See [`DecoderSequences::new`] for `checkpointing`.
+/// Creates the gradients of a copy of a network over sequences on the CPU, without autodiff; `None` if the network has no
+/// hand-written backward pass in this precision. See [`DecoderSequences::new`] for `checkpointing`.
 pub fn by_hand(
     network: &Network,
     precision: Precision,
     checkpointing: bool,
 ) -> Option<Box<dyn Gradients>> {
+    let params = || block_on(parameters::read(network.flatten()));
     if let Some(decoder) = network.get::<Decoder>() {
-        let model = DecoderSequences::new(decoder.shape(), checkpointing);
+        let model = DecoderSequences::new(decoder.shape(), params(), checkpointing);
         return Some(Box::new(SequenceGradients::new(model)));
     }
     let gru = network.get::<Gru>().filter(|_| precision == Precision::F32)?;
-    let model = GruSequences::new(&gru.widths(), gru.activation());
+    let model = GruSequences::new(&gru.widths(), gru.activation(), params());
     Some(Box::new(SequenceGradients::new(model)))
 }

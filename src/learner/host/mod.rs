@@ -40,9 +40,6 @@ pub enum HostPolicy {
 
 /// A policy in training whose gradients are computed in host memory.
 pub trait HostLearner: Debug + Send {
-    /// Settings, and this rank's share of the run.
-    fn share(&self) -> &Share;
-
     /// Mutable access to the settings and this rank's share of the run.
     fn share_mut(&mut self) -> &mut Share;
 

@@ -2,7 +2,6 @@
 
 use super::loss::{GROUP, Group, Rule, Steps, Sums, differentiate, logprobs};
 use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
-use crate::data::host::floats;
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, parts};
@@ -11,7 +10,6 @@ use crate::objective::GameRatio;
 use crate::objective::weights::{Sizes, weight};
 use crate::parallel::{Node, NodeLen, TeamError};
 use crate::settings::TrainConfig;
-use burn::tensor::{Tensor, TensorData};
 use rayon::prelude::*;
 
 /// Maximum number of partial gradients per minibatch, if there are fewer shards; each can run on its own thread.
@@ -240,12 +238,10 @@ fn from_lanes(lanes: &[Group], rows: &mut [f32]) {
 /// A network with memory in training on the CPU.
 #[derive(Debug)]
 pub struct SequenceLearner {
-    /// The network with its initial weights.
+    /// The kind and the sizes of the network, with its initial weights.
     network: Network,
-    by_hand: Box<dyn Gradients>,
-    params: Vec<f32>,
-    /// The reference policy and its parameters.
-    reference: Option<(Box<dyn Gradients>, Vec<f32>)>,
+    policy: Box<dyn Gradients>,
+    reference: Option<Box<dyn Gradients>>,
     moments: Moments,
     share: Share,
     /// Free list of the steps of parts of a minibatch.
@@ -256,16 +252,12 @@ impl SequenceLearner {
     /// Trains a copy of `network`; `None` if it has no hand-written backward pass. If `kl_coef` is not 0, the initial policy
     /// becomes the reference policy.
     pub fn new(network: &Network, config: &TrainConfig) -> Option<Self> {
-        let mut by_hand = by_hand(network, config.precision, config.update.gradient_checkpointing)?;
-        let params = floats(network.flatten().without_autodiff());
-        by_hand.set_params(params.clone());
-        let reference = (config.loss.kl_coef > 0.0).then(|| (by_hand.clone(), params.clone()));
+        let policy = by_hand(network, config.precision, config.update.gradient_checkpointing)?;
         Some(Self {
             network: network.clone(),
-            by_hand,
-            reference,
-            moments: Moments::new(params.len()),
-            params,
+            reference: (config.loss.kl_coef > 0.0).then(|| policy.clone()),
+            moments: Moments::new(policy.params().len()),
+            policy,
             share: Share::whole(config),
             pool: Pool::default(),
         })
@@ -281,13 +273,13 @@ impl SequenceLearner {
         let of_part = |games: &[i32]| {
             self.pool.with(|part| {
                 part.copy(of.experience, games);
-                node(part.gradient(&*self.by_hand, of.partials, of.rule, &of.sizes))
+                node(part.gradient(&*self.policy, of.partials, of.rule, &of.sizes))
             })
         };
         let games = of.minibatch.shard(shard);
         let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
         let sum = sums.reduce(|sum, part| sum.plus_and(part, |vector| self.give_back(vector)));
-        sum.unwrap_or_else(|| node((vec![0.0; self.params.len()], [0.0; SUMS])))
+        sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; SUMS])))
     }
 }
 
@@ -302,10 +294,6 @@ struct Minibatches<'a> {
 }
 
 impl HostLearner for SequenceLearner {
-    fn share(&self) -> &Share {
-        &self.share
-    }
-
     fn share_mut(&mut self) -> &mut Share {
         &mut self.share
     }
@@ -316,15 +304,12 @@ impl HostLearner for SequenceLearner {
     }
 
     fn policy(&self) -> HostPolicy {
-        let device = self.network.device();
-        let params = TensorData::new(self.params(), [self.params.len()]);
-        let network = self.network.unflatten(&Tensor::from_data(params, &device));
-        let policy = NativePolicy::of_built_in(&network);
+        let policy = NativePolicy::of_built_in(&self.network, self.policy.params());
         HostPolicy::Other(policy.expect("it has a hand-written backward pass"))
     }
 
     fn params(&self) -> Vec<f32> {
-        self.params.clone()
+        self.policy.params().to_vec()
     }
 
     fn moments(&self) -> Moments {
@@ -332,22 +317,20 @@ impl HostLearner for SequenceLearner {
     }
 
     fn reference_params(&self) -> Option<Vec<f32>> {
-        self.reference.as_ref().map(|(_, params)| params.clone())
+        self.reference.as_ref().map(|reference| reference.params().to_vec())
     }
 
     fn restore(&mut self, params: &[f32], moments: &Moments, reference: Option<&[f32]>) {
-        assert_eq!(params.len(), self.params.len(), "params: [num_params]");
-        (self.params, self.moments) = (params.to_vec(), moments.clone());
-        self.by_hand.set_params(params.to_vec());
-        if let (Some((by_hand, kept)), Some(params)) = (&mut self.reference, reference) {
-            by_hand.set_params(params.to_vec());
-            *kept = params.to_vec();
+        self.policy.change(&mut |own| own.copy_from_slice(params));
+        self.moments = moments.clone();
+        if let (Some(policy), Some(params)) = (&mut self.reference, reference) {
+            policy.change(&mut |own| own.copy_from_slice(params));
         }
     }
 
     /// Computed shard by shard, for the sake of memory.
     fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32> {
-        let Some((reference, _)) = &self.reference else { return Vec::new() };
+        let Some(reference) = &self.reference else { return Vec::new() };
         let shards = self.share.batches.shards(experience.counts.len());
         let mut logprobs = vec![0.0; experience.actions.len()];
         let mut part = SequenceSteps::default();
@@ -377,20 +360,18 @@ impl HostLearner for SequenceLearner {
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
         let leaf = |shard: usize| self.differentiate(&of, shard, parts);
         let ours = shards.sum_nodes(&leaf, &|vector| self.give_back(vector));
-        let len = NodeLen { vector: self.params.len(), numbers: SUMS };
+        let len = NodeLen { vector: self.policy.params().len(), numbers: SUMS };
         team.sum(&shards, ours, len)
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
-        let Self { share, params, moments, .. } = self;
-        let norm = optimizer_step(share, gradient, update, |scale, by| {
-            moments.step(params, gradient, scale, by);
-        });
-        self.by_hand.set_params(self.params.clone());
-        norm
+        let Self { share, policy, moments, .. } = self;
+        optimizer_step(share, gradient, update, |scale, by| {
+            policy.change(&mut |params| moments.step(params, gradient, scale, by));
+        })
     }
 
     fn give_back(&self, gradient: Vec<f32>) {
-        self.by_hand.give_back(gradient);
+        self.policy.give_back(gradient);
     }
 }

@@ -305,9 +305,7 @@ fn by_hand_and_by_autodiff(
         memory: floats(memory.clone().into_data()),
     };
     let [learner, anew] = [false, true].map(|checkpointing| {
-        let mut learner = SequenceGradients::new(DecoderSequences::new(shape, checkpointing));
-        learner.set_params(params.clone());
-        learner
+        SequenceGradients::new(DecoderSequences::new(shape, params.clone(), checkpointing))
     });
     let logits = learner.logits(&sequences);
     let gradient = |by: &SequenceGradients<DecoderSequences>| {

@@ -67,11 +67,11 @@ struct Scratch {
 }
 
 impl GruSequences {
-    /// The network of these widths, features and actions included, without parameters yet.
+    /// Creates the network of these widths, features and actions included.
     ///
     /// # Panics
-    /// If there is no hidden layer.
-    pub fn new(widths: &[usize], activation: Activation) -> Self {
+    /// If there is no hidden layer, or the number of parameters differs.
+    pub fn new(widths: &[usize], activation: Activation, params: Vec<f32>) -> Self {
         let [encoder @ .., size, actions] = widths else {
             panic!("widths: of a hidden layer or more")
         };
@@ -83,14 +83,24 @@ impl GruSequences {
             let none = || Weight::F32(Default::default());
             Layer { inputs, outputs, weight, bias, forward: none(), transpose: none() }
         };
-        Self {
-            params: Vec::new(),
+        let mut network = Self {
+            params,
             encoder: encoder.windows(2).map(|pair| layer(pair[0], pair[1])).collect(),
             input_gates: layer(encoder[encoder.len() - 1], 3 * size),
             memory_gates: layer(*size, 3 * size),
             head: layer(*size, *actions),
             activation,
-        }
+        };
+        assert_eq!(network.params.len(), network.head.bias.end, "params: [num_params]");
+        network.repack();
+        network
+    }
+
+    /// Packs the weights of all layers anew.
+    fn repack(&mut self) {
+        let Self { params, encoder, input_gates, memory_gates, head, .. } = self;
+        let layers = encoder.iter_mut().chain([input_gates, memory_gates, head]);
+        layers.for_each(|layer| layer.repack(params));
     }
 
     /// The input of the recurrent layer.
@@ -179,20 +189,17 @@ fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
 impl SequenceModel for GruSequences {
     type Record = Record;
 
-    fn num_params(&self) -> usize {
-        self.head.bias.end
-    }
-
     fn num_actions(&self) -> usize {
         self.head.outputs
     }
 
-    fn set_params(&mut self, params: Vec<f32>) {
-        let Self { encoder, input_gates, memory_gates, head, .. } = self;
-        encoder.iter_mut().chain([input_gates, memory_gates, head]).for_each(|layer| {
-            layer.repack(&params);
-        });
-        self.params = params;
+    fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
+        change(&mut self.params);
+        self.repack();
     }
 
     fn forward(
@@ -408,8 +415,8 @@ mod tests {
                 memory: wave(GAMES * remembered, 0.9),
             };
             let slopes = wave(STEPS * GAMES * 4, 0.37);
-            let mut learner = SequenceGradients::new(GruSequences::new(&gru.widths(), activation));
-            learner.set_params(params);
+            let learner =
+                SequenceGradients::new(GruSequences::new(&gru.widths(), activation, params));
 
             let leaf = flat.autodiff().require_grad();
             let memory = match remembered {

@@ -6,7 +6,6 @@ use super::backward::ForwardRecord;
 use super::sequences::{SequenceModel, Sequences};
 use super::weights::Weights;
 use super::{Activations, Attend, Piece, Pool, Prefix, Retention, Scratch, Tape};
-use crate::nn::DecoderParams;
 use crate::nn::arch::{DecoderShape, LinearLayout};
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::attention::sequence::{self, Heads};
@@ -56,16 +55,16 @@ impl Attend for Remembered<'_> {
 impl SequenceModel for DecoderSequences {
     type Record = Vec<Game>;
 
-    fn num_params(&self) -> usize {
-        self.weights.shape.num_params()
-    }
-
     fn num_actions(&self) -> usize {
         self.weights.shape.num_actions
     }
 
-    fn set_params(&mut self, params: Vec<f32>) {
-        self.weights.params = params.into();
+    fn params(&self) -> &[f32] {
+        self.weights.params.values()
+    }
+
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
+        change(self.weights.params.to_mut());
         self.weights.repack();
     }
 
@@ -78,7 +77,6 @@ impl SequenceModel for DecoderSequences {
     ) {
         let (shape, count) = (&self.weights.shape, games.len());
         let (rows, actions) = (of.memory.len() / shape.memory_size(), shape.num_actions);
-        assert!(!self.weights.params.is_empty(), "parameters");
         assert!(rows == 0 || rows == of.games, "memory: [games, memory_size], or nothing");
         assert_eq!(of.num_features(), shape.num_features, "obs: [steps, games, features]");
         record.resize_with(count, Game::default);
@@ -107,12 +105,15 @@ impl SequenceModel for DecoderSequences {
 }
 
 impl DecoderSequences {
-    /// Decoders of this shape, without parameters yet. With `checkpointing` the forward pass keeps only the stream before
-    /// each layer, and the backward pass recomputes the layers: a third more work, and the same gradient to the last bit.
-    pub fn new(shape: &DecoderShape, checkpointing: bool) -> Self {
-        let params = DecoderParams::default();
+    /// Creates a decoder from its parameters. With `checkpointing` the forward pass keeps only the stream before each layer,
+    /// and the backward pass recomputes the layers: a third more work, and the same gradient to the last bit.
+    ///
+    /// # Panics
+    /// If the number of parameters differs.
+    pub fn new(shape: &DecoderShape, params: Vec<f32>, checkpointing: bool) -> Self {
+        assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
         Self {
-            weights: Weights::new(shape.clone(), params, Parallelism::Sequential),
+            weights: Weights::new(shape.clone(), params.into(), Parallelism::Sequential),
             retention: match checkpointing {
                 true => Retention::Inputs,
                 false => Retention::All,

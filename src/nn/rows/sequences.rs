@@ -50,14 +50,14 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// The forward pass of some games, as the backward pass needs it.
     type Record: Debug + Default + Send;
 
-    /// The number of parameters.
-    fn num_params(&self) -> usize;
-
     /// The number of actions.
     fn num_actions(&self) -> usize;
 
-    /// Sets the parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
-    fn set_params(&mut self, params: Vec<f32>);
+    /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
+    fn params(&self) -> &[f32];
+
+    /// Changes the parameters, and what is kept of them in another form.
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32]));
 
     /// Takes the games of this range forward: logits `[num_steps, range, num_actions]`.
     fn forward(
@@ -74,23 +74,23 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
 
 /// Logits and gradients of a network over sequences, without its type; several calls may be in progress at a time.
 pub trait Gradients: Debug + Send + Sync {
-    /// Sets the parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten), for all that follows.
-    ///
-    /// # Panics
-    /// If their number is not that of the network.
-    fn set_params(&mut self, params: Vec<f32>);
+    /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
+    fn params(&self) -> &[f32];
+
+    /// Changes the parameters for all that follows.
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32]));
 
     /// Logits of sequences: `[num_steps, games, num_actions]`.
     ///
     /// # Panics
-    /// If there are no parameters yet, or lengths do not belong together.
+    /// If lengths do not belong together.
     fn logits(&self, of: &Sequences) -> Vec<f32>;
 
     /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
     /// `slopes` returns the gradient of the logits that it is given.
     ///
     /// # Panics
-    /// If there are no parameters yet, or lengths do not belong together.
+    /// If lengths do not belong together.
     fn gradient(
         &self,
         of: &Sequences,
@@ -135,7 +135,7 @@ impl<M: SequenceModel> Clone for SequenceGradients<M> {
 }
 
 impl<M: SequenceModel> SequenceGradients<M> {
-    /// Creates the gradients of a network, which has no parameters yet.
+    /// Creates the gradients of a network.
     pub fn new(model: M) -> Self {
         Self { model, passes: Pool::default(), gradients: Pool::default() }
     }
@@ -167,7 +167,7 @@ impl<M: SequenceModel> SequenceGradients<M> {
         let partial = |Part { games: range, record, logits }: &mut Part<M::Record>| {
             let mut gradient = self.gradients.take();
             gradient.clear();
-            gradient.resize(self.model.num_params(), 0.0);
+            gradient.resize(self.model.params().len(), 0.0);
             logits.clear();
             for all in d_logits.chunks_exact(games * actions) {
                 logits.extend_from_slice(&all[range.start * actions..range.end * actions]);
@@ -191,9 +191,12 @@ impl<M: SequenceModel> SequenceGradients<M> {
 }
 
 impl<M: SequenceModel> Gradients for SequenceGradients<M> {
-    fn set_params(&mut self, params: Vec<f32>) {
-        assert_eq!(params.len(), self.model.num_params(), "params: [num_params]");
-        self.model.set_params(params);
+    fn params(&self) -> &[f32] {
+        self.model.params()
+    }
+
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
+        self.model.change(change);
     }
 
     fn logits(&self, of: &Sequences) -> Vec<f32> {

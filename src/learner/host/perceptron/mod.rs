@@ -104,10 +104,6 @@ impl PerceptronLearner {
 }
 
 impl HostLearner for PerceptronLearner {
-    fn share(&self) -> &Share {
-        &self.share
-    }
-
     fn share_mut(&mut self) -> &mut Share {
         &mut self.share
     }
