@@ -7,9 +7,9 @@ mod autodiff;
 mod experience;
 #[cfg(feature = "kernels")]
 pub mod fused;
-mod half_moments;
 mod host;
 mod means;
+mod moment;
 mod optimizer;
 mod order;
 mod plan;

@@ -160,7 +160,7 @@ fn optimizer_step(
 ) -> f32 {
     let Share { config, .. } = share;
     let learning_rate = share.learning_rate(update);
-    let by = StepSettings { learning_rate, config: &config.optimizer, spared: &[] };
+    let by = StepSettings { learning_rate, config: &config.optimizer, spared: &[], key: 0 };
     clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &by))
 }
 

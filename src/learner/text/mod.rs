@@ -12,7 +12,6 @@ mod differentiation;
 mod gradient;
 mod host;
 
-use super::half_moments::HalfMoments;
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order;
@@ -158,7 +157,7 @@ pub struct LanguageMeans {
 #[derive(Clone, Debug)]
 enum Optimizer {
     Host(Moments),
-    Half(HalfMoments),
+    Half(Moments<u16>),
     #[cfg(feature = "general")]
     Device(Box<device::DeviceMoments>),
 }
@@ -192,7 +191,7 @@ impl LanguageLearner {
     pub fn moments(&self) -> Cow<'_, Moments> {
         match &self.optimizer {
             Optimizer::Host(moments) => Cow::Borrowed(moments),
-            Optimizer::Half(moments) => Cow::Owned(moments.widened()),
+            Optimizer::Half(moments) => Cow::Owned(moments.convert()),
             #[cfg(feature = "general")]
             Optimizer::Device(moments) => Cow::Owned(moments.download()),
         }
@@ -202,8 +201,8 @@ impl LanguageLearner {
     /// number of steps taken.
     pub fn save_moments(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
         if let Optimizer::Half(moments) = &self.optimizer {
-            save(moments.numbers());
-            return moments.steps();
+            save([Numbers::Bf16(&moments.first_moment), Numbers::Bf16(&moments.second_moment)]);
+            return moments.steps;
         }
         let moments = self.moments();
         save([Numbers::F32(&moments.first_moment), Numbers::F32(&moments.second_moment)]);
@@ -313,15 +312,15 @@ impl LanguageLearner {
                 self.optimizer = Optimizer::Host(self.moments().into_owned());
             }
             (MomentPrecision::Bf16, _) => {
-                let moments = HalfMoments::new(&self.moments(), draw(self.key, ROUNDING));
-                self.optimizer = Optimizer::Half(moments);
+                self.optimizer = Optimizer::Half(self.moments().convert());
             }
         }
         let spared = match config.decay_norms_and_biases {
             true => Vec::new(),
             false => vectors(&self.decoder),
         };
-        let by = StepSettings { learning_rate: rate, config, spared: &spared };
+        let key = draw(self.key, ROUNDING);
+        let by = StepSettings { learning_rate: rate, config, spared: &spared, key };
         let Self { decoder, optimizer, .. } = self;
         clipped_step(gradient, max_norm, |scale| {
             decoder.update(|params| match optimizer {
