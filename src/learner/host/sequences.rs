@@ -1,6 +1,6 @@
 //! Networks with memory in training on the CPU, by a hand-written backward pass over sequences.
 
-use super::loss::{GROUP, Group, Rule, Steps, Sums, differentiate, logprobs};
+use super::loss::{Columns, GROUP, Group, Rule, Sums, differentiate};
 use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
@@ -18,23 +18,13 @@ const PARTIALS: usize = 16;
 /// Groups of steps whose sums are added up in single precision, and which one thread differentiates.
 const BLOCK: usize = 32;
 
-/// Steps of some games: the inputs of the network and of the loss. Step `t` of game `g` is at `t * games + g`. What only
-/// the loss reads is padded to whole groups with steps that do not count.
+/// Steps of some games: the inputs of the network and of the loss. Step `t` of game `g` is at `t * games + g`.
 #[derive(Debug, Default)]
 struct SequenceSteps {
     sequences: Sequences,
-    actions: Vec<i32>,
-    /// Log-probabilities under the behaviour policy.
-    old_logprobs: Vec<f32>,
-    /// Log-probabilities under the reference policy; empty without one.
-    reference_logprobs: Vec<f32>,
-    advantages: Vec<f32>,
     /// Number of counted steps of each game: `[games]`.
     counts: Vec<usize>,
-    /// 1 for steps that count, else 0.
-    mask: Vec<f32>,
-    /// Action masks, bit 0 for action 0; empty if all actions are always legal.
-    legal: Vec<u32>,
+    columns: Columns,
 }
 
 impl SequenceSteps {
@@ -60,51 +50,62 @@ impl SequenceSteps {
         });
         self.counts.clear();
         self.counts.extend(games.iter().map(|game| of.counts[*game as usize]));
-        self.mask.clear();
+        let columns = &mut self.columns;
+        columns.mask.clear();
         for t in 0..steps {
-            self.mask.extend(self.counts.iter().map(|count| f32::from(t < *count)));
+            columns.mask.extend(self.counts.iter().map(|count| f32::from(t < *count)));
         }
-        self.mask.resize(padded, 0.0);
-        places.gather(of.actions, &mut self.actions, padded, 0);
-        places.gather(of.old_logprobs, &mut self.old_logprobs, padded, 0.0);
-        places.gather(of.reference_logprobs, &mut self.reference_logprobs, padded, 0.0);
-        places.gather(of.advantages, &mut self.advantages, padded, 0.0);
-        self.legal.clear();
+        columns.mask.resize(padded, 0.0);
+        places.gather(of.actions, &mut columns.actions, padded, 0);
+        places.gather(of.old_logprobs, &mut columns.old_logprobs, padded, 0.0);
+        places.gather(of.reference_logprobs, &mut columns.reference_logprobs, padded, 0.0);
+        places.gather(of.advantages, &mut columns.advantages, padded, 0.0);
+        columns.games.resize(padded, GameRatio::default());
+        columns.legal.clear();
         if !of.legal.is_empty() {
-            places.gather(of.legal, &mut self.legal, padded, u32::MAX);
+            places.gather(of.legal, &mut columns.legal, padded, u32::MAX);
         }
     }
 
     /// Gradient of the games, and its sums.
     fn gradient(
-        &self,
-        by_hand: &dyn Gradients,
+        &mut self,
+        policy: &dyn Gradients,
         partials: usize,
         rule: &Rule,
         sizes: &Sizes,
     ) -> (Vec<f32>, [f64; SUMS]) {
+        let Self { sequences, counts, columns } = self;
+        let averaging = rule.form.loss_type.averaging();
+        let of_game = |count: &usize| weight(*count as f32, sizes, averaging);
+        let of_games: Vec<f32> = counts.iter().map(of_game).collect();
+        columns.weights.clear();
+        let weights = columns.mask.iter().zip(of_games.iter().cycle());
+        columns.weights.extend(weights.map(|(mask, weight)| mask * weight));
         let mut sums = [0.0; SUMS];
         let mut slopes = |mut logits: Vec<f32>| {
-            sums = self.differentiate(&mut logits, rule, sizes);
+            let actions = logits.len() / sequences.starts.len();
+            if rule.form.loss_type.ratio_of_game() {
+                columns.set_game_ratios(&logits, actions, rule, &of_games);
+            }
+            sums = columns.differentiate_all(&mut logits, actions, rule);
             logits
         };
-        let gradient = by_hand.gradient(&self.sequences, partials, &mut slopes);
+        let gradient = policy.gradient(sequences, partials, &mut slopes);
         (gradient, sums)
     }
 
+    /// Log-probabilities of the actions under a policy, `[num_steps, games]`.
+    fn logprobs(&self, policy: &dyn Gradients) -> Vec<f32> {
+        let logits = policy.logits(&self.sequences);
+        self.columns.all_logprobs(&logits, logits.len() / self.sequences.starts.len())
+    }
+}
+
+impl Columns {
     /// Replaces the logits of all steps, `[num_steps, games, num_actions]`, by the gradient of the loss, and returns its
     /// sums.
-    fn differentiate(&self, logits: &mut [f32], rule: &Rule, sizes: &Sizes) -> [f64; SUMS] {
-        let averaging = rule.form.loss_type.averaging();
-        let of_games: Vec<f32> =
-            self.counts.iter().map(|count| weight(*count as f32, sizes, averaging)).collect();
-        let weights = self.mask.iter().zip(of_games.iter().cycle());
-        let weights: Vec<f32> = weights.map(|(mask, weight)| mask * weight).collect();
-        let ratios = match rule.form.loss_type.ratio_of_game() {
-            true => self.game_ratios(logits, rule, &of_games),
-            false => Vec::new(),
-        };
-        let actions = logits.len() / self.sequences.starts.len();
+    fn differentiate_all(&self, logits: &mut [f32], actions: usize, rule: &Rule) -> [f64; SUMS] {
         let blocks = logits.par_chunks_mut(BLOCK * GROUP * actions).enumerate();
         let sums: Vec<_> = blocks
             .map(|(block, logits)| {
@@ -112,18 +113,7 @@ impl SequenceSteps {
                 let (mut lanes, mut probs) =
                     (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
                 for (group, logits) in logits.chunks_mut(GROUP * actions).enumerate() {
-                    let group = block * BLOCK + group;
-                    let of_lanes = self.ratios_of(&ratios, group);
-                    let steps = Steps {
-                        actions: lanes_of(&self.actions, group),
-                        old_logprobs: lanes_of(&self.old_logprobs, group),
-                        reference_logprobs: lanes_of(&self.reference_logprobs, group),
-                        advantages: lanes_of(&self.advantages, group),
-                        mask: lanes_of(&self.mask, group),
-                        weights: lanes_of(&weights, group),
-                        games: &of_lanes,
-                        legal: self.legal_of(group),
-                    };
+                    let steps = self.steps(block * BLOCK + group);
                     to_lanes(logits, &mut lanes);
                     differentiate(rule, &steps, &mut lanes, &mut probs, &mut sums);
                     from_lanes(&lanes, logits);
@@ -134,54 +124,37 @@ impl SequenceSteps {
         sums.iter().fold([0.0; SUMS], |sum, more| std::array::from_fn(|i| sum[i] + more[i]))
     }
 
-    /// The ratio of each game, for losses with one ratio per game; `weights` are those of the games' steps.
-    fn game_ratios(&self, logits: &[f32], rule: &Rule, weights: &[f32]) -> Vec<GameRatio> {
-        let games = self.sequences.games;
+    /// Sets the ratios of the games, for losses with one ratio per game, from the logits of all steps; `weights` are those
+    /// of the games' steps.
+    fn set_game_ratios(&mut self, logits: &[f32], actions: usize, rule: &Rule, weights: &[f32]) {
+        let games = weights.len();
         let mut log_ratios = vec![0.0; games];
         let mut advantages = vec![Vec::new(); games];
-        for (i, logprob) in self.logprobs(logits).into_iter().enumerate() {
+        for (i, logprob) in self.all_logprobs(logits, actions).into_iter().enumerate() {
             if self.mask[i] != 0.0 {
                 log_ratios[i % games] += logprob - self.old_logprobs[i];
                 advantages[i % games].push(self.advantages[i]);
             }
         }
         let ratios = log_ratios.into_iter().zip(weights).zip(advantages);
-        ratios.map(|((sum, weight), of)| rule.game_ratio(sum, *weight, of.into_iter())).collect()
-    }
-
-    /// The ratios of the games of a group's counted steps; `ratios` are those of all games, or empty.
-    fn ratios_of(&self, ratios: &[GameRatio], group: usize) -> [GameRatio; GROUP] {
-        let mut of_lanes = [GameRatio::default(); GROUP];
-        if !ratios.is_empty() {
-            for (l, ratio) in of_lanes.iter_mut().enumerate() {
-                let i = group * GROUP + l;
-                if self.mask[i] != 0.0 {
-                    *ratio = ratios[i % ratios.len()];
-                }
-            }
+        let ratios: Vec<GameRatio> = ratios
+            .map(|((sum, weight), of)| rule.game_ratio(sum, *weight, of.into_iter()))
+            .collect();
+        for (i, (ratio, mask)) in self.games.iter_mut().zip(&self.mask).enumerate() {
+            *ratio = if *mask == 0.0 { GameRatio::default() } else { ratios[i % games] };
         }
-        of_lanes
     }
 
-    /// Log-probabilities of the actions, from logits `[num_steps, games, num_actions]`.
-    fn logprobs(&self, logits: &[f32]) -> Vec<f32> {
-        let steps = self.sequences.starts.len();
-        let actions = logits.len() / steps;
-        let mut all = vec![0.0; steps];
+    /// Log-probabilities of the actions, from the logits of all steps.
+    fn all_logprobs(&self, logits: &[f32], actions: usize) -> Vec<f32> {
+        let mut all = vec![0.0; logits.len() / actions];
         let groups = all.par_chunks_mut(GROUP).zip(logits.par_chunks(GROUP * actions)).enumerate();
         groups.for_each(|(group, (all, logits))| {
             let (mut lanes, mut probs) = (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
             to_lanes(logits, &mut lanes);
-            let taken = lanes_of(&self.actions, group);
-            let of_lanes = logprobs(&mut lanes, &mut probs, taken, self.legal_of(group));
-            all.copy_from_slice(&of_lanes[..all.len()]);
+            all.copy_from_slice(&self.logprobs(group, &mut lanes, &mut probs)[..all.len()]);
         });
         all
-    }
-
-    /// Action masks of a group; `None` if all actions are always legal.
-    fn legal_of(&self, group: usize) -> Option<&[u32; GROUP]> {
-        (!self.legal.is_empty()).then(|| lanes_of(&self.legal, group))
     }
 }
 
@@ -212,11 +185,6 @@ impl Places<'_> {
         }
         to.resize(padded, padding);
     }
-}
-
-/// Numbers of a group of padded steps.
-fn lanes_of<T>(values: &[T], group: usize) -> &[T; GROUP] {
-    &values.as_chunks().0[group]
 }
 
 /// Transposes `[steps, num_actions]` of up to [`GROUP`] steps to a group per action, with 0 past the last step.
@@ -337,8 +305,7 @@ impl HostLearner for SequenceLearner {
         for shard in shards.own() {
             let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
             part.copy(experience, &games);
-            let values = part.logprobs(&reference.logits(&part.sequences));
-            let mut values = values.into_iter();
+            let mut values = part.logprobs(&**reference).into_iter();
             let places =
                 Places { games: &games, slots: experience.slots, steps: experience.learn_steps };
             places.each(|slot| logprobs[slot] = values.next().expect("a value for each step"));
