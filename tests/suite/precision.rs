@@ -1,6 +1,7 @@
 //! Lower precisions: what they change, and where they cannot be had.
 
 use crate::shared::decoder::{apart, first_update, one_step};
+use crate::shared::unpack::unpack;
 use crate::support::{adapter, cpu, refusal};
 use burn::tensor::{Device, Tensor};
 use grove::advantage::kernels::recording_advantages;
@@ -9,7 +10,7 @@ use grove::env::{Env, Fruit};
 use grove::learner::fused::FusedLearner;
 use grove::model::{FlatMlp, Mlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
-use grove::rollout::{FusedRollout, RolloutKeys, unpack};
+use grove::rollout::{FusedRollout, RolloutKeys};
 use grove::settings::{Activation, PolicyConfig, Precision, Start, TrainConfig};
 use grove::trainer::Trainer;
 use pollster::block_on;
