@@ -31,7 +31,7 @@ impl LanguageTrainer {
         let (sampling, mut seconds) = (self.sampling(), RolloutSeconds::default());
         let answers =
             self.engine.answer((Split::Test, &numbers), completions, &sampling, &mut seconds)?;
-        let advantages = advantages(&answers.judged(), self.engine.config.reward.scale_rewards);
+        let advantages = advantages(&answers.totals(), self.engine.config.reward.scale_rewards);
         let of = (self.engine.task.parts(), &self.engine.model);
         Ok(CompletionRecord::all(&answers, &advantages, of, self.iteration))
     }
