@@ -5,7 +5,6 @@
 //! cut into shards whose number follows from the settings; their gradients are added up in one tree, so that
 //! the bytes depend neither on the number of threads nor on the members who share the run.
 
-mod buffers;
 #[cfg(feature = "general")]
 mod device;
 mod differentiation;
@@ -23,9 +22,8 @@ use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
 use crate::text::{Text, TokenDecoder};
-use buffers::Buffers;
 use burn::tensor::Tensor;
-use differentiation::{Differentiation, Scales, Sums};
+use differentiation::{Buffers, Differentiation, Scales, Sums};
 use gradient::Gradient;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -406,6 +404,7 @@ impl Updating for TextUpdate<'_> {
         let pass = Differentiation {
             decoder,
             rule: self.rule,
+            groups: self.groups,
             scales: Scales::new(self.rule, self.entropy_coef, self.groups, of, self.rollout_share),
             references: self.references.as_deref(),
             shards: &self.shards,
@@ -415,7 +414,7 @@ impl Updating for TextUpdate<'_> {
         if pass.scales.sizes.steps == 0.0 {
             return Ok(None);
         }
-        pass.gradient(self.groups, of).map(Some)
+        pass.gradient(of).map(Some)
     }
 
     fn approx_kl(&self, _number: usize, (_, sums): &(Gradient, Sums)) -> f64 {
@@ -486,12 +485,13 @@ pub fn gradient(
     let pass = Differentiation {
         decoder,
         rule,
+        groups,
         scales: Scales::new(rule, entropy_coef, groups, &all, count),
         references,
         shards: &Shards::new(groups.len(), rule.update.num_shards),
         team: &Team::alone(),
         buffers: &Buffers::default(),
     };
-    let (gradient, _) = pass.gradient(groups, &all).expect("nobody else is waited for");
+    let (gradient, _) = pass.gradient(&all).expect("nobody else is waited for");
     gradient.into_host(&decoder.sizes())
 }
