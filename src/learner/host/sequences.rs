@@ -30,23 +30,24 @@ struct SequenceSteps {
 impl SequenceSteps {
     /// Copies some games, time-major.
     fn copy(&mut self, of: &Experience, games: &[i32]) {
-        let steps = of.learn_steps;
+        let (steps, from) = (of.learn_steps, of.trajectory);
         let padded = (steps * games.len()).next_multiple_of(GROUP);
-        let places = Places { games, slots: of.slots, steps };
-        let width = of.memory.len() / of.counts.len();
+        let places = Places { games, slots: from.num_steps, steps };
+        let width = from.memory.len() / from.num_envs;
         let Sequences { games: count, obs, starts, memory } = &mut self.sequences;
         *count = games.len();
         obs.clear();
-        obs.reserve(steps * games.len() * of.features);
-        places.each(|slot| obs.extend_from_slice(&of.obs[slot * of.obs_stride..][..of.features]));
+        obs.reserve(steps * games.len() * from.num_features);
+        let row = |slot: usize| &from.obs[slot * from.obs_stride()..][..from.num_features];
+        places.each(|slot| obs.extend_from_slice(row(slot)));
         starts.clear();
         // The first step continues from the memory.
         starts.resize(games.len(), 0.0);
         let later = Places { steps: steps - 1, ..places };
-        later.each(|slot| starts.push(f32::from(of.ends[slot].ended())));
+        later.each(|slot| starts.push(f32::from(from.ends[slot].ended())));
         memory.clear();
         games.iter().for_each(|game| {
-            memory.extend_from_slice(&of.memory[*game as usize * width..][..width]);
+            memory.extend_from_slice(&from.memory[*game as usize * width..][..width]);
         });
         self.counts.clear();
         self.counts.extend(games.iter().map(|game| of.counts[*game as usize]));
@@ -56,14 +57,14 @@ impl SequenceSteps {
             columns.mask.extend(self.counts.iter().map(|count| f32::from(t < *count)));
         }
         columns.mask.resize(padded, 0.0);
-        places.gather(of.actions, &mut columns.actions, padded, 0);
-        places.gather(of.old_logprobs, &mut columns.old_logprobs, padded, 0.0);
+        places.gather(&from.actions, &mut columns.actions, padded, 0);
+        places.gather(&from.logprobs, &mut columns.old_logprobs, padded, 0.0);
         places.gather(of.reference_logprobs, &mut columns.reference_logprobs, padded, 0.0);
         places.gather(of.advantages, &mut columns.advantages, padded, 0.0);
         columns.games.resize(padded, GameRatio::default());
         columns.legal.clear();
-        if !of.legal.is_empty() {
-            places.gather(of.legal, &mut columns.legal, padded, u32::MAX);
+        if !from.legal.is_empty() {
+            places.gather(&from.legal, &mut columns.legal, padded, u32::MAX);
         }
     }
 
@@ -300,14 +301,17 @@ impl HostLearner for SequenceLearner {
     fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
         let shards = self.share.batches.shards(experience.counts.len());
-        let mut logprobs = vec![0.0; experience.actions.len()];
+        let mut logprobs = vec![0.0; experience.advantages.len()];
         let mut part = SequenceSteps::default();
         for shard in shards.own() {
             let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
             part.copy(experience, &games);
             let mut values = part.logprobs(&**reference).into_iter();
-            let places =
-                Places { games: &games, slots: experience.slots, steps: experience.learn_steps };
+            let places = Places {
+                games: &games,
+                slots: experience.trajectory.num_steps,
+                steps: experience.learn_steps,
+            };
             places.each(|slot| logprobs[slot] = values.next().expect("a value for each step"));
         }
         logprobs

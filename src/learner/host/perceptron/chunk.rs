@@ -103,7 +103,7 @@ impl Workspace {
         games: &[i32],
         out: &mut [f32],
     ) {
-        let first = games[0] as usize * experience.slots;
+        let first = games[0] as usize * experience.trajectory.num_steps;
         self.each_logprob(network, experience, games, |run, values| {
             out[run.slot - first..][..run.len].copy_from_slice(values);
         });
@@ -135,14 +135,14 @@ impl Workspace {
             }
             self.columns.clear_from(len);
             let rows = self.block.fill_up(len);
-            network.forward(&mut self.block, experience.obs, rows);
+            network.forward(&mut self.block, &experience.trajectory.obs, rows);
             // Lanes past the last sample have weight 0.
             for group in 0..rows.div_ceil(GROUP) {
                 with_logits(&mut self.block, group, &mut self.logits, |logits| {
                     differentiate(rule, &self.columns.steps(group), logits, &mut self.probs, sums);
                 });
             }
-            network.backward(&mut self.block, experience.obs, rows, gradient);
+            network.backward(&mut self.block, &experience.trajectory.obs, rows, gradient);
         }
     }
 
@@ -151,7 +151,7 @@ impl Workspace {
         let experience = minibatch.experience;
         let mut log_ratios = vec![0.0f32; games.len()];
         self.each_logprob(minibatch.network, experience, games, |run, values| {
-            let old = &experience.old_logprobs[run.slot..];
+            let old = &experience.trajectory.logprobs[run.slot..];
             log_ratios[run.game] += values.iter().zip(old).map(|(new, old)| new - old).sum::<f32>();
         });
         self.ratios.clear();
@@ -187,7 +187,7 @@ impl Workspace {
                 return;
             }
             let rows = self.block.fill_up(len);
-            network.forward(&mut self.block, experience.obs, rows);
+            network.forward(&mut self.block, &experience.trajectory.obs, rows);
             let mut values = [0.0; BLOCK];
             let (groups, _) = values[..rows.next_multiple_of(GROUP)].as_chunks_mut();
             for (group, values) in groups.iter_mut().enumerate() {
@@ -233,7 +233,8 @@ impl Columns {
         let experience = minibatch.experience;
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.load_actions(at, run, experience);
-        self.old_logprobs[to.clone()].copy_from_slice(&experience.old_logprobs[from.clone()]);
+        self.old_logprobs[to.clone()]
+            .copy_from_slice(&experience.trajectory.logprobs[from.clone()]);
         self.advantages[to.clone()].copy_from_slice(&experience.advantages[from.clone()]);
         self.mask[to.clone()].fill(1.0);
         self.weights[to.clone()].fill(minibatch.weight_of(games[run.game]));
@@ -248,8 +249,8 @@ impl Columns {
     /// Loads the actions and masks of a run of samples at position `at`.
     fn load_actions(&mut self, at: usize, run: Run, experience: &Experience) {
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
-        self.actions[to.clone()].copy_from_slice(&experience.actions[from.clone()]);
-        if let Some(legal) = experience.legal.get(from) {
+        self.actions[to.clone()].copy_from_slice(&experience.trajectory.actions[from.clone()]);
+        if let Some(legal) = experience.trajectory.legal.get(from) {
             self.legal.resize(BLOCK, u32::MAX);
             self.legal[to].copy_from_slice(legal);
         }

@@ -19,6 +19,7 @@ mod tiles;
 
 use super::loss::{Rule, Sums};
 use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
+use crate::data::HostTrajectory;
 use crate::data::host::floats;
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
@@ -141,7 +142,7 @@ impl HostLearner for PerceptronLearner {
 
     fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
-        let (slots, num_envs) = (experience.slots, experience.counts.len());
+        let HostTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
         let mut logprobs = vec![0.0; num_envs * slots];
         let games: Vec<i32> = (0..num_envs as i32).collect();
         let least = CHUNK_STEPS.div_ceil(experience.learn_steps);
@@ -164,7 +165,7 @@ impl HostLearner for PerceptronLearner {
         sizes: Sizes,
     ) -> Result<Node, TeamError> {
         let features = self.network.layout().features();
-        assert_eq!(experience.features, features, "features of the policy");
+        assert_eq!(experience.trajectory.num_features, features, "features of the policy");
         let minibatch = Minibatch { network: &self.network, experience, rule, sizes };
         let shards = &self.share.batches.shards(experience.counts.len());
         // A power of two chunks per shard, so that each shard is a node of their tree.
