@@ -15,7 +15,6 @@ use crate::data::{End, HostTrajectory, Trajectory};
 use crate::env::Rules;
 use crate::model::{LANES, Network, sample};
 use crate::settings::RolloutConfig;
-use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// Rollouts of a run's games on one device.
@@ -84,12 +83,7 @@ impl<G: Rules> StepwiseRollout<G> {
     }
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
-    /// iteration or if games start at levels. On a device it blocks on a read-back.
-    pub fn export(&self) -> Vec<u32> {
-        block_on(self.export_async())
-    }
-
-    /// Asynchronous form of [`StepwiseRollout::export`], for threads that must not block.
+    /// iteration or if games start at levels. On a device it reads back.
     pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
             Branches::Host(envs) => env_state::export(self.game, envs),
@@ -98,7 +92,7 @@ impl<G: Rules> StepwiseRollout<G> {
         }
     }
 
-    /// Restores branch points from [`StepwiseRollout::export`].
+    /// Restores branch points from [`StepwiseRollout::export_async`].
     ///
     /// # Errors
     /// If the number of words is wrong.
