@@ -66,6 +66,8 @@ pub use set::PromptSet;
 pub use settings::TaskSettings;
 pub use sort::Sort;
 pub use split::Split;
+#[cfg(feature = "program")]
+pub(crate) use weighted::Altered;
 pub use weighted::weighted;
 
 use serde::de::Error;

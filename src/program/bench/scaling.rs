@@ -77,41 +77,37 @@ pub fn bench<G: Playable>(
         crew.run(count, most, &work)
     };
     let groups = config.rollout.num_groups;
-    let (mut strong, mut weak) = (Vec::new(), Vec::new());
-    for count in &counts {
-        strong.push((*count, measure(*count, groups)?));
-        weak.push((
-            *count,
-            if *count == 1 { strong[0].1 } else { measure(*count, groups * count)? },
-        ));
-    }
-    let Some(link) = link else { return Ok(()) };
+    let alone = measure(1, groups)?;
     let params = config.policy.parameters(game.num_features(), game.num_actions());
     let params: usize = params.iter().map(|one| one.shape.iter().product::<usize>()).sum();
     let reductions = config.update.update_epochs * config.update.num_minibatches;
     let steps = (config.rollout.num_envs() * config.rollout.num_steps) as f64;
-    let rows = |measured: &[(usize, Option<[f64; 2]>)], is_weak: bool| -> Option<Vec<Row>> {
-        let alone = measured.first()?.1?[0];
-        let row = |(ranks, measured): &(usize, Option<[f64; 2]>)| {
-            let [seconds, reduction_seconds] = (*measured)?;
-            let games = if is_weak { *ranks as f64 } else { 1.0 };
-            let reduction = link.map_or(0.0, |link| link.seconds(4 * params, *ranks));
-            let model = alone * games / *ranks as f64 + reductions as f64 * reduction;
-            let efficiency = |seconds: f64| alone * games / seconds / *ranks as f64;
-            Some(Row {
-                ranks: *ranks,
+    // All processes measure, and the first one has the results.
+    let rows = |growth: fn(usize) -> usize| -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for ranks in counts.iter().copied() {
+            let measured = if ranks == 1 { alone } else { measure(ranks, groups * growth(ranks))? };
+            let (Some(link), Some([alone, _]), Some(measured)) = (link, alone, measured) else {
+                continue;
+            };
+            let [seconds, reduction_seconds] = measured;
+            let games = growth(ranks) as f64;
+            let reduction = link.map_or(0.0, |link| link.seconds(4 * params, ranks));
+            let model = alone * games / ranks as f64 + reductions as f64 * reduction;
+            let efficiency = |seconds: f64| alone * games / seconds / ranks as f64;
+            rows.push(Row {
+                ranks,
                 steps_per_second: steps * games / seconds,
                 seconds,
                 reduction_seconds,
                 efficiency: efficiency(seconds),
                 model_efficiency: efficiency(model),
-            })
-        };
-        measured.iter().map(row).collect()
+            });
+        }
+        Ok(rows)
     };
-    let (Some(strong), Some(weak)) = (rows(&strong, false), rows(&weak, true)) else {
-        return Ok(());
-    };
+    let (strong, weak) = (rows(|_| 1)?, rows(|ranks| ranks)?);
+    let Some(link) = link else { return Ok(()) };
     let report = Scaling {
         env: G::NAME,
         ranks: crew.name(),

@@ -11,7 +11,7 @@ use crate::program::session::in_settings;
 use crate::program::text::{ENGINE, load, open, settings};
 use crate::rng::{draw, uniform};
 use crate::settings::Engine;
-use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
+use crate::task::{Altered, Completion, Part, Rewards, Split, Task};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -19,43 +19,6 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 use std::time::Instant;
 use toml::Table;
-
-/// A task with random rewards.
-struct RandomRewards {
-    task: Arc<dyn Task>,
-    parts: [Part; 1],
-}
-
-impl Task for RandomRewards {
-    fn name(&self) -> &str {
-        self.task.name()
-    }
-
-    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        self.task.prompt(split, index)
-    }
-
-    fn parts(&self) -> &[Part] {
-        &self.parts
-    }
-
-    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        let reward = |number: u32| Rewards::new(vec![f64::from(uniform(draw(0, number)))]);
-        Ok((0..completions.len() as u32).map(reward).collect())
-    }
-
-    fn solution(&self, prompt: &Prompt) -> Option<String> {
-        self.task.solution(prompt)
-    }
-
-    fn alphabet(&self) -> Option<String> {
-        self.task.alphabet()
-    }
-
-    fn max_new_tokens(&self) -> usize {
-        self.task.max_new_tokens()
-    }
-}
 
 /// All results of a benchmark.
 #[derive(Serialize)]
@@ -93,8 +56,9 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
-    let random = RandomRewards { task: open(task, own)?, parts: [Part::new("random", 1.0)] };
-    let random: Arc<dyn Task> = Arc::new(random);
+    let parts = vec![Part::new("random", 1.0)];
+    let random: Arc<dyn Task> =
+        Arc::new(Altered { task: open(task, own)?, parts, verify: Some(random_rewards) });
     let mut model = match load(&config.model.path)? {
         Some(model) => model,
         None => LanguageTrainer::for_task(random.clone(), config.clone(), None)?.model(),
@@ -147,6 +111,11 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         peak_memory_bytes: memory,
     };
     publish(args, &report)
+}
+
+fn random_rewards(completions: &[Completion]) -> Vec<Rewards> {
+    let reward = |number: u32| Rewards::new(vec![f64::from(uniform(draw(0, number)))]);
+    (0..completions.len() as u32).map(reward).collect()
 }
 
 impl Display for Report<'_> {
