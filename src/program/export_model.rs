@@ -5,8 +5,9 @@ use super::history::History;
 use super::model_card::card;
 use super::say::{say, tell_json};
 use super::study_args::{ExportArgs, Format};
+use super::text::load_from;
 use crate::run::RunFolder;
-use crate::text::{GgufType, LanguageModel};
+use crate::text::GgufType;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::fs;
@@ -41,7 +42,7 @@ pub fn find(path: &Path) -> Option<Source> {
     Some(Source { model: run.model(), run: Some(run.path().to_path_buf()) })
 }
 
-/// The name of a file of what a path names: the name of a folder, or of a file without its ending.
+/// The name for an exported file: that of the folder that a path names, or of the file without its ending.
 pub fn stem(path: &Path) -> String {
     let name = match path.is_file() {
         true => path.file_stem(),
@@ -58,9 +59,7 @@ pub fn write(games: &Games, args: &ExportArgs, source: &Source) -> Result<()> {
     if args.samples.is_some() {
         bail!("--samples is for games");
     }
-    let place = source.model.display();
-    let model = LanguageModel::load(&source.model);
-    let mut model = model.with_context(|| format!("cannot use the model in {place}"))?;
+    let mut model = load_from(&source.model)?;
     if args.merge {
         model = model.merged();
     }

@@ -111,7 +111,7 @@ impl ProgressLine {
     }
 }
 
-/// A line of as many whole parts as there are columns for.
+/// A line of as many whole parts as fit into these columns.
 fn fit(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     for part in parts {

@@ -38,7 +38,7 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The files of the tests that have such a beginning and end.
+/// The malformed files of the tests whose names begin and end like this.
 fn malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/malformed");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -51,7 +51,7 @@ fn malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
     paths.into_iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// Hands mutations of the `seeds` to a reader of the path of a file of this name.
+/// Hands mutations of the `seeds` to a reader of files, in a file of this name.
 fn fuzz_file(name: &str, seeds: &[Vec<u8>], read: impl Fn(&Path)) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join(name);

@@ -159,7 +159,7 @@ impl LanguageTrainer {
         model: Option<LanguageModel>,
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
-        config.validate().map_err(LanguageTrainError::Settings)?;
+        config.validate().map_err(|error| LanguageTrainError::Settings(error.to_string()))?;
         let task = weighted(task, &config.reward.weights)?;
         let mut model = match (model, task.alphabet()) {
             (Some(model), _) => model,

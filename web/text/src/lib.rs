@@ -3,7 +3,7 @@
 use grove::metrics::IterationRecord;
 use grove::model::saved::{Header, read_header, read_params, write_params};
 use grove::run::Schedule;
-use grove::settings::{ConfigError, overlay};
+use grove::settings::overlay;
 use grove::task;
 use grove::text::LanguageModel;
 use grove::text::generate::Sampling;
@@ -60,7 +60,7 @@ fn settings(
     overlay::lay_over(&mut table, changes)?;
     let (name, own, mut config) = load_language_settings(table)?;
     config.fit.iterations = config.fit.iterations.min(config.iterations);
-    config.validate().map_err(ConfigError::OutOfRange)?;
+    config.validate()?;
     Ok((name, own, config))
 }
 
