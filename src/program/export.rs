@@ -49,8 +49,8 @@ struct Report<'a> {
 }
 
 pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
-    if let Some(source) = export_model::find(&args.run) {
-        return export_model::write(games, &args, &source);
+    if let Some((place, run)) = export_model::find(&args.run) {
+        return export_model::write(games, &args, &place, run.as_ref());
     }
     let checkpoint = saved_policy(&args.run)?;
     if text::is_of(&checkpoint) {

@@ -6,7 +6,7 @@ use super::history::History;
 use super::interrupt::Interrupt;
 use super::model_card;
 use super::patience::patiently;
-use super::progress::{ProgressLine, Style};
+use super::progress::ProgressLine;
 use super::ranks;
 use super::say::{say, tell, tell_json};
 use super::terminal::{Page, Terminal};
@@ -231,10 +231,9 @@ impl Session<'_> {
         interrupt: Interrupt,
     ) -> Result<Effort> {
         let trainer = run.trainer();
-        let style = Style::of(self.args, trainer.team().size());
         let line = home.as_ref().map(|home| {
-            let iterations = trainer.schedule().iterations;
-            let line = ProgressLine::new(style, trainer.iteration(), iterations);
+            let (ranks, iterations) = (trainer.team().size(), trainer.schedule().iterations);
+            let line = ProgressLine::new(self.args, ranks, trainer.iteration(), iterations);
             (line, Page::new(self.games, home.path()))
         });
         let mut terminal = Terminal::new(interrupt, line);

@@ -85,8 +85,7 @@ impl RunFolder {
     /// # Errors
     /// If there is none, or it holds no run.
     pub fn find(path: &Path) -> Result<Self, RunError> {
-        let newest = || newest(path.to_str()?);
-        let newest = if path.exists() { None } else { newest() };
+        let newest = path.to_str().filter(|_| !path.exists()).and_then(newest);
         Self::open(newest.unwrap_or_else(|| path.to_path_buf()))
     }
 

@@ -156,17 +156,17 @@ impl Display for Scores {
             true => ["this model", "model", "token", "held-out prompts", "tokens per completion"],
             false => ["this policy", "player", "action", "held-out episodes", "steps per episode"],
         };
-        let own = [("greedy", Some(greedy)), ("sampled", sampled.as_ref())];
-        let own = own.into_iter().filter_map(|(way, result)| {
-            let result = result?;
+        let own =
+            || std::iter::once(("greedy", greedy)).chain(sampled.iter().map(|it| ("sampled", it)));
+        let shown = own().map(|(way, result)| {
             let error = format!(" ± {:.3}", result.std_error);
-            Some((format!("{policy}, {way}"), result.mean_score, error))
+            (format!("{policy}, {way}"), result.mean_score, error)
         });
         let known = baselines.iter().map(|Baseline { player, mean_score, std_error }| {
             let error = std_error.map_or(String::new(), |error| format!(" ± {error:.3}"));
             (player.to_string(), *mean_score, error)
         });
-        let mut rows: Vec<(String, f64, String)> = own.chain(known).collect();
+        let mut rows: Vec<(String, f64, String)> = shown.chain(known).collect();
         rows.sort_by(|a, b| a.1.total_cmp(&b.1));
         let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
         write!(f, "{player:width$}  {:>8}", "score")?;
@@ -180,10 +180,8 @@ impl Display for Scores {
             f,
             "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {episodes} {what} (seed {seed}).\n"
         )?;
-        for (way, result) in [("greedy", Some(greedy)), ("sampled", sampled.as_ref())] {
-            if let Some(text) = result.and_then(|result| result.text.as_ref()) {
-                writeln!(f, "{way}: {}", exactly_right(text))?;
-            }
+        for (way, result) in own() {
+            result.text.iter().try_for_each(|it| writeln!(f, "{way}: {}", exactly_right(it)))?;
         }
         write!(f, "Greedy scores range from {lowest} to {highest}; {mean_length:.1} {unit}.")
     }
