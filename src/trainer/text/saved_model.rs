@@ -38,7 +38,7 @@ pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)>
         files.map(|(name, bytes)| (format!("{FILE}{name}").into(), bytes)).collect();
     if model.adapters.is_some() {
         let digest = engine.base_digest.get_or_init(|| digest(engine.learner.decoder.params()));
-        let base = Base { path: model.base().display().to_string(), digest: digest.clone() };
+        let base = Base { path: model.base.display().to_string(), digest: digest.clone() };
         let text = serde_json::to_vec_pretty(&base).expect("a path and a digest are text");
         sections.push((BASE.into(), text));
     }
@@ -78,12 +78,14 @@ pub fn saved_language_model(
     if found != saved.digest {
         return Err(SnapshotError::OtherBase { path, found, expected: saved.digest });
     }
-    let base = loaded.base().to_path_buf();
+    let base = loaded.base;
     let model = LanguageModel::from_metadata(place, files, |shape| match *shape == loaded.shape {
         true => Ok(loaded.params),
         false => Err(unreadable(BASE, "the model there has other sizes")),
     });
-    Ok(model?.with_base(base))
+    let mut model: LanguageModel = model?;
+    model.base = base;
+    Ok(model)
 }
 
 /// A digest of numbers: SHA-256 of those of their chunks, hexadecimal.
