@@ -21,7 +21,7 @@ pub struct TextRun {
 impl TextRun {
     /// A run of this trainer.
     pub fn new(trainer: LanguageTrainer) -> Self {
-        Self { health: Health::new(trainer.task().parts()), trainer }
+        Self { health: Health::new(trainer.parts()), trainer }
     }
 }
 

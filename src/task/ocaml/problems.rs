@@ -75,7 +75,7 @@ impl Problems {
     }
 
     /// Finds the problem of a prompt.
-    pub fn of(&self, prompt: &Prompt) -> Option<&Problem> {
+    pub fn find(&self, prompt: &Prompt) -> Option<&Problem> {
         self.by_id.get(prompt.fields.get("id")?.as_str()?)
     }
 

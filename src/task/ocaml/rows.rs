@@ -30,7 +30,7 @@ pub fn problem(row: &Map<String, Value>) -> Result<Problem, String> {
         family: text("family").unwrap_or_else(|| id.clone()),
         difficulty: text("difficulty").and_then(|text| text.parse().ok()).unwrap_or(1),
         split: match text("split").as_deref() {
-            None => Split::of(&id),
+            None => Split::assign(&id),
             Some("train") => Split::Train,
             Some("test") => Split::Test,
             Some(other) => return Err(format!("`split` is {other:?}, but must be train or test")),

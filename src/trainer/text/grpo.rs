@@ -115,7 +115,7 @@ impl Grpo for TextEngine {
         _next: Option<u32>,
     ) -> Result<TextTotals, LanguageTrainError> {
         let TextRollout { iteration, answers, seconds, .. } = rollout;
-        let parts = self.task.parts();
+        let parts = &self.parts[..];
         let mut record = match &answers {
             Some(answers) => record::grpo(answers, parts),
             None => record::sft(),

@@ -136,7 +136,7 @@ impl TextEngine {
     fn totals(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
         let total = |(one, rewards): (&Completion, &Rewards)| {
-            rewards.total(self.task.parts()) - overlong(one.tokens.len(), limit, buffer)
+            rewards.total(&self.parts) - overlong(one.tokens.len(), limit, buffer)
         };
         group.completions.iter().zip(&group.rewards).map(total).collect()
     }

@@ -32,7 +32,7 @@ impl LanguageTrainer {
         let answers =
             self.engine.answer((Split::Test, &numbers), completions, &sampling, &mut seconds)?;
         let advantages = advantages(&answers.judged(), self.engine.config.reward.scale_rewards);
-        let of = (self.engine.task.parts(), &self.engine.model);
+        let of = (&self.engine.parts[..], &self.engine.model);
         Ok(CompletionRecord::all(&answers, &advantages, of, self.iteration))
     }
 

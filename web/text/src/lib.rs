@@ -66,7 +66,7 @@ fn settings(
 
 impl Training {
     fn of(trainer: LanguageTrainer, settings: Table) -> Self {
-        let (health, text) = (Health::new(trainer.task().parts()), settings.to_string());
+        let (health, text) = (Health::new(trainer.parts()), settings.to_string());
         Self { health, trainer: trainer.with_settings(settings), settings: text }
     }
 
