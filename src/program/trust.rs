@@ -1,10 +1,9 @@
 //! Consent to run a verifier, which is a shell command: one that comes with a run or with a settings file may be
 //! somebody else's.
 
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::task::cache;
 use anyhow::{Result, bail};
-use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -40,8 +39,7 @@ impl Consent<'_> {
             return Ok(());
         }
         // Lengths keep two pairs of texts apart.
-        let digest = Sha256::digest(format!("{} {command}{folder}", command.len()));
-        let line: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let line = disk::sha256(format!("{} {command}{folder}", command.len()));
         let file = cache::folder().map(|folder| folder.join(GIVEN));
         let known = file.as_ref().and_then(|file| input::read_description(file).ok());
         if known.is_some_and(|known| known.lines().any(|other| other == line)) {

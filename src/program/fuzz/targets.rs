@@ -6,6 +6,7 @@ use crate::data::{
     AnnotatedTable, Columns, Dataset, DatasetWriter, End, MANIFEST, Manifest, TableOptions,
     read_games,
 };
+use crate::disk;
 use crate::env::{CartPole, Catch};
 use crate::metrics::JsonLines;
 use crate::model::saved::{Header, write_params};
@@ -25,7 +26,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::convert::Infallible;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -290,8 +290,7 @@ fn checkpoint_manifest() {
     let rest = sums.split_once('\n').unwrap().1;
     fuzz(&[fs::read(folder.join("manifest.json")).unwrap()], |bytes| {
         // With the right checksum, so that the manifest itself is read.
-        let digest: String =
-            Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = disk::sha256(bytes);
         fs::write(folder.join("manifest.json"), bytes).unwrap();
         fs::write(folder.join("SHA256SUMS"), format!("{digest}  manifest.json\n{rest}")).unwrap();
         let _ = checkpoint::load(&folder);

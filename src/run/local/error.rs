@@ -2,6 +2,7 @@
 
 use super::Panic;
 use crate::checkpoint::CheckpointError;
+use crate::disk::FolderError;
 use crate::metrics::MetricsError;
 use crate::model::saved::SavedError;
 use crate::parallel::TeamError;
@@ -158,6 +159,12 @@ impl Display for Saved {
             }
             None => write!(f, ". The run in {path} had no checkpoint yet (checkpoint.save_every)"),
         }
+    }
+}
+
+impl From<FolderError> for RunError {
+    fn from(FolderError { action, path, source }: FolderError) -> Self {
+        Self::File { action, path, source }
     }
 }
 

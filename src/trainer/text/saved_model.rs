@@ -5,6 +5,7 @@
 
 use super::TextEngine;
 use crate::checkpoint::Checkpoint;
+use crate::disk;
 use crate::text::{DecoderParams, LanguageModel};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{VERSION, WEIGHTS, read_params, unreadable};
@@ -98,5 +99,5 @@ fn digest(params: &DecoderParams) -> String {
     };
     let chunks = (0..params.len().div_ceil(CHUNK)).into_par_iter();
     let chunks: Vec<Vec<u8>> = chunks.map(|number| chunk(number * CHUNK)).collect();
-    Sha256::digest(chunks.concat()).iter().map(|byte| format!("{byte:02x}")).collect()
+    disk::sha256(chunks.concat())
 }
