@@ -216,9 +216,8 @@ impl<'a> Worker<'a> {
                         index: self.slots.len() + active.prefilled,
                         tokens: self.prefilled[active.prefilled].tokens,
                     };
-                    let shape = self.generator.decoder.shape();
-                    let (heads, layers) = (shape.head_shape(), shape.num_layers);
-                    self.buffers.caches[slot].begin(&heads, layers, tokens, Some(before));
+                    let cache = &mut self.buffers.caches[slot];
+                    self.generator.decoder.begin_cache(cache, tokens, Some(before));
                     self.slots[slot] = Some(active);
                 }
             }
@@ -245,9 +244,8 @@ impl<'a> Worker<'a> {
         let mut caches = Vec::new();
         let (mut rows, mut last) = (Vec::new(), Vec::new());
         for (cache, (_, prompt)) in prompts.iter().enumerate() {
-            let (shape, tokens) = (decoder.shape(), prompt.tokens.len());
             let mut empty = buffers.prompts.pop().unwrap_or_default();
-            empty.begin(&shape.head_shape(), shape.num_layers, tokens, None);
+            decoder.begin_cache(&mut empty, prompt.tokens.len(), None);
             caches.push(empty);
             let tokens = prompt.tokens.iter().enumerate();
             rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
