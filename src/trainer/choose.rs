@@ -98,7 +98,8 @@ pub(super) fn precision_obstacle(
     }
     Some(match model.get::<Mlp>() {
         Some(_) => obstacle,
-        None => "perceptrons and decoders alone have others than f32".to_string(),
+        None => "perceptrons and decoders alone have others than f32, and GRUs bf16 on the CPU"
+            .to_string(),
     })
 }
 
@@ -125,7 +126,13 @@ pub(super) fn obstacle(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
-        return device::precision_obstacle(Some(device), config.precision);
+        let has_memory = model.get::<Mlp>().is_none();
+        let in_bf16 = config.precision == Precision::Bf16 && has_memory;
+        return if in_bf16 {
+            None
+        } else {
+            device::precision_obstacle(Some(device), config.precision)
+        };
     }
     let Some(mlp) = model.get::<Mlp>() else {
         return Some(format!("the fused kernels take perceptrons, not a `{kind}`"));

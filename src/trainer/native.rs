@@ -10,7 +10,7 @@ use crate::learner::{Experience, HostLearner, HostPolicy, UpdateMeans, assign};
 use crate::model::{Actor, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, HostRollout, NativeRollout, RolloutKeys};
-use crate::settings::{RolloutConfig, TrainConfig};
+use crate::settings::{Precision, RolloutConfig, TrainConfig};
 use burn::tensor::{Tensor, TensorData};
 
 /// Native rollouts and updates, all in host memory.
@@ -195,7 +195,11 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
 
     fn describe(&self) -> String {
         let rollouts = self.host.as_ref().map_or("native rollouts", |_| "rollouts on the host");
-        format!("{}, native updates", self.source.data().unwrap_or(rollouts))
+        let products = match self.config.precision {
+            Precision::F32 => String::new(),
+            precision => format!(", {precision}"),
+        };
+        format!("{}, native updates{products}", self.source.data().unwrap_or(rollouts))
     }
 
     fn model(&self) -> Network {

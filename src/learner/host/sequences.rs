@@ -10,7 +10,7 @@ use crate::model::{Gradients, NativePolicy, Network, Pool, Sequences, by_hand};
 use crate::objective::GameRatio;
 use crate::objective::weights::{Sizes, weight};
 use crate::parallel::{Node, NodeLen, TeamError};
-use crate::settings::TrainConfig;
+use crate::settings::{Precision, TrainConfig};
 use burn::tensor::{Tensor, TensorData};
 use rayon::prelude::*;
 
@@ -316,6 +316,9 @@ impl HostLearner for SequenceLearner {
     }
 
     fn policy(&self) -> HostPolicy {
+        if self.share.config.precision != Precision::F32 {
+            return HostPolicy::Other(NativePolicy::by_hand(self.by_hand.clone()));
+        }
         let device = self.network.device();
         let params = TensorData::new(self.params(), [self.params.len()]);
         let network = self.network.unflatten(&Tensor::from_data(params, &device));
