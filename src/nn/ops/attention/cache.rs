@@ -328,7 +328,9 @@ mod tests {
             let heads = Heads { queries: &queries, keys: &keys, values: &values };
             let got = attend(&shape, format, heads, &mask, prefix);
             if format == CacheFormat::Bf16 {
-                [&mut keys, &mut values].map(|all| half::round(Parallelism::Parallel, rows, all));
+                for all in [&mut keys, &mut values] {
+                    half::round(Parallelism::Parallel, rows, all);
+                }
                 let heads = Heads { queries: &queries, keys: &keys, values: &values };
                 assert!(got == attend(&shape, format, heads, &mask, prefix), "rounded on the way");
             }
