@@ -6,6 +6,7 @@ mod device_games;
 mod env_kernels;
 mod fused;
 mod fused_kernels;
+mod fused_layers;
 mod random_kernels;
 mod stepwise_kernels;
 mod unpack;
