@@ -3,13 +3,28 @@
 //! A link in the place of a file is refused: a run that comes from another user could use one to overwrite a file
 //! elsewhere. A crash may undo a change until the file, or for names its folder, is synced.
 
+use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
+#[cfg(not(target_family = "wasm"))]
+pub mod csv;
 #[cfg(test)]
 pub mod faults;
+mod folder;
 pub mod input;
+
+pub use folder::{FolderError, beside, replace_folder, settle};
+
+/// The SHA-256 of some bytes, in hexadecimal digits.
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    hexadecimal(&Sha256::digest(bytes))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// Options that refuse a link in the place of the file, and do not wait for the other end of a pipe.
 fn no_links() -> OpenOptions {

@@ -1,5 +1,6 @@
 //! Errors of saving, loading and finding checkpoints.
 
+use crate::disk::FolderError;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -8,18 +9,12 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum CheckpointError {
     /// The path does not exist.
-    #[error("there is no checkpoint at {path}; check the path")]
-    NotFound {
-        /// The path asked for.
-        path: PathBuf,
-    },
+    #[error("there is no checkpoint at {0}; check the path")]
+    NotFound(PathBuf),
 
     /// The path is a file, not a directory.
-    #[error("{path} is a file, but a checkpoint is a directory; give the directory's path")]
-    NotADirectory {
-        /// The path asked for.
-        path: PathBuf,
-    },
+    #[error("{0} is a file, but a checkpoint is a directory; give the directory's path")]
+    NotADirectory(PathBuf),
 
     /// A file of the checkpoint is missing, or is not what the others say.
     #[error("the checkpoint {path} is damaged: {reason}; load another one")]
@@ -87,29 +82,20 @@ pub enum CheckpointError {
 
     /// The path to save to has no file name, as `..` and `/`.
     #[error(
-        "cannot save a checkpoint to {path}: the path must end in a directory's name; give another"
+        "cannot save a checkpoint to {0}: the path must end in a directory's name; give another"
     )]
-    Unnamed {
-        /// The path to save to.
-        path: PathBuf,
-    },
+    Unnamed(PathBuf),
 
     /// The path to save to holds something other than a checkpoint.
     #[error(
-        "cannot save a checkpoint to {path}: something else is there and would be lost; move \
+        "cannot save a checkpoint to {0}: something else is there and would be lost; move \
          it away or give another path"
     )]
-    NotACheckpoint {
-        /// The path to save to.
-        path: PathBuf,
-    },
+    NotACheckpoint(PathBuf),
 
     /// A link is in the place of a checkpoint that is to be replaced or removed.
-    #[error("{path} is a link; put the directory that it names in its place")]
-    Link {
-        /// The link.
-        path: PathBuf,
-    },
+    #[error("{0} is a link; put the directory that it names in its place")]
+    Link(PathBuf),
 
     /// The disk (or the user's quota on it) is full.
     #[error(
@@ -128,16 +114,13 @@ pub enum CheckpointError {
     Unusable {
         /// The checkpoint's directory.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 
     /// The store exists but is empty.
-    #[error("there is no checkpoint in {path} yet; restart the run or give another path")]
-    NoneSaved {
-        /// The store's directory.
-        path: PathBuf,
-    },
+    #[error("there is no checkpoint in {0} yet; restart the run or give another path")]
+    NoneSaved(PathBuf),
 
     /// All checkpoints in the store are damaged.
     #[error(
@@ -172,5 +155,11 @@ impl CheckpointError {
     /// Wraps an I/O error, for use in `map_err`.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+}
+
+impl From<FolderError> for CheckpointError {
+    fn from(FolderError { action, path, source }: FolderError) -> Self {
+        Self::Io { action, path, source }
     }
 }

@@ -1,8 +1,8 @@
 //! Loading one checkpoint and verifying all of its checksums.
 
-use crate::checkpoint::manifest::{MANIFEST, Manifest, SUMS, read_manifest, sums_line};
-use crate::checkpoint::{Checkpoint, CheckpointError, Section, set_aside};
-use crate::disk::input;
+use crate::checkpoint::manifest::{Entry, MANIFEST, Manifest, SUMS, read_manifest, sums_line};
+use crate::checkpoint::{Checkpoint, CheckpointError, Section};
+use crate::disk::{beside, input};
 use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -20,14 +20,8 @@ const ATTEMPTS: u32 = 50;
 /// If the checkpoint is missing, damaged, newer than this version or unreadable; see
 /// [`CheckpointError`].
 pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    let mut opened = open(path);
-    for _ in 1..ATTEMPTS {
-        if opened.is_ok() {
-            break;
-        }
-        opened = open(path);
-    }
-    opened?.read()
+    let opened = (1..ATTEMPTS).find_map(|_| open(path).ok());
+    opened.map_or_else(|| open(path), Ok)?.read()
 }
 
 /// A checkpoint with a verified manifest and open section files, which stay readable even if the
@@ -42,14 +36,18 @@ struct Opened {
 }
 
 fn open(path: &Path) -> Result<Opened, CheckpointError> {
-    match (open_exactly(path), set_aside(path)) {
-        (Err(CheckpointError::NotFound { .. }), Some(old)) if old.is_dir() => open_exactly(&old),
+    match (open_exactly(path), beside(path)) {
+        (Err(CheckpointError::NotFound { .. }), Some([_, old])) if old.is_dir() => {
+            open_exactly(&old)
+        }
         (opened, _) => opened,
     }
 }
 
 fn open_exactly(path: &Path) -> Result<Opened, CheckpointError> {
-    require_files(path)?;
+    if entries(path)?.next().is_none() {
+        return Err(CheckpointError::damaged(path, "it is empty"));
+    }
     let all_sums = read_file(path, SUMS)?;
     let text = read_file(path, MANIFEST)?;
     let sums = after_line(path, &all_sums, MANIFEST, &text)?.to_vec();
@@ -57,10 +55,10 @@ fn open_exactly(path: &Path) -> Result<Opened, CheckpointError> {
 
     let mut files = Vec::new();
     for entry in &manifest.sections {
-        let file = open_file(path, &entry.name)?;
-        let metadata = file.metadata();
-        let found = metadata.map_err(CheckpointError::io("read", &path.join(&entry.name)))?.len();
-        require_size(path, &entry.name, entry.size, found)?;
+        let file = input::open(&path.join(&entry.name));
+        let file = file.and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (found, file) = file.map_err(unread(path, &entry.name))?;
+        require_size(path, entry, found)?;
         files.push(file);
     }
     if read_file(path, SUMS)? != all_sums {
@@ -77,9 +75,8 @@ impl Opened {
         let mut sections = Vec::new();
         for (entry, mut file) in manifest.sections.into_iter().zip(files) {
             let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)
-                .map_err(CheckpointError::io("read", &path.join(&entry.name)))?;
-            require_size(&path, &entry.name, entry.size, bytes.len() as u64)?;
+            file.read_to_end(&mut bytes).map_err(unread(&path, &entry.name))?;
+            require_size(&path, &entry, bytes.len() as u64)?;
             sums = after_line(&path, sums, &entry.name, &bytes)?;
             sections.push(Section { name: entry.name, version: entry.version, bytes });
         }
@@ -91,27 +88,13 @@ impl Opened {
     }
 }
 
-/// Checks that `path` is a non-empty directory.
-fn require_files(path: &Path) -> Result<(), CheckpointError> {
-    match entries(path)?.next() {
-        None => Err(CheckpointError::damaged(path, "it is empty")),
-        Some(_) => Ok(()),
-    }
-}
-
 /// The entries of a directory.
 pub(super) fn entries(path: &Path) -> Result<ReadDir, CheckpointError> {
     fs::read_dir(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
-        _ if path.exists() && !path.is_dir() => {
-            CheckpointError::NotADirectory { path: path.to_owned() }
-        }
+        io::ErrorKind::NotFound => CheckpointError::NotFound(path.to_owned()),
+        _ if path.exists() && !path.is_dir() => CheckpointError::NotADirectory(path.to_owned()),
         _ => CheckpointError::io("read", path)(source),
     })
-}
-
-fn open_file(path: &Path, name: &str) -> Result<File, CheckpointError> {
-    input::open(&path.join(name)).map_err(unread(path, name))
 }
 
 fn read_file(path: &Path, name: &str) -> Result<Vec<u8>, CheckpointError> {
@@ -127,12 +110,15 @@ fn unread(path: &Path, name: &str) -> impl FnOnce(io::Error) -> CheckpointError 
     }
 }
 
-fn require_size(path: &Path, name: &str, expected: u64, found: u64) -> Result<(), CheckpointError> {
-    if found == expected {
-        return Ok(());
+fn require_size(path: &Path, entry: &Entry, found: u64) -> Result<(), CheckpointError> {
+    let Entry { name, size, .. } = entry;
+    match found == *size {
+        true => Ok(()),
+        false => {
+            let reason = format!("{name} has {found} bytes instead of {size}");
+            Err(CheckpointError::damaged(path, reason))
+        }
     }
-    let reason = format!("{name} has {found} bytes instead of {expected}");
-    Err(CheckpointError::damaged(path, reason))
 }
 
 /// Checks that `sums` starts with the line for this file, and returns the rest.

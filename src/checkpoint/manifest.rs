@@ -1,9 +1,8 @@
 //! The manifest and the checksum file of a checkpoint: their formats, and the rules for section names.
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::disk;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use std::fmt::Write;
 use std::path::Path;
 
 /// The file that lists the sections.
@@ -71,12 +70,7 @@ pub fn read_manifest(path: &Path, text: &[u8]) -> Result<Manifest, CheckpointErr
 
 /// Formats the line of `SHA256SUMS` for a file.
 pub fn sums_line(name: &str, bytes: &[u8]) -> String {
-    let mut line = String::new();
-    for byte in Sha256::digest(bytes) {
-        // Writing to a string cannot fail.
-        let _ = write!(line, "{byte:02x}");
-    }
-    line + "  " + name + "\n"
+    format!("{}  {name}\n", disk::sha256(bytes))
 }
 
 /// Returns the first name that is not a portable, unique file name, with the reason.

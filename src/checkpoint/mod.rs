@@ -47,9 +47,6 @@ pub use load::load;
 pub use save::save;
 pub use store::{Latest, Store};
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-
 /// A part of a checkpoint, saved in its own file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
@@ -94,25 +91,6 @@ impl Checkpoint {
     }
 }
 
-/// Path of the directory of an unfinished save or removal of `path`; `None` if `path` has no file
-/// name.
-fn unfinished(path: &Path) -> Option<PathBuf> {
-    hidden_beside(path, ".tmp")
-}
-
-/// Path to which the checkpoint at `path` is moved during its replacement; `None` if `path` has no
-/// file name.
-fn set_aside(path: &Path) -> Option<PathBuf> {
-    hidden_beside(path, ".old")
-}
-
-fn hidden_beside(path: &Path, suffix: &str) -> Option<PathBuf> {
-    let mut name = OsString::from(".");
-    name.push(path.file_name()?);
-    name.push(suffix);
-    Some(path.with_file_name(name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,12 +121,5 @@ mod tests {
         assert!(
             matches!(&missing, CheckpointError::MissingSection { name, .. } if name == "optimizer")
         );
-    }
-
-    #[test]
-    fn hidden_directories_are_siblings_of_the_path() {
-        assert_eq!(unfinished(Path::new("run/best")).unwrap(), Path::new("run/.best.tmp"));
-        assert_eq!(set_aside(Path::new("best")).unwrap(), Path::new(".best.old"));
-        assert_eq!(set_aside(Path::new("..")), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Saving one checkpoint atomically.
 
 use crate::checkpoint::manifest::{MANIFEST, SUMS, bad_name, sums_line, write_manifest};
-use crate::checkpoint::{Checkpoint, CheckpointError, set_aside, unfinished};
-use crate::disk;
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::disk::{self, beside};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -27,61 +27,40 @@ fn save_with(
     path: &Path,
     write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
 ) -> Result<(), CheckpointError> {
-    let unnamed = || CheckpointError::Unnamed { path: path.to_owned() };
-    let tmp = unfinished(path).ok_or_else(unnamed)?;
-    let old = set_aside(path).ok_or_else(unnamed)?;
+    let unnamed = || CheckpointError::Unnamed(path.to_owned());
+    beside(path).ok_or_else(unnamed)?;
     let sections = &checkpoint.sections;
     let names = sections.iter().map(|section| section.name.as_str());
     if let Some((name, reason)) = bad_name(names) {
         let (path, name) = (path.to_owned(), name.to_owned());
         return Err(CheckpointError::BadSectionName { path, name, reason });
     }
-    settle(path)?;
     require_replaceable(path)?;
-
-    let replaces = path.exists();
-    let swapped = fill(checkpoint, &tmp, write).and_then(|()| {
-        if replaces {
-            disk::rename(path, &old).map_err(CheckpointError::io("replace", path))?;
-        }
-        disk::rename(&tmp, path).map_err(CheckpointError::io("create", path))
-    });
-    if let Err(error) = swapped {
-        // The first error is the informative one. If the cleanup fails too, `load` still finds the
-        // old checkpoint, and the next save removes the leftovers.
-        let _ = settle(path);
-        return Err(match error {
-            CheckpointError::Io { source, .. } if is_full(&source) => {
+    require_leftovers(path)?;
+    disk::replace_folder(path, clear, |tmp| fill(checkpoint, tmp, write)).map_err(|error| {
+        match error {
+            CheckpointError::Io { source, .. }
+                if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
                 let needed = sections.iter().map(|s| s.bytes.len() as u64).sum();
                 CheckpointError::DiskFull { path: path.to_owned(), needed }
             }
             error => error,
-        });
-    }
-    sync_entry(path)?;
-    if replaces {
-        // The new checkpoint is durable; if this fails, the next save removes the old one.
-        let _ = clear(&old);
-    }
-    Ok(())
+        }
+    })
 }
 
 /// Cleans up after a crashed save to `path`: removes leftovers and completes an interrupted
 /// replacement.
 pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
-    if let Some(tmp) = unfinished(path).filter(|tmp| tmp.exists()) {
-        require_replaceable(&tmp)?;
-        clear(&tmp).map_err(CheckpointError::io("clear", &tmp))?;
-    }
-    let Some(old) = set_aside(path).filter(|old| old.exists()) else {
-        return Ok(());
-    };
-    require_replaceable(&old)?;
-    if path.exists() {
-        clear(&old).map_err(CheckpointError::io("clear", &old))
-    } else {
-        disk::rename(&old, path).map_err(CheckpointError::io("restore", path))
-    }
+    require_leftovers(path)?;
+    Ok(disk::settle(path, clear)?)
+}
+
+/// Checks that the folders beside `path` are leftovers of saves.
+fn require_leftovers(path: &Path) -> Result<(), CheckpointError> {
+    let mut left = beside(path).into_iter().flatten().filter(|folder| folder.exists());
+    left.try_for_each(|folder| require_replaceable(&folder))
 }
 
 /// Removes a checkpoint's directory, the manifest last, so that a directory left by a crash is still
@@ -102,7 +81,8 @@ fn clear(directory: &Path) -> io::Result<()> {
 /// Removes the checkpoint at `path`. After a crash it is either intact or gone.
 pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
     require_no_link(path)?;
-    let tmp = unfinished(path).ok_or_else(|| CheckpointError::Unnamed { path: path.to_owned() })?;
+    let unnamed = || CheckpointError::Unnamed(path.to_owned());
+    let [tmp, _] = beside(path).ok_or_else(unnamed)?;
     disk::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
     clear(&tmp).map_err(CheckpointError::io("remove", &tmp))
 }
@@ -120,14 +100,14 @@ fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
         Err(e) if e.kind() == ErrorKind::NotFound => true,
         Err(e) => return Err(CheckpointError::io("read", path)(e)),
     };
-    let refused = || CheckpointError::NotACheckpoint { path: path.to_owned() };
+    let refused = || CheckpointError::NotACheckpoint(path.to_owned());
     replaceable.then_some(()).ok_or_else(refused)
 }
 
 /// Checks that `path` is no link, whose directory would lose its files instead.
 pub(super) fn require_no_link(path: &Path) -> Result<(), CheckpointError> {
     match path.is_symlink() {
-        true => Err(CheckpointError::Link { path: path.to_owned() }),
+        true => Err(CheckpointError::Link(path.to_owned())),
         false => Ok(()),
     }
 }
@@ -159,17 +139,8 @@ fn create_folders(path: &Path) -> Result<(), CheckpointError> {
     let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
     let missing: Vec<&Path> = parents.take_while(|parent| !parent.exists()).collect();
     disk::create_folders(path).map_err(CheckpointError::io("create", path))?;
-    missing.into_iter().rev().try_for_each(sync_entry)
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
-}
-
-/// Fsyncs the entry of `path` in its parent directory.
-fn sync_entry(path: &Path) -> Result<(), CheckpointError> {
-    let parent = path.parent().unwrap_or(path);
-    disk::sync_folder(parent).map_err(CheckpointError::io("sync", parent))
+    let sync = |parent| disk::sync_folder(parent).map_err(CheckpointError::io("sync", parent));
+    missing.into_iter().rev().filter_map(Path::parent).try_for_each(sync)
 }
 
 #[cfg(test)]
@@ -282,10 +253,10 @@ mod tests {
 
     #[test]
     fn foreign_directories_are_left_untouched() {
-        for beside in [unfinished, set_aside] {
+        for number in [0, 1] {
             let run = TempDir::new().unwrap();
             let path = run.path().join("best");
-            let theirs = beside(&path).unwrap();
+            let theirs = beside(&path).unwrap()[number].clone();
             fs::create_dir(&theirs).unwrap();
             fs::write(theirs.join("thesis.txt"), "the only copy").unwrap();
             for there in [false, true] {
@@ -294,7 +265,7 @@ mod tests {
                 }
                 let error = save(&checkpoint(1), &path).unwrap_err();
                 assert!(
-                    matches!(&error, CheckpointError::NotACheckpoint { path } if *path == theirs),
+                    matches!(&error, CheckpointError::NotACheckpoint(path) if *path == theirs),
                     "{error}"
                 );
                 assert_eq!(fs::read(theirs.join("thesis.txt")).unwrap(), b"the only copy");
@@ -306,7 +277,7 @@ mod tests {
     fn an_interrupted_removal_is_recognised_as_a_checkpoint() {
         let run = TempDir::new().unwrap();
         let path = run.path().join("best");
-        let tmp = unfinished(&path).unwrap();
+        let [tmp, _] = beside(&path).unwrap();
         save(&checkpoint(1), &tmp).unwrap();
         fs::create_dir(tmp.join("in the way")).unwrap();
         assert!(clear(&tmp).is_err());
@@ -320,7 +291,7 @@ mod tests {
     fn a_crash_around_the_swap_leaves_the_old_checkpoint_or_the_new_one() {
         let run = TempDir::new().unwrap();
         let path = run.path().join("best");
-        let (tmp, old) = (unfinished(&path).unwrap(), set_aside(&path).unwrap());
+        let [tmp, old] = beside(&path).unwrap();
 
         // A crash after the old one was moved aside, before the new one took its place.
         save(&checkpoint(1), &old).unwrap();

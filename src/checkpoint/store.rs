@@ -103,7 +103,7 @@ impl Store {
         }
         let path = self.directory.clone();
         Err(match damaged[..] {
-            [] => CheckpointError::NoneSaved { path },
+            [] => CheckpointError::NoneSaved(path),
             _ => CheckpointError::NoneIntact { path, damaged },
         })
     }

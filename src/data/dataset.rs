@@ -8,7 +8,7 @@
 use super::error::{io_error, malformed};
 use super::shards::{Bytes, shard_file};
 use super::{Columns, DatasetError, MANIFEST, Manifest, Shards};
-use crate::disk::input;
+use crate::disk::{self, input};
 use memmap2::Mmap;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -24,7 +24,7 @@ pub struct Dataset {
     manifest: Manifest,
     /// SHA-256 of the manifest's text.
     manifest_digest: Vec<u8>,
-    shards: Vec<(PathBuf, Bytes)>,
+    shards: Vec<(PathBuf, Box<dyn Bytes>)>,
 }
 
 impl Dataset {
@@ -35,7 +35,7 @@ impl Dataset {
     pub fn open(folder: &Path) -> Result<Self, DatasetError> {
         let path = folder.join(MANIFEST);
         if !path.exists() {
-            return Err(DatasetError::NoManifest { path: folder.to_path_buf() });
+            return Err(DatasetError::NoManifest(folder.to_path_buf()));
         }
         let text = input::read_description(&path).map_err(io_error(&path))?;
         let manifest = Manifest::parse(&text).map_err(|reason| malformed(&path, reason))?;
@@ -52,7 +52,7 @@ impl Dataset {
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is
             // mapped, values change or the program is stopped, but memory safety is not affected.
             let map = unsafe { Mmap::map(&file) }.map_err(io_error(&path))?;
-            Ok((path, Bytes::Mapped(map)))
+            Ok((path, Box::new(map) as Box<dyn Bytes>))
         };
         let shards = manifest.shards.iter().chain(&manifest.held_out).map(open);
         let shards = shards.collect::<Result<_, _>>()?;
@@ -62,14 +62,13 @@ impl Dataset {
     /// SHA-256, hexadecimal, over the digests of the manifest and of the 4 MiB pieces of each shard. The folder's path does
     /// not matter.
     pub fn digest(&self) -> String {
-        let mut whole = Sha256::new();
-        whole.update(&self.manifest_digest);
+        let mut whole = self.manifest_digest.clone();
         for (_, bytes) in &self.shards {
             let pieces = bytes.par_chunks(PIECE).map(|piece| Sha256::digest(piece).to_vec());
-            whole.update((bytes.len() as u64).to_le_bytes());
-            whole.update(pieces.collect::<Vec<_>>().concat());
+            whole.extend((bytes.len() as u64).to_le_bytes());
+            whole.extend(pieces.collect::<Vec<_>>().concat());
         }
-        whole.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        disk::sha256(whole)
     }
 
     /// Paths of the shards, held-out ones last.

@@ -18,11 +18,8 @@ pub enum DatasetError {
         source: io::Error,
     },
     /// A folder without a manifest.
-    #[error("{} is no dataset: it has no {MANIFEST}", path.display())]
-    NoManifest {
-        /// Path of the folder.
-        path: PathBuf,
-    },
+    #[error("{0} is no dataset: it has no {MANIFEST}")]
+    NoManifest(PathBuf),
     /// A malformed file.
     #[error("{}: {reason}", path.display())]
     Malformed {

@@ -95,6 +95,11 @@ impl Part {
         Ok(Self { words, values, first_scores })
     }
 
+    /// The words, the values and the first scores, as [`Part::new`] takes them.
+    pub fn tensors(&self) -> (&Tensor<3, Int>, &Tensor<3>, &Tensor<1>) {
+        (&self.words, &self.values, &self.first_scores)
+    }
+
     /// Number of word rows: those of a state plus one for the action.
     pub fn num_words(&self) -> usize {
         self.words.dims()[0]

@@ -2,9 +2,8 @@
 
 use super::error::malformed;
 use super::{Columns, DatasetError, End, Manifest, Steps};
-#[cfg(not(target_family = "wasm"))]
-use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::fmt::Debug;
 use std::ops::{Deref, Range};
 use std::path::PathBuf;
 
@@ -17,44 +16,27 @@ pub struct Shards {
     len: usize,
 }
 
-/// Contents of a file.
-#[derive(Debug)]
-pub(super) enum Bytes {
-    /// Memory-mapped from disk.
-    #[cfg(not(target_family = "wasm"))]
-    Mapped(Mmap),
-    /// Held in memory.
-    Owned(Vec<u8>),
-}
+/// Contents of a file: in memory, or mapped into it.
+pub(super) trait Bytes: Deref<Target = [u8]> + Debug + Send + Sync {}
 
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            #[cfg(not(target_family = "wasm"))]
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
+impl<T: Deref<Target = [u8]> + Debug + Send + Sync> Bytes for T {}
 
 /// A shard with the byte ranges of its columns.
 #[derive(Debug)]
 struct Shard {
-    map: Bytes,
+    map: Box<dyn Bytes>,
     /// Index of its first step among those of all shards.
     first: usize,
     rows: usize,
     obs: Range<usize>,
-    actions: Integers,
-    weights: Option<Range<usize>>,
-    ends: Option<Integers>,
+    actions: Column,
+    weights: Option<Column>,
+    ends: Option<Column>,
 }
 
-/// A column of integers: byte range and width in bytes.
+/// A column: byte range and type of its numbers.
 #[derive(Clone, Debug)]
-struct Integers(Range<usize>, usize);
+struct Column(Range<usize>, Dtype);
 
 impl Shards {
     /// Validates all steps.
@@ -64,7 +46,7 @@ impl Shards {
     /// non-finite observation or weight, a negative weight, or an action outside `0..num_actions`;
     /// or if there are no steps.
     pub(super) fn new(
-        files: Vec<(PathBuf, Bytes)>,
+        files: Vec<(PathBuf, Box<dyn Bytes>)>,
         num_features: usize,
         num_actions: usize,
     ) -> Result<Self, DatasetError> {
@@ -136,57 +118,41 @@ impl Steps for Shards {
 
 impl Shard {
     /// Locates the columns of a shard.
-    fn new(map: Bytes, first: usize, num_features: usize) -> Result<Self, String> {
+    fn new(map: Box<dyn Bytes>, first: usize, num_features: usize) -> Result<Self, String> {
         let tensors = SafeTensors::deserialize(&map).map_err(|e| e.to_string())?;
-        let column = |name: &str| tensors.tensor(name).ok();
-        let place = |view: &TensorView| {
-            let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
-            start..start + view.data().len()
-        };
-        let obs = column("obs").ok_or("there is no tensor `obs`")?;
-        let rows = match *obs.shape() {
+        let missing = |name: &str| format!("there is no tensor `{name}`");
+        let shape = tensors.tensor("obs").map_err(|_| missing("obs"))?.shape().to_vec();
+        let rows = match shape[..] {
             [_, 0] => return Err("`obs` has no features".to_string()),
             [rows, width] if width == num_features => rows,
-            ref shape => {
+            _ => {
                 return Err(format!(
                     "`obs` is {shape:?}, but must be [steps, {num_features}], as the game has {num_features} features"
                 ));
             }
         };
-        let of_rows = |name: &str, view: &TensorView| match *view.shape() == [rows] {
-            true => Ok(()),
-            false => {
-                let shape = view.shape();
-                Err(format!(
+        let column = |name: &str, types: &[Dtype], expected: &str| {
+            let Ok(view) = tensors.tensor(name) else { return Ok(None) };
+            let (shape, dtype) = (view.shape(), view.dtype());
+            if name != "obs" && *shape != [rows] {
+                return Err(format!(
                     "`{name}` is {shape:?}, but must be [{rows}], as `obs` has {rows} steps"
-                ))
+                ));
             }
+            if !types.contains(&dtype) {
+                return Err(format!("`{name}` is of type {dtype:?}, but must be {expected}"));
+            }
+            let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
+            Ok(Some(Column(start..start + view.data().len(), dtype)))
         };
-        let floats = |name: &str, view: &TensorView| match view.dtype() {
-            Dtype::F32 => Ok(place(view)),
-            other => Err(format!("`{name}` is of type {other:?}, but must be F32")),
+        let floats = |name| column(name, &[Dtype::F32], "F32");
+        let integers = |name| {
+            let types = [Dtype::I64, Dtype::I32, Dtype::U8, Dtype::BOOL];
+            column(name, &types, "I64, I32 or U8")
         };
-        let integers = |name: &str, view: &TensorView| {
-            let size = match view.dtype() {
-                Dtype::I64 => 8,
-                Dtype::I32 => 4,
-                Dtype::U8 | Dtype::BOOL => 1,
-                other => {
-                    return Err(format!(
-                        "`{name}` is of type {other:?}, but must be I64, I32 or U8"
-                    ));
-                }
-            };
-            Ok(Integers(place(view), size))
-        };
-        let actions = column("actions").ok_or("there is no tensor `actions`")?;
-        of_rows("actions", &actions)?;
-        let weights = column("weights")
-            .map(|view| of_rows("weights", &view).and_then(|()| floats("weights", &view)));
-        let ends = column("ends")
-            .map(|view| of_rows("ends", &view).and_then(|()| integers("ends", &view)));
-        let (obs, actions) = (floats("obs", &obs)?, integers("actions", &actions)?);
-        let (weights, ends) = (weights.transpose()?, ends.transpose()?);
+        let Column(obs, _) = floats("obs")?.ok_or_else(|| missing("obs"))?;
+        let actions = integers("actions")?.ok_or_else(|| missing("actions"))?;
+        let (weights, ends) = (floats("weights")?, integers("ends")?);
         Ok(Self { first, rows, obs, actions, weights, ends, map })
     }
 
@@ -218,18 +184,18 @@ impl Shard {
     }
 
     fn weight(&self, row: usize) -> f32 {
-        let weights = self.weights.clone();
-        weights.map_or(1.0, |weights| f32::from_le_bytes(bytes(&self.map[weights], row)))
+        let weight = |Column(at, _): &Column| f32::from_le_bytes(bytes(&self.map[at.clone()], row));
+        self.weights.as_ref().map_or(1.0, weight)
     }
 }
 
-impl Integers {
-    /// Value of a row.
+impl Column {
+    /// The integer of a row.
     fn at(&self, map: &[u8], row: usize) -> i64 {
         let column = &map[self.0.clone()];
         match self.1 {
-            8 => i64::from_le_bytes(bytes(column, row)),
-            4 => i32::from_le_bytes(bytes(column, row)).into(),
+            Dtype::I64 => i64::from_le_bytes(bytes(column, row)),
+            Dtype::I32 => i32::from_le_bytes(bytes(column, row)).into(),
             _ => column[row].into(),
         }
     }
@@ -254,7 +220,7 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), D
     };
     let manifest = read().map_err(|reason| malformed(&path, reason))?;
     let (features, actions) = (manifest.features.len(), manifest.actions.len());
-    Ok((manifest, Shards::new(vec![(path, Bytes::Owned(bytes))], features, actions)?))
+    Ok((manifest, Shards::new(vec![(path, Box::new(bytes))], features, actions)?))
 }
 
 /// Metadata key of the manifest in a self-describing shard.

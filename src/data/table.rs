@@ -3,13 +3,10 @@
 use super::error::{io_error, malformed};
 use super::time::Time;
 use super::{Columns, DatasetError, End, Standard};
-use crate::disk::input;
+use crate::disk::{csv, input};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
-
-/// The most bytes of a row.
-const LONGEST: usize = 1 << 20;
 
 /// Options for reading a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,10 +62,10 @@ impl AnnotatedTable {
     /// or has no labels.
     pub fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let rows = Rows::read(path, options)?;
-        Self::of(rows, options).map_err(|reason| malformed(path, reason))
+        Self::from_rows(rows, options).map_err(|reason| malformed(path, reason))
     }
 
-    fn of(rows: Rows, options: &TableOptions) -> Result<Self, String> {
+    fn from_rows(rows: Rows, options: &TableOptions) -> Result<Self, String> {
         let TableOptions { window, validation, .. } = *options;
         let count = rows.labels.len();
         let held_out = ((count as f64 * validation).round() as usize).min(count);
@@ -113,9 +110,9 @@ impl AnnotatedTable {
 impl Rows {
     fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let bad = |reason: String| malformed(path, reason);
-        let mut lines = logical_lines(path)?;
-        let Some(header) = lines.next() else { return Err(bad("it is empty".to_string())) };
-        let header = Header::parse(&header?.1, options).map_err(bad)?;
+        let mut lines = csv::rows(input::open(path).map_err(io_error(path))?);
+        let (_, header) = lines.next().ok_or_else(|| bad("it is empty".to_string()))?;
+        let header = Header::parse(header.map_err(io_error(path))?, options).map_err(bad)?;
         let mut rows = Self {
             features: header.seen.iter().map(|i| header.names[*i].clone()).collect(),
             unnamed: header.unnamed.iter().map(|i| i + 1).collect(),
@@ -124,13 +121,9 @@ impl Rows {
             labels: Vec::new(),
         };
         let mut last: Option<Time> = None;
-        for line in lines {
-            let (number, line) = line?;
-            if line.trim().is_empty() {
-                continue;
-            }
-            let read = rows.add(number, &line, &header);
-            let read = read.and_then(|cells| match header.time {
+        for (number, cells) in lines {
+            let cells = plain(cells.map_err(io_error(path))?);
+            let read = rows.add(number, &cells, &header).and_then(|()| match header.time {
                 Some(time) => header.later(&mut last, &cells[time], time, options.time_format),
                 None => Ok(()),
             });
@@ -142,9 +135,8 @@ impl Rows {
         }
     }
 
-    /// Adds the row of a line, and returns its cells.
-    fn add(&mut self, number: usize, line: &str, header: &Header) -> Result<Vec<String>, String> {
-        let cells = cells(line);
+    /// Adds the row that begins with line `number`.
+    fn add(&mut self, number: usize, cells: &[String], header: &Header) -> Result<(), String> {
         if cells.len() != header.names.len() {
             let (found, all) = (cells.len(), header.names.len());
             return Err(format!("has {found} values, but there are {all} columns"));
@@ -158,7 +150,7 @@ impl Rows {
         }
         self.lines.push(number);
         self.labels.push(Some(cells[header.label].clone()).filter(|label| !label.is_empty()));
-        Ok(cells)
+        Ok(())
     }
 
     /// Distinct labels of some rows, sorted numerically if all are numbers, else alphabetically.
@@ -187,7 +179,7 @@ impl Rows {
         (0..width).map(scale).collect()
     }
 
-    /// Refuses values that are too far from those that are learnt from to be numbers once they are standardised.
+    /// Refuses values that overflow once they are standardised.
     fn check_distances(&self, scales: &[Standard]) -> Result<(), String> {
         let width = self.features.len();
         let place = |(x, scale): (&f64, &Standard)| !scale.apply(*x).is_finite();
@@ -240,11 +232,11 @@ struct Header {
 }
 
 impl Header {
-    fn parse(line: &str, options: &TableOptions) -> Result<Self, String> {
-        if line.contains('\r') {
+    fn parse(cells: Vec<String>, options: &TableOptions) -> Result<Self, String> {
+        if cells.iter().any(|cell| cell.contains('\r')) {
             return Err("its lines end with CR alone; they must with LF or CR LF".to_string());
         }
-        let names = cells(line.trim_start_matches('\u{feff}'));
+        let names = plain(cells);
         let find = |name: &str| {
             names.iter().position(|column| column == name).ok_or_else(|| {
                 format!("it has no column `{name}`; its columns are {}", names.join(", "))
@@ -295,73 +287,20 @@ impl Header {
     }
 }
 
-/// The lines of a file with their numbers from 1; a cell in quotes may have several.
-fn logical_lines(
-    path: &Path,
-) -> Result<impl Iterator<Item = Result<(usize, String), DatasetError>>, DatasetError> {
-    let file = input::open(path).map_err(io_error(path))?;
-    let mut lines = input::lines(file).zip(1..);
-    Ok(std::iter::from_fn(move || {
-        let (first, number) = lines.next()?;
-        let mut bytes = match first {
-            Ok(line) => line,
-            Err(error) => return Some(Err(io_error(path)(error))),
-        };
-        let has_open = |line: &[u8]| line.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
-        let mut is_open = has_open(&bytes);
-        while is_open {
-            match lines.next() {
-                Some((Ok(more), _)) if bytes.len() < LONGEST => {
-                    is_open ^= has_open(&more);
-                    bytes.extend(more);
-                }
-                _ => {
-                    let reason = format!("a quote of line {number} has no end");
-                    return Some(Err(malformed(path, reason)));
-                }
-            }
-        }
-        let line = String::from_utf8(bytes);
-        let line = line.map_err(|_| malformed(path, format!("line {number} is not UTF-8")));
-        Some(line.map(|line| (number, line.trim_end_matches(['\r', '\n']).to_string())))
-    }))
-}
-
 /// Whether a column has no name, or the one that pandas gives such a column.
 fn is_unnamed(name: &str) -> bool {
     let number = name.strip_prefix("Unnamed: ").unwrap_or(name);
     name.is_empty() || (number != name && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Splits a CSV line into cells; quoted cells may contain commas.
-fn cells(line: &str) -> Vec<String> {
-    let mut cells = vec![String::new()];
-    let mut quoted = false;
-    let mut chars = line.trim_end_matches('\r').chars().peekable();
-    while let Some(c) = chars.next() {
-        let cell = cells.last_mut().expect("there is always one");
-        match c {
-            '"' if quoted && chars.peek() == Some(&'"') => {
-                chars.next();
-                cell.push('"');
-            }
-            '"' => quoted = !quoted,
-            ',' if !quoted => cells.push(String::new()),
-            c => cell.push(c),
-        }
-    }
+/// The cells of a row without the white space around them, each on one line.
+fn plain(cells: Vec<String>) -> Vec<String> {
     cells.iter().map(|cell| cell.trim().replace(['\r', '\n'], " ")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_is_cut_at_its_commas() {
-        assert_eq!(cells("a, b,,\"c, d\"\r"), ["a", "b", "", "c, d"]);
-        assert_eq!(cells("\"say \"\"so\"\"\""), ["say \"so\""]);
-    }
 
     #[test]
     fn only_what_is_learnt_from_tells_the_scales() {
@@ -380,12 +319,12 @@ mod tests {
         let mut far = rows.clone();
         far.values.iter_mut().step_by(2).for_each(|x| *x *= 1e-30);
         far.values[8] = 1e30;
-        let said = AnnotatedTable::of(far, &options).unwrap_err();
+        let said = AnnotatedTable::from_rows(far, &options).unwrap_err();
         assert!(
             said.starts_with("line 6 has 1000000000000000000000000000000 in the column x"),
             "{said}"
         );
-        let table = AnnotatedTable::of(rows, &options).unwrap();
+        let table = AnnotatedTable::from_rows(rows, &options).unwrap();
         assert_eq!(table.scales[0], Standard { mean: 2.0, std: 1.0 });
         assert_eq!(table.scales[1], Standard { mean: 7.0, std: 1.0 });
         assert_eq!(table.labels, ["down", "up"]);

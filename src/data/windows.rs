@@ -1,6 +1,6 @@
 //! Fixed-size windows of demonstrated episodes, batched as trajectories.
 
-use super::{HostTrajectory, Steps};
+use super::{HostTrajectory, OBS_MULTIPLE, Steps};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -126,9 +126,9 @@ impl Pieces {
 
     /// Size of all windows in memory, in bytes.
     pub fn bytes(&self) -> u64 {
-        let mut one = HostTrajectory::default();
-        one.resize(1, 1, self.steps.num_features() * self.cut.stack);
-        (step_bytes(one.obs_stride()) * self.num_steps()) as u64 * self.len() as u64
+        let features = self.steps.num_features() * self.cut.stack;
+        let stride = features.next_multiple_of(OBS_MULTIPLE);
+        (step_bytes(stride) * self.num_steps()) as u64 * self.len() as u64
     }
 
     /// Copies all windows into a batch.

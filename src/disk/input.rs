@@ -74,7 +74,7 @@ pub fn sha256(path: &Path, most: u64) -> io::Result<String> {
     loop {
         let part = bytes.fill_buf()?;
         if part.is_empty() {
-            return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+            return Ok(super::hexadecimal(&hash.finalize()));
         }
         hash.update(part);
         let read = part.len();

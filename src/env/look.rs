@@ -9,7 +9,8 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// A positioned tile of the atlas.
-#[derive(CubeType, Clone, Copy, Debug, PartialEq)]
+#[derive(CubeType, Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
 pub struct Sprite {
     /// Centre, in cells from the left edge of the scene.
     pub x: f32,

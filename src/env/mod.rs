@@ -19,7 +19,6 @@ pub mod look;
 mod registry;
 mod scripted;
 mod state;
-mod vec_env;
 
 pub use catalog::{Catalog, Playable};
 pub use cells::Cells;
@@ -33,7 +32,6 @@ pub use scripted::Scripted;
 #[doc(hidden)]
 pub use state::{__all_words, __no_words, __place, __words_of};
 pub use state::{Bits, Field, MAX_WORDS, PackedState};
-pub use vec_env::{EnvError, VecEnv};
 
 use crate::schema::{Setting, Settings};
 use burn::cubecl;

@@ -7,9 +7,9 @@ mod autodiff;
 mod experience;
 #[cfg(feature = "kernels")]
 pub mod fused;
-mod half_moments;
 mod host;
 mod means;
+mod moment;
 mod optimizer;
 mod order;
 mod plan;
@@ -21,7 +21,7 @@ mod weights;
 
 pub use autodiff::{AUTODIFF_SHARD_STEPS, Learner};
 pub use host::{
-    Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, assign, host_learner,
+    Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, host_learner,
 };
 pub use means::UpdateMeans;
 pub use optimizer::{AdamW, Moments};

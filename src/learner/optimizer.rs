@@ -1,6 +1,8 @@
 //! AdamW on flat parameter vectors, in tensors and in host memory, and clipping by global norm.
 
+use super::moment::Moment;
 use crate::math::adamw::{self, Factors, Moving, Settings, step};
+use crate::rng::draw;
 use crate::settings::OptimizerConfig;
 use burn::tensor::Tensor;
 use multiversion::multiversion;
@@ -55,13 +57,13 @@ pub(super) fn step_tensors(values: [Tensor<1>; 4], by: &Factors) -> [Tensor<1>; 
     [params * by.decay - first.clone() / root * by.rate, first, second]
 }
 
-/// Optimizer state in host memory.
+/// Optimizer state in host memory; moments are numbers in f32, or in bf16 as `u16`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moments {
+pub struct Moments<M = f32> {
     /// First moment: running mean of gradients, `[num_params]`.
-    pub first_moment: Vec<f32>,
+    pub first_moment: Vec<M>,
     /// Second moment: running mean of squared gradients, `[num_params]`.
-    pub second_moment: Vec<f32>,
+    pub second_moment: Vec<M>,
     /// Number of steps taken.
     pub steps: u64,
 }
@@ -70,22 +72,6 @@ impl Moments {
     /// Creates the initial state.
     pub fn new(num_params: usize) -> Self {
         Self { first_moment: vec![0.0; num_params], second_moment: vec![0.0; num_params], steps: 0 }
-    }
-
-    /// Performs [`AdamW::step`] in place with `gradient * scale`.
-    pub(super) fn step(
-        &mut self,
-        params: &mut [f32],
-        gradient: &[f32],
-        scale: f32,
-        by: &StepSettings,
-    ) {
-        self.steps += 1;
-        let moments = (&mut self.first_moment[..], &mut self.second_moment[..]);
-        each_portion(params, gradient, moments, by, self.steps, |factors, _, part| {
-            let (params, gradient, (first, second)) = part;
-            apply(factors, scale, params, gradient, first, second);
-        });
     }
 }
 
@@ -98,40 +84,55 @@ pub(super) struct StepSettings<'a> {
     pub config: &'a OptimizerConfig,
     /// Parameters without weight decay, in order.
     pub spared: &'a [Range<usize>],
+    /// Key of the draws by which moments are rounded in all steps.
+    pub key: u32,
 }
 
-/// Parameters, their gradients, and their first and second moments.
-type Part<'a, M> = (&'a mut [f32], &'a [f32], (&'a mut [M], &'a mut [M]));
-
-/// Calls `apply` with the factors of step `step`, the number of the first parameter, and portions of all parameters, on
-/// all threads.
-pub(super) fn each_portion<M: Send>(
-    params: &mut [f32],
-    gradient: &[f32],
-    (first, second): (&mut [M], &mut [M]),
-    by: &StepSettings,
-    step: u64,
-    apply: impl Fn(&Factors, usize, Part<M>) + Sync,
-) {
-    let decayed = factors(by.config, by.learning_rate, step);
-    let undecayed = Factors { decay: 1.0, ..decayed };
-    let mut portions = |range: Range<usize>, factors: &Factors| {
-        let params = params[range.clone()].par_chunks_mut(PORTION);
-        let firsts = first[range.clone()].par_chunks_mut(PORTION);
-        let seconds = second[range.clone()].par_chunks_mut(PORTION);
-        let gradient = gradient[range.clone()].par_chunks(PORTION);
-        let parts = params.zip(gradient).zip(firsts.zip(seconds)).enumerate();
-        parts.for_each(|(i, ((params, gradient), moments))| {
-            apply(factors, range.start + i * PORTION, (params, gradient, moments));
-        });
-    };
-    let mut start = 0;
-    for spared in by.spared {
-        portions(start..spared.start, &decayed);
-        portions(spared.clone(), &undecayed);
-        start = spared.end;
+impl<M: Moment> Moments<M> {
+    /// Converts the moments to other numbers, the nearest ones.
+    pub(super) fn convert<N: Moment>(&self) -> Moments<N> {
+        // Half of the spacing rounds to the nearest.
+        let converted =
+            |values: &[M]| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect();
+        Moments {
+            first_moment: converted(&self.first_moment),
+            second_moment: converted(&self.second_moment),
+            steps: self.steps,
+        }
     }
-    portions(start..gradient.len(), &decayed);
+
+    /// Performs [`AdamW::step`] in place with `gradient * scale`, on all threads.
+    pub(super) fn step(
+        &mut self,
+        params: &mut [f32],
+        gradient: &[f32],
+        scale: f32,
+        by: &StepSettings,
+    ) {
+        self.steps += 1;
+        let decayed = factors(by.config, by.learning_rate, self.steps);
+        let undecayed = Factors { decay: 1.0, ..decayed };
+        let key = draw(draw(by.key, (self.steps >> 32) as u32), self.steps as u32);
+        let Self { first_moment: first, second_moment: second, .. } = self;
+        let mut portions = |range: Range<usize>, factors: &Factors| {
+            let params = params[range.clone()].par_chunks_mut(PORTION);
+            let firsts = first[range.clone()].par_chunks_mut(PORTION);
+            let seconds = second[range.clone()].par_chunks_mut(PORTION);
+            let gradient = gradient[range.clone()].par_chunks(PORTION);
+            let parts = params.zip(gradient).zip(firsts.zip(seconds)).enumerate();
+            parts.for_each(|(i, ((params, gradient), (first, second)))| {
+                let start = (range.start + i * PORTION) as u32;
+                apply(factors, (scale, key, start), params, gradient, first, second);
+            });
+        };
+        let mut start = 0;
+        for spared in by.spared {
+            portions(start..spared.start, &decayed);
+            portions(spared.clone(), &undecayed);
+            start = spared.end;
+        }
+        portions(start..gradient.len(), &decayed);
+    }
 }
 
 /// Performs a step of `step` with the factor that clips a gradient to `max_norm` ([`clip_grad_norm`]), and returns the
@@ -142,21 +143,26 @@ pub(super) fn clipped_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f3
     norm
 }
 
-/// Steps slices of equal length.
+/// Steps slices of equal length, the first of whose parameters is number `start`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn apply(
+fn apply<M: Moment>(
     factors: &Factors,
-    scale: f32,
+    (scale, key, start): (f32, u32, u32),
     params: &mut [f32],
     gradient: &[f32],
-    first_moment: &mut [f32],
-    second_moment: &mut [f32],
+    first_moment: &mut [M],
+    second_moment: &mut [M],
 ) {
     let moments = first_moment.iter_mut().zip(second_moment);
-    for ((param, gradient), (first, second)) in params.iter_mut().zip(gradient).zip(moments) {
-        let before = Moving { param: *param, first: *first, second: *second };
+    let all = params.iter_mut().zip(gradient).zip(moments).enumerate();
+    for (i, ((param, gradient), (first, second))) in all {
+        let before = Moving { param: *param, first: first.widen(), second: second.widen() };
         let after = step(&before, gradient * scale, factors);
-        (*param, *first, *second) = (after.param, after.first, after.second);
+        // No draws are left of this where moments are in f32.
+        let drawn = draw(key, start.wrapping_add(i as u32));
+        *param = after.param;
+        *first = M::round(after.first, drawn & 0xffff);
+        *second = M::round(after.second, drawn >> 16);
     }
 }
 
@@ -254,7 +260,7 @@ mod tests {
         config.weight_decay = 1.0;
         let step = |spared: &[Range<usize>]| {
             let (mut params, gradient) = (vec![2.0f32; 40], vec![0.0; 40]);
-            let by = StepSettings { learning_rate: 0.1, config: &config, spared };
+            let by = StepSettings { learning_rate: 0.1, config: &config, spared, key: 0 };
             Moments::new(40).step(&mut params, &gradient, 1.0, &by);
             params
         };

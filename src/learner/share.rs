@@ -23,7 +23,7 @@ impl Share {
     }
 
     /// Assigns the shards of games, or of windows of a dataset, that this rank of `team` learns from.
-    pub(super) fn assign(&mut self, shards: Shards, team: Team) {
+    pub fn assign(&mut self, shards: Shards, team: Team) {
         self.batches = Batches::of_shards(&self.config, shards);
         self.team = team;
     }

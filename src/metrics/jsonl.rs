@@ -111,9 +111,10 @@ impl JsonLines {
 /// The end of the last record of an iteration up to `last`, bytes, and whether there are malformed lines before that.
 fn survey(file: File, last: u32) -> std::io::Result<(u64, bool)> {
     let (mut at, mut end, mut is_torn, mut has_malformed) = (0, 0, false, false);
-    each_line(file, |line| {
+    for line in input::lines(file) {
+        let line = line?;
         at += line.len() as u64;
-        match iteration(line) {
+        match iteration(&line) {
             Some(iteration) if iteration <= last => {
                 has_malformed |= is_torn;
                 end = at;
@@ -121,37 +122,28 @@ fn survey(file: File, last: u32) -> std::io::Result<(u64, bool)> {
             Some(_) => {}
             None => is_torn = true,
         }
-        Ok(())
-    })?;
+    }
     Ok((end, has_malformed))
 }
 
-/// The iteration of a whole line, if it holds a record.
-fn iteration(line: &[u8]) -> Option<u32> {
+/// The iteration of a line with its end, if it holds a record.
+pub(crate) fn iteration(line: &[u8]) -> Option<u32> {
     let record = serde_json::from_slice::<Numbered>(line.strip_suffix(b"\n")?);
     Some(record.ok()?.iteration)
-}
-
-/// Calls `take` with each line of a file, its end included.
-fn each_line(
-    file: File,
-    mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
-) -> std::io::Result<()> {
-    input::lines(file).try_for_each(|line| take(&line?))
 }
 
 /// The start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the newest.
 fn newest_from(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
     let (mut at, mut start, mut last) = (0, 0, None);
-    each_line(file, |line| {
-        let iteration = iteration(line);
+    for line in input::lines(file) {
+        let line = line?;
+        let iteration = iteration(&line);
         if iteration != last && length - start > bytes {
             start = at;
         }
         last = iteration;
         at += line.len() as u64;
-        Ok(())
-    })?;
+    }
     Ok(start)
 }
 
@@ -159,11 +151,13 @@ fn newest_from(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
 fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
     disk::replace_with(path, |file| {
         let (mut kept, mut at) = (BufWriter::new(file), 0);
-        each_line(disk::read(path)?, |line| {
-            let keep = keeps(at, line);
+        for line in input::lines(disk::read(path)?) {
+            let line = line?;
+            if keeps(at, &line) {
+                kept.write_all(&line)?;
+            }
             at += line.len() as u64;
-            if keep { kept.write_all(line) } else { Ok(()) }
-        })?;
+        }
         kept.flush()
     })
 }

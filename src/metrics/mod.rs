@@ -5,6 +5,8 @@ mod jsonl;
 mod text;
 
 pub use growth::Growth;
+#[cfg(feature = "program")]
+pub(crate) use jsonl::iteration;
 pub use jsonl::{JsonLines, MetricsError};
 pub use text::{TextEvaluation, TextRecord};
 

@@ -2,21 +2,118 @@
 
 use super::registry::gru::GruSequences;
 use super::{Decoder, Gru, Network};
-use crate::nn::Precision;
+use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients};
+use crate::nn::{Precision, parameters};
+use burn::cubecl::future::block_on;
 
-/// The gradients of a network over sequences on the CPU, without autodiff and without parameters yet; `None` if the network
-/// has no hand-written backward pass in this precision. See [`DecoderSequences::new`] for `checkpointing`.
+/// Creates the gradients of a copy of a network over sequences on the CPU, without autodiff; `None` if the network has no
+/// hand-written backward pass in this precision. See [`DecoderSequences::new`] for `checkpointing`.
 pub fn by_hand(
     network: &Network,
     precision: Precision,
     checkpointing: bool,
 ) -> Option<Box<dyn Gradients>> {
+    let arithmetic = Arithmetic::of(precision);
+    let params = || block_on(parameters::read(network.flatten()));
     if let Some(decoder) = network.get::<Decoder>() {
-        let model = DecoderSequences::new(decoder.shape(), checkpointing);
+        let model = DecoderSequences::new(decoder.shape(), params(), arithmetic, checkpointing);
         return Some(Box::new(SequenceGradients::new(model)));
     }
-    let gru = network.get::<Gru>().filter(|_| precision == Precision::F32)?;
-    let model = GruSequences::new(&gru.widths(), gru.activation());
+    let is_known = matches!(precision, Precision::F32 | Precision::Bf16);
+    let gru = network.get::<Gru>().filter(|_| is_known)?;
+    let model = GruSequences::new(&gru.widths(), gru.activation(), params(), arithmetic);
     Some(Box::new(SequenceGradients::new(model)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::Activation;
+    use crate::model::{Actor, DecoderConfig, LANES, NativePolicy, PolicyConfig};
+    use crate::nn::ops::check::wave;
+    use crate::nn::rows::{Sequences, to_lanes, to_rows};
+    use burn::tensor::Device;
+
+    const STEPS: usize = 19;
+    /// Steps that are played before a sequence begins.
+    const BEFORE: usize = 7;
+
+    /// A decoder whose context is shorter than some episodes, and a GRU.
+    fn networks() -> [Network; 2] {
+        let sizes = DecoderConfig {
+            hidden_size: 24,
+            num_layers: 2,
+            num_heads: 2,
+            num_kv_heads: 1,
+            intermediate_size: 20,
+            context: 5,
+        };
+        let configs = [PolicyConfig::decoder(sizes), PolicyConfig::gru(&[13, 9], Activation::Tanh)];
+        configs.map(|config| Network::new(3, 4, &config, 1, &Device::flex()))
+    }
+
+    fn gradients(network: &Network, precision: Precision) -> Box<dyn Gradients> {
+        let mut by_hand = by_hand(network, precision, false).expect("a backward pass");
+        by_hand.change(&mut |params| {
+            let waves = wave(params.len(), 0.77);
+            params.iter_mut().zip(waves).for_each(|(x, wave)| *x += wave * 0.3);
+        });
+        by_hand
+    }
+
+    /// Observations and starts of episodes, from step `from` on.
+    fn games(from: usize, memory: Vec<f32>) -> Sequences {
+        let starts = (from * LANES..STEPS * LANES).map(|i| f32::from(u8::from(i % 37 == 5)));
+        Sequences {
+            games: LANES,
+            obs: wave(STEPS * LANES * 3, 1.3)[from * LANES * 3..].to_vec(),
+            starts: starts.collect(),
+            memory,
+        }
+    }
+
+    #[test]
+    fn acting_and_learning_have_the_same_logits_to_the_last_bit() {
+        for (network, precision) in
+            networks().iter().flat_map(|n| [Precision::F32, Precision::Bf16].map(|p| (n, p)))
+        {
+            let by_hand = gradients(network, precision);
+            let all = games(0, Vec::new());
+            let actor = NativePolicy::by_hand(by_hand.clone());
+            let mut scratch = actor.scratch();
+            let mut memory = vec![[0.0; LANES]; actor.memory_size()];
+            let (mut logits, mut remembered) = (Vec::new(), Vec::new());
+            for t in 0..STEPS {
+                if t == BEFORE {
+                    remembered = to_rows(&memory);
+                }
+                for lane in (0..LANES).filter(|lane| all.starts[t * LANES + lane] == 1.0) {
+                    memory.iter_mut().for_each(|lanes| lanes[lane] = 0.0);
+                }
+                let mut obs = [[0.0; LANES]; 3];
+                to_lanes(&all.obs[t * LANES * 3..][..LANES * 3], &mut obs);
+                logits.extend(to_rows(actor.act(&obs, &mut memory, &mut scratch)));
+            }
+            assert!(logits == by_hand.logits(&all), "{precision}");
+            let later = by_hand.logits(&games(BEFORE, remembered));
+            assert!(logits[BEFORE * LANES * 4..] == later, "{precision}: from the middle");
+        }
+    }
+
+    #[test]
+    fn gradients_in_bf16_are_nearly_those_in_single_precision() {
+        for network in networks() {
+            let gradient = |precision| {
+                let slopes = wave(STEPS * LANES * 4, 0.37);
+                let games = games(0, Vec::new());
+                gradients(&network, precision).gradient(&games, 3, &mut |_| slopes.clone())
+            };
+            let [want, got] = [Precision::F32, Precision::Bf16].map(gradient);
+            let norm = |all: &[f32]| all.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            let apart: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
+            let off = norm(&apart) / norm(&want);
+            assert!(off > 0.0 && off < 0.02, "off by {off}");
+        }
+    }
 }

@@ -14,6 +14,7 @@ mod native;
 mod network;
 mod policy;
 mod registry;
+mod rows;
 pub mod saved;
 mod tensors;
 

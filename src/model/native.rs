@@ -1,6 +1,8 @@
 //! A policy of any network on the CPU: on vector units for built-in networks, else by Burn's operations.
 
-use super::{Actor, Lanes, Network, TensorActor, registry};
+use super::rows::RowsActor;
+use super::{Actor, Gradients, Lanes, Network, TensorActor, registry};
+use crate::nn::parameters;
 use burn::cubecl::future::block_on;
 use std::any::Any;
 use std::fmt::Debug;
@@ -66,13 +68,21 @@ impl NativePolicy {
     /// # Panics
     /// If the device fails, or the network is user-defined in a build without the feature `general`.
     pub async fn new_async(network: &Network, num_features: usize, num_actions: usize) -> Self {
-        let native = registry::native_form(network).await;
-        native.unwrap_or_else(|| Self::of(TensorActor::new(network, num_features, num_actions)))
+        if network.kind().is_none() {
+            return Self::of(TensorActor::new(network, num_features, num_actions));
+        }
+        let params = parameters::read(network.flatten()).await;
+        Self::of_built_in(network, &params).expect("a built-in network")
     }
 
-    /// Copies the weights of a built-in network; `None` for a user-defined one.
-    pub(crate) fn of_built_in(network: &Network) -> Option<Self> {
-        block_on(registry::native_form(network))
+    /// A policy that acts by the forward pass of `gradients`, so that learning has the same logits to the last bit.
+    pub(crate) fn by_hand(gradients: Box<dyn Gradients>) -> Self {
+        Self::of(RowsActor(gradients))
+    }
+
+    /// A built-in network like this one with other parameters; `None` for a user-defined one.
+    pub(crate) fn of_built_in(network: &Network, params: &[f32]) -> Option<Self> {
+        registry::native_with(network, params)
     }
 }
 

@@ -44,8 +44,11 @@ pub trait BuiltIn: Model {
         params: &[f32],
     ) -> Self::Native;
 
-    /// The native form with a copy of the weights.
-    fn to_native(&self) -> impl Future<Output = Self::Native>;
+    /// The native form of a network like this one, with other parameters.
+    ///
+    /// # Panics
+    /// If the number of parameters differs.
+    fn native_with(&self, params: &[f32]) -> Self::Native;
 
     /// The sizes, for reports.
     fn sizes(config: &PolicyConfig) -> String {
@@ -165,10 +168,10 @@ macro_rules! networks {
             None
         }
 
-        /// The native form of a network; `None` for a user-defined network.
-        pub(super) async fn native_form(network: &Network) -> Option<NativePolicy> {
+        /// The native form of a network with other parameters; `None` for a user-defined network.
+        pub(super) fn native_with(network: &Network, params: &[f32]) -> Option<NativePolicy> {
             $(if let Some(network) = network.get::<$Kind>() {
-                return Some(NativePolicy::of(network.to_native().await));
+                return Some(NativePolicy::of(network.native_with(params)));
             })*
             None
         }

@@ -54,12 +54,12 @@ pub fn flatten<M: Module>(module: &M) -> Tensor<1> {
     Tensor::cat(collect.0, 0)
 }
 
-/// All float parameters in host memory, `[num_params]`. On a device this reads them back.
+/// Copies parameters, `[num_params]`, to host memory. On a device this reads them back.
 ///
 /// # Panics
 /// If the device fails.
-pub(crate) async fn read<M: Module>(module: &M) -> Vec<f32> {
-    let data = flatten(module).without_autodiff().into_data_async().await;
+pub(crate) async fn read(params: Tensor<1>) -> Vec<f32> {
+    let data = params.without_autodiff().into_data_async().await;
     let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
     data.try_into_vec().expect("models hold f32 parameters")
 }

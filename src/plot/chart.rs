@@ -2,10 +2,12 @@
 
 use super::Band;
 use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::register_font;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The size of a picture in pixels.
@@ -33,7 +35,7 @@ pub enum ChartError {
     /// The file's name does not end in `.svg` or `.png`.
     #[error("{0} must end in .svg or .png")]
     Format(PathBuf),
-    /// There is nothing to draw.
+    /// No curve has a point.
     #[error("there is no point to draw: the runs have no such figure yet")]
     Empty,
     /// The picture cannot be drawn.
@@ -137,30 +139,10 @@ impl Chart {
             .draw()
             .map_err(drawing)?;
         for (name, value) in &self.references {
-            let ends = [(x.start, *value), (x.end, *value)];
-            chart
-                .draw_series(DashedLineSeries::new(ends, 5, 4, GREY.stroke_width(1)))
-                .map_err(drawing)?;
-            let words = format!("{name} {}", short(*value));
-            let place = (x.start + 0.005 * (x.end - x.start), *value);
-            let style = (FAMILY, 12).into_font().color(&GREY);
-            // A little below its line.
-            let label = EmptyElement::at(place) + Text::new(words, (0, 3), style);
-            chart.draw_series([label]).map_err(drawing)?;
+            draw_reference(&mut chart, &x, name, *value)?;
         }
         for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
-            let band = &line.band;
-            let side =
-                |side: usize| band.x.iter().zip(&band.interval).map(move |(x, it)| (*x, it[side]));
-            let outline: Vec<(f64, f64)> =
-                side(0).chain(side(1).collect::<Vec<_>>().into_iter().rev()).collect();
-            chart.draw_series([Polygon::new(outline, colour.mix(0.18))]).map_err(drawing)?;
-            let points = band.x.iter().copied().zip(band.mean.iter().copied());
-            chart
-                .draw_series(LineSeries::new(points, colour.stroke_width(2)))
-                .map_err(drawing)?
-                .label(&line.name)
-                .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+            draw_curve(&mut chart, line, *colour)?;
         }
         chart
             .configure_series_labels()
@@ -174,12 +156,52 @@ impl Chart {
     }
 }
 
+/// The inside of a chart, between its axes.
+type Plane<'a, B> = ChartContext<'a, B, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Draws the value of a reference player from one end of the horizontal axis to the other.
+fn draw_reference<B: DrawingBackend>(
+    chart: &mut Plane<B>,
+    x: &Range<f64>,
+    name: &str,
+    value: f64,
+) -> Result<(), ChartError> {
+    let ends = [(x.start, value), (x.end, value)];
+    let line = DashedLineSeries::new(ends, 5, 4, GREY.stroke_width(1));
+    chart.draw_series(line).map_err(drawing)?;
+    let words = format!("{name} {}", short(value));
+    let place = (x.start + 0.005 * (x.end - x.start), value);
+    let style = (FAMILY, 12).into_font().color(&GREY);
+    // A little below its line.
+    let label = EmptyElement::at(place) + Text::new(words, (0, 3), style);
+    chart.draw_series([label]).map_err(drawing)?;
+    Ok(())
+}
+
+/// Draws a curve with its interval, and notes it in the legend.
+fn draw_curve<B: DrawingBackend>(
+    chart: &mut Plane<B>,
+    line: &Line,
+    colour: RGBColor,
+) -> Result<(), ChartError> {
+    let Band { x, mean, interval } = &line.band;
+    let side = |side: usize| x.iter().zip(interval).map(move |(x, ends)| (*x, ends[side]));
+    let back = side(1).collect::<Vec<_>>().into_iter().rev();
+    let outline: Vec<(f64, f64)> = side(0).chain(back).collect();
+    chart.draw_series([Polygon::new(outline, colour.mix(0.18))]).map_err(drawing)?;
+    let points = x.iter().copied().zip(mean.iter().copied());
+    let curve = LineSeries::new(points, colour.stroke_width(2));
+    let sample = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2));
+    chart.draw_series(curve).map_err(drawing)?.label(&line.name).legend(sample);
+    Ok(())
+}
+
 fn drawing(error: impl std::fmt::Display) -> ChartError {
     ChartError::Drawing(error.to_string())
 }
 
 /// The smallest range with all finite values, wider than a point; `None` without any.
-fn range(values: impl Iterator<Item = f64>) -> Option<std::ops::Range<f64>> {
+fn range(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
     let ends = values.filter(|value| value.is_finite()).map(|value| (value, value));
     let (low, high) = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
     Some(if low < high { low..high } else { low - 0.5..high + 0.5 })

@@ -2,7 +2,7 @@
 
 use super::bench::BenchArgs;
 use super::manual::{CompletionsArgs, ManArgs};
-use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, seeds};
+use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, count, seeds};
 use super::verifier::{VerifierArgs, VerifyArgs};
 use crate::disk::input;
 use crate::settings::{Engine, Precision, overlay};
@@ -189,9 +189,6 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// The settings in the file that the command line names.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is not TOML.
     pub fn settings(&self) -> Result<toml::Table> {
         let Some(path) = &self.config else { return Ok(toml::Table::new()) };
         let text = input::read_description(path)
@@ -206,12 +203,10 @@ pub struct EvalArgs {
     /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file saved on the page.
     pub run: PathBuf,
     /// Number of episodes, played once with greedy and once with sampled actions.
-    #[arg(long, default_value_t = 10_000, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000_000))]
+    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = count(1..=100_000_000))]
     pub episodes: usize,
     /// Completions per prompt for a language model: the k of pass@k [default: 8].
-    #[arg(long, value_name = "K",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    #[arg(long, value_name = "K", value_parser = count(1..=4096))]
     pub k: Option<usize>,
     /// Random seed of the episodes.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
@@ -244,8 +239,7 @@ pub struct GenerateArgs {
     #[arg(long)]
     pub raw: bool,
     /// Maximum number of new tokens.
-    #[arg(long, default_value_t = 256, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = count(1..=1_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature; 0 for greedy decoding.
     #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = at_least_zero)]
@@ -263,8 +257,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// Number of completions.
-    #[arg(long, default_value_t = 1, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count(1..=4096))]
     pub completions: usize,
     /// Precision of matrix products: f32 or bf16.
     #[arg(long, default_value = "f32", value_name = "NAME")]
@@ -337,7 +330,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "COLUMN", requires = "window")]
     pub label: Option<String>,
     /// Number of CSV rows, up to and including the labelled one, from which a label is predicted.
-    #[arg(long, value_name = "N", requires = "label", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    #[arg(long, value_name = "N", requires = "label", value_parser = count(1..=4096))]
     pub window: Option<usize>,
     /// The CSV column with the time, which is not used as a feature.
     #[arg(long, value_name = "COLUMN", requires = "label")]
@@ -433,8 +426,7 @@ pub struct RecordArgs {
     #[arg(long)]
     pub score: bool,
     /// Number of games side by side, each on a different level.
-    #[arg(long, default_value_t = 1, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count(1..=1024))]
     pub games: usize,
     /// Number of steps; a game that ends is followed by another level.
     #[arg(long, default_value_t = 100, value_name = "N",

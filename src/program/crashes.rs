@@ -2,7 +2,7 @@
 
 use super::args::DemoArgs;
 use super::models::Models;
-use super::source::{action_names, demonstrations};
+use super::source::Source;
 use super::{demo, say};
 use crate::checkpoint::{self, Checkpoint};
 use crate::disk::faults::{Fault, with};
@@ -48,7 +48,8 @@ pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), Run
     let folder = RunFolder::find(path)?;
     let _lock = folder.lock()?;
     let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
-    if run.schedule().end(run.iteration(), run.best()).is_some() {
+    let trainer = run.trainer();
+    if trainer.schedule().end(trainer.iteration(), trainer.best()).is_some() {
         return Ok(());
     }
     let files = RunFiles::resume(folder, &mut *run, "")?;
@@ -120,7 +121,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Both kinds of fault at each of so many changes.
+/// Faults of both kinds at each of this many changes.
 fn faults(changes: usize) -> impl Iterator<Item = Fault> {
     (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)])
 }
@@ -171,7 +172,8 @@ pub(super) fn game(set: &[&str], iterations: u32, checkpoint: Option<&Checkpoint
     let set: Vec<String> = SMALL.iter().chain(set).map(ToString::to_string).collect();
     let (game, mut config) = new_settings::<CartPole>(&toml::Table::new(), &set).unwrap();
     config.iterations = iterations;
-    let data = demonstrations(game, &config).unwrap();
+    let source = Source::identify(game, &mut config).unwrap();
+    let data = source.map(|source| source.demonstrations);
     let device = Device::flex();
     let network = Models::default().network(game, &config, &device);
     let trainer = Trainer::with_team(game, network, &config, &device, data, Team::alone()).unwrap();
@@ -179,7 +181,7 @@ pub(super) fn game(set: &[&str], iterations: u32, checkpoint: Option<&Checkpoint
         Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
         None => trainer,
     };
-    Box::new(GameRun::new(trainer, 1, action_names(game, &config)))
+    Box::new(GameRun::new(trainer, 1, Vec::new()))
 }
 
 /// Settings of a game's small run, whose learning rate does not depend on the number of iterations.

@@ -45,12 +45,6 @@ enum Demonstrator {
     Policy(Box<NativePolicy>),
 }
 
-/// A complete episode.
-struct Played {
-    steps: Columns,
-    score: f64,
-}
-
 /// Plays the episodes and writes the dataset.
 pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> {
     let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
@@ -68,26 +62,11 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         ..Manifest::new(G::NAME)
     };
     let mut writer = DatasetWriter::create(&args.out, manifest)?;
-    let levels = draw(Stream::Demonstration.key(args.seed), 0);
-    let mut scores = Vec::with_capacity(args.episodes as usize);
-    let mut steps = 0;
-    patiently(&format!("Playing {} episodes.", args.episodes), || -> Result<()> {
-        for first in (0..args.episodes).step_by(SHARD as usize) {
-            let episodes = first..args.episodes.min(first + SHARD);
-            let played = episodes.into_par_iter().map(|i| play(game, &player, draw(levels, i)));
-            let played: Vec<Played> = played.collect();
-            let mut shard = Columns { num_features: game.num_features(), ..Columns::default() };
-            for Played { steps, score } in played {
-                scores.push([score, steps.actions.len() as f64]);
-                shard.append(steps);
-            }
-            steps += shard.actions.len() as u64;
-            writer.write(&shard)?;
-        }
-        Ok(())
-    })?;
+    let what = format!("Playing {} episodes.", args.episodes);
+    let scores = patiently(&what, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
     let Evaluation { mean_score, std_error, .. } = Evaluation::of(&scores);
+    let steps: u64 = scores.iter().map(|[_, steps]| *steps as u64).sum();
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
@@ -110,6 +89,29 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         short(steps as f64),
         args.player
     ))
+}
+
+/// Plays the episodes, and writes them shard by shard. Returns the score and the steps of each.
+fn write_episodes<G: Playable>(
+    writer: &mut DatasetWriter,
+    game: G,
+    player: &Demonstrator,
+    args: &DemoArgs,
+) -> Result<Vec<[f64; 2]>> {
+    let levels = draw(Stream::Demonstration.key(args.seed), 0);
+    let mut scores = Vec::with_capacity(args.episodes as usize);
+    for first in (0..args.episodes).step_by(SHARD as usize) {
+        let episodes = first..args.episodes.min(first + SHARD);
+        let played = episodes.into_par_iter().map(|i| play(game, player, draw(levels, i)));
+        let played: Vec<(Columns, f64)> = played.collect();
+        let mut shard = Columns { num_features: game.num_features(), ..Columns::default() };
+        for (steps, score) in played {
+            scores.push([score, steps.actions.len() as f64]);
+            shard.append(steps);
+        }
+        writer.write(&shard)?;
+    }
+    Ok(scores)
 }
 
 /// Finds a player by name, or loads the policy of a run.
@@ -138,8 +140,8 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
     Ok(Demonstrator::Policy(Box::new(models.load_policy(&checkpoint, game, &config)?)))
 }
 
-/// Plays one episode on a level.
-fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> Played {
+/// Plays one episode on a level. Returns its steps and its score.
+fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Columns, f64) {
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     let mut steps = Columns::default();
@@ -168,7 +170,7 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> Played {
         steps.weights.push(1.0);
         steps.ends.push(End::new(played.terminated, played.truncated));
         if played.ended() {
-            return Played { steps, score: f64::from(played.score) };
+            return (steps, f64::from(played.score));
         }
     }
 }

@@ -30,6 +30,7 @@ pub fn run(args: DevicesArgs) -> Result<()> {
         "device", "kind", "api", "memory"
     );
     for d in &devices {
+        let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
         let memory = d.memory_bytes.map_or("unknown".to_string(), gib);
         table += &format!(
             "{:name$}  {:kind$}  {:api$}  {memory:>9}  {}\n",
@@ -37,8 +38,4 @@ pub fn run(args: DevicesArgs) -> Result<()> {
         );
     }
     tell(format_args!("{table}\n`auto` selects {}: {reason}", auto.name))
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }

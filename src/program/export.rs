@@ -6,7 +6,7 @@ use super::games::{Games, Playable};
 use super::models::Models;
 use super::say::{say, tell_json};
 use super::session::saved_policy;
-use super::study_args::{ExportArgs, Format};
+use super::study_args::{ExportArgs, Format, name_of};
 use super::text;
 use crate::checkpoint::Checkpoint;
 use crate::export::onnx::{self, encode};
@@ -35,7 +35,7 @@ struct Plain<'a> {
 struct Tensor<'a> {
     name: &'a str,
     shape: &'a [usize],
-    /// In row-major order.
+    /// The numbers in row-major order.
     values: &'a [f32],
 }
 
@@ -49,8 +49,8 @@ struct Report<'a> {
 }
 
 pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
-    if let Some(source) = export_model::find(&args.run) {
-        return export_model::write(games, &args, &source);
+    if let Some((place, run)) = export_model::find(&args.run) {
+        return export_model::write(games, &args, &place, run.as_ref());
     }
     let checkpoint = saved_policy(&args.run)?;
     if text::is_of(&checkpoint) {
@@ -99,7 +99,7 @@ pub fn write<G: Playable>(
         })?,
     };
     let stem = stem(&args.run);
-    let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", format.extension()).into());
+    let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
     let save = |path: &Path, bytes: &[u8]| {
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };

@@ -5,8 +5,9 @@ use super::history::History;
 use super::model_card::card;
 use super::say::{say, tell_json};
 use super::study_args::{ExportArgs, Format};
+use super::text::load_from;
 use crate::run::RunFolder;
-use crate::text::{GgufType, LanguageModel};
+use crate::text::GgufType;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::fs;
@@ -22,26 +23,18 @@ struct Report<'a> {
     is_adapter: bool,
 }
 
-/// The place of a language model.
-pub struct Source {
-    /// The folder or the file.
-    model: PathBuf,
-    /// The run that trained it, if it is one's.
-    run: Option<PathBuf>,
-}
-
-/// The language model that a path names: that of a run, or a folder or a file itself.
-pub fn find(path: &Path) -> Option<Source> {
+/// The folder or the file of the language model that a path names, and the run that trained it, if it is one's.
+pub fn find(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
     let is_file = path.is_file() && path.extension().is_some_and(|end| end == "gguf");
     let is_model = ["config.json", "adapter_config.json"].iter().any(|it| path.join(it).is_file());
     if is_file || is_model {
-        return Some(Source { model: path.to_path_buf(), run: None });
+        return Some((path.to_path_buf(), None));
     }
     let run = RunFolder::find(path).ok().filter(RunFolder::has_model)?;
-    Some(Source { model: run.model(), run: Some(run.path().to_path_buf()) })
+    Some((run.model(), Some(run)))
 }
 
-/// The name of a file of what a path names: the name of a folder, or of a file without its ending.
+/// The name for an exported file: that of the folder that a path names, or of the file without its ending.
 pub fn stem(path: &Path) -> String {
     let name = match path.is_file() {
         true => path.file_stem(),
@@ -54,13 +47,16 @@ pub fn stem(path: &Path) -> String {
 }
 
 /// Writes the model.
-pub fn write(games: &Games, args: &ExportArgs, source: &Source) -> Result<()> {
+pub fn write(
+    games: &Games,
+    args: &ExportArgs,
+    place: &Path,
+    run: Option<&RunFolder>,
+) -> Result<()> {
     if args.samples.is_some() {
         bail!("--samples is for games");
     }
-    let place = source.model.display();
-    let model = LanguageModel::load(&source.model);
-    let mut model = model.with_context(|| format!("cannot use the model in {place}"))?;
+    let mut model = load_from(place)?;
     if args.merge {
         model = model.merged();
     }
@@ -78,8 +74,8 @@ pub fn write(games: &Games, args: &ExportArgs, source: &Source) -> Result<()> {
                 bail!("{} exists already; --out FOLDER names another one", out.display());
             }
             model.save(&out)?;
-            if let Some(run) = &source.run {
-                let card = card(games, &History::read(run)?, &model, None);
+            if let Some(run) = run {
+                let card = card(games, &History::read(run.path())?, &model, None);
                 fs::write(out.join("README.md"), card).context("cannot write the model's card")?;
             }
             out

@@ -6,10 +6,9 @@ use super::crashes::{
 use crate::checkpoint::Checkpoint;
 use crate::disk::faults::{Fault, with};
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::parallel::{Shards, Team};
 use crate::rng::{below, draw};
 use crate::run::{
-    FinalScores, Outline, Phase, Run, RunError, RunFiles, RunFolder, Schedule, Subject, drive,
+    FinalScores, Outline, Phase, Run, RunError, RunFiles, RunFolder, Subject, Trained, drive,
     finish,
 };
 use crate::text::LanguageModel;
@@ -39,7 +38,7 @@ struct Failing {
 }
 
 impl Failing {
-    /// Panics if it is time for that; `iteration` counts the one under way.
+    /// Panics if the device is to fail in this work; `iteration` counts the one under way.
     fn may_fail(&self, work: Work, iteration: u32) {
         let is_all = self.work == Work::MeasureAndAll && work == Work::Measure;
         if self.is_gone.get() || (iteration == self.at && (work == self.work || is_all)) {
@@ -60,8 +59,8 @@ impl Run for Failing {
         self.run.seed()
     }
 
-    fn schedule(&self) -> Schedule {
-        self.run.schedule()
+    fn trainer(&self) -> &dyn Trained {
+        self.run.trainer()
     }
 
     fn phases(&self) -> Vec<Phase> {
@@ -76,56 +75,32 @@ impl Run for Failing {
         self.run.epoch()
     }
 
-    fn iteration(&self) -> u32 {
-        self.run.iteration()
-    }
-
-    fn best(&self) -> Option<(f64, u32)> {
-        self.run.best()
-    }
-
-    fn team(&self) -> &Team {
-        self.run.team()
-    }
-
-    fn shards(&self) -> Shards {
-        self.run.shards()
-    }
-
-    fn engine(&self) -> String {
-        self.run.engine()
-    }
-
-    fn obstacle(&self) -> Option<String> {
-        self.run.obstacle()
-    }
-
     fn smaller_launches(&self) -> Option<String> {
         Some("--set launch_size=0.25".to_string())
     }
 
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
-        self.may_fail(Work::Iterate, self.run.iteration() + 1);
+        self.may_fail(Work::Iterate, self.run.trainer().iteration() + 1);
         self.run.iterate()
     }
 
     fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError> {
-        self.may_fail(Work::Measure, self.run.iteration());
+        self.may_fail(Work::Measure, self.run.trainer().iteration());
         self.run.measure()
     }
 
     fn snapshot(&self) -> Result<Checkpoint, RunError> {
-        self.may_fail(Work::Snapshot, self.run.iteration());
+        self.may_fail(Work::Snapshot, self.run.trainer().iteration());
         self.run.snapshot()
     }
 
     fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
-        self.may_fail(Work::Finish, self.run.iteration());
+        self.may_fail(Work::Finish, self.run.trainer().iteration());
         self.run.finish(best)
     }
 
     fn model(&self) -> Option<LanguageModel> {
-        self.may_fail(Work::Model, self.run.iteration());
+        self.may_fail(Work::Model, self.run.trainer().iteration());
         self.run.model()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::args::FitArgs;
 use super::games::{Games, NewRun};
-use super::session::in_settings;
+use super::session::whole;
 use super::table::Table as Labels;
 use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST};
@@ -10,6 +10,7 @@ use crate::env::Env;
 use crate::settings::{IMITATION, ModelKind, overlay};
 use crate::trainer::new_settings;
 use anyhow::{Context, Result, bail};
+use std::path::Path;
 use toml::{Table, Value};
 
 pub fn run(games: &Games, args: FitArgs) -> Result<()> {
@@ -23,13 +24,13 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, run, verifier, .. } = args;
     verifier.refuse_for_games()?;
     let manifest = Dataset::open(&data)?.manifest().clone();
-    let folder = data.canonicalize().with_context(|| format!("cannot find {}", data.display()))?;
+    let folder = whole(&data)?;
+    let settings = Value::try_from(&manifest.settings).with_context(|| {
+        format!("the settings in {}", Path::new(&folder).join(MANIFEST).display())
+    })?;
     let mut file = overlay::parse("the defaults of fit", IMITATION)?;
-    let path = in_settings(&folder)?;
-    let section = Table::from_iter([("path".to_string(), path.into())]);
+    let section = Table::from_iter([("path".to_string(), folder.into())]);
     file.insert("data".to_string(), section.into());
-    let settings = Value::try_from(&manifest.settings)
-        .with_context(|| format!("the settings in {}", folder.join(MANIFEST).display()))?;
     file.insert(manifest.env.clone(), settings);
     let asked = run.settings()?;
     if let (Some(window), true) = (manifest.window, manifest.env == Labels::NAME) {

@@ -1,6 +1,6 @@
 //! The games and models of a program, type-erased, as commands receive them.
 
-use super::args::{CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs};
+use super::args::{CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs, TrainArgs};
 use super::bench::BenchArgs;
 use super::models::Models;
 use super::study_args::ExportArgs;
@@ -33,12 +33,9 @@ pub struct NewRun<'a> {
 /// The lock of a run that continues, until its first rank takes it.
 pub type Lock = Mutex<Option<RunLock>>;
 
-/// A saved run of a game that continues.
+/// A saved run that continues.
+#[derive(Clone, Copy)]
 pub struct SavedRun<'a> {
-    /// The command line.
-    pub args: &'a RunArgs,
-    /// The place of its dataset, if that has moved.
-    pub data: Option<&'a Path>,
     /// The folder of the run.
     pub folder: &'a RunFolder,
     /// The lock of the folder.
@@ -53,7 +50,7 @@ pub struct GameCommands {
     /// Trains a new run.
     pub train: fn(&Games, &NewRun) -> Result<()>,
     /// Resumes a run from a checkpoint.
-    pub resume: fn(&Games, &SavedRun) -> Result<()>,
+    pub resume: fn(&Games, &TrainArgs, SavedRun) -> Result<()>,
     /// Records demonstrations of a player as a dataset.
     pub demo: fn(&Models, &DemoArgs) -> Result<()>,
     /// Evaluates a trained policy.
@@ -127,10 +124,7 @@ impl Games {
         self.entries.names()
     }
 
-    /// Finds a game by name.
-    ///
-    /// # Errors
-    /// If there is no such game, with all names, or if `name` is the placeholder of a table.
+    /// Finds a game by name; the placeholder of a table is none.
     pub fn find(&self, name: &str) -> Result<&GameCommands> {
         match self.entries.find(name) {
             Some(game) => Ok(game),
@@ -142,17 +136,12 @@ impl Games {
     }
 
     /// Finds a game by name, or the default game.
-    ///
-    /// # Errors
-    /// Errors of [`find`](Self::find), and one if the program has no game.
     pub fn find_or_default(&self, name: Option<&str>) -> Result<&GameCommands> {
         self.find(name.map_or_else(|| self.default_name(), Ok)?)
     }
 
-    /// Finds a game by name, or the default game, for a command that takes a language model's task as well.
-    ///
-    /// # Errors
-    /// Errors of [`find_or_default`](Self::find_or_default); for an unknown name, with the nearest game or task.
+    /// Finds a game by name, or the default game, for a command that takes a language model's task as well. The error
+    /// for an unknown name has the nearest game or task.
     pub fn find_beside_tasks(&self, name: Option<&str>) -> Result<&GameCommands> {
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && *name != Table::NAME;
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };

@@ -11,7 +11,7 @@ use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, Generator, Prompt, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
 use crate::trainer::text::{TINY, load_language_settings};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -23,9 +23,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     if !matches!(args.precision, Precision::F32 | Precision::Bf16) {
         bail!("--precision is f32 or bf16 for `grove generate`, which runs on the CPU");
     }
-    let path = model_path(&args.model)?;
-    let model = LanguageModel::load(&path)
-        .with_context(|| format!("cannot use the model in {}", path.display()))?;
+    let model = text::load_from(&model_path(&args.model)?)?;
     let tokens = prompt_tokens(&model, &prompt(&args)?, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,

@@ -12,8 +12,8 @@ const OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
 /// Other programs' names for the length of a run.
 const FOR_LENGTH: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
 
-/// The command line with the option that is unknown according to the parser's error as a `--set`, if it is the name of a
-/// setting and has a value: `--lr 1e-3` is `--set learning_rate=1e-3`.
+/// Rewrites the unknown option of a command line as a `--set`, if it is the name of a setting and has a value: `--lr 1e-3`
+/// is `--set learning_rate=1e-3`.
 pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsString>> {
     as_setting(&unknown_option(error, words)?, words)
 }
@@ -27,20 +27,19 @@ fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
     if !is_exact || OPTIONS.contains(&&*setting) || FOR_LENGTH.contains(&&*name) {
         return None;
     }
-    let value = value(option, words)?;
-    let at = words.iter().position(|word| {
-        word.to_str().is_some_and(|word| word.split('=').next() == Some(option))
-    })?;
-    let is_apart = words[at] == option;
+    let word = |at: usize| words.get(at)?.to_str();
+    let is_here = |at: &usize| word(*at).is_some_and(|it| it.split('=').next() == Some(option));
+    let at = (0..words.len()).find(is_here)?;
+    let (value, taken) = match word(at)?.split_once('=') {
+        Some((_, value)) => (value, 1),
+        None => (word(at + 1).filter(|next| !next.starts_with("--"))?, 2),
+    };
     let mut words = words.to_vec();
-    words.splice(
-        at..=at + usize::from(is_apart),
-        ["--set".into(), format!("{name}={value}").into()],
-    );
+    words.splice(at..at + taken, ["--set".into(), format!("{name}={value}").into()]);
     Some(words)
 }
 
-/// The option that is unknown according to the parser's error, if the command has settings.
+/// The unknown option of the parser's error, if the command has settings.
 fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let has_settings =
         words.get(1).is_some_and(|command| WITH_SETTINGS.iter().any(|it| command == it));
@@ -84,17 +83,6 @@ fn hint(option: &str) -> Option<String> {
         return Some(format!("did you mean `--{setting}`?"));
     }
     Some(format!("settings are changed by `--set`: did you mean `--set {setting}=VALUE`?"))
-}
-
-/// The value of an option: after `=`, or the next word.
-fn value(option: &str, words: &[OsString]) -> Option<String> {
-    let words: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
-    let with = format!("{option}=");
-    if let Some(value) = words.iter().find_map(|word| word.strip_prefix(&with)) {
-        return Some(value.to_string());
-    }
-    let at = words.iter().position(|word| *word == option)?;
-    words.get(at + 1).filter(|word| !word.starts_with("--")).map(ToString::to_string)
 }
 
 #[cfg(test)]

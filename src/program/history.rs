@@ -5,9 +5,9 @@ use super::say::say;
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
-use crate::settings::{LanguageConfig, PolicyConfig, TrainConfig, overlay};
+use crate::settings::{LanguageConfig, PolicyConfig, overlay};
 use crate::task;
-use crate::trainer::text::language_settings;
+use crate::trainer::text::{language_settings, load_language_settings};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -43,9 +43,6 @@ pub enum State {
 
 impl History {
     /// Reads a run.
-    ///
-    /// # Errors
-    /// If the directory holds none, or its settings cannot be read.
     pub fn read(path: &Path) -> Result<Self> {
         let folder = RunFolder::find(path)?;
         let file = folder.config();
@@ -58,9 +55,6 @@ impl History {
 
     /// Reads all runs directly in a folder, in order of their names, with a warning for each that cannot be read; of a
     /// run's own folder, that run.
-    ///
-    /// # Errors
-    /// If the folder or the run itself cannot be read.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
@@ -103,11 +97,6 @@ impl History {
         policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.sizes()))
     }
 
-    /// The settings by their full names.
-    pub fn flat(&self) -> Flat {
-        flat(&self.settings)
-    }
-
     /// The settings that differ from the defaults of the game or the task.
     pub fn changes(&self, games: &Games) -> Flat {
         let defaults = match self.is_text() {
@@ -120,19 +109,16 @@ impl History {
             }),
         };
         let defaults = defaults.map(|defaults| flat(&defaults)).unwrap_or_default();
-        let mut changes = self.flat();
+        let mut changes = flat(&self.settings);
         changes.retain(|key, value| defaults.get(key) != Some(value));
         changes
     }
 
     fn schedule(&self) -> Result<Schedule> {
-        let mut table = self.settings.clone();
-        let name = self.subject().to_string();
-        let is_text = self.is_text();
-        table.retain(|key, _| key != "env" && key != "task" && *key != name);
-        Ok(match is_text {
-            true => (&overlay::from_table::<LanguageConfig>(table)?).into(),
-            false => (&overlay::from_table::<TrainConfig>(table)?).into(),
+        let settings = self.settings.clone();
+        Ok(match self.is_text() {
+            true => Schedule::from(&load_language_settings(settings)?.2),
+            false => Schedule::from(&overlay::split::<Table>(settings, self.subject())?.1),
         })
     }
 
@@ -171,7 +157,7 @@ impl History {
         self.records.iter().map(|record| record.seconds.total).sum()
     }
 
-    /// The state.
+    /// Whether a process trains it, and whether it is over.
     pub fn state(&self) -> State {
         let best = self.best().map(|(iteration, evaluation)| (value(evaluation), iteration));
         let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
@@ -196,9 +182,6 @@ fn value(evaluation: &EvaluationRecord) -> f64 {
 }
 
 /// Reads the runs that paths name: runs, or folders of runs.
-///
-/// # Errors
-/// If a path names neither.
 pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<History>> {
     let mut runs = Vec::new();
     for path in paths {
@@ -228,7 +211,7 @@ fn natural(path: &Path) -> (String, u64) {
 }
 
 /// A table of settings by their full names.
-fn flat(table: &Table) -> Flat {
+pub fn flat(table: &Table) -> Flat {
     overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 

@@ -5,8 +5,8 @@ use anyhow::{Context, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time after the first signal in which a second one is taken for the same request: some launchers send it to the
-/// process and again to its group.
+/// The time in which a second signal counts as the first one again: some launchers send it to the process and to its
+/// group.
 const ECHO: Duration = Duration::from_secs(1);
 
 /// A listener for Ctrl-C.
@@ -21,7 +21,7 @@ struct State {
     answer: Option<&'static str>,
 }
 
-/// A signal's place among those that were heard.
+/// The meaning of a signal after those before it.
 #[derive(Debug, PartialEq)]
 enum Heard {
     First,

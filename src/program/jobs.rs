@@ -5,7 +5,6 @@
 
 use super::args::{RunArgs, TrainArgs};
 use super::interrupt::Interrupt;
-use super::say::say;
 use super::text;
 use super::verifier::VerifierArgs;
 use crate::device;
@@ -32,9 +31,6 @@ pub struct Lanes {
 impl Lanes {
     /// Shares the threads of this machine, or those that were asked for, among so many runs. Runs on a device other
     /// than the CPU go one after another.
-    ///
-    /// # Errors
-    /// If there is no such device.
     pub fn new(args: &TrainArgs, runs: usize) -> Result<Self> {
         let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
@@ -100,9 +96,6 @@ pub fn words(args: &TrainArgs) -> Vec<OsString> {
 /// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON that each prints
 /// to `done`, in the order in which they end. After Ctrl-C or an error no run is started, and those under way save and
 /// end.
-///
-/// # Errors
-/// If the program cannot be started, and the first error of `done`.
 pub fn side_by_side(
     lanes: Lanes,
     jobs: &[Vec<OsString>],
@@ -166,11 +159,11 @@ fn result(output: Output) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("a run has printed no report")
 }
 
-/// The last error that a run has printed, which begins a line and may have several; all text without one.
+/// The last error in the output of a run, which begins a line and may have several; without one, the whole output.
 fn last_error(text: &str) -> &str {
     const START: &str = "error: ";
-    let at = if text.starts_with(START) { Some(0) } else { None };
-    let at = text.rfind(&format!("\n{START}")).map(|end| end + 1).or(at);
+    let begins_line = |at: &usize| *at == 0 || text[..*at].ends_with('\n');
+    let at = text.rmatch_indices(START).map(|(at, _)| at).find(begins_line);
     at.map_or(text, |at| &text[at + START.len()..]).trim()
 }
 
@@ -184,11 +177,6 @@ fn tell_to_stop(process: u32) {
 
 #[cfg(not(unix))]
 fn tell_to_stop(_: u32) {}
-
-/// Prints the error of a run.
-pub fn complain(what: &str, error: &anyhow::Error) {
-    say!("{what} failed: {error:#}");
-}
 
 #[cfg(test)]
 mod tests {

@@ -106,7 +106,7 @@ impl Program {
     /// Adds a game that has sprites, or replaces the one of the same name.
     ///
     /// # Panics
-    /// As [`game`](Self::game).
+    /// If its name is that of a setting or a section of runs.
     pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
         self.games.add::<G>(dispatch::drawn::<G>());
         self

@@ -43,9 +43,6 @@ impl Models {
     }
 
     /// Loads the policy of a checkpoint that has these settings.
-    ///
-    /// # Errors
-    /// If the checkpoint has no policy for this game.
     pub fn load_policy<G: Rules>(
         &self,
         checkpoint: &Checkpoint,

@@ -20,7 +20,7 @@ pub fn after<T>(time: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     telling(time, |done| show(what, time, done), work)
 }
 
-/// Prints a line or, in a terminal, shows it with the time, which `begun` is the start of, until the work is done.
+/// Prints a line or, in a terminal, shows it until the work is done, with a clock that starts at `begun`.
 fn show(what: &str, begun: Duration, done: &Receiver<()>) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if bar.is_hidden() || say::is_silent() {
@@ -35,8 +35,8 @@ fn show(what: &str, begun: Duration, done: &Receiver<()>) {
     bar.finish_and_clear();
 }
 
-/// Does some work, and calls `tell` meanwhile if it takes longer than this time. What `tell` receives from ends with the
-/// work.
+/// Does some work, and calls `tell` meanwhile if it takes longer than this time. The channel that `tell` gets closes when
+/// the work is done.
 fn telling<T>(
     time: Duration,
     tell: impl FnOnce(&Receiver<()>) + Send,

@@ -1,9 +1,9 @@
 //! `grove plot`: learning curves of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, aligned, figure, read_runs, words};
+use super::history::{Flat, History, aligned, figure, flat, read_runs, words};
 use super::say::{say, tell, tell_json};
-use super::study_args::{Axis, PlotArgs};
+use super::study_args::{Axis, PlotArgs, name_of};
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, band};
 use crate::track::scalars;
@@ -47,7 +47,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let references = if of_scores { groups[0].runs[0].references(games) } else { &[] };
         let references = references.iter().map(|(name, value)| (name.to_string(), *value));
         let title = if same { subjects[0].to_string() } else { String::new() };
-        let (x, y) = (args.x.name().to_string(), args.y.clone());
+        let (x, y) = (name_of(&args.x), args.y.clone());
         Chart { title, x, y, lines, references: references.collect() }.write(path)?;
         say!("Wrote {}", path.display());
     }
@@ -60,7 +60,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         vec![row.name.clone(), row.runs.to_string(), x, figure(row.y), figure(low), figure(high)]
     };
     let rows: Vec<_> = rows.iter().map(cells).collect();
-    let header = ["settings", "seeds", args.x.name(), &args.y, "95 % low", "high"];
+    let header = ["settings", "seeds", &name_of(&args.x), &args.y, "95 % low", "high"];
     tell(aligned(&header, &rows, 1))
 }
 
@@ -79,7 +79,7 @@ fn row(line: &Line, group: &Group) -> Row {
 fn grouped(runs: Vec<History>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
-        let mut settings = run.flat();
+        let mut settings = flat(&run.settings);
         settings.retain(|key, _| !IGNORED.contains(&key.as_str()));
         match groups.iter_mut().find(|group| group.settings == settings) {
             Some(group) => group.runs.push(run),

@@ -16,29 +16,6 @@ const LEFT: usize = 14;
 /// Columns of a terminal of unknown size.
 const COLUMNS: usize = 80;
 
-/// The form of the progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// Nothing.
-    None,
-    /// A line with a history above it.
-    Line,
-    /// A dashboard where the terminal has room for it, otherwise the line.
-    Dashboard,
-}
-
-impl Style {
-    /// The form that a command line asks for, for a run of so many ranks. Keys of a dashboard could keep the
-    /// other ranks waiting, so that several ranks have a line.
-    pub fn of(args: &RunArgs, ranks: usize) -> Self {
-        match (args.quiet, args.plain || ranks > 1) {
-            (true, _) => Self::None,
-            (false, true) => Self::Line,
-            (false, false) => Self::Dashboard,
-        }
-    }
-}
-
 /// The line and the history.
 pub struct ProgressLine {
     bar: ProgressBar,
@@ -50,19 +27,21 @@ pub struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// The progress of a run of `total` iterations of which `done` are done.
-    pub fn new(style: Style, done: u32, total: u32) -> Self {
-        let dashboard = (style == Style::Dashboard).then(|| Dashboard::new(total)).flatten();
-        let target = match style {
-            Style::None => ProgressDrawTarget::hidden(),
-            Style::Line | Style::Dashboard => ProgressDrawTarget::stderr(),
+    /// The progress of a run of `total` iterations, of which `done` are done, on so many ranks, in the form that the
+    /// command line asks for. Keys of a dashboard could keep the other ranks waiting, so that several have a line.
+    pub fn new(args: &RunArgs, ranks: usize, done: u32, total: u32) -> Self {
+        let has_keys = !args.quiet && !args.plain && ranks == 1;
+        let dashboard = has_keys.then(|| Dashboard::new(total)).flatten();
+        let target = match args.quiet {
+            true => ProgressDrawTarget::hidden(),
+            false => ProgressDrawTarget::stderr(),
         };
         let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
         let above = if dashboard.is_some() { "{prefix}\n" } else { "" };
         let template = format!("{above}{{bar:{BAR}}} {{pos}}/{{len}} {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
-        Self { bar, dashboard, is_silent: style == Style::None, total, last_line: done }
+        Self { bar, dashboard, is_silent: args.quiet, total, last_line: done }
     }
 
     /// Whether there is a dashboard.
@@ -111,7 +90,7 @@ impl ProgressLine {
     }
 }
 
-/// A line of as many whole parts as there are columns for.
+/// A line of as many whole parts as fit into these columns.
 fn fit(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     for part in parts {

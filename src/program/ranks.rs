@@ -22,7 +22,6 @@ const DRY_RUN: &str = "--dry-run is for one rank: name one device, and start one
 
 /// A rank of a run in this process.
 pub struct Rank {
-    /// All ranks, as this one sees them.
     team: Team,
     /// The name of its device.
     device: String,
@@ -243,9 +242,6 @@ fn is_about_others(error: &Error) -> bool {
 }
 
 /// Finds the processes that MPI has started with this one, if it has. Only the first of them speaks.
-///
-/// # Errors
-/// If MPI does not start, or this build has none and is one of several.
 pub fn start() -> Result<()> {
     if mpi::is_launched() {
         mpi::start().map_err(Error::msg)?;
@@ -274,15 +270,15 @@ fn same_program(team: &Team) -> Result<()> {
 }
 
 /// Checks that all processes learn from the same files; threads of one process do in any case.
-pub fn same_data(team: &Team, files: &[&Path]) -> Result<()> {
+pub fn same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
     if ranks().is_none() {
         return Ok(());
     }
-    let line = |file: &&Path| -> Result<String> {
+    let line = |file: &Path| -> Result<String> {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         Ok(format!("{name} with the SHA-256 {}", sha256(file)?))
     };
-    let lines: Vec<String> = files.iter().map(line).collect::<Result<_>>()?;
+    let lines: Vec<String> = files.iter().map(|file| line(file.as_ref())).collect::<Result<_>>()?;
     Ok(team.agree("dataset", &lines.join("\n"))?)
 }
 

@@ -42,10 +42,7 @@ pub fn stderr(line: Arguments<'_>) {
     }
 }
 
-/// Prints a line of the result on stdout.
-///
-/// # Errors
-/// If it cannot be written. A closed pipe is not an error.
+/// Prints a line of the result on stdout. A closed pipe is not an error.
 pub fn tell(line: impl std::fmt::Display) -> Result<()> {
     if SILENT.load(Ordering::Relaxed) {
         return Ok(());
@@ -58,9 +55,6 @@ pub fn tell(line: impl std::fmt::Display) -> Result<()> {
 }
 
 /// Prints the result as one line of JSON on stdout.
-///
-/// # Errors
-/// If it cannot be written. A closed pipe is not an error.
 pub fn tell_json(result: &impl Serialize) -> Result<()> {
     tell(serde_json::to_string(result)?)
 }

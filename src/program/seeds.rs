@@ -3,7 +3,7 @@
 use super::args::TrainArgs;
 use super::history::{aligned, figure};
 use super::interrupt::Interrupt;
-use super::jobs::{Lanes, complain, option, side_by_side, words};
+use super::jobs::{Lanes, option, side_by_side, words};
 use super::say::{say, tell, tell_json};
 use super::study_args::Seeds;
 use crate::plot::statistics::{interquartile_mean, interval, mean};
@@ -47,7 +47,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
                 reports[number] = Some(report);
             }
             Err(error) => {
-                complain(&name, &error);
+                say!("{name} failed: {error:#}");
                 failed += 1;
             }
         }

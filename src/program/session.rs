@@ -1,12 +1,12 @@
 //! A run in the terminal: announced, driven with a progress bar, shown on the live page, and reported.
 
 use super::args::RunArgs;
-use super::games::{Games, Lock};
+use super::games::{Games, Lock, SavedRun};
 use super::history::History;
 use super::interrupt::Interrupt;
 use super::model_card;
 use super::patience::patiently;
-use super::progress::{ProgressLine, Style};
+use super::progress::ProgressLine;
 use super::ranks;
 use super::say::{say, tell, tell_json};
 use super::terminal::{Page, Terminal};
@@ -15,8 +15,8 @@ use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::device::Chosen;
 use crate::parallel::Team;
 use crate::run::{
-    End, Run, RunError, RunFiles, RunFolder, RunLock, RunNote, SavedPolicy, Schedule, Subject,
-    caught, drive, finish, preview,
+    Effort, End, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote, SavedPolicy,
+    Schedule, Subject, caught, drive, finish, preview,
 };
 use crate::task::DataTask;
 use anyhow::{Context, Result, bail};
@@ -27,56 +27,57 @@ use std::time::Instant;
 /// The answer to Ctrl-C.
 const FINISHING: &str = "Finishing this iteration and saving. Press Ctrl-C again to stop at once.";
 
+/// The beginning of a run.
+#[derive(Clone, Copy)]
+pub enum Origin<'a> {
+    /// A new run; its folder gets this name.
+    New(&'a str),
+    /// A saved run that continues.
+    Saved(SavedRun<'a>),
+}
+
 /// The surroundings of a run that this process trains.
 pub struct Session<'a> {
     /// The command line.
     pub args: &'a RunArgs,
     /// The games of the program, for the live page.
     pub games: &'a Games,
-    /// The device.
-    pub chosen: &'a Chosen,
-    /// The first word of the announcement, for instance `Training`.
-    pub verb: &'static str,
+    /// The beginning of the run.
+    pub origin: Origin<'a>,
+    /// The moment when its preparation began.
+    pub started: Instant,
 }
 
 /// The files of a run, and the port of its live page, which its first rank has.
-pub struct Home {
+struct Home {
     files: RunFiles,
     port: Option<Port>,
     _lock: Option<RunLock>,
 }
 
 impl Home {
-    /// Creates the files of a new run, named after `name`; `None` for ranks other than the first.
-    pub fn create(
-        args: &RunArgs,
-        run: &dyn Run,
-        name: &str,
-        settings: &str,
-    ) -> Result<Option<Self>> {
-        if !run.team().is_root() {
+    /// Creates the files of a new run, or opens those of one that continues and takes its lock; `None` for ranks other
+    /// than the first.
+    fn open(session: &Session, run: &mut dyn Run, settings: &str) -> Result<Option<Self>> {
+        if !run.trainer().team().is_root() {
             return Ok(None);
         }
-        let port = port(args)?;
-        let (files, lock, warning) = RunFiles::create(args.run_dir.clone(), name, run, settings)?;
-        warn(warning.as_slice());
-        Ok(Some(Self { files, port, _lock: Some(lock) }))
-    }
-
-    /// Opens the files of a run that continues, and takes its lock; `None` for ranks other than the first.
-    pub fn reopen(
-        args: &RunArgs,
-        run: &mut dyn Run,
-        folder: &RunFolder,
-        lock: &Lock,
-        settings: &str,
-    ) -> Result<Option<Self>> {
-        if !run.team().is_root() {
-            return Ok(None);
-        }
-        let port = port(args)?;
-        let files = RunFiles::resume(folder.clone(), run, settings)?;
-        let lock = lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let args = session.args;
+        // Before anything is written.
+        let port = || Port::take(watch::HOST, args.port.unwrap_or(watch::PORT));
+        let port = args.watch.then(port).transpose()?;
+        let (files, lock) = match session.origin {
+            Origin::New(name) => {
+                let (files, lock, warning) =
+                    RunFiles::create(args.run_dir.clone(), name, run, settings)?;
+                warn(warning.as_slice());
+                (files, Some(lock))
+            }
+            Origin::Saved(SavedRun { folder, lock, .. }) => {
+                let files = RunFiles::resume(folder.clone(), run, settings)?;
+                (files, lock.lock().unwrap_or_else(PoisonError::into_inner).take())
+            }
+        };
         Ok(Some(Self { files, port, _lock: lock }))
     }
 
@@ -108,17 +109,12 @@ pub fn saved_policy(path: &Path) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// The port of the page, if there is to be one: taken before anything is written.
-fn port(args: &RunArgs) -> Result<Option<Port>> {
-    let port = args.port.unwrap_or(watch::PORT);
-    args.watch.then(|| Port::take(watch::HOST, port)).transpose()
-}
-
 /// Refuses a run that is over.
-pub fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
-    let (path, iteration) = (folder.path().to_path_buf(), run.iteration());
-    let schedule = run.schedule();
-    match schedule.end(iteration, run.best()) {
+fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
+    let trainer = run.trainer();
+    let (path, iteration) = (folder.path().to_path_buf(), trainer.iteration());
+    let schedule = trainer.schedule();
+    match schedule.end(iteration, trainer.best()) {
         None | Some(End::Seconds) => Ok(()),
         Some(End::Iterations) => {
             bail!(RunError::Done { path, iterations: schedule.iterations })
@@ -144,55 +140,68 @@ fn early_end(end: Option<End>, schedule: &Schedule) -> Option<String> {
     }
 }
 
-/// Prints the expected cost of a run that this process has prepared since `started`.
-pub fn dry_run(run: &mut dyn Run, chosen: &Chosen, started: Instant, json: bool) -> Result<()> {
-    let preview = patiently("Trying some iterations and an evaluation.", || {
-        preview(run, &chosen.info, started)
-    });
-    let preview = preview?;
-    if json { tell_json(&preview) } else { tell(preview) }
-}
-
 impl Session<'_> {
-    /// Trains a run to its end or to Ctrl-C, then evaluates and reports its best policy. `next` is the command to
-    /// print at the end, by the run's folder.
+    /// The checkpoint that the run continues from.
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
+        match &self.origin {
+            Origin::New(_) => None,
+            Origin::Saved(saved) => Some(saved.checkpoint),
+        }
+    }
+
+    /// Checks that all ranks continue from the same iteration.
+    pub fn agree(&self, team: &Team) -> Result<()> {
+        let Some(checkpoint) = self.checkpoint() else { return Ok(()) };
+        Ok(team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?)
+    }
+
+    /// Trains a run with these settings to its end or to Ctrl-C, then evaluates and reports its best policy; a dry run
+    /// is only tried. `next` is the command to print at the end, by the run's folder.
     pub fn train(
         &self,
+        chosen: &Chosen,
         mut run: impl Run,
-        home: Option<Home>,
+        settings: &str,
         next: impl FnOnce(&str) -> String,
     ) -> Result<()> {
-        let outcome = self.train_to_end(&mut run, home, next);
+        let outcome = match self.args.dry_run {
+            true => self.dry_run(&mut run, chosen),
+            false => self.train_to_end(&mut run, chosen, settings, next),
+        };
         // A device that failed may fail again as its memory is freed, which says nothing new.
         let freed = caught(|| drop(run));
         outcome.and_then(|()| Ok(freed?))
     }
 
+    /// Prints the expected cost of a run.
+    fn dry_run(&self, run: &mut dyn Run, chosen: &Chosen) -> Result<()> {
+        let preview = patiently("Trying some iterations and an evaluation.", || {
+            preview(run, &chosen.info, self.started)
+        })?;
+        if self.args.json { tell_json(&preview) } else { tell(preview) }
+    }
+
     fn train_to_end(
         &self,
         run: &mut dyn Run,
-        mut home: Option<Home>,
+        chosen: &Chosen,
+        settings: &str,
         next: impl FnOnce(&str) -> String,
     ) -> Result<()> {
+        if let Origin::Saved(saved) = &self.origin {
+            check_unfinished(run, saved.folder)?;
+        }
+        let mut home = Home::open(self, run, settings)?;
         if let Some(home) = &home {
-            self.announce(run, home)?;
+            self.announce(run, chosen, home)?;
         }
         let interrupt = Interrupt::listen(Some(FINISHING))?;
         let server = match home.as_mut().and_then(|home| Some((home.port.take()?, home))) {
             Some((port, home)) => Some(watch::start(self.games, port, home.path())?),
             None => None,
         };
-        let schedule = run.schedule();
-        let style = Style::of(self.args, run.team().size());
-        let line = home.as_ref().map(|home| {
-            let line = ProgressLine::new(style, run.iteration(), schedule.iterations);
-            (line, Page::new(self.games, home.path()))
-        });
-        let mut terminal = Terminal::new(interrupt.clone(), line);
-        let effort = drive(run, home.as_mut().map(|home| &mut home.files), &mut terminal);
-        terminal.finish();
-        let effort = effort?;
-        let best = home.as_ref().map(|home| best_policy(&home.files)).transpose()?.flatten();
+        let effort = self.drive(run, home.as_mut(), interrupt.clone())?;
+        let best = home.as_ref().and_then(|home| best_policy(&home.files));
         let result = patiently("Evaluating the best policy on fresh episodes.", || {
             finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref())
         })?;
@@ -202,23 +211,8 @@ impl Session<'_> {
             let card = model_card::card(self.games, &run, &model, Some(&result));
             home.files.write_model_card(&card)?;
         }
-        let folder = quoted(home.path());
-        let can_continue = matches!(effort.end, None | Some(End::Seconds));
-        if let Some(reason) = early_end(effort.end, &schedule) {
-            let how = format!(" Continue with `grove train --resume --run-dir {folder}`.");
-            let (iteration, iterations) = (effort.iteration, schedule.iterations);
-            let how = if can_continue { &how } else { "" };
-            say!("{reason} and saved after iteration {iteration} of {iterations}.{how}");
-        }
-        let report = effort.report(run, &home.files, &self.chosen.info.name, best.as_ref(), result);
-        if self.args.json {
-            tell_json(&report)?;
-        } else {
-            tell(&report)?;
-            if !can_continue {
-                say!("Next: {}", next(&folder));
-            }
-        }
+        let report = effort.report(run, &home.files, &chosen.info.name, best.as_ref(), result);
+        self.conclude(&report, run.trainer().schedule(), home.path(), next)?;
         // The run is over, and another process may continue it while its page stays.
         drop(home);
         if server.is_some() && effort.end.is_some() {
@@ -229,9 +223,57 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Trains a run, with its progress in the terminal.
+    fn drive(
+        &self,
+        run: &mut dyn Run,
+        home: Option<&mut Home>,
+        interrupt: Interrupt,
+    ) -> Result<Effort> {
+        let trainer = run.trainer();
+        let line = home.as_ref().map(|home| {
+            let (ranks, iterations) = (trainer.team().size(), trainer.schedule().iterations);
+            let line = ProgressLine::new(self.args, ranks, trainer.iteration(), iterations);
+            (line, Page::new(self.games, home.path()))
+        });
+        let mut terminal = Terminal::new(interrupt, line);
+        let effort = drive(run, home.map(|home| &mut home.files), &mut terminal);
+        terminal.finish();
+        Ok(effort?)
+    }
+
+    /// Prints how a run ended, its report, and how to go on.
+    fn conclude(
+        &self,
+        report: &Report,
+        schedule: Schedule,
+        folder: &Path,
+        next: impl FnOnce(&str) -> String,
+    ) -> Result<()> {
+        let (Effort { end, iteration, .. }, folder) = (report.effort, quoted(folder));
+        let can_continue = matches!(end, None | Some(End::Seconds));
+        if let Some(reason) = early_end(end, &schedule) {
+            let how = format!(" Continue with `grove train --resume --run-dir {folder}`.");
+            let how = if can_continue { &how } else { "" };
+            let iterations = schedule.iterations;
+            say!("{reason} and saved after iteration {iteration} of {iterations}.{how}");
+        }
+        if self.args.json {
+            return tell_json(report);
+        }
+        tell(report)?;
+        if !can_continue {
+            say!("Next: {}", next(&folder));
+        }
+        Ok(())
+    }
+
     /// Prints what is trained with what, and writes it to the run's folder.
-    fn announce(&self, run: &dyn Run, home: &Home) -> Result<()> {
-        let Self { chosen, verb, .. } = self;
+    fn announce(&self, run: &dyn Run, chosen: &Chosen, home: &Home) -> Result<()> {
+        let verb = match self.origin {
+            Origin::New(_) => "Training",
+            Origin::Saved(_) => "Resuming",
+        };
         home.files.write_note(&RunNote::new(run, &chosen.info))?;
         let place = match chosen.info.kind.as_str() {
             "cpu" => format!("the CPU ({})", chosen.info.description),
@@ -247,11 +289,16 @@ impl Session<'_> {
             Subject::Task(task) => format!("a model for {task}"),
         };
         say!("{verb} {what} on {place}.{reason}");
-        if run.team().size() > 1 {
-            say!("{}", share(run.team(), run));
+        let trainer = run.trainer();
+        let (shards, ranks) = (trainer.shards(), trainer.team().size());
+        if ranks > 1 {
+            let (own, all) = (shards.own().len(), shards.count());
+            say!(
+                "Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch."
+            );
         }
         let obstacle = run.obstacle().map(|why| format!(" ({why})")).unwrap_or_default();
-        say!("Engine: {}{obstacle}", run.engine());
+        say!("Engine: {}{obstacle}", trainer.engine());
         let phases = run.phases();
         if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
             let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
@@ -265,24 +312,16 @@ impl Session<'_> {
     }
 }
 
-/// A rank's part of every batch, in words.
-fn share(team: &Team, run: &dyn Run) -> String {
-    let shards = run.shards();
-    let (ranks, own, all) = (team.size(), shards.own().len(), shards.count());
-    format!("Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch.")
-}
-
 /// The checkpoint of the best policy, if there is an intact one.
-fn best_policy(files: &RunFiles) -> Result<Option<Checkpoint>> {
-    match checkpoint::load(&files.folder().best()) {
-        Ok(best) => Ok(Some(best)),
-        Err(CheckpointError::NotFound { .. }) => Ok(None),
-        Err(error) => {
-            say!("warning: {error}");
-            say!("warning: using the last policy instead of the best");
-            Ok(None)
-        }
+fn best_policy(files: &RunFiles) -> Option<Checkpoint> {
+    let best = checkpoint::load(&files.folder().best());
+    if let Err(error) = &best
+        && !matches!(error, CheckpointError::NotFound { .. })
+    {
+        say!("warning: {error}");
+        say!("warning: using the last policy instead of the best");
     }
+    best.ok()
 }
 
 fn capitalized(text: &str) -> String {
@@ -291,9 +330,6 @@ fn capitalized(text: &str) -> String {
 }
 
 /// A path as settings hold it.
-///
-/// # Errors
-/// If it is not UTF-8, which settings are.
 pub fn in_settings(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| {
         format!(
@@ -302,6 +338,11 @@ pub fn in_settings(path: &Path) -> Result<String> {
         )
     })?;
     Ok(text.to_string())
+}
+
+/// The whole path of what is there already, as settings hold it.
+pub fn whole(path: &Path) -> Result<String> {
+    in_settings(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
 }
 
 /// A path as a shell takes it.

@@ -95,7 +95,7 @@ impl Section<'_> {
                 format!("{}.{key}", self.name)
             },
             default: (*default).clone(),
-            range: setting.map(|setting| setting.shape.words()),
+            range: setting.map(|setting| setting.shape.to_string()),
             meaning: setting.map(schema::Setting::meaning),
         };
         let is_listed = |key: &str| !self.name.is_empty() || !["env", "task"].contains(&key);
@@ -148,7 +148,7 @@ fn in_order(table: &Table, own: Declared) -> String {
         for (key, value, setting) in settings {
             if let Some(setting) = setting {
                 text += &comment(&setting.meaning());
-                text += &comment(&format!("{key}: {}", setting.shape.words()));
+                text += &comment(&format!("{key}: {}", setting.shape));
             }
             text += &format!("{key} = {value}\n");
         }

@@ -1,7 +1,9 @@
 //! Options of the commands that compare runs.
 
 use crate::text::GgufType;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
+use std::ops::RangeBounds;
 use std::path::PathBuf;
 
 /// Options of `runs`.
@@ -51,17 +53,6 @@ pub enum Axis {
     Iterations,
 }
 
-impl Axis {
-    /// The name in pictures.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::EnvSteps => "env_steps",
-            Self::Seconds => "seconds",
-            Self::Iterations => "iterations",
-        }
-    }
-}
-
 /// Options of `export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
@@ -102,16 +93,10 @@ pub enum Format {
     Gguf,
 }
 
-impl Format {
-    /// The ending of its files.
-    pub fn extension(self) -> &'static str {
-        match self {
-            Self::Onnx => "onnx",
-            Self::Safetensors => "safetensors",
-            Self::Json => "json",
-            Self::Gguf => "gguf",
-        }
-    }
+/// The name of a value on the command line.
+pub fn name_of(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value().expect("no value is hidden");
+    value.get_name().to_string()
 }
 
 /// Options of `sweep`.
@@ -134,6 +119,11 @@ pub struct SweepArgs {
     /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A parser of counts in this range.
+pub fn count(range: impl RangeBounds<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
 }
 
 /// The seeds of an experiment.

@@ -1,16 +1,15 @@
 //! `grove train` and `grove fit` of a language model: the settings, the task and the model of a run.
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
-use super::games::{Games, Lock};
+use super::games::{Games, SavedRun};
 use super::patience::after;
 use super::ranks;
 use super::say::say;
-use super::session::{self, Home, Session, in_settings, quoted};
+use super::session::{Origin, Session, in_settings, quoted};
 use super::settings::commented;
-use super::trust::Consent;
+use super::trust;
 use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
-use crate::device::Chosen;
 use crate::disk::input;
 use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun};
@@ -22,7 +21,6 @@ use crate::trainer::text::{
     saved_language_model, saved_language_settings,
 };
 use anyhow::{Context, Result, bail};
-use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 /// The error for `--engine` with a language model.
 pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
 
-/// The time after which a verifier without an answer is spoken of, and the words for it.
+/// The time after which the user is told of a verifier that does not answer, and the message.
 const SLOW_VERIFIER: Duration = Duration::from_secs(5);
 const FLUSH: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
                      print(..., flush=True).";
@@ -48,7 +46,7 @@ pub fn is_requested(args: &TrainArgs) -> bool {
         || args.run.settings().is_ok_and(|file| file.contains_key("task"))
 }
 
-/// Whether `fit` is to learn from texts: those of a file or of a task.
+/// Whether `fit` learns from texts: those of a file or of a task.
 pub fn is_text(args: &FitArgs) -> bool {
     let is_lines = args.data.is_file() || args.data.extension().is_some_and(|end| end == "jsonl");
     args.model.is_some() || is_lines || named_task(&args.data).is_some()
@@ -66,9 +64,6 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
 }
 
 /// Checks that a checkpoint in a folder is of the task that a command line names, if it names one.
-///
-/// # Errors
-/// If it is of another one.
 pub fn check_task(checkpoint: &Checkpoint, name: Option<&str>, folder: &RunFolder) -> Result<()> {
     let settings = saved_language_settings(checkpoint)?;
     let saved = settings.get("task").and_then(Value::as_str).unwrap_or_default();
@@ -134,9 +129,9 @@ impl TextRequest<'_> {
                 bail!("--task-data is a task by itself; leave out `{other}`");
             }
             asked = Some(DataTask::NAME);
-            let file = DataFile::at(path)?;
-            own.insert("path".to_string(), file.path.into());
-            own.insert("digest".to_string(), file.digest.into());
+            let (path, digest) = identified(path)?;
+            own.insert("path".to_string(), path.into());
+            own.insert("digest".to_string(), digest.into());
         } else if self.verifier.verifier.is_some() {
             bail!(
                 "--verifier is for the prompts of --task-data FILE.jsonl; a built-in task has a verifier"
@@ -162,13 +157,10 @@ impl TextRequest<'_> {
         }
     }
 
-    /// The consent to run a verifier that this command line gives, with its `--set`.
-    fn consent(&self, set: &[String]) -> Consent<'_> {
-        let key = |set: &String| set.split('=').next().map(|key| key.trim().to_string());
-        let is_verifier = |key: String| ["verifier", "data.verifier"].contains(&&*key);
-        let is_set = set.iter().filter_map(key).any(is_verifier);
-        let verifier = self.verifier.verifier.as_deref();
-        Consent { verifier, is_trusted: is_set || self.verifier.trust }
+    /// Checks that the command line permits the verifier in the task's settings.
+    fn check_trust(&self, own: &Table, set: &[String]) -> Result<()> {
+        let is_trusted = self.verifier.trust || sets_verifier(set);
+        trust::check(own, self.verifier.verifier.as_deref(), is_trusted)
     }
 
     /// The path of the model: on the command line, else in the settings file.
@@ -223,27 +215,22 @@ impl TextRequest<'_> {
     }
 }
 
-/// A file of prompts, by its whole path and its content.
-struct DataFile {
-    path: String,
-    /// SHA-256 of the content, hexadecimal.
-    digest: String,
+/// Whether `--set` names a verifier.
+fn sets_verifier(set: &[String]) -> bool {
+    let key = |set: &String| set.split('=').next().map(|key| key.trim().to_string());
+    set.iter().filter_map(key).any(|key| ["verifier", "data.verifier"].contains(&&*key))
 }
 
-impl DataFile {
-    fn at(path: &Path) -> Result<Self> {
-        let read = |whole: PathBuf| Ok((input::sha256(&whole, input::DATA)?, whole));
-        let whole = path.canonicalize().and_then(read);
-        let (digest, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
-        Ok(Self { path: in_settings(&whole)?, digest })
-    }
+/// The whole path of a file of prompts, and the SHA-256 of its content.
+fn identified(path: &Path) -> Result<(String, String)> {
+    let read = |whole: PathBuf| Ok((input::sha256(&whole, input::DATA)?, whole));
+    let whole = path.canonicalize().and_then(read);
+    let (digest, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok((in_settings(&whole)?, digest))
 }
 
 /// The task of a saved run, with its settings: its file of prompts where `data` says, and its verifier as the
 /// command line permits.
-///
-/// # Errors
-/// If that file is another one, or the verifier is not permitted.
 pub fn reopen(
     name: &str,
     own: &mut Table,
@@ -251,17 +238,16 @@ pub fn reopen(
     args: &VerifierArgs,
 ) -> Result<Arc<dyn Task>> {
     if let Some(path) = data {
-        let file = DataFile::at(path)?;
+        let (whole, found) = identified(path)?;
         match own.get("digest").and_then(Value::as_str) {
-            Some(digest) if digest == file.digest => {}
+            Some(digest) if digest == found => {}
             Some("") | None => bail!("this run was not started with --task-data"),
             Some(digest) => bail!(
-                "{} is not the file that the run was given: its SHA-256 is {}, not {digest}",
-                path.display(),
-                file.digest
+                "{} is not the file that the run was given: its SHA-256 is {found}, not {digest}",
+                path.display()
             ),
         }
-        own.insert("path".to_string(), file.path.into());
+        own.insert("path".to_string(), whole.into());
     } else if let Some(path) = own.get("path").and_then(Value::as_str).map(Path::new)
         && !path.as_os_str().is_empty()
         && !path.exists()
@@ -273,34 +259,53 @@ pub fn reopen(
         bail!("the task `{name}` has a built-in verifier that takes no options");
     }
     own.extend(restrictions);
-    Consent { verifier: args.verifier.as_deref(), is_trusted: args.trust }.check(own)?;
+    trust::check(own, args.verifier.as_deref(), args.trust)?;
     open(name, own.clone())
 }
 
-/// The model that a run begins with, if it is not a fresh one.
-struct InitialModel(Mutex<Option<LanguageModel>>);
+/// A run of a language model that is about to begin or to continue.
+struct Prepared {
+    /// The name of the task, and its settings.
+    name: String,
+    own: Table,
+    config: LanguageConfig,
+    task: Arc<dyn Task>,
+    /// The first model, until the ranks have it; `None` for a fresh one.
+    model: Mutex<Option<LanguageModel>>,
+}
 
-impl InitialModel {
+impl Prepared {
+    /// Trains the run on all its ranks. `next` is the command to print at the end, by the run's folder.
+    fn train(&self, session: &Session, next: impl Fn(&str) -> String + Sync) -> Result<()> {
+        let Self { name, own, config, task, .. } = self;
+        let settings = language_settings(name, own, config);
+        let text = commented(&settings.to_string(), task::find(name)?.settings)?;
+        let file = own.get("path").and_then(Value::as_str);
+        ranks::run(session.args, TIMEOUT, |rank| {
+            let (chosen, team) = rank.for_texts().choose()?;
+            let model = self.take_model(&team, &settings)?;
+            ranks::same_data(&team, file.as_slice())?;
+            session.agree(&team)?;
+            let trainer =
+                LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
+            let mut trainer = trainer.with_settings(settings.clone());
+            if let Some(checkpoint) = session.checkpoint() {
+                trainer.restore(checkpoint)?;
+            }
+            let device = (chosen.info.name != "cpu").then(|| chosen.device.clone());
+            session.train(&chosen, TextRun::new(trainer.on(device)?), &text, &next)
+        })
+    }
+
     /// Hands the model to a rank, if all ranks are to train it with these settings. Drops the shared copy then, so
     /// that the first update does not copy the weights.
-    fn take(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take_model(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
+        let lock = || self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let model = lock().clone();
         team.agree("setting", &settings.to_string())?;
         *lock() = None;
         Ok(model)
     }
-}
-
-/// Checks that all ranks have the same texts, if the task's settings name a file of them.
-fn same_data(team: &Team, task: &Table) -> Result<()> {
-    let file = task.get("path").and_then(Value::as_str).map(Path::new);
-    ranks::same_data(team, file.as_slice())
-}
-
-/// The device that texts are moved to; `None` for the CPU.
-fn device(chosen: &Chosen) -> Option<Device> {
-    (chosen.info.name != "cpu").then(|| chosen.device.clone())
 }
 
 /// Begins a run.
@@ -316,63 +321,31 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let options = (&args.set[..], args.seed, args.iterations);
     let (own, mut config) = settings((&name, own), defaults, file, options)?;
     config.precision = args.precision.unwrap_or(config.precision);
-    request.consent(&args.set).check(&own)?;
+    request.check_trust(&own, &args.set)?;
     let task = open(&name, own.clone())?;
     if request.fit && args.iterations.is_none() {
         let epochs = task.num_prompts(Split::Train).map(|prompts| config.epochs(prompts));
         config.iterations = epochs.unwrap_or(config.iterations);
     }
-    let settings = language_settings(&name, &own, &config);
-    let model = InitialModel(Mutex::new(model));
-    ranks::run(args, TIMEOUT, |rank| {
-        let started = Instant::now();
-        let (chosen, team) = rank.for_texts().choose()?;
-        let model = model.take(&team, &settings)?;
-        same_data(&team, &own)?;
-        let trainer = LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
-        let mut run = TextRun::new(trainer.with_settings(settings.clone()).on(device(&chosen))?);
-        if args.dry_run {
-            return session::dry_run(&mut run, &chosen, started, args.json);
-        }
-        let text = commented(&settings.to_string(), task::find(&name)?.settings)?;
-        let home = Home::create(args, &run, &request.folder(&name), &text)?;
-        let session = Session { args, games, chosen: &chosen, verb: "Training" };
-        session.train(run, home, |folder| request.next(&*task, args, folder))
-    })
+    let (folder, started) = (request.folder(&name), Instant::now());
+    let session = Session { args, games, origin: Origin::New(&folder), started };
+    let run = Prepared { name, own, config, task: task.clone(), model: Mutex::new(model) };
+    run.train(&session, |folder| request.next(&*task, args, folder))
 }
 
 /// Resumes a run from a checkpoint.
-pub fn resume(
-    games: &Games,
-    all: &TrainArgs,
-    folder: &RunFolder,
-    lock: &Lock,
-    checkpoint: &Checkpoint,
-) -> Result<()> {
-    let args = &all.run;
-    let mut saved = saved_language_settings(checkpoint)?;
+pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
+    let TrainArgs { run: args, task_data, verifier, model, .. } = args;
+    let mut saved = saved_language_settings(run.checkpoint)?;
     change_saved(&mut saved, &args.set)?;
     let (name, mut own, mut config) = load_language_settings(saved)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
-    config.validate().map_err(anyhow::Error::msg)?;
-    let task = reopen(&name, &mut own, all.task_data.as_deref(), &all.verifier)?;
-    let settings = language_settings(&name, &own, &config);
-    let model = saved_language_model(checkpoint, all.model.as_deref())?;
-    let model = InitialModel(Mutex::new(Some(model)));
-    ranks::run(args, TIMEOUT, |rank| {
-        let (chosen, team) = rank.for_texts().choose()?;
-        let model = model.take(&team, &settings)?;
-        same_data(&team, &own)?;
-        team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?;
-        let trainer = LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
-        let trainer = trainer.with_settings(settings.clone()).restored(checkpoint)?;
-        let mut run = TextRun::new(trainer.on(device(&chosen))?);
-        session::check_unfinished(&run, folder)?;
-        let text = commented(&settings.to_string(), task::find(&name)?.settings)?;
-        let home = Home::reopen(args, &mut run, folder, lock, &text)?;
-        let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
-        session.train(run, home, |folder| format!("grove watch {folder}"))
-    })
+    config.validate()?;
+    let task = reopen(&name, &mut own, task_data.as_deref(), verifier)?;
+    let model = saved_language_model(run.checkpoint, model.as_deref())?;
+    let session = Session { args, games, origin: Origin::Saved(run), started: Instant::now() };
+    let run = Prepared { name, own, config, task, model: Mutex::new(Some(model)) };
+    run.train(&session, |folder| format!("grove watch {folder}"))
 }
 
 /// The settings of a new run, the task's and its own: defaults, file, command line.
@@ -392,7 +365,7 @@ pub fn settings(
     config.seed = seed.unwrap_or(config.seed);
     config.iterations = iterations.unwrap_or(config.iterations);
     config.fit.iterations = config.fit.iterations.min(config.iterations);
-    config.validate().map_err(anyhow::Error::msg)?;
+    config.validate()?;
     Ok((own, config))
 }
 
@@ -408,7 +381,7 @@ pub fn task(
     let name = asked.0.clone();
     let defaults = LanguageConfig::for_model(TINY);
     let (own, _) = settings((&name, asked.1), defaults, Table::new(), (set, None, None))?;
-    request.consent(set).check(&own)?;
+    request.check_trust(&own, set)?;
     open(&name, own)
 }
 
@@ -426,8 +399,12 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
     if path == TINY {
         return Ok(None);
     }
-    let model = LanguageModel::load(Path::new(path));
-    Ok(Some(model.with_context(|| format!("cannot use the model in {path}"))?))
+    load_from(Path::new(path)).map(Some)
+}
+
+/// Loads the model in a folder or a file.
+pub fn load_from(path: &Path) -> Result<LanguageModel> {
+    LanguageModel::load(path).with_context(|| format!("cannot use the model in {}", path.display()))
 }
 
 #[cfg(test)]
@@ -436,16 +413,13 @@ mod tests {
 
     #[test]
     fn a_verifier_that_is_set_by_any_of_its_names_is_given() {
-        let verifier = VerifierArgs::default();
-        let request =
-            TextRequest { task: None, data: None, verifier: &verifier, model: None, fit: false };
         for (set, is_given) in [
             ("data.verifier=./v.sh", true),
             ("verifier=./v.sh", true),
             ("data.verifier = ./v.sh", true),
             ("data.folder=verifier=", false),
         ] {
-            assert_eq!(request.consent(&[set.to_string()]).is_trusted, is_given, "{set}");
+            assert_eq!(sets_verifier(&[set.to_string()]), is_given, "{set}");
         }
     }
 }

@@ -7,13 +7,12 @@ use super::history::{History, State};
 use super::patience::patiently;
 use super::ranks::{self, Rank};
 use super::seeds;
-use super::session::{self, Home, Session};
+use super::session::{self, Origin, Session};
 use super::settings::commented;
-use super::source::{self, action_names, demonstrations, epoch, identify, iterations};
+use super::source::Source;
 use super::text;
-use crate::data::Dataset;
 use crate::model::Network;
-use crate::parallel::{TIMEOUT, Team};
+use crate::parallel::TIMEOUT;
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
 use crate::trainer::{config_toml, new_settings, saved_config, saved_game_name};
@@ -48,7 +47,7 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     (game.train)(games, &NewRun { args: &run, file, from: from.as_deref() })
 }
 
-/// Resumes the run in `--run-dir`, or in the folder or of the game or task that is named.
+/// Resumes the run that the command line names by its folder, its game or its task.
 fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     let TrainArgs { game: name, run, .. } = args;
     let is_folder = |name: &&str| run.run_dir.is_none() && Path::new(name).is_dir();
@@ -64,6 +63,7 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     let lock = session::lock(&folder)?;
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);
+    let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
     if text::is_of(&checkpoint) {
         if args.data.is_some() {
             bail!(
@@ -71,7 +71,7 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
             );
         }
         text::check_task(&checkpoint, name.filter(|_| run.run_dir.is_some()), &folder)?;
-        return text::resume(games, args, &folder, &lock, &checkpoint);
+        return text::resume(games, args, saved);
     }
     if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
         bail!(
@@ -79,17 +79,14 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
             folder.path().display()
         );
     }
-    let saved = saved_game_name(&checkpoint)?;
-    if let Some(name) = name.filter(|name| *name != saved) {
-        bail!("the run in {} is of `{saved}`, not `{name}`", folder.path().display());
+    let saved_name = saved_game_name(&checkpoint)?;
+    if let Some(name) = name.filter(|name| *name != saved_name) {
+        bail!("the run in {} is of `{saved_name}`, not `{name}`", folder.path().display());
     }
-    let data = args.data.as_deref();
-    let (folder, lock, checkpoint) = (&folder, &lock, &checkpoint);
-    let run = SavedRun { args: run, data, folder, lock, checkpoint };
-    (games.source(&saved)?.resume)(games, &run)
+    (games.source(&saved_name)?.resume)(games, args, saved)
 }
 
-/// The run in `runs` that was written to last of those that can be resumed or, if there is none, of all.
+/// The latest run in `runs` that can be resumed or, if there is none, the latest of all.
 fn last_interrupted() -> Result<RunFolder> {
     let is_interrupted = |run: &RunFolder| {
         let history = History::read(run.path());
@@ -130,55 +127,88 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
     validate(games.models(), &game, &config)?;
-    identify(&mut config.data)?;
-    let data = demonstrations(game, &config)?;
-    if let Some(data) = &data {
-        config.iterations = iterations(&config, data.learnt.len(), config.data.epochs);
+    let source = Source::identify(game, &mut config)?;
+    if let Some(source) = &source {
+        config.iterations = source.iterations(&config, config.data.epochs);
     }
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
+    let is_default = args.set.is_empty() && args.config.is_none();
+    let improves = config.data.is_on()
+        && G::PLAYABLE
+        && is_default
+        && overlay::to_table(&game) == overlay::to_table(&G::default());
+    let session = Session { args, games, origin: Origin::New(G::NAME), started };
+    take_part(&session, rank, game, &config, source, *from, |folder| match improves {
+        true => format!("grove train {} --from {folder}", G::NAME),
+        false => format!("grove watch {folder}"),
+    })
+}
+
+/// Resumes a run.
+pub fn resume<G: Playable>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
+    ranks::run(&args.run, TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
+}
+
+/// One rank's part in a resumed run.
+fn resume_rank<G: Playable>(
+    games: &Games,
+    args: &TrainArgs,
+    run: SavedRun,
+    rank: Rank,
+) -> Result<()> {
+    let started = Instant::now();
+    let (game, config) = saved::<G>(games.models(), run.checkpoint)?;
+    let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
+    change_saved(&mut table, &args.run.set)?;
+    let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
+    config.iterations = args.run.iterations.unwrap_or(config.iterations);
+    validate(games.models(), &game, &config)?;
+    let source = Source::find(game, &mut config, args.data.as_deref())?;
+    let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
+    take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))
+}
+
+/// One rank's part in a run of these settings, new or resumed. A new one may start `from` a policy. `next` is the
+/// command to print at the end, by the run's folder.
+fn take_part<G: Playable>(
+    session: &Session,
+    rank: Rank,
+    game: G,
+    config: &TrainConfig,
+    source: Option<Source>,
+    from: Option<&Path>,
+    next: impl FnOnce(&str) -> String,
+) -> Result<()> {
     let (chosen, team) = rank.choose()?;
     let network = patiently("Initialising the policy's weights.", || {
-        games.models().network(game, &config, &chosen.device)
+        session.games.models().network(game, config, &chosen.device)
     });
     let network = match from {
         Some(run) => first_policy::<G>(network, run)
             .with_context(|| format!("cannot start from the policy in {}", run.display()))?,
         None => network,
     };
-    let (epoch, settings) = (epoch(&config, data.as_ref()), config_toml(&game, &config));
-    same_run(&team, &settings, &config)?;
-    let trainer = ranks::trainer(game, network, &config, &chosen, data, team)?;
+    let settings = config_toml(&game, config);
+    if let Some(source) = &source {
+        // Before the settings, which hold a digest of the dataset that says less.
+        ranks::same_data(&team, &source.files)?;
+    }
+    team.agree("setting", &settings)?;
+    session.agree(&team)?;
+    // Games have no epochs, but evaluations.
+    let epoch = source.as_ref().map_or(config.checkpoint.eval_every, |it| it.iterations(config, 1));
+    let (data, actions) = source.map(|it| (it.demonstrations, it.actions)).unzip();
+    let actions = actions.filter(|names| names.len() == game.num_actions()).unwrap_or_else(|| {
+        (0..game.num_actions()).map(|action| game.action_name(action)).collect()
+    });
+    let mut trainer = ranks::trainer(game, network, config, &chosen, data, team)?;
+    if let Some(checkpoint) = session.checkpoint() {
+        trainer.restore(checkpoint)?;
+    }
     check_engine(&trainer)?;
-    let mut run = GameRun::new(trainer, epoch, action_names(game, &config));
-    if args.dry_run {
-        return session::dry_run(&mut run, &chosen, started, args.json);
-    }
-    let home = Home::create(args, &run, G::NAME, &commented(&settings, G::settings())?)?;
-    let session = Session { args, games, chosen: &chosen, verb: "Training" };
-    let is_default = args.set.is_empty() && args.config.is_none();
-    let improves = config.data.is_on()
-        && G::PLAYABLE
-        && is_default
-        && settings_of(&game) == settings_of(&G::default());
-    session.train(run, home, |folder| match improves {
-        true => format!("grove train {} --from {folder}", G::NAME),
-        false => format!("grove watch {folder}"),
-    })
-}
-
-fn settings_of<G: Playable>(game: &G) -> toml::Table {
-    overlay::to_table(game)
-}
-
-/// Checks that all ranks are to train the same.
-fn same_run(team: &Team, settings: &str, config: &TrainConfig) -> Result<()> {
-    // Before the settings, which hold a digest of the dataset that says less.
-    if config.data.is_on() {
-        let dataset = Dataset::open(Path::new(&config.data.path))?;
-        ranks::same_data(team, &dataset.files())?;
-    }
-    Ok(team.agree("setting", settings)?)
+    let run = GameRun::new(trainer, epoch, actions);
+    session.train(&chosen, run, &commented(&settings, G::settings())?, next)
 }
 
 /// The network with the weights of the best policy of a run of the same game and network.
@@ -186,36 +216,4 @@ fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
     let checkpoint = session::saved_policy(run)?;
     saved_config::<G>(&checkpoint)?;
     Ok(network.with_weights_of(&checkpoint)?)
-}
-
-/// Resumes a run.
-pub fn resume<G: Playable>(games: &Games, run: &SavedRun) -> Result<()> {
-    ranks::run(run.args, TIMEOUT, |rank| resume_rank::<G>(games, run, rank))
-}
-
-/// One rank's part in a resumed run.
-fn resume_rank<G: Playable>(games: &Games, saved_run: &SavedRun, rank: Rank) -> Result<()> {
-    let SavedRun { args, data, folder, lock, checkpoint } = *saved_run;
-    let (game, config) = saved::<G>(games.models(), checkpoint)?;
-    let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
-    change_saved(&mut table, &args.set)?;
-    let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
-    config.iterations = args.iterations.unwrap_or(config.iterations);
-    validate(games.models(), &game, &config)?;
-    source::find(&mut config.data, data)?;
-    let data = demonstrations(game, &config)?;
-    let (chosen, team) = rank.choose()?;
-    let network = games.models().network(game, &config, &chosen.device);
-    let (epoch, settings) = (epoch(&config, data.as_ref()), config_toml(&game, &config));
-    same_run(&team, &settings, &config)?;
-    team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?;
-    let trainer = ranks::trainer(game, network, &config, &chosen, data, team)?;
-    let trainer = trainer.restored(checkpoint)?;
-    check_engine(&trainer)?;
-    let mut run = GameRun::new(trainer, epoch, action_names(game, &config));
-    session::check_unfinished(&run, folder)?;
-    let text = commented(&settings, G::settings())?;
-    let home = Home::reopen(args, &mut run, folder, lock, &text)?;
-    let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
-    session.train(run, home, |folder| format!("grove watch {folder}"))
 }

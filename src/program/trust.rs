@@ -1,10 +1,9 @@
 //! Consent to run a verifier, which is a shell command: one that comes with a run or with a settings file may be
 //! somebody else's.
 
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::task::cache;
 use anyhow::{Result, bail};
-use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,50 +12,36 @@ use toml::{Table, Value};
 /// The file of the cache with digests of the verifiers that this user has given, one on a line.
 const GIVEN: &str = "verifiers";
 
-/// Options of a command line that permit a verifier.
-#[derive(Clone, Copy, Debug)]
-pub struct Consent<'a> {
-    /// The command given by `--verifier`.
-    pub verifier: Option<&'a str>,
-    /// Whether the command line holds the command in another way, or `--trust`.
-    pub is_trusted: bool,
-}
-
-impl Consent<'_> {
-    /// Permits the verifier in a task's settings, if it is given on this command line, or this user has given the
-    /// same command for the same folder before.
-    ///
-    /// # Errors
-    /// If it is not permitted, or another one is given.
-    pub fn check(&self, own: &Table) -> Result<()> {
-        let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
-        let (command, folder) = (text("verifier"), text("folder"));
-        if let Some(given) = self.verifier.filter(|given| *given != command) {
-            bail!(
-                "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
-            );
-        }
-        if command.is_empty() {
-            return Ok(());
-        }
-        // Lengths keep two pairs of texts apart.
-        let digest = Sha256::digest(format!("{} {command}{folder}", command.len()));
-        let line: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let file = cache::folder().map(|folder| folder.join(GIVEN));
-        let known = file.as_ref().and_then(|file| input::read_description(file).ok());
-        if known.is_some_and(|known| known.lines().any(|other| other == line)) {
-            return Ok(());
-        }
-        if self.verifier.is_none() && !self.is_trusted {
-            let place = if folder.is_empty() { "this folder" } else { folder };
-            bail!(
-                "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}; approve it \
-                 with --trust, or by --verifier with the same command"
-            );
-        }
-        file.into_iter().for_each(|file| remember(&file, &line));
-        Ok(())
+/// Permits the verifier in a task's settings, if `--verifier` has `given` it, the command line holds it in another way
+/// or has `--trust` (`is_trusted`), or this user has given the same command for the same folder before. It is an error
+/// if it is not permitted, or another one is given.
+pub fn check(own: &Table, given: Option<&str>, is_trusted: bool) -> Result<()> {
+    let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (command, folder) = (text("verifier"), text("folder"));
+    if let Some(given) = given.filter(|given| *given != command) {
+        bail!(
+            "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
+        );
     }
+    if command.is_empty() {
+        return Ok(());
+    }
+    // Lengths keep two pairs of texts apart.
+    let line = disk::sha256(format!("{} {command}{folder}", command.len()));
+    let file = cache::folder().map(|folder| folder.join(GIVEN));
+    let known = file.as_ref().and_then(|file| input::read_description(file).ok());
+    if known.is_some_and(|known| known.lines().any(|other| other == line)) {
+        return Ok(());
+    }
+    if given.is_none() && !is_trusted {
+        let place = if folder.is_empty() { "this folder" } else { folder };
+        bail!(
+            "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}; approve it \
+             with --trust, or by --verifier with the same command"
+        );
+    }
+    file.into_iter().for_each(|file| remember(&file, &line));
+    Ok(())
 }
 
 /// Adds a line to a file. Where that fails, the user is asked again.

@@ -67,9 +67,6 @@ impl VerifierArgs {
     }
 
     /// Checks that none of these options is given for a game.
-    ///
-    /// # Errors
-    /// If one is.
     pub fn refuse_for_games(&self) -> Result<()> {
         if self.is_given() {
             bail!("--verifier and its options are for language models; a game has its own score");

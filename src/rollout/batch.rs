@@ -2,7 +2,7 @@
 
 use super::env_lanes::{EnvLanes, PlayedLanes};
 use super::env_state::EnvState;
-use crate::env::{EnvError, Rules};
+use crate::env::Rules;
 use crate::model::{LANES, Lanes};
 use crate::rng::{Stream, draw};
 use multiversion::multiversion;
@@ -24,14 +24,53 @@ pub enum Autoreset {
 
 /// A batch of games of one kind in SIMD lanes, stepped by all threads.
 ///
-/// Environment `i` of a seed plays the levels of [`VecEnv`](crate::env::VecEnv): episode `i` of an evaluation with
-/// that seed.
+/// Environment `i` of a seed starts at the level of episode `i` of an [`evaluate`](super::evaluate()) with [`Stream::Evaluation`]
+/// and that seed, which training never uses.
 #[derive(Clone, Debug)]
 pub struct Batch<G: Rules> {
     game: G,
     num_envs: usize,
     autoreset: Autoreset,
     blocks: Vec<Block<G>>,
+}
+
+/// An invalid action.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// The number of actions differs from the number of environments.
+    #[error("{found} actions were given, but there are {expected} environments: give one for each")]
+    Count {
+        /// Number of environments.
+        expected: usize,
+        /// Number of actions passed.
+        found: usize,
+    },
+    /// An action outside the game's range.
+    #[error("action {action} of environment {env} is none of {game}'s, which are 0 to {last}")]
+    Unknown {
+        /// Name of the game.
+        game: &'static str,
+        /// Index of the environment.
+        env: usize,
+        /// The invalid action.
+        action: i64,
+        /// The largest valid action.
+        last: usize,
+    },
+    /// A step of an environment whose episode has ended, without a reset in between.
+    #[error("the episode of environment {env} has ended; reset it before its next step")]
+    Ended {
+        /// Index of the environment.
+        env: usize,
+    },
+    /// An action that is illegal in the current state of its environment.
+    #[error("action {action} may not be taken in environment {env} now: see its action mask")]
+    Illegal {
+        /// Index of the environment.
+        env: usize,
+        /// The illegal action.
+        action: u32,
+    },
 }
 
 /// A block of up to [`LANES`] games.
@@ -84,7 +123,7 @@ impl<G: Rules> Batch<G> {
         self.game
     }
 
-    /// Resets every game to a level of its own, those of [`VecEnv::reset`](crate::env::VecEnv::reset).
+    /// Resets every game to a level of its own: the first levels of an evaluation with this seed.
     pub fn reset(&mut self, seed: u64) {
         let levels = draw(Stream::Evaluation.key(seed), 0);
         let envs: Vec<EnvState<G>> = (0..self.num_envs as u32)

@@ -1,24 +1,15 @@
 //! Evaluation of policies on whole episodes of unseen levels.
 
-use super::action_key;
-use super::env_lanes::{EnvLanes, PlayedLanes, action_uniforms};
+use super::env_lanes::{EnvLanes, PlayedLanes};
 use super::env_state::EnvState;
-use super::masks::MaskedLogits;
+use super::player::LanePolicy;
+use super::{Player, action_key};
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
+use crate::model::{Actor, LANES, Lanes};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::ops::Range;
-
-/// Action selection of an evaluated policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Player {
-    /// The most likely action.
-    Greedy,
-    /// An action sampled from the policy.
-    Sampling,
-}
 
 /// Summary of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -120,25 +111,13 @@ fn play_block<A: Actor, G: Rules>(
     let mut envs = EnvLanes::new(&envs);
     let mut played = PlayedLanes::default();
     let mut results: Vec<Option<[f64; 2]>> = vec![None; lanes];
-    let mut obs = vec![[0.0; LANES]; game.num_features()];
-    let mut scratch = policy.scratch();
     let mut memory: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
-    let mut masks = MaskedLogits::default();
+    let mut policy = LanePolicy::new(policy, game);
     let action_keys: [u32; LANES] = std::array::from_fn(|lane| action_key(actions, number(lane)));
     let mut t = 0;
     while results.iter().any(Option::is_none) {
-        envs.observe(game, &mut obs);
-        let logits = policy.act(&obs, &mut memory, &mut scratch);
-        let logits = masks.mask(game, &envs, logits);
-        let picked = match player {
-            Player::Greedy => std::array::from_fn(|lane| argmax_lane(logits, lane)),
-            Player::Sampling => {
-                let u = action_uniforms(&action_keys, t);
-                let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
-                sample_lanes(logits, &u, &mut picked, &mut logprobs);
-                picked
-            }
-        };
+        let logits = policy.logits(game, &envs, &mut memory);
+        let (picked, _) = player.choose(logits, &action_keys, t);
         envs.play(game, &picked, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
             if result.is_none() && played.end(lane).ended() {

@@ -1,10 +1,9 @@
 //! Rollouts and evaluations in environments on the host ([`HostVecEnv`]), with any policy.
 
-use super::env_lanes::action_uniforms;
 use super::{Player, RolloutKeys, action_key};
 use crate::data::{End, GameSums, HostTrajectory, Trajectory};
 use crate::env::{HostEnvError, HostEnvs, HostVecEnv, Transition, next_level};
-use crate::model::{Actor, LANES, Lanes, NativePolicy, Network, argmax_lane, sample_lanes};
+use crate::model::{Actor, LANES, Lanes, NativePolicy, Network};
 use crate::rng::{Stream, draw};
 use crate::settings::RolloutConfig;
 use burn::tensor::Device;
@@ -214,17 +213,8 @@ impl Episodes {
                 lanes.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
             }
             let logits = policy.act(lanes, memory, scratch);
-            let (mut picked, mut chosen) = ([0; LANES], [0.0; LANES]);
-            match player {
-                Player::Greedy => {
-                    picked = std::array::from_fn(|lane| argmax_lane(logits, lane));
-                }
-                Player::Sampling => {
-                    let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
-                    let u = action_uniforms(&keys, t);
-                    sample_lanes(logits, &u, &mut picked, &mut chosen);
-                }
-            }
+            let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
+            let (picked, chosen) = player.choose(logits, &keys, t);
             for (lane, level) in levels.iter().enumerate() {
                 actions[lane] = level.map(|_| picked[lane]);
                 logprobs[lane] = chosen[lane];

@@ -1,43 +1,13 @@
 //! Action masks: masking of logits and sampling of legal actions.
 
-use super::env_lanes::EnvLanes;
 use crate::env::Rules;
 use crate::math::softmax::ILLEGAL;
-use crate::model::{LANES, Lanes};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Returns `logit`, or [`ILLEGAL`] if bit `a` of the mask is not set.
 pub(super) fn masked(legal: u32, a: usize, logit: f32) -> f32 {
     if legal >> a & 1 == 1 { logit } else { ILLEGAL }
-}
-
-/// Scratch buffer for masked logits.
-#[derive(Debug, Default)]
-pub(super) struct MaskedLogits {
-    /// Legal actions of each lane as a bit mask; only valid for games with masks.
-    pub legal: [u32; LANES],
-    logits: Vec<Lanes>,
-}
-
-impl MaskedLogits {
-    /// Masks the logits of illegal actions; returns `logits` unchanged for games without masks.
-    pub fn mask<'a, G: Rules>(
-        &'a mut self,
-        game: G,
-        lanes: &EnvLanes<G>,
-        logits: &'a [Lanes],
-    ) -> &'a [Lanes] {
-        if !G::MASKED {
-            return logits;
-        }
-        lanes.legal(game, &mut self.legal);
-        self.logits.clear();
-        self.logits.extend(logits.iter().enumerate().map(|(a, lanes)| {
-            std::array::from_fn(|lane| masked(self.legal[lane], a, lanes[lane]))
-        }));
-        &self.logits
-    }
 }
 
 /// Samples a legal action with equal probabilities, by `u` uniform in [0, 1).

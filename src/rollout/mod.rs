@@ -15,19 +15,21 @@ mod masks;
 mod native;
 #[cfg(feature = "kernels")]
 mod on_device;
+mod player;
 mod random;
 mod remembered;
 mod stepwise;
 mod watched;
 
 pub use baselines::{Baseline, baselines};
-pub use batch::{Autoreset, Batch, StepBuffers};
+pub use batch::{Autoreset, Batch, EnvError, StepBuffers};
 pub use env_state::{EnvStatesError, env_words};
-pub use evaluate::{Evaluation, Player, evaluate, play_episodes};
+pub use evaluate::{Evaluation, evaluate, play_episodes};
 pub use host::{HostRollout, play_host_episodes};
 pub use native::NativeRollout;
 #[cfg(feature = "kernels")]
 pub use on_device::*;
+pub use player::Player;
 pub use random::play_at_random;
 pub use stepwise::StepwiseRollout;
 pub use watched::{Choice, Watched};

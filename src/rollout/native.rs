@@ -3,13 +3,13 @@
 //! Each block of [`LANES`] games is played from the first step to the last by one thread without
 //! synchronisation; the assignment of blocks to threads does not affect the result.
 
-use super::env_lanes::{EnvLanes, PlayedLanes, SumLanes, action_uniforms};
+use super::env_lanes::{EnvLanes, PlayedLanes, SumLanes};
 use super::env_state::{self, BranchPoint, EnvState};
-use super::masks::MaskedLogits;
-use super::{EnvStatesError, RolloutKeys, action_key};
+use super::player::LanePolicy;
+use super::{EnvStatesError, Player, RolloutKeys, action_key};
 use crate::data::{End, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes, sample_lanes};
+use crate::model::{Actor, LANES, Lanes};
 use crate::settings::RolloutConfig;
 use burn::tensor::Device;
 use rayon::prelude::*;
@@ -163,17 +163,6 @@ impl<G: Rules> NativeRollout<G> {
         self.memory = memory;
     }
 
-    /// Sets the branch points and the policy's memory there, `[num_groups, memory_size]`, as
-    /// returned by [`NativeRollout::into_branches`].
-    pub(super) fn go_on(&mut self, branches: Vec<EnvState<G>>, memory: Vec<f32>) {
-        (self.branches, self.memory) = (branches, memory);
-    }
-
-    /// Returns the branch points and the policy's memory there.
-    pub(super) fn into_branches(self) -> (Vec<EnvState<G>>, Vec<f32>) {
-        (self.branches, self.memory)
-    }
-
     /// Initial memory of a block's games, `[memory_size][LANES]`.
     fn first_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
         let fresh = policy.initial_memory();
@@ -202,32 +191,27 @@ impl<G: Rules> NativeRollout<G> {
         let groups = first / members..=(first + envs.len() - 1) / members;
         let mut branches = Vec::new();
         let steps = self.config.num_steps;
-        let mut obs = vec![[0.0; LANES]; self.game.num_features()];
-        let stride = obs.len().next_multiple_of(OBS_MULTIPLE);
-        let mut scratch = policy.scratch();
+        let stride = self.game.num_features().next_multiple_of(OBS_MULTIPLE);
         let mut memory = self.first_memory(policy, first, envs.len());
         let fresh = policy.initial_memory();
         let number = keys.first_group as usize * members + first;
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, (number + lane) as u32));
-        let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
+        let mut policy = LanePolicy::new(policy, self.game);
         let mut lanes = EnvLanes::new(envs);
         let (mut played, mut sums) = (PlayedLanes::default(), SumLanes::default());
-        let mut masks = MaskedLogits::default();
         for t in 0..steps {
-            lanes.observe(self.game, &mut obs);
-            let logits = policy.act(&obs, &mut memory, &mut scratch);
-            let logits = masks.mask(self.game, &lanes, logits);
-            let u = action_uniforms(&action_keys, t as u32);
-            sample_lanes(logits, &u, &mut actions, &mut logprobs);
+            let logits = policy.logits(self.game, &lanes, &mut memory);
+            let (actions, logprobs) = Player::Sampling.choose(logits, &action_keys, t as u32);
+            let obs = &policy.obs;
             lanes.play(self.game, &actions, &mut played);
             sums.add(&played);
             for lane in 0..envs.len() {
                 let slot = lane * steps + t;
                 let row = &mut block.obs[slot * stride..][..obs.len()];
                 expect(row.as_ptr().wrapping_add(AHEAD * stride));
-                match policy.active(&scratch) {
-                    None => row.iter_mut().zip(&obs).for_each(|(x, feature)| *x = feature[lane]),
+                match policy.active() {
+                    None => row.iter_mut().zip(obs).for_each(|(x, feature)| *x = feature[lane]),
                     Some(active) => {
                         row.fill(0.0);
                         active.iter().for_each(|i| row[*i] = obs[*i][lane]);
@@ -238,7 +222,7 @@ impl<G: Rules> NativeRollout<G> {
                 block.rewards[slot] = played.rewards[lane];
                 block.ends[slot] = played.end(lane);
                 if G::MASKED {
-                    block.legal[slot] = masks.legal[lane];
+                    block.legal[slot] = policy.legal[lane];
                 }
             }
             if !block.scores.is_empty() {

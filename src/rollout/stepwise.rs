@@ -6,18 +6,16 @@
 use super::env_lanes::EnvLanes;
 use super::env_state::{self, EnvState, legal_bits};
 use super::masks::masked;
-use super::native::NativeRollout;
 #[cfg(feature = "kernels")]
 use super::on_device::DeviceBranches;
 use super::remembered::Remembered;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
-use crate::data::Trajectory;
 use crate::data::host::floats;
+use crate::data::{End, HostTrajectory, Trajectory};
 use crate::env::Rules;
-use crate::model::{LANES, NativePolicy, Network, sample};
+use crate::model::{LANES, Network, sample};
 use crate::settings::RolloutConfig;
-use burn::cubecl::future::block_on;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
 /// Rollouts of a run's games on one device.
 #[derive(Clone, Debug)]
@@ -30,8 +28,6 @@ pub struct StepwiseRollout<G: Rules> {
     /// Memory of the policy at the branch points, `[num_groups, memory_size]`; `None` without
     /// memory.
     memory: Option<Tensor<2>>,
-    /// Whether policies with a fast CPU form use it.
-    natively: bool,
 }
 
 /// Branch points, on the host or on the device.
@@ -59,27 +55,11 @@ impl<G: Rules> StepwiseRollout<G> {
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         let branches = Branches::on(&device);
-        Self { game, config: config.clone(), keys, device, branches, memory: None, natively: false }
-    }
-
-    /// Lets policies use their fast CPU form, if any, on CPU devices.
-    pub fn natively(self) -> Self {
-        Self { natively: true, ..self }
-    }
-
-    /// Whether a policy uses its fast form.
-    pub fn is_native(&self, policy: &Network) -> bool {
-        let on_host = matches!(self.branches, Branches::Host(_));
-        self.natively && on_host && policy.kind().is_some()
+        Self { game, config: config.clone(), keys, device, branches, memory: None }
     }
 
     /// Plays `num_steps` steps of every game.
     pub fn collect(&mut self, policy: &Network, iteration: u32) -> Trajectory {
-        if self.is_native(policy) {
-            let (features, actions) = (self.game.num_features(), self.game.num_actions());
-            let policy = NativePolicy::new(policy, features, actions);
-            return self.collect_natively(&policy, iteration);
-        }
         let keys = self.keys.at(iteration);
         let mut remembered =
             Remembered::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
@@ -103,12 +83,7 @@ impl<G: Rules> StepwiseRollout<G> {
     }
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
-    /// iteration or if games start at levels. On a device it blocks on a read-back.
-    pub fn export(&self) -> Vec<u32> {
-        block_on(self.export_async())
-    }
-
-    /// Asynchronous form of [`StepwiseRollout::export`], for threads that must not block.
+    /// iteration or if games start at levels. On a device it reads back.
     pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
             Branches::Host(envs) => env_state::export(self.game, envs),
@@ -117,7 +92,7 @@ impl<G: Rules> StepwiseRollout<G> {
         }
     }
 
-    /// Restores branch points from [`StepwiseRollout::export`].
+    /// Restores branch points from [`StepwiseRollout::export_async`].
     ///
     /// # Errors
     /// If the number of words is wrong.
@@ -153,28 +128,6 @@ impl<G: Rules> StepwiseRollout<G> {
         self.memory = (!numbers.is_empty()).then(rows);
     }
 
-    /// Branch points on the host.
-    fn host_branches(&mut self) -> Option<&mut Vec<EnvState<G>>> {
-        match &mut self.branches {
-            Branches::Host(envs) => Some(envs),
-            #[cfg(feature = "kernels")]
-            Branches::Device(_) => None,
-        }
-    }
-
-    /// [`StepwiseRollout::collect`] through [`NativeRollout`].
-    fn collect_natively(&mut self, policy: &NativePolicy, iteration: u32) -> Trajectory {
-        let branches = self.host_branches().map(std::mem::take).unwrap_or_default();
-        let mut games = NativeRollout::new(self.game, &self.config, self.keys);
-        let memory = self.memory.take().map_or_else(Vec::new, floats);
-        games.go_on(branches, memory);
-        let trajectory = games.collect(policy, iteration, &self.device);
-        let (envs, memory) = games.into_branches();
-        self.branches = Branches::Host(envs);
-        self.import_memory(&memory);
-        trajectory
-    }
-
     fn collect_on_host(
         &self,
         policy: &Network,
@@ -186,47 +139,49 @@ impl<G: Rules> StepwiseRollout<G> {
         let points = env_state::branch_points(&self.config, keys);
         let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
         let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
-        let features = self.game.num_features();
-        let mut history = Vec::with_capacity(steps * num_envs * features);
-        let mut actions = Vec::with_capacity(steps * num_envs);
-        let [mut logprobs, mut rewards, mut terminated, mut truncated, mut scores] =
-            std::array::from_fn(|_| Vec::with_capacity(steps * num_envs));
-        let mut legal = Vec::new();
+        let (features, num_actions) = (self.game.num_features(), self.game.num_actions());
+        let mut trajectory = HostTrajectory::default();
+        trajectory.resize(num_envs, steps, features);
+        trajectory.keep_scores();
+        trajectory.mask_actions(if G::MASKED { num_actions } else { 0 });
+        let stride = trajectory.obs_stride();
         let mut lanes = vec![[0.0; LANES]; features];
         let first = keys.first_group * self.config.group_size as u32;
         for t in 0..steps {
-            let start = history.len();
+            let mut obs = Vec::with_capacity(num_envs * features);
             for block in envs.chunks(LANES) {
                 EnvLanes::new(block).observe(self.game, &mut lanes);
                 for lane in 0..block.len() {
-                    history.extend(lanes.iter().map(|feature| feature[lane]));
+                    obs.extend(lanes.iter().map(|feature| feature[lane]));
                 }
             }
-            let obs = TensorData::new(history[start..].to_vec(), [num_envs, features]);
-            let logits = remembered.act(policy, Tensor::from_data(obs, &self.device));
-            let logits = floats(logits);
-            let rows = logits.chunks_exact(self.game.num_actions());
-            for (i, (env, row)) in envs.iter_mut().zip(rows).enumerate() {
+            for (env, row) in obs.chunks_exact(features).enumerate() {
+                trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
+            }
+            let obs = TensorData::new(obs, [num_envs, features]);
+            let logits = floats(remembered.act(policy, Tensor::from_data(obs, &self.device)));
+            let mut ends = Vec::with_capacity(num_envs);
+            for (i, (env, row)) in envs.iter_mut().zip(logits.chunks_exact(num_actions)).enumerate()
+            {
+                let slot = i * steps + t;
                 let u = action_uniform(action_key(keys.action, first + i as u32), t as u32);
                 let sampled = if G::MASKED {
                     let bits = legal_bits(&env.state, self.game);
-                    legal.extend((0..row.len()).map(|a| (bits >> a & 1) as f32));
+                    trajectory.legal[slot] = bits;
                     let masked = row.iter().enumerate().map(|(a, logit)| masked(bits, a, *logit));
                     sample(&masked.collect::<Vec<_>>(), u)
                 } else {
                     sample(row, u)
                 };
                 let played = env.play(sampled.action, self.game);
-                actions.push(sampled.action as i32);
-                logprobs.push(sampled.logprob);
-                rewards.push(played.reward);
-                terminated.push(f32::from(played.terminated));
-                truncated.push(f32::from(played.truncated));
-                scores.push(played.score);
+                trajectory.actions[slot] = sampled.action as i32;
+                trajectory.logprobs[slot] = sampled.logprob;
+                trajectory.rewards[slot] = played.reward;
+                trajectory.ends[slot] = End::new(played.terminated, played.truncated);
+                trajectory.scores[slot] = played.score;
+                ends.push(f32::from(played.ended()));
             }
             remembered.after_step(t, || {
-                let kinds = terminated[t * num_envs..].iter().zip(&truncated[t * num_envs..]);
-                let ends: Vec<f32> = kinds.map(|(end, cut): (&f32, &f32)| end + cut).collect();
                 Tensor::from_data(TensorData::new(ends, [num_envs]), &self.device)
             });
             for (branch, point) in branches.iter_mut().zip(&points) {
@@ -235,27 +190,6 @@ impl<G: Rules> StepwiseRollout<G> {
                 }
             }
         }
-        let device = &self.device;
-        let rows =
-            |v: Vec<f32>| Tensor::<2>::from_data(TensorData::new(v, [steps, num_envs]), device);
-        let obs = TensorData::new(history, [steps, num_envs, features]);
-        let trajectory = Trajectory {
-            obs: Tensor::from_data(obs, device),
-            actions: Tensor::<2, Int>::from_data(
-                TensorData::new(actions, [steps, num_envs]),
-                device,
-            ),
-            logprobs: rows(logprobs),
-            rewards: rows(rewards),
-            terminated: rows(terminated),
-            truncated: rows(truncated),
-            scores: rows(scores),
-            memory: None,
-            legal: G::MASKED.then(|| {
-                let shape = [steps, num_envs, self.game.num_actions()];
-                Tensor::from_data(TensorData::new(legal, shape), device)
-            }),
-        };
-        (trajectory, branches)
+        (trajectory.to_tensors(&self.device), branches)
     }
 }

@@ -2,11 +2,10 @@
 
 use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
-use super::evaluate::Player;
-use super::masks::MaskedLogits;
-use super::{action_key, action_uniform};
+use super::player::LanePolicy;
+use super::{Player, action_key};
 use crate::env::{Episode, Rules, advance, start_next};
-use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
+use crate::model::{Actor, LANES, Lanes};
 use crate::rng::{Stream, draw};
 
 /// A policy's action probabilities and chosen action.
@@ -167,33 +166,19 @@ impl<G: Rules> Watched<G> {
         let size = policy.memory_size();
         self.memory.prepare(&policy.initial_memory());
         let mut choices = Vec::with_capacity(self.envs.len());
-        let mut obs = vec![[0.0; LANES]; self.game.num_features()];
-        let mut scratch = policy.scratch();
-        let mut masks = MaskedLogits::default();
+        let mut policy = LanePolicy::new(policy, self.game);
         let blocks = self.envs.chunks(LANES).zip(self.action_keys.chunks(LANES));
         for (block, (envs, keys)) in blocks.enumerate() {
-            for (i, lanes) in obs.iter_mut().enumerate() {
-                for (lane, env) in lanes.iter_mut().zip(envs) {
-                    *lane = G::feature(&env.state, i, self.game);
-                }
-            }
             let memory = &mut self.memory.next[block * size..][..size];
-            let logits = policy.act(&obs, memory, &mut scratch);
-            let lanes = EnvLanes::new(envs);
-            let logits = masks.mask(self.game, &lanes, logits);
-            let mut u = [0.0; LANES];
-            for (u, key) in u.iter_mut().zip(keys) {
-                *u = action_uniform(*key, self.time);
-            }
-            let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
-            sample_lanes(logits, &u, &mut picked, &mut logprobs);
-            choices.extend((0..envs.len()).map(|lane| Choice {
-                action: match player {
-                    Player::Greedy => argmax_lane(logits, lane),
-                    Player::Sampling => picked[lane],
-                },
-                probabilities: softmax(logits, lane),
-            }));
+            let logits = policy.logits(self.game, &EnvLanes::new(envs), memory);
+            let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
+            let (picked, _) = player.choose(logits, &keys, self.time);
+            choices.extend(
+                (0..envs.len()).map(|lane| Choice {
+                    action: picked[lane],
+                    probabilities: softmax(logits, lane),
+                }),
+            );
         }
         choices
     }

@@ -65,7 +65,7 @@ fn number(interval: Interval) -> Value {
     schema
 }
 
-/// The schema of a setting that only its default is known of.
+/// The schema of a setting without a declaration, from its default.
 fn undeclared(default: &toml::Value) -> Value {
     let kind = match default {
         toml::Value::Integer(_) => "integer",

@@ -48,7 +48,7 @@ pub const fn docs(lines: &'static [&'static str]) -> &'static [&'static str] {
     if cfg!(target_family = "wasm") { &[] } else { lines }
 }
 
-/// The settings of a list as they stand in a table: those of flat sections in the section's place.
+/// The settings of a list as they stand in a table, where the settings of a flat section take its place.
 pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
     let mut all = Vec::with_capacity(settings.len());
     for setting in settings {
@@ -96,7 +96,7 @@ impl OutOfRange {
     }
 }
 
-/// `Ok` if `is_allowed`, else the error that says so.
+/// Checks that a setting has an allowed value.
 ///
 /// # Errors
 /// [`OutOfRange`] with these words.

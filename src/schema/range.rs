@@ -1,6 +1,7 @@
 //! The values that a setting may take, as data: checked, said in words and written as a JSON Schema.
 
 use super::Setting;
+use std::fmt::{self, Display, Formatter};
 use std::ops::RangeInclusive;
 
 /// The values that a setting takes.
@@ -91,22 +92,24 @@ impl Shape {
             other => other,
         }
     }
+}
 
-    /// The range in words, for instance `0 to below 1`.
-    pub fn words(&self) -> String {
+/// The range in words, for instance `0 to below 1`.
+impl Display for Shape {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Whole(low, high) => wholes_in_words(low, high),
-            Self::Number(interval) => interval.words(),
-            Self::Flag => "true, false".to_string(),
-            Self::Name(names) => names.join(", "),
-            Self::OpenName(names) => format!("{}, or a model of your own", names.join(", ")),
-            Self::Text => "a text".to_string(),
-            Self::Texts => "a list of texts".to_string(),
+            Self::Whole(low, high) => write!(f, "{}", wholes_in_words(low, high)),
+            Self::Number(interval) => write!(f, "{interval}"),
+            Self::Flag => write!(f, "true, false"),
+            Self::Name(names) => write!(f, "{}", names.join(", ")),
+            Self::OpenName(names) => write!(f, "{}, or a model of your own", names.join(", ")),
+            Self::Text => write!(f, "a text"),
+            Self::Texts => write!(f, "a list of texts"),
             Self::Wholes { count, each } => {
-                let each = wholes_in_words(each.0, each.1);
-                format!("{} numbers of {each}", wholes_in_words(count.0, count.1))
+                let [count, each] = [count, each].map(|(low, high)| wholes_in_words(low, high));
+                write!(f, "{count} numbers of {each}")
             }
-            Self::Section(_) => "a table".to_string(),
+            Self::Section(_) => write!(f, "a table"),
         }
     }
 }
@@ -118,18 +121,20 @@ impl Interval {
         let below = if self.has_high { number <= self.high } else { number < self.high };
         above && below
     }
+}
 
-    fn words(&self) -> String {
+impl Display for Interval {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { low, high, has_low, has_high } = *self;
         match (has_low, has_high, high == LARGEST) {
-            _ if high == f64::INFINITY => "a number, or inf for none".to_string(),
-            (true, _, true) if low == -LARGEST => "a finite number".to_string(),
-            (true, _, true) => format!("{low} or more"),
-            (false, _, true) => format!("above {low}"),
-            (true, true, _) => format!("{low} to {high}"),
-            (true, false, _) => format!("{low} to below {high}"),
-            (false, true, _) => format!("above {low}, at most {high}"),
-            (false, false, _) => format!("above {low}, below {high}"),
+            _ if high == f64::INFINITY => write!(f, "a number, or inf for none"),
+            (true, _, true) if low == -LARGEST => write!(f, "a finite number"),
+            (true, _, true) => write!(f, "{low} or more"),
+            (false, _, true) => write!(f, "above {low}"),
+            (true, true, _) => write!(f, "{low} to {high}"),
+            (true, false, _) => write!(f, "{low} to below {high}"),
+            (false, true, _) => write!(f, "above {low}, at most {high}"),
+            (false, false, _) => write!(f, "above {low}, below {high}"),
         }
     }
 }
@@ -168,7 +173,7 @@ mod tests {
             (at_least(0.0).below(1.0), "0 to below 1"),
             (at_least(0.0).at_most(1.0), "0 to 1"),
         ] {
-            assert_eq!(shape.words(), words);
+            assert_eq!(shape.to_string(), words);
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::range::{at_least, whole};
 use super::{OutOfRange, Shape, limit};
-use std::fmt::Display;
 
 /// A type that a setting can have.
 pub trait Value {
@@ -18,10 +17,6 @@ pub trait Value {
     }
 }
 
-fn require(is_allowed: bool, value: impl Display, shape: &Shape) -> Result<(), OutOfRange> {
-    if is_allowed { Ok(()) } else { limit(false, "", value, shape.words()) }
-}
-
 macro_rules! numbers {
     ($shape:expr, $($ty:ty),*) => {$(
         impl Value for $ty {
@@ -33,7 +28,7 @@ macro_rules! numbers {
                     Shape::Number(interval) => interval.contains(*self as f64),
                     _ => true,
                 };
-                require(is_allowed, self, shape)
+                limit(is_allowed, "", self, shape)
             }
         }
     )*};
@@ -59,6 +54,6 @@ impl Value for Vec<usize> {
         let is_in =
             |range: (u64, u64), number: usize| (range.0..=range.1).contains(&(number as u64));
         let is_allowed = is_in(count, self.len()) && self.iter().all(|number| is_in(each, *number));
-        require(is_allowed, format!("{self:?}"), shape)
+        limit(is_allowed, "", format!("{self:?}"), shape)
     }
 }

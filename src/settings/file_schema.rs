@@ -1,7 +1,7 @@
 //! JSON Schema of a settings file, from which editors complete and check it.
 
-use super::overlay::SCALE_REWARDS;
-use crate::schema::{Setting, Shape, in_table, json};
+use super::overlay::{SCALE_REWARDS, aliases};
+use crate::schema::{Setting, json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use toml::Table;
@@ -49,17 +49,6 @@ pub fn file_schema(
     }
     schema["$schema"] = "http://json-schema.org/draft-07/schema#".into();
     schema
-}
-
-/// TRL's names of the settings of a section, each with ours.
-fn aliases(section: &Setting) -> Vec<(&'static str, &'static str)> {
-    match section.shape {
-        Shape::Section(inner) => in_table(inner)
-            .into_iter()
-            .filter_map(|setting| Some((setting.alias?, setting.key)))
-            .collect(),
-        _ => Vec::new(),
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Settings of a run that trains a language model, by TRL's names where it has them.
 
 use super::{
-    CheckpointConfig, DecoderConfig, LoraConfig, LossConfig, LossType, OptimizerConfig, Precision,
-    Scale, StopConfig, TrackingConfig, UpdateConfig,
+    CheckpointConfig, ConfigError, DecoderConfig, LoraConfig, LossConfig, LossType,
+    OptimizerConfig, Precision, Scale, StopConfig, TrackingConfig, UpdateConfig,
 };
 use crate::schema::{OutOfRange, Settings, limit, limits, names, settings};
 
@@ -237,9 +237,9 @@ impl LanguageConfig {
     /// Checks every setting and how they fit together.
     ///
     /// # Errors
-    /// One sentence on the first that does not fit, with its value and what is allowed.
-    pub fn validate(&self) -> Result<(), String> {
-        Settings::validate(self).map_err(|error| error.to_string())
+    /// [`OutOfRange`] for the first that does not fit, with its value and what is allowed.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        Ok(Settings::validate(self)?)
     }
 
     /// Checks settings of different sections beside each other.

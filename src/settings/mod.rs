@@ -6,6 +6,7 @@
 //! Names and meanings follow TRL's `GRPOConfig` where it has the same thing; TRL's own spellings are
 //! accepted too.
 
+mod checkpoint;
 mod data;
 mod defaults;
 mod file_schema;
@@ -13,11 +14,10 @@ mod language;
 pub mod overlay;
 mod resumed;
 mod rollout;
-mod stop;
-mod tracking;
 mod train;
 mod update;
 
+pub use checkpoint::{CheckpointConfig, StopConfig, TrackingConfig};
 pub use data::{ClassWeights, DataConfig};
 pub use defaults::IMITATION;
 pub use file_schema::file_schema;
@@ -27,10 +27,8 @@ pub use language::{
 };
 pub use resumed::change as change_saved;
 pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
-pub use stop::StopConfig;
-pub use tracking::TrackingConfig;
 pub use train::{Engine, TrainConfig};
-pub use update::{CheckpointConfig, LrSchedule, MomentPrecision, OptimizerConfig, UpdateConfig};
+pub use update::{LrSchedule, MomentPrecision, OptimizerConfig, UpdateConfig};
 
 pub use crate::math::Activation;
 pub use crate::model::LoraConfig;

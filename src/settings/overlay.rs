@@ -186,14 +186,13 @@ fn from_trl(path: &str, value: Value) -> Value {
 /// The setting that TRL spells with a flag.
 pub(super) const SCALE_REWARDS: &str = "scale_rewards";
 
-/// The other name of a setting, and its own, for all settings of runs.
-fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let inner = |section: &'static Setting| match section.shape {
+/// TRL's names of the settings of a section, each with ours.
+pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let settings = match section.shape {
         Shape::Section(settings) => in_table(settings),
         _ => Vec::new(),
     };
-    let sections = TrainConfig::SETTINGS.iter().chain(LanguageConfig::SETTINGS);
-    sections.flat_map(inner).filter_map(|setting| Some((setting.alias?, setting.key)))
+    settings.into_iter().filter_map(|setting| Some((setting.alias?, setting.key)))
 }
 
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
@@ -217,7 +216,8 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     let is_alias = |(theirs, ours): &(&str, &str)| {
         *theirs == written && paths.iter().any(|path| last(path) == *ours)
     };
-    let leaf = aliases().find(is_alias).map_or(written, |(_, ours)| ours);
+    let sections = TrainConfig::SETTINGS.iter().chain(LanguageConfig::SETTINGS);
+    let leaf = sections.flat_map(aliases).find(is_alias).map_or(written, |(_, ours)| ours);
     let wanted = if section.is_empty() { leaf.to_string() } else { format!("{section}.{leaf}") };
     if paths.contains(&wanted) {
         return Ok(wanted);

@@ -16,7 +16,7 @@ settings! {
         iterations: u32 = 300, in whole(1..=u32::MAX as u64);
         /// Engine that plays and learns: `auto` is the fused engine where it supports the settings.
         engine: Engine = Engine::Auto;
-        /// Precision of matrix products on devices that support it.
+        /// Precision of matrix products on devices that support it; on the CPU f32, or bf16 for decoders and GRUs.
         precision: Precision;
         /// Share of the usual size of a kernel's launches, less where a driver resets the device during long ones. The
         /// result does not depend on it.

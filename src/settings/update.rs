@@ -1,4 +1,4 @@
-//! Settings of the update, the optimiser and checkpoints.
+//! Settings of the update and the optimiser.
 
 use crate::schema::{OutOfRange, limit, names, settings};
 
@@ -91,20 +91,5 @@ names! {
         Linear = "linear",
         /// Decay to 0 along a half cosine.
         Cosine = "cosine",
-    }
-}
-
-settings! {
-    /// Iterations at which a run is saved and evaluated.
-    pub struct CheckpointConfig: Eq {
-        /// Iterations between checkpoints; the last one is always saved.
-        save_every: u32 = 50, in whole(1..=u32::MAX as u64);
-        /// Checkpoints kept, beside the best.
-        keep: usize = 3, in whole(1..=1 << 30);
-        /// Iterations between evaluations of the greedy policy, for texts on held-out prompts.
-        eval_every: u32 = 25, in whole(1..=u32::MAX as u64);
-        /// Episodes or prompts of an evaluation. With `grove fit` on texts, 0 measures only the held-out NLL. The final
-        /// score uses different prompts; if prompts are listed, evaluations use at most half of the held-out ones.
-        eval_episodes: usize = 1000, in whole(0..=1 << 24);
     }
 }

@@ -1,27 +1,17 @@
 //! The task `add`: add two numbers. Partial rewards give small models a start.
 
-use super::split::in_split;
+use super::drawn::Drawn;
+use super::split::Random;
 use super::text::{agreement, indicator, numbers};
-use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
+use super::{Completion, Part, Prompt, Task};
 use crate::schema::settings;
-use serde_json::{Map, json};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 settings! {
     /// Adds two numbers.
     pub struct Add: Copy, Eq {
         /// Maximum number of digits of a summand.
         digits: u32 = 2, in whole(1..=18);
-    }
-}
-
-impl TaskSettings for Add {
-    const NAME: &'static str = "add";
-    // After 100, as for the other tasks, a tenth of the sums are right, and rewards alone teach no more carries.
-    const FIT_ITERATIONS: u32 = 300;
-
-    fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        Ok(Arc::new(self))
     }
 }
 
@@ -35,66 +25,56 @@ static PARTS: LazyLock<[Part; 4]> = LazyLock::new(|| {
     ]
 });
 
-impl Task for Add {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
+impl Drawn for Add {
+    const NAME: &'static str = "add";
+    // After 100, as for the other tasks, a tenth of the sums are right, and rewards alone teach no more carries.
+    const FIT_ITERATIONS: u32 = 300;
 
-    /// `a + b` and `b + a` belong to the same split.
-    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        let bound = 10u64.pow(self.digits);
-        in_split(Self::NAME, split, index, |random| {
-            let (a, b) = (random.below(bound), random.below(bound));
-            let question = format!("What is {a} + {b}? Answer with the number alone.");
-            let mut fields = Map::new();
-            fields.insert("solution".to_string(), json!((a + b).to_string()));
-            let identity = format!("{} {}", a.min(b), a.max(b));
-            Some((identity, Prompt::new(format!("{a}+{b}="), question, fields)))
-        })
-    }
-
-    fn parts(&self) -> &[Part] {
+    fn reward_parts() -> &'static [Part] {
         &*PARTS
     }
 
-    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        Ok(completions.iter().map(|completion| self.rewards(completion)).collect())
+    /// `a + b` and `b + a` belong to the same split.
+    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)> {
+        let bound = 10u64.pow(self.digits);
+        let (a, b) = (random.below(bound), random.below(bound));
+        let question = format!("What is {a} + {b}? Answer with the number alone.");
+        let prompt = Prompt::solved(format!("{a}+{b}="), question, &(a + b).to_string());
+        Some((format!("{} {}", a.min(b), a.max(b)), prompt))
     }
 
-    fn alphabet(&self) -> Option<String> {
-        Some("0123456789+=".to_string())
-    }
-
-    fn max_new_tokens(&self) -> usize {
-        self.digits as usize + 2
-    }
-}
-
-impl Add {
     /// Takes the last number as the answer: 58 in "15 + 43 = 58". Listing many numbers gains nothing.
-    fn rewards(&self, completion: &Completion) -> Rewards {
+    fn score(&self, completion: &Completion) -> Vec<f64> {
         let expected = self.solution(completion.prompt).unwrap_or_default();
         let found = numbers(completion.text);
         let answer = found.last().copied().unwrap_or_default();
         let units_first = |number: &str| number.bytes().rev().collect::<Vec<_>>();
-        Rewards::new(vec![
+        vec![
             indicator(answer == expected),
             agreement(&units_first(answer), &units_first(&expected)),
             indicator(!found.is_empty()),
             indicator(!found.is_empty() && completion.text.trim() == answer),
-        ])
+        ]
+    }
+
+    fn characters(&self) -> String {
+        "0123456789+=".to_string()
+    }
+
+    fn longest(&self) -> usize {
+        self.digits as usize + 1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::Split;
+    use crate::task::drawn::scores;
+    use serde_json::json;
 
     fn rewards(answer: &str) -> Vec<f64> {
-        let mut fields = Map::new();
-        fields.insert("solution".to_string(), json!("158"));
-        let prompt = Prompt::new("60+98=".to_string(), String::new(), fields);
-        Add::default().verify(&[Completion::new(&prompt, answer)]).unwrap().remove(0).parts
+        scores(&Add::default(), json!({ "solution": "158" }), answer)
     }
 
     #[test]

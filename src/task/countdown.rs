@@ -1,13 +1,12 @@
 //! The task `countdown`: write an expression of given numbers, each used at most once, that equals a target.
 
-use super::split::{Random, in_split};
+use super::drawn::Drawn;
+use super::split::Random;
 use super::text::indicator;
-use super::{
-    Completion, Expression, Part, Prompt, Rational, Rewards, Split, Task, TaskError, TaskSettings,
-};
+use super::{Completion, Expression, Part, Prompt, Rational};
 use crate::schema::settings;
 use serde_json::{Map, json};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 settings! {
     /// Reaches a target number by arithmetic.
@@ -21,63 +20,67 @@ settings! {
     }
 }
 
-impl TaskSettings for Countdown {
-    const NAME: &'static str = "countdown";
-
-    fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        Ok(Arc::new(self))
-    }
-}
-
 /// The target is reached; a valid expression of the given numbers, each used at most once.
 static PARTS: LazyLock<[Part; 2]> =
     LazyLock::new(|| [Part::new("exact", 0.8), Part::new("format", 0.2)]);
 
-impl Task for Countdown {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
+impl Drawn for Countdown {
+    const NAME: &'static str = "countdown";
 
-    /// Prompts with the same target and the same numbers in any order belong to the same split.
-    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        in_split(Self::NAME, split, index, |random| {
-            let numbers: Vec<u64> =
-                (0..self.numbers).map(|_| 1 + random.below(u64::from(self.largest))).collect();
-            let (target, solution) = self.reachable(&numbers, random)?;
-            let mut sorted = numbers.clone();
-            sorted.sort_unstable();
-            let list =
-                |separator| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(separator);
-            let question = format!(
-                "Make {target} out of the numbers {}. Use each at most once, with + - * / and brackets. \
-                 Answer with the expression alone.",
-                list(", ")
-            );
-            let mut fields = Map::new();
-            fields.insert("numbers".to_string(), json!(numbers));
-            fields.insert("target".to_string(), json!(target));
-            fields.insert("solution".to_string(), json!(solution));
-            let text = format!("{}:{target}>", list(" "));
-            Some((format!("{sorted:?} {target}"), Prompt::new(text, question, fields)))
-        })
-    }
-
-    fn parts(&self) -> &[Part] {
+    fn reward_parts() -> &'static [Part] {
         &*PARTS
     }
 
-    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        Ok(completions.iter().map(rewards).collect())
+    /// Prompts with the same target and the same numbers in any order belong to the same split.
+    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)> {
+        let numbers: Vec<u64> =
+            (0..self.numbers).map(|_| 1 + random.below(u64::from(self.largest))).collect();
+        let (target, solution) = self.reachable(&numbers, random)?;
+        let mut sorted = numbers.clone();
+        sorted.sort_unstable();
+        let list =
+            |separator| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(separator);
+        let question = format!(
+            "Make {target} out of the numbers {}. Use each at most once, with + - * / and brackets. \
+             Answer with the expression alone.",
+            list(", ")
+        );
+        let mut fields = Map::new();
+        fields.insert("numbers".to_string(), json!(numbers));
+        fields.insert("target".to_string(), json!(target));
+        fields.insert("solution".to_string(), json!(solution));
+        let text = format!("{}:{target}>", list(" "));
+        Some((format!("{sorted:?} {target}"), Prompt::new(text, question, fields)))
     }
 
-    fn alphabet(&self) -> Option<String> {
-        Some("0123456789+-*/() :>".to_string())
+    /// Scores an answer, which must be an expression, optionally followed by `= target`.
+    fn score(&self, completion: &Completion) -> Vec<f64> {
+        let fields = &completion.prompt.fields;
+        let target = fields.get("target").and_then(|target| target.as_u64());
+        let given = fields.get("numbers").and_then(|numbers| numbers.as_array());
+        let mut left: Vec<u64> = given.into_iter().flatten().filter_map(|n| n.as_u64()).collect();
+        let text = match completion.text.rsplit_once('=') {
+            Some((expression, value)) if value.trim().parse().ok() == target => expression,
+            _ => completion.text,
+        };
+        let expression = Expression::parse(text).filter(|expression| {
+            expression.numbers.iter().all(|number| {
+                let place = left.iter().position(|one| one == number);
+                place.map(|place| left.swap_remove(place)).is_some()
+            })
+        });
+        let value = expression.as_ref().and_then(|expression| expression.value.as_whole());
+        vec![indicator(value.is_some() && value == target), indicator(expression.is_some())]
+    }
+
+    fn characters(&self) -> String {
+        "0123456789+-*/() :>".to_string()
     }
 
     /// Counts brackets around every pair, and the operators.
-    fn max_new_tokens(&self) -> usize {
+    fn longest(&self) -> usize {
         let digits = self.largest.to_string().len();
-        self.numbers as usize * (digits + 3) + 1
+        self.numbers as usize * (digits + 3)
     }
 }
 
@@ -104,39 +107,15 @@ impl Countdown {
     }
 }
 
-/// Scores an answer, which must be an expression, optionally followed by `= target`.
-fn rewards(completion: &Completion) -> Rewards {
-    let fields = &completion.prompt.fields;
-    let target = fields.get("target").and_then(|target| target.as_u64());
-    let given = fields.get("numbers").and_then(|numbers| numbers.as_array());
-    let mut left: Vec<u64> = given.into_iter().flatten().filter_map(|n| n.as_u64()).collect();
-    let text = match completion.text.rsplit_once('=') {
-        Some((expression, value)) if value.trim().parse().ok() == target => expression,
-        _ => completion.text,
-    };
-    let expression = Expression::parse(text).filter(|expression| {
-        expression.numbers.iter().all(|number| {
-            let place = left.iter().position(|one| one == number);
-            place.map(|place| left.swap_remove(place)).is_some()
-        })
-    });
-    let value = expression.as_ref().and_then(|expression| expression.value.as_whole());
-    Rewards::new(vec![
-        indicator(value.is_some() && value == target),
-        indicator(expression.is_some()),
-    ])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::drawn::scores;
+    use crate::task::{Split, Task};
 
     fn parts(answer: &str) -> Vec<f64> {
-        let mut fields = Map::new();
-        fields.insert("numbers".to_string(), json!([3, 8, 8, 3]));
-        fields.insert("target".to_string(), json!(24));
-        let prompt = Prompt::new(String::new(), String::new(), fields);
-        Countdown::default().verify(&[Completion::new(&prompt, answer)]).unwrap().remove(0).parts
+        let fields = json!({ "numbers": [3, 8, 8, 3], "target": 24 });
+        scores(&Countdown::default(), fields, answer)
     }
 
     #[test]

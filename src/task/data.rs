@@ -92,8 +92,9 @@ impl DataTask {
     pub const NAME: &str = "data";
 
     /// Reads the prompts of `path` ([`read_prompts`]), starts the verifier and tests it on one of them.
-    /// A sandboxed verifier finds the file empty unless it names it. Without a verifier, a completion is right if it equals the `solution` of its prompt, or its
-    /// `completion` if there is no solution, except for surrounding white space.
+    /// A sandboxed verifier finds the file empty unless it names it. Without a verifier, a completion is right if it
+    /// equals the `solution` of its prompt, or its `completion` if there is no solution, except for surrounding white
+    /// space.
     ///
     /// # Errors
     /// If the file is malformed, the verifier does not start or answer, or there is neither a verifier nor
@@ -269,7 +270,7 @@ fn parse(line: &[u8]) -> Result<(Prompt, Split), String> {
     if let Some(value) = fields.get_mut("completion") {
         *value = completion_text(value.take())?.into();
     }
-    let split = split.unwrap_or_else(|| Split::of(&text));
+    let split = split.unwrap_or_else(|| Split::assign(&text));
     Ok((Prompt { text, messages, fields }, split))
 }
 

@@ -26,6 +26,7 @@ pub(crate) mod cache;
 mod countdown;
 #[cfg(not(target_family = "wasm"))]
 mod data;
+mod drawn;
 mod error;
 mod expression;
 #[cfg(not(target_family = "wasm"))]
@@ -189,6 +190,12 @@ impl Prompt {
     /// for chat models.
     pub fn new(text: String, question: String, fields: Map<String, Value>) -> Self {
         Self { text, messages: vec![Message::user(question)], fields }
+    }
+
+    /// The same with a `solution` as its only field.
+    fn solved(text: String, question: String, solution: &str) -> Self {
+        let fields = Map::from_iter([("solution".to_string(), solution.into())]);
+        Self::new(text, question, fields)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Parallel map over completions, with results in order.
 
 use super::TaskError;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use rayon::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -17,32 +17,11 @@ pub fn in_order<T: Sync, R: Send>(
     threads: usize,
     work: impl Fn(&T) -> Result<R, TaskError> + Sync,
 ) -> Result<Vec<R>, TaskError> {
-    let next = AtomicUsize::new(0);
-    let share = || {
-        let mut done = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(i) else { return Ok(done) };
-            match work(item) {
-                Ok(result) => done.push((i, result)),
-                Err(error) => {
-                    next.store(items.len(), Ordering::Relaxed);
-                    return Err(error);
-                }
-            }
-        }
-    };
-    let shares: Vec<Result<Vec<_>, TaskError>> = thread::scope(|scope| {
-        let threads = threads.clamp(1, items.len().max(1));
-        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(share)).collect();
-        handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
-    });
-    let mut results = Vec::with_capacity(items.len());
-    for share in shares {
-        results.extend(share?);
-    }
-    results.sort_unstable_by_key(|(i, _)| *i);
-    Ok(results.into_iter().map(|(_, result)| result).collect())
+    // Threads of their own, since work waits for other processes.
+    let threads = threads.clamp(1, items.len().max(1));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.map_err(|error| TaskError::Verifier(format!("cannot verify: {error}")))?;
+    pool.install(|| items.par_iter().with_max_len(1).map(&work).collect())
 }
 
 /// Locks a mutex, ignoring poisoning: its data stay consistent even after a panic.

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Write};
 #[cfg(unix)]
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -112,29 +112,17 @@ impl Process {
 
     /// Waits for the process to end and describes how it did.
     fn end(&mut self) -> String {
-        let status = self.wait(GRACE_PERIOD);
+        let status = wait(&mut self.child, GRACE_PERIOD).ok().flatten();
         // Wait for the last line of standard error.
         let deadline = Instant::now() + GRACE_PERIOD;
         while !self.stderr_reader.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
         }
         let error = lock(&self.last_error).clone();
-        let status = status.unwrap_or_else(|| "no more output".to_string());
+        let status = status.map_or("no more output".to_string(), |status| status.to_string());
         match error.is_empty() {
             true => format!("ended ({status})"),
             false => format!("ended ({status}: {error})"),
-        }
-    }
-
-    /// Waits at most `limit` for the process to end, and returns its exit status.
-    fn wait(&mut self, limit: Duration) -> Option<String> {
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status.to_string()),
-                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
-                _ => return None,
-            }
         }
     }
 }
@@ -144,7 +132,7 @@ impl Drop for Process {
         // Closing its input asks an idle process to exit; a busy one would not notice.
         self.requests = None;
         if !self.busy {
-            self.wait(GRACE_PERIOD);
+            let _ = wait(&mut self.child, GRACE_PERIOD);
         }
         kill_group(&mut self.child);
         let _ = self.child.wait();
@@ -156,6 +144,18 @@ impl Drop for Process {
 pub fn on_path(program: &Path) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// Waits at most `limit` for a process to end; `None` if it still runs then.
+pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= deadline {
+            return Ok(status);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Kills a process and its process group.

@@ -1,11 +1,11 @@
 //! The task `reverse`: write letters in reverse order.
 
-use super::split::in_split;
+use super::drawn::Drawn;
+use super::split::Random;
 use super::text::{agreement, indicator};
-use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
+use super::{Completion, Part, Prompt, Task};
 use crate::schema::settings;
-use serde_json::{Map, json};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 settings! {
     /// Reverses letters.
@@ -17,79 +17,59 @@ settings! {
     }
 }
 
-impl TaskSettings for Reverse {
-    const NAME: &'static str = "reverse";
-
-    fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        Ok(Arc::new(self))
-    }
-}
-
 /// Exact match; fraction of correct positions; the right number of letters and nothing else.
 static PARTS: LazyLock<[Part; 3]> = LazyLock::new(|| {
     [Part::new("exact", 0.5), Part::new("letters", 0.4), Part::new("format", 0.1)]
 });
 
-impl Task for Reverse {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
+impl Drawn for Reverse {
+    const NAME: &'static str = "reverse";
 
-    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        in_split(Self::NAME, split, index, |random| {
-            let letter = |i: u64| char::from(b'a' + i as u8);
-            let word: String =
-                (0..self.length).map(|_| letter(random.below(u64::from(self.letters)))).collect();
-            let question = format!(
-                "Reverse the letters of {word}. Answer with the reversed letters alone, in lower case."
-            );
-            let mut fields = Map::new();
-            fields.insert("solution".to_string(), json!(word.chars().rev().collect::<String>()));
-            Some((word.clone(), Prompt::new(format!("{word}>"), question, fields)))
-        })
-    }
-
-    fn parts(&self) -> &[Part] {
+    fn reward_parts() -> &'static [Part] {
         &*PARTS
     }
 
-    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        Ok(completions.iter().map(|completion| self.rewards(completion)).collect())
+    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)> {
+        let letter = |i: u64| char::from(b'a' + i as u8);
+        let word: String =
+            (0..self.length).map(|_| letter(random.below(u64::from(self.letters)))).collect();
+        let question = format!(
+            "Reverse the letters of {word}. Answer with the reversed letters alone, in lower case."
+        );
+        let reversed: String = word.chars().rev().collect();
+        let prompt = Prompt::solved(format!("{word}>"), question, &reversed);
+        Some((word, prompt))
     }
 
-    fn alphabet(&self) -> Option<String> {
-        Some(('a'..='z').take(self.letters as usize).chain(['>']).collect())
-    }
-
-    fn max_new_tokens(&self) -> usize {
-        self.length as usize + 1
-    }
-}
-
-impl Reverse {
-    fn rewards(&self, completion: &Completion) -> Rewards {
+    fn score(&self, completion: &Completion) -> Vec<f64> {
         let expected = self.solution(completion.prompt).unwrap_or_default();
         let answer = completion.text.trim();
         let format =
             answer.len() == expected.len() && answer.bytes().all(|b| b.is_ascii_lowercase());
-        Rewards::new(vec![
+        vec![
             indicator(answer == expected),
             agreement(answer.as_bytes(), expected.as_bytes()),
             indicator(format),
-        ])
+        ]
+    }
+
+    fn characters(&self) -> String {
+        ('a'..='z').take(self.letters as usize).chain(['>']).collect()
+    }
+
+    fn longest(&self) -> usize {
+        self.length as usize
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::drawn::scores;
+    use serde_json::json;
 
     fn rewards(answer: &str) -> Vec<f64> {
-        let mut fields = Map::new();
-        fields.insert("solution".to_string(), json!("dcba"));
-        let prompt = Prompt::new("abcd>".to_string(), String::new(), fields);
-        let completion = Completion::new(&prompt, answer);
-        Reverse::default().verify(&[completion]).unwrap().remove(0).parts
+        scores(&Reverse::default(), json!({ "solution": "dcba" }), answer)
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl Split {
     }
 
     /// Assigns a generated prompt to a split by a hash of its identity; one in eight is for testing.
-    pub(super) fn of(identity: &str) -> Self {
+    pub(super) fn assign(identity: &str) -> Self {
         if hash(identity) & 7 == 0 { Split::Test } else { Split::Train }
     }
 }
@@ -73,7 +73,7 @@ pub(super) fn in_split<T>(
     for attempt in 0..ATTEMPTS {
         let drawn = make(&mut Random::new(task, split, index, attempt));
         if let Some((identity, prompt)) = drawn
-            && Split::of(&identity) == split
+            && Split::assign(&identity) == split
         {
             return Ok(prompt);
         }
@@ -95,7 +95,7 @@ mod tests {
             let mut random = Random::new("task", Split::Train, u64::from(i), 0);
             random.below(7);
             histogram[random.below(10) as usize] += 1;
-            tests += u32::from(Split::of(&i.to_string()) == Split::Test);
+            tests += u32::from(Split::assign(&i.to_string()) == Split::Test);
         }
         let expected = f64::from(n) / 10.0;
         let chi2: f64 =

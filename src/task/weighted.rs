@@ -1,19 +1,18 @@
-//! A wrapper that changes a task's reward weights.
+//! Reward weights other than a task's own.
 
-use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
-use std::sync::Arc;
+use super::{Part, Task, TaskError};
 
-/// Overrides reward weights of a task (TRL: `reward_weights`), for instance with `tests=0.9,types=0.1`.
-/// Parts that are not listed keep their weights; an empty text returns the task unchanged.
+/// Returns the parts of a task's reward with other weights (TRL: `reward_weights`), for instance `tests=0.9,types=0.1`.
+/// Parts that are not listed keep their weights.
 ///
 /// # Errors
 /// If the list is malformed, names an unknown part, or leaves no part with a positive weight.
-pub fn weighted(task: Arc<dyn Task>, weights: &str) -> Result<Arc<dyn Task>, TaskError> {
-    if weights.is_empty() {
-        return Ok(task);
-    }
+pub fn weighted(task: &dyn Task, weights: &str) -> Result<Vec<Part>, TaskError> {
     let wrong = |message: String| Err(TaskError::Setting(message));
     let mut parts = task.parts().to_vec();
+    if weights.is_empty() {
+        return Ok(parts);
+    }
     for Part { name, weight } in Part::list(weights)? {
         let Some(part) = parts.iter_mut().find(|part| part.name == name) else {
             let known: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
@@ -25,50 +24,7 @@ pub fn weighted(task: Arc<dyn Task>, weights: &str) -> Result<Arc<dyn Task>, Tas
     if parts.iter().all(|part| part.weight <= 0.0) {
         return wrong(format!("the reward weights {weights} leave no part with a positive weight"));
     }
-    Ok(Arc::new(Weighted { task, parts }))
-}
-
-struct Weighted {
-    task: Arc<dyn Task>,
-    parts: Vec<Part>,
-}
-
-impl Task for Weighted {
-    fn name(&self) -> &str {
-        self.task.name()
-    }
-
-    fn num_prompts(&self, split: Split) -> Option<u64> {
-        self.task.num_prompts(split)
-    }
-
-    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        self.task.prompt(split, index)
-    }
-
-    fn parts(&self) -> &[Part] {
-        &self.parts
-    }
-
-    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        self.task.verify(completions)
-    }
-
-    fn solution(&self, prompt: &Prompt) -> Option<String> {
-        self.task.solution(prompt)
-    }
-
-    fn alphabet(&self) -> Option<String> {
-        self.task.alphabet()
-    }
-
-    fn max_new_tokens(&self) -> usize {
-        self.task.max_new_tokens()
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.task.notes()
-    }
+    Ok(parts)
 }
 
 #[cfg(test)]
@@ -78,33 +34,25 @@ mod tests {
 
     #[test]
     fn listed_weights_replace_the_task_s() {
-        let task = weighted(Arc::new(Sort::default()), "exact=3").unwrap();
-        let of = |name: &str| task.parts().iter().find(|part| part.name == name).unwrap().weight;
-        assert_eq!(of("exact"), 3.0);
-        let before: Vec<_> = Sort::default().parts().to_vec();
-        for part in before.iter().filter(|part| part.name != "exact") {
-            assert_eq!(of(&part.name), part.weight);
-        }
-        let prompt = task.prompt(Split::Train, 0).unwrap();
-        let answer = task.solution(&prompt).unwrap();
-        let rewards = task.verify(&[Completion::new(&prompt, &answer)]).unwrap();
-        let best: f64 = task.parts().iter().map(|part| part.weight.max(0.0)).sum();
-        assert_eq!(rewards[0].total(task.parts()), best);
+        let task = Sort::default();
+        let own: Vec<f64> = task.parts().iter().map(|part| part.weight).collect();
+        let weights = |text: &str| -> Vec<f64> {
+            weighted(&task, text).unwrap().iter().map(|part| part.weight).collect()
+        };
+        assert_eq!(weights(""), own);
+        assert_eq!(weights("exact=3"), [&[3.0], &own[1..]].concat());
     }
 
     #[test]
     fn invalid_weights_are_refused() {
-        let said = |weights: &str| match weighted(Arc::new(Sort::default()), weights) {
-            Ok(_) => panic!("{weights} is taken"),
-            Err(error) => error.to_string(),
-        };
+        let task = Sort::default();
+        let said = |weights: &str| weighted(&task, weights).unwrap_err().to_string();
         assert!(
             said("nonsense=1")
                 .starts_with("`sort` has no reward part `nonsense`; must be one of: exact, ")
         );
         assert!(said("exact=much").contains("`exact=much` is not a reward part"));
-        let names: Vec<_> =
-            Sort::default().parts().iter().map(|p| format!("{}=0", p.name)).collect();
+        let names: Vec<_> = task.parts().iter().map(|p| format!("{}=0", p.name)).collect();
         assert!(said(&names.join(",")).contains("leave no part with a positive weight"));
     }
 }

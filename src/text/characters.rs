@@ -18,7 +18,7 @@ pub struct Characters {
 
 impl Characters {
     /// The vocabulary of the characters that occur in a text.
-    pub fn of(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         let mut characters: Vec<char> = text.chars().collect();
         characters.sort_unstable();
         characters.dedup();
@@ -30,7 +30,7 @@ impl Characters {
         self.characters.len() + 1
     }
 
-    /// The same as a `tokenizer.json`.
+    /// Converts the vocabulary to a `tokenizer.json`.
     pub fn to_json(&self) -> Value {
         let named =
             self.characters.iter().zip(1u32..).map(|(c, token)| (c.to_string(), json!(token)));
@@ -57,13 +57,13 @@ impl Characters {
 
     /// Reads a `tokenizer.json` that [`Characters::to_json`] has made; `None` for any other.
     pub fn from_json(json: &Value) -> Option<Self> {
-        let model = json.get("model")?;
-        if model.get("type")? != "WordLevel" || model.get("unk_token")? != END_NAME {
+        let model = &json["model"];
+        if model["type"] != "WordLevel" || model["unk_token"] != END_NAME {
             return None;
         }
-        let vocabulary = model.get("vocab")?.as_object()?;
+        let vocabulary = model["vocab"].as_object()?;
         let names: String = vocabulary.keys().filter(|name| *name != END_NAME).cloned().collect();
-        let all = Self::of(&names);
+        let all = Self::from_text(&names);
         (&all.to_json() == json).then_some(all)
     }
 }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn characters_are_tokens_and_tokens_characters() {
-        let characters = Characters::of("3 1 4 1 5\n");
+        let characters = Characters::from_text("3 1 4 1 5\n");
         assert_eq!(characters.vocabulary(), 7);
         let tokens = characters.encode("1 5\n").unwrap();
         assert_eq!(tokens, [3, 2, 6, 1]);

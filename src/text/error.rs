@@ -22,7 +22,7 @@ pub enum LanguageError {
          GGUF file"
     )]
     Missing(PathBuf),
-    /// A file that is not what it should be.
+    /// A malformed or unsupported file.
     #[error("the model's file {path} cannot be used: {reason}")]
     Unusable {
         /// The file.

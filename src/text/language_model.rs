@@ -10,7 +10,7 @@ use crate::model::{DecoderShape, Parameter};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A language model.
@@ -31,7 +31,7 @@ pub struct LanguageModel {
     /// The other files of its folder, by name: configuration, tokenizer, chat template.
     pub files: BTreeMap<String, Vec<u8>>,
     /// The folder or the file of the weights without adapters; empty for a fresh model.
-    pub(super) base: PathBuf,
+    pub base: PathBuf,
     pub(super) prompts: PromptCache,
 }
 
@@ -39,7 +39,7 @@ impl LanguageModel {
     /// A fresh model of these sizes, whose tokens are the characters of a text; the vocabulary of the shape
     /// does not matter.
     pub fn tiny(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
-        let characters = Characters::of(alphabet);
+        let characters = Characters::from_text(alphabet);
         let shape = DecoderShape { num_actions: characters.vocabulary(), ..sizes.clone() };
         Self {
             params: shape.normal_weights(key).into(),
@@ -54,30 +54,18 @@ impl LanguageModel {
         }
     }
 
-    /// The folder or the file of the weights without adapters; empty for a fresh model.
-    pub fn base(&self) -> &Path {
-        &self.base
-    }
-
-    /// Names the folder or the file that has the weights without adapters.
-    #[must_use]
-    pub fn with_base(mut self, base: PathBuf) -> Self {
-        self.base = base;
-        self
-    }
-
-    /// Whether the model has never been in files.
+    /// Whether the model was created with fresh weights rather than read from files.
     pub fn is_fresh(&self) -> bool {
         self.base.as_os_str().is_empty()
     }
 
-    /// The decoder that takes this model's tokens to logits on the CPU; it shares the weights.
+    /// Creates the decoder, which computes logits on the CPU and shares the weights.
     pub fn decoder(&self) -> TokenDecoder {
         let decoder = TokenDecoder::new(self.shape.clone(), self.params.clone());
         decoder.with_adapters(self.adapters.clone())
     }
 
-    /// A model with its adapters added to its weights.
+    /// Adds the adapters to the weights.
     #[must_use]
     pub fn merged(mut self) -> Self {
         if let Some(adapters) = self.adapters.take() {
@@ -86,7 +74,7 @@ impl LanguageModel {
         self
     }
 
-    /// Names and shapes of what is learnt: of the adapters' numbers, or where there are none of all weights.
+    /// Names and shapes of the trained parameters: the adapters' if there are any, else all weights.
     pub fn trained_parameters(&self) -> Vec<Parameter> {
         match &self.adapters {
             Some(adapters) => adapters.parameters().to_vec(),
@@ -94,8 +82,7 @@ impl LanguageModel {
         }
     }
 
-    /// The tokens of a prompt: of its messages, where the model has a chat template and there are any, else
-    /// of its text.
+    /// Tokenizes a prompt: its messages if the model has a chat template and there are any, else its text.
     ///
     /// # Errors
     /// If the template fails, or the text cannot be made of tokens.
@@ -120,19 +107,18 @@ impl LanguageModel {
         self.prompts.tokens(key, || self.tokenizer.encode_whole(text))
     }
 
-    /// The token that ends the answer to a prompt: behind messages that of the chat template, else the first of those
-    /// that end a text.
+    /// The token that ends an answer: the chat template's after messages, else the first stop token.
     pub fn end_of_answer(&self, messages: &[impl Serialize]) -> Option<u32> {
         let template = self.template.as_ref().filter(|_| !messages.is_empty());
         template.and_then(|template| template.turn_end).or(self.stop_tokens.first().copied())
     }
 
-    /// The text of a completion's tokens, without the token that ended it.
+    /// Decodes a completion, without the token that ended it.
     pub fn text(&self, tokens: &[u32]) -> String {
         self.tokenizer.decode(self.unended(tokens))
     }
 
-    /// The same token by token, as [`Tokenizer::pieces`].
+    /// Decodes a completion token by token, as [`Tokenizer::pieces`].
     pub fn pieces(&self, tokens: &[u32]) -> Vec<String> {
         self.tokenizer.pieces(self.unended(tokens))
     }
@@ -143,7 +129,7 @@ impl LanguageModel {
     }
 }
 
-/// The vocabulary of a fresh model, as files hold it.
+/// Creates the tokenizer's files of a fresh model.
 fn files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
     let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
     let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });

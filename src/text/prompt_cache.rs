@@ -1,10 +1,10 @@
-//! The tokens of prompts that come again, so that those of a dataset are tokenized once a run.
+//! A cache of tokenized prompts, so that each prompt of a dataset is tokenized once in a run.
 
 use super::error::LanguageError;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-/// Prompts that are kept at most; later ones are tokenized each time, as those of a task without end.
+/// Maximum number of cached prompts; further ones are tokenized each time, as those of an endless task.
 const MAX_PROMPTS: usize = 1 << 14;
 
 /// A prompt's text and its messages as JSON, either of which may be empty.
@@ -15,7 +15,7 @@ type Key = (String, String);
 pub(super) struct PromptCache(Arc<Mutex<HashMap<Key, Vec<u32>>>>);
 
 impl PromptCache {
-    /// The tokens of a prompt, by `tokenize` where they are not kept.
+    /// Returns the tokens of a prompt, by `tokenize` if they are not cached.
     ///
     /// # Errors
     /// As `tokenize`.
@@ -24,19 +24,16 @@ impl PromptCache {
         key: Key,
         tokenize: impl FnOnce() -> Result<Vec<u32>, LanguageError>,
     ) -> Result<Vec<u32>, LanguageError> {
-        if let Some(tokens) = self.prompts().get(&key) {
+        let lock = || self.0.lock().expect("no holder of the lock panics");
+        if let Some(tokens) = lock().get(&key) {
             return Ok(tokens.clone());
         }
         let tokens = tokenize()?;
-        let mut prompts = self.prompts();
+        let mut prompts = lock();
         if prompts.len() < MAX_PROMPTS {
             prompts.insert(key, tokens.clone());
         }
         Ok(tokens)
-    }
-
-    fn prompts(&self) -> MutexGuard<'_, HashMap<Key, Vec<u32>>> {
-        self.0.lock().expect("no holder of the lock panics")
     }
 }
 

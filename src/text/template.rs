@@ -3,7 +3,7 @@
 /// A chat template in Jinja, which makes one text of a conversation's messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
-    /// The template.
+    /// The template's source.
     pub source: String,
     /// The text of the token that begins a text, if there is one.
     pub bos: String,

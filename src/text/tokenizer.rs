@@ -1,9 +1,9 @@
-//! Text to tokens and back.
+//! Tokenizers, which convert text to tokens and back.
 
 use super::error::LanguageError;
 use std::fmt::Debug;
 
-/// A vocabulary, and the way in which it cuts text into tokens.
+/// A vocabulary with the rules by which text is split into its tokens.
 pub trait Tokenizer: Debug + Send + Sync {
     /// Encodes a text without adding special tokens.
     ///
@@ -11,7 +11,7 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// If the text has a character that no token stands for.
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError>;
 
-    /// The tokens of a text with those that the model expects around one, such as a token for the beginning.
+    /// Encodes a text with the special tokens that the model expects around it, such as one for the beginning.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -19,7 +19,7 @@ pub trait Tokenizer: Debug + Send + Sync {
         self.encode(text)
     }
 
-    /// The text of tokens, without special ones.
+    /// Decodes tokens, without special ones.
     fn decode(&self, tokens: &[u32]) -> String;
 
     /// The text that each token contributes; an empty list for vocabularies of characters. A token that holds part of a

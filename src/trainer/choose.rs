@@ -1,7 +1,12 @@
 //! The choice of a run's engine.
 
 use super::engine::PolicyEngine as _;
+#[cfg(feature = "kernels")]
+use super::fused::FusedEngine;
+#[cfg(feature = "general")]
+use super::general::GeneralEngine;
 use super::native::NativeEngine;
+use super::part::Part;
 use crate::data::Pieces;
 use crate::device;
 use crate::env::{HostEnvs, Rules};
@@ -17,9 +22,9 @@ use burn::tensor::Device;
 pub(super) enum Engines<G: Rules> {
     Native(Box<NativeEngine<G>>),
     #[cfg(feature = "general")]
-    General(Box<super::general::GeneralEngine<G>>),
+    General(Box<GeneralEngine<G>>),
     #[cfg(feature = "kernels")]
-    Fused(Box<super::fused::FusedEngine<G>>),
+    Fused(Box<FusedEngine<G>>),
 }
 
 /// Evaluates an expression with the engine of a run, whichever it is.
@@ -37,8 +42,8 @@ macro_rules! with_engine {
 pub(super) use with_engine;
 
 impl<G: Rules> Engines<G> {
-    /// Makes the engine that `config.engine` asks for, or the fast one if there is one. It learns from `data`
-    /// or from environments on the `host` instead of from games, if they are given.
+    /// Makes the engine that `config.engine` asks for, or the fast one if there is one, with this rank's part of the run. It
+    /// learns from `data` or from environments on the `host` instead of from games, if they are given.
     pub fn new(
         game: G,
         model: Network,
@@ -47,16 +52,17 @@ impl<G: Rules> Engines<G> {
         data: Option<Pieces>,
         host: Option<HostEnvs>,
         team: &Team,
-    ) -> Result<Self, TeamError> {
+    ) -> Result<(Self, Part), TeamError> {
         let obstacle = obstacle(&model, config, device, team);
         let on_host = "environments on the host have no kernels".to_string();
         let obstacle =
             obstacle.or((host.is_some() && device::has_kernels(device)).then_some(on_host));
         #[cfg(feature = "general")]
         if obstacle.is_some() {
-            let engine =
-                super::general::GeneralEngine::new(game, model, config, device, data, host, team)?;
-            return Ok(Self::General(Box::new(engine)));
+            let least = crate::learner::AUTODIFF_SHARD_STEPS;
+            let (part, data) = Part::new(config, data, team, least)?;
+            let engine = GeneralEngine::new(game, model, part.clone(), data, host, device);
+            return Ok((Self::General(Box::new(engine)), part));
         }
         if let Some(obstacle) = obstacle {
             panic!("this build has fast engines only: {obstacle}");
@@ -64,13 +70,14 @@ impl<G: Rules> Engines<G> {
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
             let mlp = model.get::<Mlp>().expect("kernels take perceptrons alone").clone();
-            let engine =
-                super::fused::FusedEngine::new(game, (model, mlp), config, device, data, team)?;
-            return Ok(Self::Fused(Box::new(engine)));
+            let (part, data) = Part::new(config, data, team, crate::learner::SHARD_STEPS)?;
+            let engine = FusedEngine::new(game, (model, mlp), part.clone(), data, device);
+            return Ok((Self::Fused(Box::new(engine)), part));
         }
         let learner = host_learner(&model, config).expect("built-in networks have a host learner");
-        let engine = NativeEngine::new(game, (model, learner), config, data, host, team)?;
-        Ok(Self::Native(Box::new(engine)))
+        let (part, data) = Part::new(config, data, team, learner.shard_steps())?;
+        let engine = NativeEngine::new(game, (model, learner), part.clone(), data, host);
+        Ok((Self::Native(Box::new(engine)), part))
     }
 
     /// The model as it is.
@@ -98,7 +105,8 @@ pub(super) fn precision_obstacle(
     }
     Some(match model.get::<Mlp>() {
         Some(_) => obstacle,
-        None => "perceptrons and decoders alone have others than f32".to_string(),
+        None => "perceptrons and decoders alone have others than f32, and GRUs bf16 on the CPU"
+            .to_string(),
     })
 }
 
@@ -125,7 +133,13 @@ pub(super) fn obstacle(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
-        return device::precision_obstacle(Some(device), config.precision);
+        let has_memory = model.get::<Mlp>().is_none();
+        let in_bf16 = config.precision == Precision::Bf16 && has_memory;
+        return if in_bf16 {
+            None
+        } else {
+            device::precision_obstacle(Some(device), config.precision)
+        };
     }
     let Some(mlp) = model.get::<Mlp>() else {
         return Some(format!("the fused kernels take perceptrons, not a `{kind}`"));

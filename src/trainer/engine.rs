@@ -143,9 +143,6 @@ pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
     /// The model.
     fn model(&self) -> Network;
 
-    /// The shards of the groups of games, or of a dataset's windows, and which of them are this rank's.
-    fn shards(&self) -> &Shards;
-
     /// The state, with this rank's part of the games. On a device this reads back.
     async fn export(&self) -> State;
 

@@ -10,12 +10,10 @@ use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
 use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
+use crate::learner::UpdateMeans;
 use crate::learner::fused::FusedLearner;
-use crate::learner::{SHARD_STEPS, UpdateMeans};
 use crate::model::{Mlp, Network, StoredFeatures};
-use crate::parallel::{Shards, Team, TeamError};
-use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
-use crate::settings::{RolloutConfig, TrainConfig};
+use crate::rollout::{Branches, EnvStatesError, FusedRollout};
 use burn::tensor::{Device, Tensor};
 
 /// Fused rollouts, advantages and updates.
@@ -23,12 +21,7 @@ use burn::tensor::{Device, Tensor};
 pub(super) struct FusedEngine<G: Rules> {
     /// The model whose fast form is trained, with its initial weights.
     model: Network,
-    config: TrainConfig,
-    /// The settings of this rank's part of the games.
-    rollout: RolloutConfig,
-    /// The shards of the groups of games, or of a dataset's windows.
-    shards: Shards,
-    team: Team,
+    part: Part,
     device: Device,
     source: Source<FusedRollout<G>, Box<DeviceData>>,
     /// Weights of this iteration's windows, until `advantages` takes them.
@@ -51,28 +44,24 @@ impl<G: Rules> FusedEngine<G> {
     pub fn new(
         game: G,
         (model, mlp): (Network, Mlp),
-        config: &TrainConfig,
-        device: &Device,
+        part: Part,
         data: Option<Pieces>,
-        team: &Team,
-    ) -> Result<Self, TeamError> {
-        let Part { shards, rollout, data } = Part::new(config, data, team, SHARD_STEPS)?;
-        let each = if data.is_some() { 1 } else { rollout.group_size };
-        let learner = FusedLearner::new(mlp, config).sharing(shards.times(each), team.clone());
+        device: &Device,
+    ) -> Self {
+        let Part { config, team, shards, games, rollout } = &part;
+        let learner = FusedLearner::new(mlp, config).sharing(games.clone(), team.clone());
         let source = match data {
             None => {
-                let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
-                let games = FusedRollout::new(game, &rollout, keys, device);
+                let games = FusedRollout::new(game, rollout, part.keys(), device);
                 let games = games.with_launch_size(config.launch_size);
                 Source::Games(games.with_precision(config.precision))
             }
-            Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {
+            Some(pieces) => Source::of_data(pieces, config, shards, |windows| {
                 Box::new(to_device(&windows, device))
             }),
         };
-        let (config, team, device) = (config.clone(), team.clone(), device.clone());
         let (weights, ahead) = (None, None);
-        Ok(Self { model, config, rollout, shards, team, device, source, weights, learner, ahead })
+        Self { model, device: device.clone(), source, weights, learner, ahead, part }
     }
 }
 
@@ -105,8 +94,8 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         if let Some(weights) = self.weights.take() {
             return Ok(weights);
         }
-        let config = &self.config.advantage;
-        Ok(shared_recording_advantages(recording, &self.rollout, config, &self.team)?)
+        let Part { config, team, rollout, .. } = &self.part;
+        Ok(shared_recording_advantages(recording, rollout, &config.advantage, team)?)
     }
 
     fn update(
@@ -143,7 +132,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         // The sums are those of all ranks.
         let [score_sum, episodes, rewards, even] =
             [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS].map(|i| f64::from(summary[i]));
-        let rollout = &self.config.rollout;
+        let rollout = &self.part.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as f64;
         Ok(Totals {
             score_sum,
@@ -173,10 +162,6 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
 
     fn model(&self) -> Network {
         self.model.unflatten(self.learner.weights().params())
-    }
-
-    fn shards(&self) -> &Shards {
-        &self.shards
     }
 
     async fn export(&self) -> State {

@@ -9,22 +9,16 @@ use crate::data::host::by_time;
 use crate::data::{Pieces, Trajectory, Windows};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
-use crate::learner::{AUTODIFF_SHARD_STEPS, Learner, UpdateMeans};
+use crate::learner::{Learner, UpdateMeans};
 use crate::model::Network;
-use crate::parallel::{Shards, Team, TeamError};
-use crate::rollout::{EnvStatesError, HostRollout, RolloutKeys, StepwiseRollout};
-use crate::settings::{self, RolloutConfig, TrainConfig};
+use crate::rollout::{EnvStatesError, HostRollout, StepwiseRollout};
+use crate::settings::RolloutConfig;
 use burn::tensor::{Device, Tensor};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
 #[derive(Debug)]
 pub(super) struct GeneralEngine<G: Rules> {
-    config: TrainConfig,
-    /// The settings of this rank's part of the games.
-    rollout: RolloutConfig,
-    /// The shards of the groups of games, or of a dataset's windows.
-    shards: Shards,
-    team: Team,
+    part: Part,
     device: Device,
     source: Source<StepwiseRollout<G>, Box<DeviceData>>,
     /// Environments on the host, in place of the games.
@@ -38,38 +32,22 @@ impl<G: Rules> GeneralEngine<G> {
     pub fn new(
         game: G,
         model: Network,
-        config: &TrainConfig,
-        device: &Device,
+        part: Part,
         data: Option<Pieces>,
         host: Option<HostEnvs>,
-        team: &Team,
-    ) -> Result<Self, TeamError> {
-        let Part { shards, rollout, data } = Part::new(config, data, team, AUTODIFF_SHARD_STEPS)?;
-        let each = if data.is_some() { 1 } else { rollout.group_size };
-        let learner = Learner::new(model, config).sharing(shards.times(each), team.clone());
-        let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
-        let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), &rollout, keys));
+        device: &Device,
+    ) -> Self {
+        let Part { config, team, shards, games, rollout } = &part;
+        let learner = Learner::new(model, config).sharing(games.clone(), team.clone());
+        let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
-            None => Source::Games(games(game, config, &rollout, keys, device)),
-            Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {
+            None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
+            Some(pieces) => Source::of_data(pieces, config, shards, |windows| {
                 Box::new(to_device(&windows, device))
             }),
         };
-        let (config, device, team) = (config.clone(), device.clone(), team.clone());
-        Ok(Self { source, host, weights: None, learner, config, rollout, shards, team, device })
+        Self { source, host, weights: None, learner, device: device.clone(), part }
     }
-}
-
-/// The games of a run. Policies act natively if they can, unless the settings ask for the general engine.
-fn games<G: Rules>(
-    game: G,
-    config: &TrainConfig,
-    rollout: &RolloutConfig,
-    keys: RolloutKeys,
-    device: &Device,
-) -> StepwiseRollout<G> {
-    let games = StepwiseRollout::new(game, rollout, keys, device);
-    if config.engine == settings::Engine::General { games } else { games.natively() }
 }
 
 /// A dataset on a device, with its weights as advantages.
@@ -114,14 +92,13 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         if let Some(weights) = self.weights.take() {
             return Ok(weights);
         }
-        let mask = trajectory.mask(self.rollout.auto_reset);
-        let config = &self.config.advantage;
-        let RolloutConfig { group_size, learn_steps, .. } = self.rollout;
-        if self.team.size() == 1 && device::has_kernels(&self.device) {
+        let Part { config, team, shards, rollout, .. } = &self.part;
+        let (mask, config) = (trajectory.mask(rollout.auto_reset), &config.advantage);
+        let RolloutConfig { group_size, learn_steps, .. } = *rollout;
+        if team.size() == 1 && device::has_kernels(&self.device) {
             return Ok(advantages(trajectory, &mask, group_size, learn_steps, config));
         }
-        let with = (&self.shards, &self.team);
-        Ok(shared_advantages(trajectory, &mask, &self.rollout, config, with)?)
+        Ok(shared_advantages(trajectory, &mask, rollout, config, (shards, team))?)
     }
 
     fn update(
@@ -152,8 +129,9 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let at = |i: usize| f64::from(numbers[i]);
         // The share of this rank's games; all ranks play the same number of steps of a group.
-        let share = self.rollout.num_groups as f64 / self.config.rollout.num_groups as f64;
-        let sums = self.team.all_gather_numbers(&[at(0), at(1), at(2) * share])?;
+        let Part { config, team, rollout, .. } = &self.part;
+        let share = rollout.num_groups as f64 / config.rollout.num_groups as f64;
+        let sums = team.all_gather_numbers(&[at(0), at(1), at(2) * share])?;
         // Nothing is played where the run learns from data, whose episodes end without a score.
         let sum = |i: usize| match self.source {
             Source::Games(_) => sums.iter().map(|theirs| theirs[i]).sum(),
@@ -189,20 +167,12 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     }
 
     fn describe(&self) -> String {
-        let rollouts = match &self.source {
-            Source::Games(_) if self.host.is_some() => "rollouts on the host",
-            Source::Games(games) if games.is_native(&self.model()) => "native rollouts",
-            _ => "stepwise rollouts",
-        };
+        let rollouts = self.host.as_ref().map_or("stepwise rollouts", |_| "rollouts on the host");
         format!("{}, updates by autodiff", self.source.data().unwrap_or(rollouts))
     }
 
     fn model(&self) -> Network {
         self.learner.weights().policy()
-    }
-
-    fn shards(&self) -> &Shards {
-        &self.shards
     }
 
     async fn export(&self) -> State {

@@ -6,11 +6,11 @@ use super::part::Part;
 use crate::advantage::HostAdvantages;
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
 use crate::env::{HostEnvError, HostEnvs, Rules};
-use crate::learner::{Experience, HostLearner, HostPolicy, UpdateMeans, assign};
+use crate::learner::{Experience, HostLearner, HostPolicy, UpdateMeans};
 use crate::model::{Actor, Network};
-use crate::parallel::{Shards, Team, TeamError};
-use crate::rollout::{EnvStatesError, HostRollout, NativeRollout, RolloutKeys};
-use crate::settings::{RolloutConfig, TrainConfig};
+use crate::parallel::TeamError;
+use crate::rollout::{EnvStatesError, HostRollout, NativeRollout};
+use crate::settings::Precision;
 use burn::tensor::{Tensor, TensorData};
 
 /// Native rollouts and updates, all in host memory.
@@ -18,12 +18,7 @@ use burn::tensor::{Tensor, TensorData};
 pub(super) struct NativeEngine<G: Rules> {
     /// The model whose fast form is trained, with its initial weights.
     model: Network,
-    config: TrainConfig,
-    /// The settings of this rank's part of the games.
-    rollout: RolloutConfig,
-    /// The shards of the groups of games, or of a dataset's windows.
-    shards: Shards,
-    team: Team,
+    part: Part,
     source: Source<NativeRollout<G>, ()>,
     /// Environments on the host, in place of the games.
     host: Option<HostRollout>,
@@ -33,29 +28,25 @@ pub(super) struct NativeEngine<G: Rules> {
 }
 
 impl<G: Rules> NativeEngine<G> {
-    /// An engine that trains `model` by its `learner`, with the other ranks of `team`.
+    /// An engine that trains `model` by its `learner`.
     pub fn new(
         game: G,
         (model, mut learner): (Network, Box<dyn HostLearner>),
-        config: &TrainConfig,
+        part: Part,
         data: Option<Pieces>,
         host: Option<HostEnvs>,
-        team: &Team,
-    ) -> Result<Self, TeamError> {
-        let Part { shards, rollout, data } = Part::new(config, data, team, learner.shard_steps())?;
-        let games = if data.is_some() { 1 } else { rollout.group_size };
-        assign(&mut *learner, shards.times(games), team.clone());
+    ) -> Self {
+        learner.share_mut().assign(part.games.clone(), part.team.clone());
         let mut buffers = Default::default();
-        let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
-        let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), &rollout, keys));
+        let Part { rollout, config, shards, .. } = &part;
+        let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
-            None => Source::Games(NativeRollout::new(game, &rollout, keys)),
+            None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
             Some(pieces) => {
-                Source::of_data(pieces, config, &shards, |windows| buffers = split(windows))
+                Source::of_data(pieces, config, shards, |windows| buffers = split(windows))
             }
         };
-        let (config, team) = (config.clone(), team.clone());
-        Ok(Self { source, host, learner, model, config, rollout, shards, team, buffers })
+        Self { source, host, learner, model, part, buffers }
     }
 }
 
@@ -85,13 +76,13 @@ impl<G: Rules> NativeEngine<G> {
     /// Adds up the sums of this rank's games and those of the other ranks.
     fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
         let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
-        let games = self.shards.times(self.rollout.group_size);
+        let Part { games, team, .. } = &self.part;
         let of_shard = |shard: usize| {
             let sums = &sums[games.places_of(shard)];
             std::array::from_fn(|i| sums.iter().map(|sums| sums[i]).sum())
         };
-        let ours: Vec<GameSums> = self.shards.own().map(of_shard).collect();
-        self.team.sum_numbers(&self.shards, &ours)
+        let ours: Vec<GameSums> = games.own().map(of_shard).collect();
+        team.sum_numbers(games, &ours)
     }
 
     /// Keeps the buffers of an iteration for the next.
@@ -141,8 +132,8 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     ) -> Result<HostAdvantages, TrainError> {
         let mut advantages = std::mem::take(&mut self.buffers.1);
         if let Source::Games(_) = self.source {
-            let with = (&self.shards, &self.team);
-            advantages.compute(trajectory, &self.rollout, &self.config.advantage, with)?;
+            let Part { config, team, shards, rollout, .. } = &self.part;
+            advantages.compute(trajectory, rollout, &config.advantage, (shards, team))?;
         }
         Ok(advantages)
     }
@@ -155,7 +146,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     ) -> Result<UpdateMeans, TrainError> {
         let HostAdvantages { values, counts, .. } = advantages;
         let learn_steps = match self.source {
-            Source::Games(_) => self.config.rollout.learn_steps,
+            Source::Games(_) => self.part.config.rollout.learn_steps,
             _ => trajectory.num_steps,
         };
         let experience = Experience::new(trajectory, values, counts, learn_steps);
@@ -170,7 +161,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         let [score_sum, episodes, rewards] = self.sum_games(&sums)?;
-        let played = self.config.rollout.num_envs() * self.config.rollout.num_steps;
+        let played = self.part.config.rollout.num_envs() * self.part.config.rollout.num_steps;
         let mean_reward = rewards / played as f64;
         let zero_variance = advantages.zero_variance;
         self.keep(trajectory, advantages);
@@ -195,7 +186,11 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
 
     fn describe(&self) -> String {
         let rollouts = self.host.as_ref().map_or("native rollouts", |_| "rollouts on the host");
-        format!("{}, native updates", self.source.data().unwrap_or(rollouts))
+        let products = match self.part.config.precision {
+            Precision::F32 => String::new(),
+            precision => format!(", {precision}"),
+        };
+        format!("{}, native updates{products}", self.source.data().unwrap_or(rollouts))
     }
 
     fn model(&self) -> Network {
@@ -203,10 +198,6 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
         let count = params.len();
         let params = TensorData::new(params, [count]);
         self.model.unflatten(&Tensor::from_data(params, &self.model.device()))
-    }
-
-    fn shards(&self) -> &Shards {
-        &self.shards
     }
 
     async fn export(&self) -> State {

@@ -2,22 +2,28 @@
 
 use crate::data::Pieces;
 use crate::parallel::{Shards, Team, TeamError};
+use crate::rollout::RolloutKeys;
 use crate::settings::{RolloutConfig, TrainConfig};
 use std::ops::Range;
 
 /// A rank's part of a run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Part {
+    /// The settings of the run.
+    pub config: TrainConfig,
+    /// The ranks that share the run.
+    pub team: Team,
     /// The shards of the groups of games, or of a dataset's windows, some of which are this rank's.
     pub shards: Shards,
+    /// The same shards, counted in games instead of groups.
+    pub games: Shards,
     /// The settings of the rollouts of this rank's groups.
     pub rollout: RolloutConfig,
-    /// This rank's windows, if the run learns from data.
-    pub data: Option<Pieces>,
 }
 
 impl Part {
-    /// This rank's part, if the shards of a minibatch have at least `least` steps.
+    /// This rank's part with its windows of `data`, if the run learns from any; the shards of a minibatch have at least
+    /// `least` steps.
     ///
     /// # Errors
     /// If there are more ranks than shards.
@@ -26,7 +32,7 @@ impl Part {
         data: Option<Pieces>,
         team: &Team,
         least: usize,
-    ) -> Result<Self, TeamError> {
+    ) -> Result<(Self, Option<Pieces>), TeamError> {
         let items = data.as_ref().map_or(config.rollout.num_groups, Pieces::len);
         // A device adds up all of its shards in one sum, so that they may be small.
         let least = if team.has_devices() { 1 } else { least };
@@ -37,9 +43,18 @@ impl Part {
         }
         let own = shards.own_items();
         let data = data.map(|data| data.some(own.clone()));
-        let num_groups = if data.is_some() { config.rollout.num_groups } else { own.len() };
+        let RolloutConfig { num_groups, group_size, .. } = config.rollout;
+        let (num_groups, each) =
+            if data.is_some() { (num_groups, 1) } else { (own.len(), group_size) };
         let rollout = RolloutConfig { num_groups, ..config.rollout.clone() };
-        Ok(Self { shards, rollout, data })
+        let games = shards.times(each);
+        let (config, team) = (config.clone(), team.clone());
+        Ok((Self { config, team, shards, games, rollout }, data))
+    }
+
+    /// The keys of this rank's games.
+    pub fn keys(&self) -> RolloutKeys {
+        RolloutKeys::new(self.config.seed).from_group(self.shards.own_items().start)
     }
 }
 

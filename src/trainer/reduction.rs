@@ -1,8 +1,8 @@
 //! The cost of sharing a run among ranks, and the check that all have the same policy.
 
+use crate::disk;
 use crate::metrics::Reduction;
 use crate::parallel::{Team, TeamError};
-use sha2::{Digest, Sha256};
 
 /// Iterations between two comparisons of the ranks' policies.
 const COMPARE_EVERY: u32 = 32;
@@ -40,7 +40,6 @@ pub(super) fn is_compared(iteration: u32, iterations: u32) -> bool {
 /// # Errors
 /// If they have not, or a rank is gone or silent.
 pub(super) fn compare(team: &Team, params: &[f32]) -> Result<(), TeamError> {
-    let hash = Sha256::digest(bytemuck::cast_slice::<f32, u8>(params));
-    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    team.agree("policy, by its SHA-256", &hash)
+    let bytes = bytemuck::cast_slice::<f32, u8>(params);
+    team.agree("policy, by its SHA-256", &disk::sha256(bytes))
 }

@@ -1,6 +1,6 @@
 //! Fallback view of a game without a look: a bar for each feature of the observation.
 
-use super::Instance;
+use super::instance::{Instance, of_each};
 use crate::env::Rules;
 use crate::env::look::{Setting, Sprite, between, tile};
 
@@ -72,15 +72,11 @@ pub fn bars<G: Rules>(
     part: f32,
     into: &mut Vec<Instance>,
 ) {
-    assert_eq!(before.len(), now.len(), "as many games before as now");
     let scene = Bars::new(game.num_features());
-    into.clear();
-    for (before, now) in before.iter().zip(now) {
-        into.extend((0..game.num_features()).map(|i| {
-            let value = |state: &G::State| G::feature(state, i, game);
-            bar(&scene, i as u32, between(value(before), value(now), part))
-        }));
-    }
+    of_each(before, now, game.num_features(), into, |before, now, i| {
+        let value = |state| G::feature(state, i, game);
+        bar(&scene, i as u32, between(value(before), value(now), part))
+    });
 }
 
 /// Bar of a feature with the given value.
@@ -91,7 +87,7 @@ fn bar(scene: &Bars, i: u32, value: f32) -> Instance {
     let mut sprite = Sprite::upright(x + 0.5 * length, y, length.abs(), THICKNESS, tile);
     // Sprites are at least one pixel wide, so a bar of length 0 is hidden instead.
     sprite.shade = if length.abs() > 1e-3 { 1.0 } else { 0.0 };
-    sprite.into()
+    sprite
 }
 
 #[cfg(test)]

@@ -1,45 +1,18 @@
-//! Sprites as plain data in the layout read by GPUs.
+//! Sprites in the layout read by GPUs.
 
 use crate::env::look::{Look, Sprite};
+use bytemuck::{Pod, Zeroable};
 
-/// A sprite in the 32-byte layout read by GPUs. The fields match [`Sprite`].
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Instance {
-    pub x: f32,
-    pub y: f32,
-    pub width: f32,
-    pub height: f32,
-    pub turn: f32,
-    pub tile: u32,
-    pub repeat: f32,
-    pub shade: f32,
-}
+/// A sprite as renderers take it: 32 bytes in the order of its fields.
+pub type Instance = Sprite;
+
+// SAFETY: all bits 0 are a sprite.
+unsafe impl Zeroable for Sprite {}
+// SAFETY: any bits are numbers, and eight fields of four bytes leave no gap.
+unsafe impl Pod for Sprite {}
 
 /// 32-bit words per [`Instance`].
 pub(super) const WORDS: usize = size_of::<Instance>() / 4;
-
-impl From<Sprite> for Instance {
-    fn from(sprite: Sprite) -> Self {
-        let Sprite { x, y, width, height, turn, tile, repeat, shade } = sprite;
-        Self { x, y, width, height, turn, tile, repeat, shade }
-    }
-}
-
-impl Instance {
-    /// Bytes in field order, little-endian.
-    pub fn bytes(&self) -> [u8; 4 * WORDS] {
-        let Self { x, y, width, height, turn, tile, repeat, shade } = *self;
-        let [x, y, width, height, turn] = [x, y, width, height, turn].map(f32::to_bits);
-        let words = [x, y, width, height, turn, tile, repeat.to_bits(), shade.to_bits()];
-        let mut bytes = [0; 4 * WORDS];
-        for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-}
 
 /// Replaces the contents of `into` with the sprites of some games, `[games * num_sprites]`, at
 /// progress `part` (0 to 1) from `before` to `now`.
@@ -53,10 +26,22 @@ pub fn instances<G: Look>(
     part: f32,
     into: &mut Vec<Instance>,
 ) {
+    of_each(before, now, game.num_sprites(), into, |before, now, i| {
+        G::sprite(before, now, part, i, game)
+    });
+}
+
+/// Replaces the contents of `into` with `count` sprites of each game, from its states before and now.
+pub(super) fn of_each<S>(
+    before: &[S],
+    now: &[S],
+    count: usize,
+    into: &mut Vec<Instance>,
+    sprite: impl Fn(&S, &S, usize) -> Instance,
+) {
     assert_eq!(before.len(), now.len(), "as many games before as now");
     into.clear();
     for (before, now) in before.iter().zip(now) {
-        let sprites = 0..game.num_sprites();
-        into.extend(sprites.map(|i| Instance::from(G::sprite(before, now, part, i, game))));
+        into.extend((0..count).map(|i| sprite(before, now, i)));
     }
 }

@@ -19,7 +19,8 @@ const LAYOUT_WORDS: usize = 16;
 pub struct Renderer {
     device: wgpu::Device,
     queue: wgpu::Queue,
-    scene: Scene,
+    cells: Cells,
+    num_sprites: usize,
     backgrounds: wgpu::RenderPipeline,
     sprites: wgpu::RenderPipeline,
     groups: wgpu::BindGroupLayout,
@@ -28,13 +29,6 @@ pub struct Renderer {
     background: wgpu::Buffer,
     /// Storage for the instances of [`Renderer::draw`].
     instances: wgpu::Buffer,
-}
-
-/// Size and number of sprites of a scene.
-#[derive(Clone, Copy, Debug)]
-struct Scene {
-    cells: Cells,
-    num_sprites: usize,
 }
 
 impl Renderer {
@@ -47,7 +41,6 @@ impl Renderer {
     ) -> Self {
         let cells = Cells::of(game);
         let Cells { columns, rows } = cells;
-        let scene = Scene { cells, num_sprites: game.num_sprites() };
         let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
         let tiles = places.flat_map(|(column, row)| game.background(column, row).to_le_bytes());
         let tiles: Vec<u8> = tiles.collect();
@@ -63,7 +56,8 @@ impl Renderer {
         let pipeline =
             |vertex, fragment| pipeline(device, &groups, &module, format, vertex, fragment);
         Self {
-            scene,
+            cells,
+            num_sprites: game.num_sprites(),
             backgrounds: pipeline("whole_picture", "paint_background"),
             sprites: pipeline("sprite", "paint_sprite"),
             layout: buffer(device, "layout", uniform, LAYOUT_WORDS * 4),
@@ -89,14 +83,14 @@ impl Renderer {
         count: usize,
         instances: &[Instance],
     ) {
-        let expected = count * self.scene.num_sprites;
+        let expected = count * self.num_sprites;
         assert_eq!(instances.len(), expected, "instances: [count * num_sprites]");
-        let bytes: Vec<u8> = instances.iter().flat_map(Instance::bytes).collect();
+        let bytes: &[u8] = bytemuck::cast_slice(instances);
         if (self.instances.size() as usize) < bytes.len() {
             let usage = self.instances.usage();
             self.instances = buffer(&self.device, "instances", usage, bytes.len());
         }
-        self.queue.write_buffer(&self.instances, 0, &bytes);
+        self.queue.write_buffer(&self.instances, 0, bytes);
         self.draw_buffer(target, width, height, count, self.instances.as_entire_buffer_binding());
     }
 
@@ -113,10 +107,10 @@ impl Renderer {
         count: usize,
         instances: wgpu::BufferBinding<'_>,
     ) {
-        let num_instances = count * self.scene.num_sprites;
+        let num_instances = count * self.num_sprites;
         let size = instances.size.map_or(instances.buffer.size() - instances.offset, |n| n.get());
         assert!(size as usize >= num_instances * 4 * WORDS, "instances: [count * num_sprites]");
-        let wall = Wall::fit(self.scene.cells, count, width, height);
+        let wall = Wall::fit(self.cells, count, width, height);
         self.queue.write_buffer(&self.layout, 0, &self.layout_bytes(&wall, width, height));
         let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some("sprites"),
@@ -164,8 +158,8 @@ impl Renderer {
         let words: [u32; LAYOUT_WORDS] = [
             (width as f32).to_bits(),
             (height as f32).to_bits(),
-            self.scene.cells.columns,
-            self.scene.cells.rows,
+            self.cells.columns,
+            self.cells.rows,
             wall.width,
             wall.height,
             wall.left,
@@ -173,7 +167,7 @@ impl Renderer {
             wall.gap,
             wall.columns,
             wall.count,
-            self.scene.num_sprites as u32,
+            self.num_sprites as u32,
             wall.scale.to_bits(),
             0,
             0,

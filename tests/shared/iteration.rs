@@ -1,6 +1,7 @@
 //! A whole iteration on a device (rollout, advantages, update), and the first games of a run.
 
 use super::rollouts::{Host, LEDGE, play_fused};
+use super::unpack::unpack;
 use super::updates::{
     Played, SMALL, Sizes, check_means, error, general, gradient_settings, learn_fused, mlp, norm,
     settings,
@@ -12,7 +13,7 @@ use grove::advantage::kernels::recording_advantages;
 use grove::env::{CartPole, Catch, Fruit, Rules};
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
 use grove::rng::{Stream, draw};
-use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, unpack};
+use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys};
 use grove::settings::{KlEstimator, LossType, RolloutConfig, Start, TrainConfig};
 
 /// Compares updates on recordings, whole and in parts, with the general learner on the unpacked

@@ -8,6 +8,7 @@ pub mod ledge;
 pub mod meadow;
 pub mod rollouts;
 pub mod training;
+pub mod unpack;
 pub mod updates;
 
 use burn::tensor::{Device, Tensor};

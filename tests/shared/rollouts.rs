@@ -2,6 +2,7 @@
 
 use super::ledge::Ledge;
 use super::meadow::Meadow;
+use super::unpack::unpack;
 use super::{cpu, floats};
 use burn::tensor::{Device, Tensor};
 use grove::data::Trajectory;
@@ -11,9 +12,7 @@ use grove::env::{
 };
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
-use grove::rollout::{
-    FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, env_words, unpack,
-};
+use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, env_words};
 use grove::settings::{Activation, PolicyConfig, RolloutConfig, Start};
 
 /// Fruit with short episodes, in which fruits appear and land both together and alone.

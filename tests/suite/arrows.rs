@@ -35,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "checkpoint",
             "settings",
             "device",
+            "disk",
             "rng",
             "env",
             "learner",

@@ -1,8 +1,10 @@
 //! Batches of games for other languages: the same games as single environments, in every mode of autoreset.
 
-use grove::env::{Breakout, CartPole, Catch, EnvError, Recall, Rules, VecEnv};
-use grove::rng::draw;
-use grove::rollout::{Autoreset, Batch, StepBuffers};
+use crate::shared::ledge::Ledge;
+use crate::shared::rollouts::LEDGE;
+use grove::env::{Breakout, CartPole, Catch, Episode, Played, Recall, Rules, new_game, play};
+use grove::rng::{Stream, draw};
+use grove::rollout::{Autoreset, Batch, EnvError, StepBuffers};
 
 /// Results of a step.
 #[derive(Default)]
@@ -41,27 +43,62 @@ impl Step {
     }
 }
 
-/// A legal action of every environment.
-fn actions<G: Rules>(single: &VecEnv<G>, t: u32) -> Vec<u32> {
-    let legal = |env| {
-        let mask = single.legal(env);
-        let choices: Vec<u32> = (0..mask.len() as u32).filter(|a| mask[*a as usize]).collect();
-        choices[draw(t, env as u32) as usize % choices.len()]
-    };
-    (0..single.num_envs()).map(legal).collect()
+/// Games one by one, as the rules play them.
+struct Singles<G: Rules> {
+    game: G,
+    envs: Vec<(G::State, Episode)>,
+}
+
+impl<G: Rules> Singles<G> {
+    fn new(game: G, num_envs: u32, seed: u64) -> Self {
+        let levels = draw(Stream::Evaluation.key(seed), 0);
+        let start = |env| {
+            let level = draw(levels, env);
+            (new_game::<G>(level, game), Episode { level, ..Episode::default() })
+        };
+        Self { game, envs: (0..num_envs).map(start).collect() }
+    }
+
+    fn observe(&self) -> Vec<f32> {
+        let features = 0..self.game.num_features();
+        let of = |(state, _): &(G::State, Episode)| {
+            features.clone().map(|i| G::feature(state, i, self.game)).collect::<Vec<_>>()
+        };
+        self.envs.iter().flat_map(of).collect()
+    }
+
+    fn legal(&self, env: usize) -> Vec<bool> {
+        let actions = 0..self.game.num_actions();
+        actions.map(|a| !G::MASKED || G::legal(&self.envs[env].0, a, self.game)).collect()
+    }
+
+    /// A legal action of every game.
+    fn actions(&self, t: u32) -> Vec<u32> {
+        let legal = |env| {
+            let mask = self.legal(env);
+            let choices: Vec<u32> = (0..mask.len() as u32).filter(|a| mask[*a as usize]).collect();
+            choices[draw(t, env as u32) as usize % choices.len()]
+        };
+        (0..self.envs.len()).map(legal).collect()
+    }
+
+    fn step(&mut self, actions: &[u32]) -> Vec<Played> {
+        let envs = self.envs.iter_mut().zip(actions);
+        envs.map(|((state, episode), a)| play::<G>(state, episode, *a, self.game)).collect()
+    }
 }
 
 fn same_step<G: Rules>(game: G) {
     let (envs, features) = (37, game.num_features());
-    let mut single = VecEnv::new(game, envs, 5);
+    let mut single = Singles::new(game, 37, 5);
     let mut batch = Batch::new(game, envs, Autoreset::SameStep, 5);
     let mut step = Step::new(envs, features, Autoreset::SameStep);
     batch.observe(&mut step.obs);
     assert_eq!(step.obs, single.observe());
     let mut episodes = 0;
     for t in 0..150 {
-        let actions = actions(&single, t);
-        let expected = single.step(&actions).unwrap();
+        let actions = single.actions(t);
+        let expected = single.step(&actions);
         let taken: Vec<i64> = actions.iter().map(|a| i64::from(*a)).collect();
         batch.step(&taken, step.buffers()).unwrap();
         assert_eq!(step.obs, single.observe(), "{} after step {t}", G::NAME);
@@ -86,6 +123,7 @@ fn a_batch_plays_the_games_of_single_environments() {
     same_step(Catch::default());
     same_step(Breakout::default());
     same_step(Recall::default());
+    same_step(LEDGE);
 }
 
 #[test]
@@ -126,7 +164,7 @@ fn without_autoreset_an_ended_game_waits_for_its_reset() {
     assert_eq!(refused, EnvError::Ended { env: 0 });
     (0..2).for_each(|env| batch.reset_env(env, 8));
     batch.observe(&mut step.obs);
-    assert_eq!(step.obs[..4], VecEnv::new(Catch::default(), 1, 8).observe());
+    assert_eq!(step.obs[..4], Singles::new(Catch::default(), 1, 8).observe());
     assert_eq!(step.obs[..4], step.obs[4..]);
     batch.step(&[1, 1], step.buffers()).unwrap();
 }
@@ -142,5 +180,27 @@ fn wrong_actions_are_refused_and_change_nothing() {
     assert_eq!(refused(&[-1, 0]), unknown(0, -1));
     let mut obs = vec![0.0; 8];
     batch.observe(&mut obs);
-    assert_eq!(obs, VecEnv::new(Catch::default(), 2, 3).observe());
+    assert_eq!(obs, Singles::new(Catch::default(), 2, 3).observe());
+}
+
+#[test]
+fn illegal_actions_are_refused_and_change_nothing() {
+    let mut batch = Batch::new(LEDGE, 2, Autoreset::NextStep, 1);
+    let mut step = Step::new(2, 3, Autoreset::NextStep);
+    let unknown = batch.step(&[0, 4], step.buffers()).unwrap_err().to_string();
+    assert_eq!(unknown, "action 4 of environment 1 is none of ledge's, which are 0 to 3");
+    let is_first_cell = |seed: &u64| Singles::<Ledge>::new(LEDGE, 1, *seed).envs[0].0.cell == 0;
+    batch.reset_env(0, (0..).find(is_first_cell).unwrap());
+    let mut mask = [0; 8];
+    batch.legal(&mut mask);
+    assert_eq!(mask[..4], [1, 0, 1, 0]);
+    let (mut before, mut after) = ([0.0; 6], [0.0; 6]);
+    batch.observe(&mut before);
+    for action in [1, 3] {
+        let refused = batch.step(&[action, 0], step.buffers()).unwrap_err();
+        assert_eq!(refused, EnvError::Illegal { env: 0, action: action as u32 });
+    }
+    batch.observe(&mut after);
+    assert_eq!(before, after);
+    batch.step(&[2, 0], step.buffers()).unwrap();
 }

@@ -106,7 +106,7 @@ fn refused_for_texts(assignment: &str) -> String {
     let changed = overlay::apply(&mut table, &[assignment]);
     let config = changed.and_then(|()| overlay::from_table::<LanguageConfig>(table));
     match config {
-        Ok(config) => config.validate().expect_err(assignment),
+        Ok(config) => config.validate().expect_err(assignment).to_string(),
         Err(error) => error.to_string(),
     }
 }

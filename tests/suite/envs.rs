@@ -1,71 +1,18 @@
-//! Host-side environments, and the linter for games.
+//! The linter for games.
 
-use crate::shared::ledge::Ledge;
 use crate::shared::meadow::Meadow;
 use crate::shared::rollouts::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
 use crate::support::adapter;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use grove::env::{
-    Bits, Breakout, CartPole, Catch, CheckOptions, Env, EnvError, Episode, Finding, Fruit, Outcome,
-    Recall, Rules, Subject, VecEnv, check, new_game, play,
+    Bits, Breakout, CartPole, Catch, CheckOptions, Env, Finding, Fruit, Outcome, Recall, Rules,
+    Subject, check,
 };
-use grove::rng::{Stream, below, draw};
+use grove::rng::below;
 use grove::rollout::check_on_device;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU32, Ordering};
-
-#[test]
-fn environments_play_by_the_rules_from_the_levels_of_an_evaluation() {
-    let mut envs = VecEnv::new(SHORT_FRUIT, 3, 9);
-    let mut games: Vec<_> = (0..3)
-        .map(|i| {
-            let level = draw(draw(Stream::Evaluation.key(9), 0), i);
-            let episode = Episode { level, ..Episode::default() };
-            (new_game::<Fruit>(level, SHORT_FRUIT), episode)
-        })
-        .collect();
-    let start = envs.observe();
-    let mut ended = 0;
-    for t in 0..40 {
-        let actions = [t % 3, t % 2, 2];
-        let features = SHORT_FRUIT.num_features();
-        for (env, (state, episode)) in games.iter_mut().enumerate() {
-            assert_eq!((envs.state(env), envs.episode(env)), (&*state, *episode));
-            let own: Vec<f32> =
-                (0..features).map(|i| Fruit::feature(state, i, SHORT_FRUIT)).collect();
-            assert_eq!(envs.observe_env(env), own);
-            assert_eq!(envs.observe()[env * features..][..features], own);
-        }
-        let steps = envs.step(&actions).unwrap();
-        for ((state, episode), (action, step)) in games.iter_mut().zip(actions.iter().zip(&steps)) {
-            assert_eq!(*step, play::<Fruit>(state, episode, *action, SHORT_FRUIT));
-            ended += u32::from(step.truncated);
-        }
-    }
-    assert_eq!(ended, 3 * (40 / SHORT_FRUIT.max_steps));
-    assert_ne!(envs.observe(), start);
-    envs.reset(9);
-    assert_eq!(envs.observe(), start);
-    envs.reset_env(1, envs.episode(0).level);
-    assert_eq!(envs.state(0), envs.state(1));
-}
-
-#[test]
-fn actions_that_cannot_be_taken_are_refused_and_nothing_is_played() {
-    let mut envs = VecEnv::new(LEDGE, 2, 1);
-    let before: Vec<_> = (0..2).map(|env| *envs.state(env)).collect();
-    assert_eq!(envs.step(&[0]), Err(EnvError::Count { expected: 2, found: 1 }));
-    let message = envs.step(&[0, 4]).unwrap_err().to_string();
-    assert_eq!(message, "action 4 of environment 1 is none of ledge's, which are 0 to 3");
-    envs.reset_env(0, (0..).find(|l| new_game::<Ledge>(*l, LEDGE).cell == 0).unwrap());
-    assert_eq!(envs.legal(0), [true, false, true, false]);
-    assert_eq!(envs.step(&[1, 0]), Err(EnvError::Illegal { env: 0, action: 1 }));
-    assert_eq!(envs.step_env(0, 3), Err(EnvError::Illegal { env: 0, action: 3 }));
-    assert_eq!(*envs.state(1), before[1]);
-    assert_eq!(envs.episode(0).time, 0);
-    assert_eq!(envs.step_env(0, 2).map(|step| step.reward < 2.0), Ok(true));
-}
 
 fn none(findings: &[Finding], context: &str) {
     assert!(findings.is_empty(), "{context}: {findings:?}");

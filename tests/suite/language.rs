@@ -51,8 +51,8 @@ fn decoder(model: &LanguageModel) -> TokenDecoder {
 fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
     let rows = tokens.iter().enumerate().map(|(at, token)| Row { token: *token, cache: 0, at });
     let rows: Vec<Row> = rows.collect();
-    let shape = decoder.shape();
-    let mut caches = [Cache::new(&shape.head_shape(), shape.num_layers, tokens.len(), None)];
+    let mut caches = [Cache::default()];
+    decoder.begin_cache(&mut caches[0], tokens.len(), None);
     let mut pass = Pass::default();
     decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);
     let mut logits = Vec::new();

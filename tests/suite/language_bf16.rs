@@ -5,7 +5,10 @@ use grove::model::DecoderShape;
 use grove::settings::Precision;
 use grove::task::find;
 use grove::text::generate::{Generator, Prompt, Sampling};
-use grove::text::{Arithmetic, Kernel, LanguageModel, TokenDecoder};
+use grove::text::{
+    Arithmetic, Cache, Kernel, LanguageModel, Pass, PrefixCache, Retention, Row, Text, TextPass,
+    TokenDecoder,
+};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 
 fn config() -> LanguageConfig {
@@ -111,5 +114,82 @@ fn completions_are_nearly_those_of_single_precision_alone_and_in_a_batch() {
         let first = |all: &[Vec<grove::text::generate::Completion>]| all[4][0].logprobs[0];
         let off = (first(&batch) - first(&generate(&single, &prompts, 7))).abs();
         assert!(off > 0.0 && off < 0.05, "{}: off by {off}", kernel.name());
+    }
+}
+
+/// A decoder whose whole passes run side by side.
+fn small() -> TokenDecoder {
+    let model = LanguageModel::tiny(&config().tiny_shape(), "0123456789+-= abcdefghij", 5);
+    let decoder = model.decoder();
+    assert!(decoder.is_small());
+    decoder
+}
+
+fn tokens(count: u32, step: u32) -> Vec<u32> {
+    (0..count).map(|i| (i * step + i / 5) % 20).collect()
+}
+
+#[test]
+fn a_group_learns_from_the_very_keys_and_values_that_it_generated_with() {
+    // Neither is a multiple of the tokens that a cache keeps side by side, or even.
+    let (prompt, completions) = (tokens(37, 7), [tokens(23, 3), tokens(9, 11)]);
+    let texts =
+        [Text { prompt: &prompt, completions: completions.each_ref().map(|c| &c[..]).into() }];
+    let arithmetics = Kernel::available().iter().map(|kernel| Arithmetic::Bf16(*kernel));
+    for arithmetic in arithmetics.chain([Arithmetic::F32]) {
+        for decoder in [small(), large()].map(|decoder| decoder.with_arithmetic(arithmetic)) {
+            let size = decoder.shape().hidden_size;
+            let mut whole = TextPass::default();
+            decoder.forward_texts(&texts, Retention::Inputs, &mut whole);
+            let mut caches = vec![Cache::default(); 3];
+            decoder.begin_cache(&mut caches[2], prompt.len(), None);
+            let before = PrefixCache { index: 2, tokens: prompt.len() };
+            for (cache, tokens) in caches.iter_mut().zip(&completions) {
+                decoder.begin_cache(cache, tokens.len(), Some(before));
+            }
+            let mut pass = Pass::default();
+            let row = |cache: usize, at: usize, token: &u32| Row { token: *token, cache, at };
+            let rows: Vec<Row> =
+                prompt.iter().enumerate().map(|(at, token)| row(2, at, token)).collect();
+            decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);
+            assert!(pass.hidden()[(prompt.len() - 1) * size..] == whole.hidden()[..size]);
+            for at in 0..22 {
+                let next = completions.iter().enumerate();
+                let next = next.filter(|(_, tokens)| at + 1 < tokens.len());
+                let rows: Vec<Row> =
+                    next.map(|(cache, tokens)| row(cache, at, &tokens[at])).collect();
+                decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);
+                for (row, hidden) in rows.iter().zip(pass.hidden().chunks_exact(size)) {
+                    let learnt = whole.prediction([0, row.cache], at + 1);
+                    let learnt = &whole.hidden()[learnt * size..][..size];
+                    assert!(hidden == learnt, "{arithmetic:?}: token {at} of {}", row.cache);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_nearly_those_of_single_precision() {
+    let (prompt, completions) = (tokens(37, 7), [tokens(23, 3), tokens(9, 11)]);
+    let texts =
+        [Text { prompt: &prompt, completions: completions.each_ref().map(|c| &c[..]).into() }];
+    let gradient = |arithmetic| {
+        let decoder = small().with_arithmetic(arithmetic);
+        let mut forward = TextPass::default();
+        decoder.forward_texts(&texts, Retention::All, &mut forward);
+        let d_hidden: Vec<f32> =
+            (0..forward.hidden().len()).map(|i| (i as f32 * 0.37).sin()).collect();
+        let mut gradient = vec![0.0; decoder.num_trained()];
+        decoder.backward_texts(&mut forward, &d_hidden, &mut gradient, |_, _| ());
+        gradient
+    };
+    let want = gradient(Arithmetic::F32);
+    let norm = |all: &[f32]| all.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    for kernel in Kernel::available() {
+        let got = gradient(Arithmetic::Bf16(*kernel));
+        let apart: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
+        let off = norm(&apart) / norm(&want);
+        assert!(off > 0.0 && off < 0.02, "{}: off by {off}", kernel.name());
     }
 }

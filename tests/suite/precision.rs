@@ -1,17 +1,20 @@
 //! Lower precisions: what they change, and where they cannot be had.
 
-use crate::shared::decoder::{apart, first_update, one_step};
+use crate::shared::decoder::{apart, decoder_run, first_host_update, first_update, one_step};
+use crate::shared::training::short_run;
+use crate::shared::unpack::unpack;
 use crate::support::{adapter, cpu, refusal};
 use burn::tensor::{Device, Tensor};
 use grove::advantage::kernels::recording_advantages;
+use grove::checkpoint::Checkpoint;
 use grove::device::has_precision;
-use grove::env::{Env, Fruit};
+use grove::env::{Catch, Env, Fruit};
 use grove::learner::fused::FusedLearner;
 use grove::model::{FlatMlp, Mlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
-use grove::rollout::{FusedRollout, RolloutKeys, unpack};
-use grove::settings::{Activation, PolicyConfig, Precision, Start, TrainConfig};
-use grove::trainer::Trainer;
+use grove::rollout::{FusedRollout, Player, RolloutKeys};
+use grove::settings::{Activation, ModelKind, PolicyConfig, Precision, Start, TrainConfig};
+use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
 
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
@@ -108,6 +111,73 @@ const LOWER: [(Precision, f64); 2] =
 fn a_decoder_learns_nearly_the_same_in_lower_precisions() {
     for (precision, unit) in LOWER {
         check_decoder(precision, unit, &cpu());
+    }
+}
+
+/// Settings of short runs in bf16 of networks with memory.
+fn runs_in_bf16() -> [TrainConfig; 2] {
+    let mut gru = short_run(Start::Branch);
+    gru.policy.kind = ModelKind::Gru;
+    [decoder_run(Start::Branch), gru]
+        .map(|config| TrainConfig { precision: Precision::Bf16, ..config })
+}
+
+fn trainer(config: &TrainConfig) -> GameTrainer<Catch> {
+    Trainer::new(Catch::default(), config, &cpu())
+}
+
+#[test]
+fn a_decoder_learns_nearly_the_same_in_bf16_by_hand() {
+    let update = |precision| first_host_update(&TrainConfig { precision, ..one_step(2) });
+    let off = apart(&update(Precision::Bf16), &update(Precision::F32));
+    assert!(off > 1e-5 && off < 0.1, "the first update off by {off:.1e}");
+}
+
+#[test]
+fn the_first_update_in_bf16_is_of_the_very_policy_that_acted() {
+    for mut config in runs_in_bf16() {
+        config.update.update_epochs = 1;
+        config.update.num_minibatches = 1;
+        let mut trainer = trainer(&config);
+        assert_eq!(trainer.obstacle(), None);
+        for _ in 0..config.iterations {
+            let record = trainer.iterate().unwrap();
+            assert!(record.approx_kl == 0.0 && record.grad_norm > 0.0, "{record:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_in_bf16_goes_on_where_it_was_and_depends_on_no_thread() {
+    for config in runs_in_bf16() {
+        let run = |threads: usize, cut: u32| -> Checkpoint {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut first = trainer(&config);
+                (0..cut).for_each(|_| drop(first.iterate().unwrap()));
+                let mut second = trainer(&config).restored(&first.snapshot().unwrap()).unwrap();
+                (cut..config.iterations).for_each(|_| drop(second.iterate().unwrap()));
+                second.snapshot().unwrap()
+            })
+        };
+        let whole = run(1, 0);
+        for (threads, cut) in [(1, 2), (3, 1)] {
+            assert!(run(threads, cut) == whole, "{threads} threads, cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn networks_with_memory_learn_to_catch_in_bf16() {
+    for mut config in runs_in_bf16() {
+        config.iterations = 40;
+        config.rollout.num_groups = 64;
+        config.rollout.group_size = 8;
+        config.optimizer.learning_rate = 1e-2;
+        let mut trainer = trainer(&config);
+        (0..config.iterations).for_each(|_| drop(trainer.iterate().unwrap()));
+        let score = trainer.evaluate(1000, Player::Greedy).mean_score;
+        assert!(score > 0.9, "{}: {score}", config.policy.kind);
     }
 }
 

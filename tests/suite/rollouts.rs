@@ -75,7 +75,7 @@ fn check<G: Rules>(
     let native_policy = NativeMlp::new(&policy);
     let mut native = NativeRollout::new(game, config, keys);
     let mut stepwise = StepwiseRollout::new(game, config, keys, device);
-    assert!(native.export().is_empty() && stepwise.export().is_empty());
+    assert!(native.export().is_empty() && block_on(stepwise.export_async()).is_empty());
     for iteration in 0..3 {
         let context = format!("{game:?}, {config:?}, iteration {iteration}");
         if iteration == 2 {
@@ -86,7 +86,7 @@ fn check<G: Rules>(
         let got = Host::of(&stepwise.collect(&policy.clone().into(), iteration));
         want.assert_lively(game.num_actions() as u32, &context);
         got.assert_is(&want, &context);
-        let (got, want) = (stepwise.export(), native.export());
+        let (got, want) = (block_on(stepwise.export_async()), native.export());
         let seats = match config.start {
             Start::Level => 0,
             Start::Branch => config.num_groups,

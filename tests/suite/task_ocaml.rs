@@ -77,7 +77,7 @@ fn solutions_are_accepted_and_wrong_answers_are_not() {
     assert!(prompts[1].len() >= 40);
     let mut completions = Vec::new();
     for prompt in prompts.iter().flatten() {
-        let problem = task.problems().of(prompt).unwrap();
+        let problem = task.problems().find(prompt).unwrap();
         assert!(prompt.text.ends_with(&format!("{}\n", problem.head)) && problem.tests.len() >= 3);
         let wrong = problem.wrong.iter().map(|text| (text.clone(), false));
         completions.extend(wrong.map(|answer| (prompt, answer)));

@@ -20,7 +20,7 @@ fn totals(task: &Ocaml, answer: impl Fn(&Problem) -> String) -> Vec<(String, f64
     let answers: Vec<_> = prompts
         .iter()
         .flatten()
-        .map(|prompt| (prompt, answer(task.problems().of(prompt).unwrap())))
+        .map(|prompt| (prompt, answer(task.problems().find(prompt).unwrap())))
         .collect();
     let all: Vec<_> = answers.iter().map(|(prompt, text)| Completion::new(prompt, text)).collect();
     let rewards = task.verify(&all).unwrap();

@@ -7,13 +7,13 @@
 //! cube writes a partial gradient; [`super::optimizer_kernels`] sums them in a fixed order.
 
 use super::loss_kernels::*;
-use super::neuron::{Dense, Neuron, clear, layers, multiply_add, several};
+use super::neuron::{Neuron, clear, multiply_add, several};
 use super::tiles::Tiling;
 use crate::device::buffers::Buffer;
 use crate::learner::means::SUMS;
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
-use crate::model::kernels::{FeatureSlots, MlpShape, Observer, rounded};
+use crate::model::kernels::{Dense, FeatureSlots, MlpShape, Observer, rounded};
 use crate::objective::kl::{divergence, third};
 use crate::objective::{Coefficients, Step, by_logit, term};
 use burn::cubecl;
@@ -262,7 +262,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let (tiling, shape) = comptime!((plan.tiling, plan.mlp));
     let tile = comptime!(tiling.tile);
     let actions = comptime!(shape.actions);
-    let (first, second) = comptime!(layers(&shape));
+    let (first, second) = comptime!(shape.layers());
     let deep = comptime!(second.outputs > 0);
     let activation = comptime!(shape.activation);
     // Offset of the last hidden layer's activations.

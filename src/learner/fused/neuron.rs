@@ -2,7 +2,7 @@
 //! gradient.
 
 use crate::math::activation::{activate, slope};
-use crate::model::kernels::{MlpShape, rounded};
+use crate::model::kernels::{Dense, rounded};
 use crate::settings::Activation;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -60,31 +60,6 @@ fn dot<V: Float>(values: &[V], at: usize, factors: &Array<f32>, #[comptime] tile
         sum += f32::cast_from(values[at + s]) * factors[s];
     }
     sum
-}
-
-/// Location of a hidden layer in the parameter vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Dense {
-    /// Offset of the weights `[inputs, outputs]`.
-    pub weight: usize,
-    /// Offset of the biases.
-    pub bias: usize,
-    pub inputs: usize,
-    pub outputs: usize,
-}
-
-/// Hidden layers of a perceptron; without a second layer, its number of outputs is 0.
-pub(super) fn layers(shape: &MlpShape) -> (Dense, Dense) {
-    let MlpShape { features, first, second, .. } = *shape;
-    (
-        Dense { weight: 0, bias: shape.first_bias(), inputs: features, outputs: first },
-        Dense {
-            weight: shape.second_weight(),
-            bias: shape.second_bias(),
-            inputs: first,
-            outputs: second,
-        },
-    )
 }
 
 /// A hidden neuron owned by one unit.

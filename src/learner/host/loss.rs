@@ -26,6 +26,57 @@ pub struct Rule {
     pub by: Coefficients,
 }
 
+/// Inputs of the loss by columns, padded to whole groups with steps that do not count: mask and weight are 0.
+#[derive(Clone, Debug, Default)]
+pub struct Columns {
+    /// Actions.
+    pub actions: Vec<i32>,
+    /// Log-probabilities under the behaviour policy.
+    pub old_logprobs: Vec<f32>,
+    /// Log-probabilities under the reference policy; 0 without one.
+    pub reference_logprobs: Vec<f32>,
+    /// Advantages.
+    pub advantages: Vec<f32>,
+    /// 1 for steps that count, else 0.
+    pub mask: Vec<f32>,
+    /// Weights in the loss.
+    pub weights: Vec<f32>,
+    /// Ratio of each step's game, for losses with one ratio per game; else 0.
+    pub games: Vec<GameRatio>,
+    /// Action masks, bit 0 for action 0; empty if all actions are always legal.
+    pub legal: Vec<u32>,
+}
+
+impl Columns {
+    /// Returns the inputs of the loss for a group.
+    pub fn steps(&self, group: usize) -> Steps<'_> {
+        Steps {
+            actions: lanes(&self.actions, group),
+            old_logprobs: lanes(&self.old_logprobs, group),
+            reference_logprobs: lanes(&self.reference_logprobs, group),
+            advantages: lanes(&self.advantages, group),
+            mask: lanes(&self.mask, group),
+            weights: lanes(&self.weights, group),
+            games: lanes(&self.games, group),
+            legal: self.legal(group),
+        }
+    }
+
+    /// Computes log-probabilities of the actions of a group as [`logprobs`].
+    pub fn logprobs(&self, group: usize, logits: &mut [Group], probs: &mut [Group]) -> Group {
+        logprobs(logits, probs, lanes(&self.actions, group), self.legal(group))
+    }
+
+    fn legal(&self, group: usize) -> Option<&[u32; GROUP]> {
+        (!self.legal.is_empty()).then(|| lanes(&self.legal, group))
+    }
+}
+
+/// Values of a group.
+fn lanes<T>(values: &[T], group: usize) -> &[T; GROUP] {
+    &values.as_chunks().0[group]
+}
+
 /// Inputs of the loss for a group of steps. Lanes with `mask` 0 do not count and must have weight
 /// 0.
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +198,7 @@ fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
 /// Computes log-probabilities of the steps' actions. `logits` and `probs`, one group per action,
 /// are replaced as by [`log_softmax`], with masks `legal` ([`Steps::legal`]).
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn logprobs(
+fn logprobs(
     logits: &mut [Group],
     probs: &mut [Group],
     actions: &[i32; GROUP],

@@ -24,7 +24,7 @@ use super::share::Share;
 use super::update::{Updating, take_steps};
 use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
 use crate::objective::weights::Sizes;
-use crate::parallel::{Node, Shards, Team, TeamError};
+use crate::parallel::{Node, TeamError};
 use crate::settings::TrainConfig;
 use loss::Rule;
 use std::fmt::Debug;
@@ -40,9 +40,6 @@ pub enum HostPolicy {
 
 /// A policy in training whose gradients are computed in host memory.
 pub trait HostLearner: Debug + Send {
-    /// Settings, and this rank's share of the run.
-    fn share(&self) -> &Share;
-
     /// Mutable access to the settings and this rank's share of the run.
     fn share_mut(&mut self) -> &mut Share;
 
@@ -96,6 +93,9 @@ pub trait HostLearner: Debug + Send {
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
+    ///
+    /// # Panics
+    /// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
     fn update(
         &mut self,
         experience: &Experience,
@@ -104,6 +104,7 @@ pub trait HostLearner: Debug + Send {
         let reference_logprobs = self.reference_logprobs(experience);
         let experience = &Experience { reference_logprobs: &reference_logprobs, ..*experience };
         let share = self.share_mut();
+        assert!(!share.team.is_mixed(), "ranks on the CPU and on devices sum in different orders");
         let (minibatches, plan) =
             Plan::new(share, experience.counts, experience.learn_steps, iteration)?;
         let rule = Rule::new(&share.config.loss, entropy_coef(&share.config, iteration));
@@ -159,7 +160,7 @@ fn optimizer_step(
 ) -> f32 {
     let Share { config, .. } = share;
     let learning_rate = share.learning_rate(update);
-    let by = StepSettings { learning_rate, config: &config.optimizer, spared: &[] };
+    let by = StepSettings { learning_rate, config: &config.optimizer, spared: &[], key: 0 };
     clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &by))
 }
 
@@ -175,13 +176,4 @@ pub fn host_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn H
         return Some(Box::new(learner));
     }
     None
-}
-
-/// Assigns a learner the shards of games, or of windows of a dataset, that this rank of `team` learns from.
-///
-/// # Panics
-/// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
-pub fn assign(learner: &mut dyn HostLearner, shards: Shards, team: Team) {
-    assert!(!team.is_mixed(), "ranks on the CPU and on devices sum gradients in different orders");
-    learner.share_mut().assign(shards, team);
 }

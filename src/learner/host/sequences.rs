@@ -1,8 +1,7 @@
 //! Networks with memory in training on the CPU, by a hand-written backward pass over sequences.
 
-use super::loss::{GROUP, Group, Rule, Steps, Sums, differentiate, logprobs};
+use super::loss::{Columns, GROUP, Group, Rule, Sums, differentiate};
 use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
-use crate::data::host::floats;
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, parts};
@@ -10,8 +9,7 @@ use crate::model::{Gradients, NativePolicy, Network, Pool, Sequences, by_hand};
 use crate::objective::GameRatio;
 use crate::objective::weights::{Sizes, weight};
 use crate::parallel::{Node, NodeLen, TeamError};
-use crate::settings::TrainConfig;
-use burn::tensor::{Tensor, TensorData};
+use crate::settings::{Precision, TrainConfig};
 use rayon::prelude::*;
 
 /// Maximum number of partial gradients per minibatch, if there are fewer shards; each can run on its own thread.
@@ -20,93 +18,95 @@ const PARTIALS: usize = 16;
 /// Groups of steps whose sums are added up in single precision, and which one thread differentiates.
 const BLOCK: usize = 32;
 
-/// Steps of some games: the inputs of the network and of the loss. Step `t` of game `g` is at `t * games + g`. What only
-/// the loss reads is padded to whole groups with steps that do not count.
+/// Steps of some games: the inputs of the network and of the loss. Step `t` of game `g` is at `t * games + g`.
 #[derive(Debug, Default)]
 struct SequenceSteps {
     sequences: Sequences,
-    actions: Vec<i32>,
-    /// Log-probabilities under the behaviour policy.
-    old_logprobs: Vec<f32>,
-    /// Log-probabilities under the reference policy; empty without one.
-    reference_logprobs: Vec<f32>,
-    advantages: Vec<f32>,
     /// Number of counted steps of each game: `[games]`.
     counts: Vec<usize>,
-    /// 1 for steps that count, else 0.
-    mask: Vec<f32>,
-    /// Action masks, bit 0 for action 0; empty if all actions are always legal.
-    legal: Vec<u32>,
+    columns: Columns,
 }
 
 impl SequenceSteps {
     /// Copies some games, time-major.
     fn copy(&mut self, of: &Experience, games: &[i32]) {
-        let steps = of.learn_steps;
+        let (steps, from) = (of.learn_steps, of.trajectory);
         let padded = (steps * games.len()).next_multiple_of(GROUP);
-        let places = Places { games, slots: of.slots, steps };
-        let width = of.memory.len() / of.counts.len();
+        let places = Places { games, slots: from.num_steps, steps };
+        let width = from.memory.len() / from.num_envs;
         let Sequences { games: count, obs, starts, memory } = &mut self.sequences;
         *count = games.len();
         obs.clear();
-        obs.reserve(steps * games.len() * of.features);
-        places.each(|slot| obs.extend_from_slice(&of.obs[slot * of.obs_stride..][..of.features]));
+        obs.reserve(steps * games.len() * from.num_features);
+        let row = |slot: usize| &from.obs[slot * from.obs_stride()..][..from.num_features];
+        places.each(|slot| obs.extend_from_slice(row(slot)));
         starts.clear();
         // The first step continues from the memory.
         starts.resize(games.len(), 0.0);
         let later = Places { steps: steps - 1, ..places };
-        later.each(|slot| starts.push(f32::from(of.ends[slot].ended())));
+        later.each(|slot| starts.push(f32::from(from.ends[slot].ended())));
         memory.clear();
         games.iter().for_each(|game| {
-            memory.extend_from_slice(&of.memory[*game as usize * width..][..width]);
+            memory.extend_from_slice(&from.memory[*game as usize * width..][..width]);
         });
         self.counts.clear();
         self.counts.extend(games.iter().map(|game| of.counts[*game as usize]));
-        self.mask.clear();
+        let columns = &mut self.columns;
+        columns.mask.clear();
         for t in 0..steps {
-            self.mask.extend(self.counts.iter().map(|count| f32::from(t < *count)));
+            columns.mask.extend(self.counts.iter().map(|count| f32::from(t < *count)));
         }
-        self.mask.resize(padded, 0.0);
-        places.gather(of.actions, &mut self.actions, padded, 0);
-        places.gather(of.old_logprobs, &mut self.old_logprobs, padded, 0.0);
-        places.gather(of.reference_logprobs, &mut self.reference_logprobs, padded, 0.0);
-        places.gather(of.advantages, &mut self.advantages, padded, 0.0);
-        self.legal.clear();
-        if !of.legal.is_empty() {
-            places.gather(of.legal, &mut self.legal, padded, u32::MAX);
+        columns.mask.resize(padded, 0.0);
+        places.gather(&from.actions, &mut columns.actions, padded, 0);
+        places.gather(&from.logprobs, &mut columns.old_logprobs, padded, 0.0);
+        places.gather(of.reference_logprobs, &mut columns.reference_logprobs, padded, 0.0);
+        places.gather(of.advantages, &mut columns.advantages, padded, 0.0);
+        columns.games.resize(padded, GameRatio::default());
+        columns.legal.clear();
+        if !from.legal.is_empty() {
+            places.gather(&from.legal, &mut columns.legal, padded, u32::MAX);
         }
     }
 
     /// Gradient of the games, and its sums.
     fn gradient(
-        &self,
-        by_hand: &dyn Gradients,
+        &mut self,
+        policy: &dyn Gradients,
         partials: usize,
         rule: &Rule,
         sizes: &Sizes,
     ) -> (Vec<f32>, [f64; SUMS]) {
+        let Self { sequences, counts, columns } = self;
+        let averaging = rule.form.loss_type.averaging();
+        let of_game = |count: &usize| weight(*count as f32, sizes, averaging);
+        let of_games: Vec<f32> = counts.iter().map(of_game).collect();
+        columns.weights.clear();
+        let weights = columns.mask.iter().zip(of_games.iter().cycle());
+        columns.weights.extend(weights.map(|(mask, weight)| mask * weight));
         let mut sums = [0.0; SUMS];
         let mut slopes = |mut logits: Vec<f32>| {
-            sums = self.differentiate(&mut logits, rule, sizes);
+            let actions = logits.len() / sequences.starts.len();
+            if rule.form.loss_type.ratio_of_game() {
+                columns.set_game_ratios(&logits, actions, rule, &of_games);
+            }
+            sums = columns.differentiate_all(&mut logits, actions, rule);
             logits
         };
-        let gradient = by_hand.gradient(&self.sequences, partials, &mut slopes);
+        let gradient = policy.gradient(sequences, partials, &mut slopes);
         (gradient, sums)
     }
 
+    /// Log-probabilities of the actions under a policy, `[num_steps, games]`.
+    fn logprobs(&self, policy: &dyn Gradients) -> Vec<f32> {
+        let logits = policy.logits(&self.sequences);
+        self.columns.all_logprobs(&logits, logits.len() / self.sequences.starts.len())
+    }
+}
+
+impl Columns {
     /// Replaces the logits of all steps, `[num_steps, games, num_actions]`, by the gradient of the loss, and returns its
     /// sums.
-    fn differentiate(&self, logits: &mut [f32], rule: &Rule, sizes: &Sizes) -> [f64; SUMS] {
-        let averaging = rule.form.loss_type.averaging();
-        let of_games: Vec<f32> =
-            self.counts.iter().map(|count| weight(*count as f32, sizes, averaging)).collect();
-        let weights = self.mask.iter().zip(of_games.iter().cycle());
-        let weights: Vec<f32> = weights.map(|(mask, weight)| mask * weight).collect();
-        let ratios = match rule.form.loss_type.ratio_of_game() {
-            true => self.game_ratios(logits, rule, &of_games),
-            false => Vec::new(),
-        };
-        let actions = logits.len() / self.sequences.starts.len();
+    fn differentiate_all(&self, logits: &mut [f32], actions: usize, rule: &Rule) -> [f64; SUMS] {
         let blocks = logits.par_chunks_mut(BLOCK * GROUP * actions).enumerate();
         let sums: Vec<_> = blocks
             .map(|(block, logits)| {
@@ -114,18 +114,7 @@ impl SequenceSteps {
                 let (mut lanes, mut probs) =
                     (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
                 for (group, logits) in logits.chunks_mut(GROUP * actions).enumerate() {
-                    let group = block * BLOCK + group;
-                    let of_lanes = self.ratios_of(&ratios, group);
-                    let steps = Steps {
-                        actions: lanes_of(&self.actions, group),
-                        old_logprobs: lanes_of(&self.old_logprobs, group),
-                        reference_logprobs: lanes_of(&self.reference_logprobs, group),
-                        advantages: lanes_of(&self.advantages, group),
-                        mask: lanes_of(&self.mask, group),
-                        weights: lanes_of(&weights, group),
-                        games: &of_lanes,
-                        legal: self.legal_of(group),
-                    };
+                    let steps = self.steps(block * BLOCK + group);
                     to_lanes(logits, &mut lanes);
                     differentiate(rule, &steps, &mut lanes, &mut probs, &mut sums);
                     from_lanes(&lanes, logits);
@@ -136,54 +125,37 @@ impl SequenceSteps {
         sums.iter().fold([0.0; SUMS], |sum, more| std::array::from_fn(|i| sum[i] + more[i]))
     }
 
-    /// The ratio of each game, for losses with one ratio per game; `weights` are those of the games' steps.
-    fn game_ratios(&self, logits: &[f32], rule: &Rule, weights: &[f32]) -> Vec<GameRatio> {
-        let games = self.sequences.games;
+    /// Sets the ratios of the games, for losses with one ratio per game, from the logits of all steps; `weights` are those
+    /// of the games' steps.
+    fn set_game_ratios(&mut self, logits: &[f32], actions: usize, rule: &Rule, weights: &[f32]) {
+        let games = weights.len();
         let mut log_ratios = vec![0.0; games];
         let mut advantages = vec![Vec::new(); games];
-        for (i, logprob) in self.logprobs(logits).into_iter().enumerate() {
+        for (i, logprob) in self.all_logprobs(logits, actions).into_iter().enumerate() {
             if self.mask[i] != 0.0 {
                 log_ratios[i % games] += logprob - self.old_logprobs[i];
                 advantages[i % games].push(self.advantages[i]);
             }
         }
         let ratios = log_ratios.into_iter().zip(weights).zip(advantages);
-        ratios.map(|((sum, weight), of)| rule.game_ratio(sum, *weight, of.into_iter())).collect()
-    }
-
-    /// The ratios of the games of a group's counted steps; `ratios` are those of all games, or empty.
-    fn ratios_of(&self, ratios: &[GameRatio], group: usize) -> [GameRatio; GROUP] {
-        let mut of_lanes = [GameRatio::default(); GROUP];
-        if !ratios.is_empty() {
-            for (l, ratio) in of_lanes.iter_mut().enumerate() {
-                let i = group * GROUP + l;
-                if self.mask[i] != 0.0 {
-                    *ratio = ratios[i % ratios.len()];
-                }
-            }
+        let ratios: Vec<GameRatio> = ratios
+            .map(|((sum, weight), of)| rule.game_ratio(sum, *weight, of.into_iter()))
+            .collect();
+        for (i, (ratio, mask)) in self.games.iter_mut().zip(&self.mask).enumerate() {
+            *ratio = if *mask == 0.0 { GameRatio::default() } else { ratios[i % games] };
         }
-        of_lanes
     }
 
-    /// Log-probabilities of the actions, from logits `[num_steps, games, num_actions]`.
-    fn logprobs(&self, logits: &[f32]) -> Vec<f32> {
-        let steps = self.sequences.starts.len();
-        let actions = logits.len() / steps;
-        let mut all = vec![0.0; steps];
+    /// Log-probabilities of the actions, from the logits of all steps.
+    fn all_logprobs(&self, logits: &[f32], actions: usize) -> Vec<f32> {
+        let mut all = vec![0.0; logits.len() / actions];
         let groups = all.par_chunks_mut(GROUP).zip(logits.par_chunks(GROUP * actions)).enumerate();
         groups.for_each(|(group, (all, logits))| {
             let (mut lanes, mut probs) = (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
             to_lanes(logits, &mut lanes);
-            let taken = lanes_of(&self.actions, group);
-            let of_lanes = logprobs(&mut lanes, &mut probs, taken, self.legal_of(group));
-            all.copy_from_slice(&of_lanes[..all.len()]);
+            all.copy_from_slice(&self.logprobs(group, &mut lanes, &mut probs)[..all.len()]);
         });
         all
-    }
-
-    /// Action masks of a group; `None` if all actions are always legal.
-    fn legal_of(&self, group: usize) -> Option<&[u32; GROUP]> {
-        (!self.legal.is_empty()).then(|| lanes_of(&self.legal, group))
     }
 }
 
@@ -216,11 +188,6 @@ impl Places<'_> {
     }
 }
 
-/// Numbers of a group of padded steps.
-fn lanes_of<T>(values: &[T], group: usize) -> &[T; GROUP] {
-    &values.as_chunks().0[group]
-}
-
 /// Transposes `[steps, num_actions]` of up to [`GROUP`] steps to a group per action, with 0 past the last step.
 fn to_lanes(rows: &[f32], lanes: &mut [Group]) {
     let actions = lanes.len();
@@ -240,12 +207,10 @@ fn from_lanes(lanes: &[Group], rows: &mut [f32]) {
 /// A network with memory in training on the CPU.
 #[derive(Debug)]
 pub struct SequenceLearner {
-    /// The network with its initial weights.
+    /// The kind and the sizes of the network, with its initial weights.
     network: Network,
-    by_hand: Box<dyn Gradients>,
-    params: Vec<f32>,
-    /// The reference policy and its parameters.
-    reference: Option<(Box<dyn Gradients>, Vec<f32>)>,
+    policy: Box<dyn Gradients>,
+    reference: Option<Box<dyn Gradients>>,
     moments: Moments,
     share: Share,
     /// Free list of the steps of parts of a minibatch.
@@ -256,16 +221,12 @@ impl SequenceLearner {
     /// Trains a copy of `network`; `None` if it has no hand-written backward pass. If `kl_coef` is not 0, the initial policy
     /// becomes the reference policy.
     pub fn new(network: &Network, config: &TrainConfig) -> Option<Self> {
-        let mut by_hand = by_hand(network, config.precision, config.update.gradient_checkpointing)?;
-        let params = floats(network.flatten().without_autodiff());
-        by_hand.set_params(params.clone());
-        let reference = (config.loss.kl_coef > 0.0).then(|| (by_hand.clone(), params.clone()));
+        let policy = by_hand(network, config.precision, config.update.gradient_checkpointing)?;
         Some(Self {
             network: network.clone(),
-            by_hand,
-            reference,
-            moments: Moments::new(params.len()),
-            params,
+            reference: (config.loss.kl_coef > 0.0).then(|| policy.clone()),
+            moments: Moments::new(policy.params().len()),
+            policy,
             share: Share::whole(config),
             pool: Pool::default(),
         })
@@ -281,13 +242,13 @@ impl SequenceLearner {
         let of_part = |games: &[i32]| {
             self.pool.with(|part| {
                 part.copy(of.experience, games);
-                node(part.gradient(&*self.by_hand, of.partials, of.rule, &of.sizes))
+                node(part.gradient(&*self.policy, of.partials, of.rule, &of.sizes))
             })
         };
         let games = of.minibatch.shard(shard);
         let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
         let sum = sums.reduce(|sum, part| sum.plus_and(part, |vector| self.give_back(vector)));
-        sum.unwrap_or_else(|| node((vec![0.0; self.params.len()], [0.0; SUMS])))
+        sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; SUMS])))
     }
 }
 
@@ -302,10 +263,6 @@ struct Minibatches<'a> {
 }
 
 impl HostLearner for SequenceLearner {
-    fn share(&self) -> &Share {
-        &self.share
-    }
-
     fn share_mut(&mut self) -> &mut Share {
         &mut self.share
     }
@@ -316,15 +273,15 @@ impl HostLearner for SequenceLearner {
     }
 
     fn policy(&self) -> HostPolicy {
-        let device = self.network.device();
-        let params = TensorData::new(self.params(), [self.params.len()]);
-        let network = self.network.unflatten(&Tensor::from_data(params, &device));
-        let policy = NativePolicy::of_built_in(&network);
+        if self.share.config.precision != Precision::F32 {
+            return HostPolicy::Other(NativePolicy::by_hand(self.policy.clone()));
+        }
+        let policy = NativePolicy::of_built_in(&self.network, self.policy.params());
         HostPolicy::Other(policy.expect("it has a hand-written backward pass"))
     }
 
     fn params(&self) -> Vec<f32> {
-        self.params.clone()
+        self.policy.params().to_vec()
     }
 
     fn moments(&self) -> Moments {
@@ -332,32 +289,32 @@ impl HostLearner for SequenceLearner {
     }
 
     fn reference_params(&self) -> Option<Vec<f32>> {
-        self.reference.as_ref().map(|(_, params)| params.clone())
+        self.reference.as_ref().map(|reference| reference.params().to_vec())
     }
 
     fn restore(&mut self, params: &[f32], moments: &Moments, reference: Option<&[f32]>) {
-        assert_eq!(params.len(), self.params.len(), "params: [num_params]");
-        (self.params, self.moments) = (params.to_vec(), moments.clone());
-        self.by_hand.set_params(params.to_vec());
-        if let (Some((by_hand, kept)), Some(params)) = (&mut self.reference, reference) {
-            by_hand.set_params(params.to_vec());
-            *kept = params.to_vec();
+        self.policy.change(&mut |own| own.copy_from_slice(params));
+        self.moments = moments.clone();
+        if let (Some(policy), Some(params)) = (&mut self.reference, reference) {
+            policy.change(&mut |own| own.copy_from_slice(params));
         }
     }
 
     /// Computed shard by shard, for the sake of memory.
     fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32> {
-        let Some((reference, _)) = &self.reference else { return Vec::new() };
+        let Some(reference) = &self.reference else { return Vec::new() };
         let shards = self.share.batches.shards(experience.counts.len());
-        let mut logprobs = vec![0.0; experience.actions.len()];
+        let mut logprobs = vec![0.0; experience.advantages.len()];
         let mut part = SequenceSteps::default();
         for shard in shards.own() {
             let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
             part.copy(experience, &games);
-            let values = part.logprobs(&reference.logits(&part.sequences));
-            let mut values = values.into_iter();
-            let places =
-                Places { games: &games, slots: experience.slots, steps: experience.learn_steps };
+            let mut values = part.logprobs(&**reference).into_iter();
+            let places = Places {
+                games: &games,
+                slots: experience.trajectory.num_steps,
+                steps: experience.learn_steps,
+            };
             places.each(|slot| logprobs[slot] = values.next().expect("a value for each step"));
         }
         logprobs
@@ -377,20 +334,18 @@ impl HostLearner for SequenceLearner {
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
         let leaf = |shard: usize| self.differentiate(&of, shard, parts);
         let ours = shards.sum_nodes(&leaf, &|vector| self.give_back(vector));
-        let len = NodeLen { vector: self.params.len(), numbers: SUMS };
+        let len = NodeLen { vector: self.policy.params().len(), numbers: SUMS };
         team.sum(&shards, ours, len)
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
-        let Self { share, params, moments, .. } = self;
-        let norm = optimizer_step(share, gradient, update, |scale, by| {
-            moments.step(params, gradient, scale, by);
-        });
-        self.by_hand.set_params(self.params.clone());
-        norm
+        let Self { share, policy, moments, .. } = self;
+        optimizer_step(share, gradient, update, |scale, by| {
+            policy.change(&mut |params| moments.step(params, gradient, scale, by));
+        })
     }
 
     fn give_back(&self, gradient: Vec<f32>) {
-        self.by_hand.give_back(gradient);
+        self.policy.give_back(gradient);
     }
 }

@@ -1,13 +1,12 @@
 //! The loss of an optimiser step over texts, differentiated by the log-probability of each token.
 
-use super::buffers::Buffers;
 use super::{Group, LanguageRule, Sample};
 use crate::math::exp;
 use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
 use crate::objective::{Coefficients, Form, LossConfig, Step, term};
 use crate::parallel::{Shards, Team};
-use crate::text::TokenDecoder;
+use crate::text::{Pool, Retention, TextPass, TokenDecoder};
 use std::ops::Range;
 
 /// Sums over tokens that count.
@@ -94,10 +93,23 @@ impl Scales {
     }
 }
 
+/// Buffers of passes on the CPU, which keep their memory between updates.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Buffers {
+    /// Gradients of all learnt parameters.
+    pub gradients: Pool<Vec<f32>>,
+    /// Forward passes.
+    pub passes: Pool<TextPass>,
+    /// Logits of some rows.
+    pub logits: Pool<Vec<f32>>,
+}
+
 /// One optimiser step's gradient.
 pub(super) struct Differentiation<'a> {
     pub decoder: &'a TokenDecoder,
     pub rule: &'a LanguageRule,
+    /// The groups of the iteration; the chosen ones are given by their numbers.
+    pub groups: &'a [Group],
     pub scales: Scales,
     /// The log-probabilities under the reference, group by group: of our groups at least.
     pub references: Option<&'a [Vec<Vec<f32>>]>,
@@ -108,12 +120,20 @@ pub(super) struct Differentiation<'a> {
 }
 
 impl Differentiation<'_> {
+    /// The activations that a forward pass keeps.
+    pub(super) fn retention(&self) -> Retention {
+        match self.rule.update.gradient_checkpointing {
+            true => Retention::Inputs,
+            false => Retention::All,
+        }
+    }
+
     /// Selects the groups whose gradient is not 0: without entropy bonus and KL, equal rewards give none.
-    pub(super) fn effective(&self, groups: &[Group], chosen: &[usize]) -> Vec<usize> {
+    pub(super) fn effective(&self, chosen: &[usize]) -> Vec<usize> {
         let Coefficients { entropy, kl, .. } = self.scales.by;
         let others = entropy != 0.0 || kl != 0.0;
         let counts = |i: &&usize| {
-            let group = &groups[**i];
+            let group = &self.groups[**i];
             let teaches = |one: &Sample| {
                 let advantages = one.advantages.iter().enumerate();
                 advantages.into_iter().any(|(at, x)| *x != 0.0 && one.is_selected(at))
@@ -228,6 +248,7 @@ mod tests {
         let differentiation = Differentiation {
             decoder: &decoder,
             rule: &rule,
+            groups: &[],
             scales: Scales {
                 by: Coefficients::new(&rule.loss, 0.0),
                 entropy_weight: 0.0,

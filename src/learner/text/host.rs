@@ -143,17 +143,13 @@ pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) 
 impl Differentiation<'_> {
     /// The gradient of a large decoder: the ranks add up each layer's gradient while the
     /// way back of the last shard goes on to the layer before, so that exchanging takes little time of its own.
-    pub(super) fn in_pieces(
-        &self,
-        groups: &[Group],
-        chosen: &[usize],
-    ) -> Result<(Vec<f32>, Sums), TeamError> {
+    pub(super) fn in_pieces(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
         let mut ratio = 0.0f64;
         let sums = self.team.sum_pieces(self.shards, |give| {
             let own = nodes(self.shards.count(), &self.shards.own());
             let (last, whole) = own.split_last().expect("everyone has a shard");
             let mut sum = |shards: Range<usize>| {
-                let (sum, largest) = self.node(groups, chosen, shards);
+                let (sum, largest) = self.node(chosen, shards);
                 ratio = ratio.max(largest);
                 sum
             };
@@ -180,7 +176,7 @@ impl Differentiation<'_> {
                     piece(start, vector, &[]);
                 }
             };
-            let (leaf, largest) = self.leaf(groups, chosen, last.end - 1, done);
+            let (leaf, largest) = self.leaf(chosen, last.end - 1, done);
             while let Some(start) = starts.pop() {
                 piece(start, &leaf.vector, if start == 0 { &leaf.numbers } else { &[] });
             }
@@ -197,13 +193,8 @@ impl Differentiation<'_> {
     }
 
     /// The gradient and the sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
-    pub(super) fn node(
-        &self,
-        groups: &[Group],
-        chosen: &[usize],
-        shards: Range<usize>,
-    ) -> (Node, f64) {
-        let leaf = |at: usize| self.leaf(groups, chosen, shards.start + at, |_, _| {});
+    pub(super) fn node(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
+        let leaf = |at: usize| self.leaf(chosen, shards.start + at, |_, _| {});
         let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
             (sum.plus(more), ratio.max(other))
         };
@@ -215,7 +206,6 @@ impl Differentiation<'_> {
     /// of a ratio from 1; `done` is called in the last backward pass as by [`TokenDecoder::backward_texts`].
     fn leaf(
         &self,
-        groups: &[Group],
         chosen: &[usize],
         shard: usize,
         mut done: impl FnMut(&[f32], usize),
@@ -228,7 +218,7 @@ impl Differentiation<'_> {
         let mut sums = Sums::default();
         let mut forward = self.buffers.passes.take();
         let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
-        let parts = parts(groups, chosen, most);
+        let parts = parts(self.groups, chosen, most);
         region(parallelism, || {
             for (number, part) in parts.iter().enumerate() {
                 let is_last = number + 1 == parts.len();
@@ -237,7 +227,7 @@ impl Differentiation<'_> {
                         done(gradient, start);
                     }
                 };
-                self.add_gradient(groups, part, &mut forward, &mut vector, &mut sums, done);
+                self.add_gradient(part, &mut forward, &mut vector, &mut sums, done);
             }
         });
         self.buffers.passes.put(forward);
@@ -247,21 +237,15 @@ impl Differentiation<'_> {
     /// Adds the gradient of some groups; `done` is called as by [`TokenDecoder::backward_texts`].
     fn add_gradient(
         &self,
-        groups: &[Group],
         chosen: &[usize],
         forward: &mut TextPass,
         gradient: &mut [f32],
         sums: &mut Sums,
         done: impl FnMut(&[f32], usize),
     ) {
-        let retention = if self.rule.update.gradient_checkpointing {
-            Retention::Inputs
-        } else {
-            Retention::All
-        };
-        let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
+        let some: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
         let (texts, places) = texts(&some);
-        self.decoder.forward_texts(&texts, retention, forward);
+        self.decoder.forward_texts(&texts, self.retention(), forward);
         let targets = Targets::new(forward, &some, &places);
         let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
         let references = self.references_of(chosen);

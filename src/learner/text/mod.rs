@@ -5,14 +5,12 @@
 //! cut into shards whose number follows from the settings; their gradients are added up in one tree, so that
 //! the bytes depend neither on the number of threads nor on the members who share the run.
 
-mod buffers;
 #[cfg(text_kernels)]
 mod device;
 mod differentiation;
 mod gradient;
 mod host;
 
-use super::half_moments::HalfMoments;
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order;
@@ -24,9 +22,8 @@ use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
 use crate::text::{Text, TokenDecoder};
-use buffers::Buffers;
 use burn::tensor::Tensor;
-use differentiation::{Differentiation, Scales, Sums};
+use differentiation::{Buffers, Differentiation, Scales, Sums};
 use gradient::Gradient;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -158,7 +155,7 @@ pub struct LanguageMeans {
 #[derive(Clone, Debug)]
 enum Optimizer {
     Host(Moments),
-    Half(HalfMoments),
+    Half(Moments<u16>),
     #[cfg(text_kernels)]
     Device(Box<device::DeviceMoments>),
 }
@@ -192,7 +189,7 @@ impl LanguageLearner {
     pub fn moments(&self) -> Cow<'_, Moments> {
         match &self.optimizer {
             Optimizer::Host(moments) => Cow::Borrowed(moments),
-            Optimizer::Half(moments) => Cow::Owned(moments.widened()),
+            Optimizer::Half(moments) => Cow::Owned(moments.convert()),
             #[cfg(text_kernels)]
             Optimizer::Device(moments) => Cow::Owned(moments.download()),
         }
@@ -202,8 +199,8 @@ impl LanguageLearner {
     /// number of steps taken.
     pub fn save_moments(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
         if let Optimizer::Half(moments) = &self.optimizer {
-            save(moments.numbers());
-            return moments.steps();
+            save([Numbers::Bf16(&moments.first_moment), Numbers::Bf16(&moments.second_moment)]);
+            return moments.steps;
         }
         let moments = self.moments();
         save([Numbers::F32(&moments.first_moment), Numbers::F32(&moments.second_moment)]);
@@ -313,15 +310,15 @@ impl LanguageLearner {
                 self.optimizer = Optimizer::Host(self.moments().into_owned());
             }
             (MomentPrecision::Bf16, _) => {
-                let moments = HalfMoments::new(&self.moments(), draw(self.key, ROUNDING));
-                self.optimizer = Optimizer::Half(moments);
+                self.optimizer = Optimizer::Half(self.moments().convert());
             }
         }
         let spared = match config.decay_norms_and_biases {
             true => Vec::new(),
             false => vectors(&self.decoder),
         };
-        let by = StepSettings { learning_rate: rate, config, spared: &spared };
+        let key = draw(self.key, ROUNDING);
+        let by = StepSettings { learning_rate: rate, config, spared: &spared, key };
         let Self { decoder, optimizer, .. } = self;
         clipped_step(gradient, max_norm, |scale| {
             decoder.update(|params| match optimizer {
@@ -407,6 +404,7 @@ impl Updating for TextUpdate<'_> {
         let pass = Differentiation {
             decoder,
             rule: self.rule,
+            groups: self.groups,
             scales: Scales::new(self.rule, self.entropy_coef, self.groups, of, self.rollout_share),
             references: self.references.as_deref(),
             shards: &self.shards,
@@ -416,7 +414,7 @@ impl Updating for TextUpdate<'_> {
         if pass.scales.sizes.steps == 0.0 {
             return Ok(None);
         }
-        pass.gradient(self.groups, of).map(Some)
+        pass.gradient(of).map(Some)
     }
 
     fn approx_kl(&self, _number: usize, (_, sums): &(Gradient, Sums)) -> f64 {
@@ -487,12 +485,13 @@ pub fn gradient(
     let pass = Differentiation {
         decoder,
         rule,
+        groups,
         scales: Scales::new(rule, entropy_coef, groups, &all, count),
         references,
         shards: &Shards::new(groups.len(), rule.update.num_shards),
         team: &Team::alone(),
         buffers: &Buffers::default(),
     };
-    let (gradient, _) = pass.gradient(groups, &all).expect("nobody else is waited for");
+    let (gradient, _) = pass.gradient(&all).expect("nobody else is waited for");
     gradient.into_host(&decoder.sizes())
 }

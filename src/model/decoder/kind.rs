@@ -3,7 +3,7 @@
 use super::{Decoder, DecoderConfig, NativeDecoder};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, OwnSettings, Parameter, PolicyConfig};
-use crate::nn::{DecoderShape, parameters};
+use crate::nn::DecoderShape;
 
 impl PolicyConfig {
     /// A transformer of these sizes.
@@ -35,9 +35,8 @@ impl BuiltIn for Decoder {
         NativeDecoder::from_params(DecoderShape::new(num_features, num_actions, config), params)
     }
 
-    async fn to_native(&self) -> NativeDecoder {
-        let params = parameters::read(self).await;
-        NativeDecoder::from_params(self.shape().clone(), &params)
+    fn native_with(&self, params: &[f32]) -> NativeDecoder {
+        NativeDecoder::from_params(self.shape().clone(), params)
     }
 
     fn sizes(config: &PolicyConfig) -> String {

@@ -3,6 +3,7 @@
 use super::{Decoder, DecoderConfig};
 use crate::model::{Model, PolicyConfig, reset};
 use crate::nn::ops::check::doubles;
+use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -305,9 +306,8 @@ fn by_hand_and_by_autodiff(
         memory: floats(memory.clone().into_data()),
     };
     let [learner, anew] = [false, true].map(|checkpointing| {
-        let mut learner = SequenceGradients::new(DecoderSequences::new(shape, checkpointing));
-        learner.set_params(params.clone());
-        learner
+        let model = DecoderSequences::new(shape, params.clone(), Arithmetic::F32, checkpointing);
+        SequenceGradients::new(model)
     });
     let logits = learner.logits(&sequences);
     let gradient = |by: &SequenceGradients<DecoderSequences>| {

@@ -3,7 +3,6 @@
 use super::{Gru, NativeGru};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
-use crate::nn::parameters;
 
 impl PolicyConfig {
     /// A gated recurrent network with these hidden layers, the last one recurrent.
@@ -46,8 +45,7 @@ impl BuiltIn for Gru {
         NativeGru::from_params(&widths, config.activation, params)
     }
 
-    async fn to_native(&self) -> NativeGru {
-        let params = parameters::read(self).await;
-        NativeGru::from_params(&self.widths(), self.activation(), &params)
+    fn native_with(&self, params: &[f32]) -> NativeGru {
+        NativeGru::from_params(&self.widths(), self.activation(), params)
     }
 }

@@ -8,7 +8,7 @@ use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
 use crate::nn::ops::linear::{self, Arithmetic, Weight};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::{Parallelism, bias};
-use crate::nn::rows::{SequenceModel, Sequences};
+use crate::nn::rows::{SequenceModel, Sequences, to_lanes, to_rows};
 use multiversion::multiversion;
 use std::ops::Range;
 
@@ -32,6 +32,7 @@ struct Layer {
     outputs: usize,
     weight: Range<usize>,
     bias: Range<usize>,
+    arithmetic: Arithmetic,
     forward: Weight,
     transpose: Weight,
 }
@@ -67,11 +68,16 @@ struct Scratch {
 }
 
 impl GruSequences {
-    /// The network of these widths, features and actions included, without parameters yet.
+    /// Creates the network of these widths, features and actions included, with products in this arithmetic.
     ///
     /// # Panics
-    /// If there is no hidden layer.
-    pub fn new(widths: &[usize], activation: Activation) -> Self {
+    /// If there is no hidden layer, or the number of parameters differs.
+    pub fn new(
+        widths: &[usize],
+        activation: Activation,
+        params: Vec<f32>,
+        arithmetic: Arithmetic,
+    ) -> Self {
         let [encoder @ .., size, actions] = widths else {
             panic!("widths: of a hidden layer or more")
         };
@@ -80,17 +86,28 @@ impl GruSequences {
             let weight = end..end + inputs * outputs;
             let bias = weight.end..weight.end + outputs;
             end = bias.end;
-            let none = || Weight::F32(Default::default());
-            Layer { inputs, outputs, weight, bias, forward: none(), transpose: none() }
+            let none = || Weight::empty(arithmetic);
+            let (forward, transpose) = (none(), none());
+            Layer { inputs, outputs, weight, bias, arithmetic, forward, transpose }
         };
-        Self {
-            params: Vec::new(),
+        let mut network = Self {
+            params,
             encoder: encoder.windows(2).map(|pair| layer(pair[0], pair[1])).collect(),
             input_gates: layer(encoder[encoder.len() - 1], 3 * size),
             memory_gates: layer(*size, 3 * size),
             head: layer(*size, *actions),
             activation,
-        }
+        };
+        assert_eq!(network.params.len(), network.head.bias.end, "params: [num_params]");
+        network.repack();
+        network
+    }
+
+    /// Packs the weights of all layers anew.
+    fn repack(&mut self) {
+        let Self { params, encoder, input_gates, memory_gates, head, .. } = self;
+        let layers = encoder.iter_mut().chain([input_gates, memory_gates, head]);
+        layers.for_each(|layer| layer.repack(params));
     }
 
     /// The input of the recurrent layer.
@@ -162,7 +179,7 @@ impl Layer {
     /// Adds the gradients of weight and bias to those of all parameters.
     fn param_grads(&self, x: &[f32], dy: &[f32], gradient: &mut [f32]) {
         let weight = &mut gradient[self.weight.clone()];
-        linear::weight_grads(Arithmetic::F32, SEQUENTIAL, x, self.inputs, [(dy, weight)]);
+        linear::weight_grads(self.arithmetic, SEQUENTIAL, x, self.inputs, [(dy, weight)]);
         bias::backward(dy, &mut gradient[self.bias.clone()]);
     }
 }
@@ -179,20 +196,32 @@ fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
 impl SequenceModel for GruSequences {
     type Record = Record;
 
-    fn num_params(&self) -> usize {
-        self.head.bias.end
+    fn num_features(&self) -> usize {
+        self.encoder.first().unwrap_or(&self.input_gates).inputs
     }
 
     fn num_actions(&self) -> usize {
         self.head.outputs
     }
 
-    fn set_params(&mut self, params: Vec<f32>) {
-        let Self { encoder, input_gates, memory_gates, head, .. } = self;
-        encoder.iter_mut().chain([input_gates, memory_gates, head]).for_each(|layer| {
-            layer.repack(&params);
-        });
-        self.params = params;
+    fn memory_size(&self) -> usize {
+        self.head.inputs
+    }
+
+    fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
+        change(&mut self.params);
+        self.repack();
+    }
+
+    fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Record, logits: &mut [f32]) {
+        let starts = vec![0.0; LANES];
+        let of = Sequences { games: LANES, obs: obs.to_vec(), starts, memory: to_rows(memory) };
+        self.forward(&of, 0..LANES, record, logits);
+        to_lanes(&record.after, memory);
     }
 
     fn forward(
@@ -408,8 +437,8 @@ mod tests {
                 memory: wave(GAMES * remembered, 0.9),
             };
             let slopes = wave(STEPS * GAMES * 4, 0.37);
-            let mut learner = SequenceGradients::new(GruSequences::new(&gru.widths(), activation));
-            learner.set_params(params);
+            let model = GruSequences::new(&gru.widths(), activation, params, Arithmetic::F32);
+            let learner = SequenceGradients::new(model);
 
             let leaf = flat.autodiff().require_grad();
             let memory = match remembered {

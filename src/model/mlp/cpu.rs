@@ -7,6 +7,7 @@ use super::Mlp;
 use crate::math::Activation;
 use crate::model::dense::{Dense, Scratch, stack};
 use crate::model::{Actor, BuiltIn, Lanes};
+use crate::nn::parameters::{flatten, read};
 use burn::cubecl::future::block_on;
 
 /// A copy of an [`Mlp`]'s weights for evaluation on the CPU.
@@ -19,7 +20,7 @@ pub struct NativeMlp {
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
-        block_on(mlp.to_native())
+        mlp.native_with(&block_on(read(flatten(mlp))))
     }
 
     /// The network of these widths, features and actions included, with parameters in the order of

@@ -29,6 +29,19 @@ pub(crate) struct MlpShape {
     pub block: usize,
 }
 
+/// Location of a hidden layer in the parameter vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Dense {
+    /// Offset of the weights `[inputs, outputs]`.
+    pub weight: usize,
+    /// Offset of the biases.
+    pub bias: usize,
+    /// Width of the layer before.
+    pub inputs: usize,
+    /// Width of the layer.
+    pub outputs: usize,
+}
+
 /// A perceptron for kernels: its widths, and its parameters in one vector.
 #[derive(Clone, Debug)]
 pub struct FlatMlp {
@@ -63,6 +76,16 @@ impl MlpShape {
         let wide = plane_units(&mlp.layers()[0].weight.device()) >= WIDE_PLANE;
         let block = if wide { side_by_side(first) } else { 1 };
         Some(Self { features, first, second, actions, activation: mlp.activation(), block })
+    }
+
+    /// The hidden layers; without a second one, its number of outputs is 0.
+    pub fn layers(&self) -> (Dense, Dense) {
+        let Self { features, first, second, .. } = *self;
+        let (weight, bias) = (self.second_weight(), self.second_bias());
+        (
+            Dense { weight: 0, bias: self.first_bias(), inputs: features, outputs: first },
+            Dense { weight, bias, inputs: first, outputs: second },
+        )
     }
 
     /// Iterations of loops in a call of [`mlp_logits`].
@@ -116,7 +139,7 @@ impl MlpShape {
 const WIDE_PLANE: usize = 16;
 
 /// Units of a layer that are computed side by side.
-fn side_by_side(units: usize) -> usize {
+pub(crate) fn side_by_side(units: usize) -> usize {
     if units.is_multiple_of(4) { 4 } else { 1 }
 }
 
@@ -166,9 +189,22 @@ fn first_units<W: Float, I: Float>(
     sums
 }
 
+/// Sets the logits to the biases of the last layer.
+#[cube]
+pub(crate) fn last_biases<W: Float, I: Float>(
+    weights: &[W],
+    logits: &mut Array<f32>,
+    #[comptime] shape: MlpShape,
+) {
+    #[unroll]
+    for a in 0..comptime!(shape.actions) {
+        logits[a] = rounded::<W, I>(weights, comptime!(shape.last_bias() + a));
+    }
+}
+
 /// Adds the contribution of the units `j..j + block` of the last hidden layer, with the values `h`, to the logits.
 #[cube]
-fn add_to_logits<W: Float, I: Float>(
+pub(crate) fn add_to_logits<W: Float, I: Float>(
     weights: &[W],
     logits: &mut Array<f32>,
     h: &Array<f32>,
@@ -256,10 +292,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
     logits: &mut Array<f32>,
     #[comptime] shape: MlpShape,
 ) {
-    #[unroll]
-    for a in 0..comptime!(shape.actions) {
-        logits[a] = rounded::<W, I>(weights, comptime!(shape.last_bias() + a));
-    }
+    last_biases::<W, I>(weights, logits, shape);
     let first = comptime!(shape.first);
     let block = comptime!(shape.block);
     if comptime!(shape.second == 0) {

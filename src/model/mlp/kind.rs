@@ -3,7 +3,6 @@
 use super::{Mlp, NativeMlp};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
-use crate::nn::parameters;
 
 impl PolicyConfig {
     /// A multi-layer perceptron with these hidden layers.
@@ -40,8 +39,7 @@ impl BuiltIn for Mlp {
         NativeMlp::from_params(&widths, config.activation, params)
     }
 
-    async fn to_native(&self) -> NativeMlp {
-        let params = parameters::read(self).await;
-        NativeMlp::from_params(&self.widths(), self.activation(), &params)
+    fn native_with(&self, params: &[f32]) -> NativeMlp {
+        NativeMlp::from_params(&self.widths(), self.activation(), params)
     }
 }

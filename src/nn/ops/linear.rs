@@ -52,6 +52,14 @@ pub enum Weight {
 }
 
 impl Weight {
+    /// No weight yet.
+    pub fn empty(arithmetic: Arithmetic) -> Self {
+        match arithmetic {
+            Arithmetic::F32 => Self::F32(Packed::default()),
+            Arithmetic::Bf16(kernel) => Self::Bf16(kernel, Operand::default()),
+        }
+    }
+
     /// The number of rows: the inner dimension of a product.
     pub fn inner(&self) -> usize {
         match self {
@@ -91,10 +99,7 @@ pub fn pack(
     weight: View,
     sizes: [usize; 2],
 ) -> Weight {
-    let mut packed = match arithmetic {
-        Arithmetic::F32 => Weight::F32(Packed::default()),
-        Arithmetic::Bf16(kernel) => Weight::Bf16(kernel, Operand::default()),
-    };
+    let mut packed = Weight::empty(arithmetic);
     packed.repack(parallelism, weight, sizes);
     packed
 }

@@ -1,18 +1,21 @@
-//! Games on the CPU: learning a decoder over observations from whole sequences, a row for each step.
+//! Games on the CPU: a decoder over observations learns from whole sequences, a row for each step, and acts on the
+//! present step of some games, a row for each game.
 //!
-//! One thread takes a game from the first layer to the last and back.
+//! One thread takes a game from the first layer to the last and back. Acting runs the code of learning, so that both
+//! give the same logits to the last bit.
 
 use super::backward::ForwardRecord;
 use super::sequences::{SequenceModel, Sequences};
 use super::weights::Weights;
 use super::{Activations, Attend, Piece, Pool, Prefix, Retention, Scratch, Tape};
-use crate::nn::DecoderParams;
+use crate::math::{LANES, Lanes};
 use crate::nn::arch::{DecoderShape, LinearLayout};
 use crate::nn::ops::Parallelism;
-use crate::nn::ops::attention::sequence::{self, Heads};
+use crate::nn::ops::attention::sequence::{self, AttentionMask, Heads};
+use crate::nn::ops::linear::Arithmetic;
 use std::ops::Range;
 
-/// A decoder over observations that learns from sequences.
+/// A decoder over observations that learns from sequences, and acts.
 #[derive(Clone, Debug)]
 pub struct DecoderSequences {
     weights: Weights,
@@ -20,7 +23,7 @@ pub struct DecoderSequences {
     scratches: Pool<Scratch>,
 }
 
-/// The forward pass of a game, as the backward pass needs it.
+/// The forward pass of a game, as the backward pass needs it, or of a step of some games.
 #[derive(Debug, Default)]
 pub struct Game {
     obs: Vec<f32>,
@@ -53,20 +56,89 @@ impl Attend for Remembered<'_> {
     }
 }
 
+/// Attention of the present step of [`LANES`] games over those in their memory, to which it is added.
+struct Remembering<'a> {
+    memory: &'a mut [Lanes],
+    keys_values: [Vec<f32>; 2],
+}
+
+impl Attend for Remembering<'_> {
+    fn attend(
+        &mut self,
+        weights: &Weights,
+        layer: usize,
+        activations: &mut Activations,
+        scratch: &mut sequence::Scratch,
+    ) {
+        let (shape, heads) = (&weights.shape, weights.shape.head_shape());
+        let (size, kv) = (heads.query_size(), heads.kv_size());
+        let Activations { heads: [queries, new @ ..], attended, log_totals, .. } = activations;
+        let (seen, caches) = self.memory.split_at_mut(shape.cache_start(layer));
+        for lane in 0..LANES {
+            let seen = seen[0][lane] as usize;
+            let prefix = seen.min(shape.context - 1);
+            let caches = caches.chunks_exact_mut(shape.cache_size());
+            for ((cache, new), to) in caches.zip(&*new).zip(&mut self.keys_values) {
+                let new = &new[lane * kv..][..kv];
+                to.clear();
+                for step in seen - prefix..seen {
+                    let row = &cache[step % shape.context * kv..][..kv];
+                    to.extend(row.iter().map(|lanes| lanes[lane]));
+                }
+                to.extend_from_slice(new);
+                let row = &mut cache[seen % shape.context * kv..][..kv];
+                row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
+            }
+            let [keys, values] = &self.keys_values;
+            let of = Heads { queries: &queries[lane * size..][..size], keys, values };
+            let mask = AttentionMask { rows: 1, prefix, starts: &[], window: shape.window(layer) };
+            let totals = &mut log_totals[lane * heads.heads..][..heads.heads];
+            let to = [&mut attended[lane * size..][..size], totals];
+            sequence::forward(&heads, of, &mask, to, scratch);
+        }
+    }
+}
+
 impl SequenceModel for DecoderSequences {
     type Record = Vec<Game>;
 
-    fn num_params(&self) -> usize {
-        self.weights.shape.num_params()
+    fn num_features(&self) -> usize {
+        self.weights.shape.num_features
     }
 
     fn num_actions(&self) -> usize {
         self.weights.shape.num_actions
     }
 
-    fn set_params(&mut self, params: Vec<f32>) {
-        self.weights.params = params.into();
+    fn memory_size(&self) -> usize {
+        self.weights.shape.memory_size()
+    }
+
+    fn params(&self) -> &[f32] {
+        self.weights.params.values()
+    }
+
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
+        change(self.weights.params.to_mut());
         self.weights.repack();
+    }
+
+    fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Vec<Game>, logits: &mut [f32]) {
+        assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
+        record.resize_with(1, Game::default);
+        let game = &mut record[0];
+        game.obs.clear();
+        game.obs.extend_from_slice(obs);
+        game.begin_rotations(&self.weights);
+        memory[0].iter().for_each(|seen| game.rotate(&self.weights, *seen as usize));
+        self.scratches.with(|scratch| {
+            let keys_values = std::mem::take(&mut scratch.keys_values);
+            let mut attend = Remembering { memory, keys_values };
+            self.game_forward(game, Retention::Nothing, &mut attend, scratch);
+            scratch.keys_values = attend.keys_values;
+        });
+        memory[0].iter_mut().for_each(|seen| *seen += 1.0);
+        logits.copy_from_slice(&game.logits);
     }
 
     fn forward(
@@ -78,14 +150,16 @@ impl SequenceModel for DecoderSequences {
     ) {
         let (shape, count) = (&self.weights.shape, games.len());
         let (rows, actions) = (of.memory.len() / shape.memory_size(), shape.num_actions);
-        assert!(!self.weights.params.is_empty(), "parameters");
         assert!(rows == 0 || rows == of.games, "memory: [games, memory_size], or nothing");
         assert_eq!(of.num_features(), shape.num_features, "obs: [steps, games, features]");
         record.resize_with(count, Game::default);
         self.scratches.with(|scratch| {
             for (i, game) in games.zip(&mut *record) {
                 let piece = self.begin(of, i, game);
-                self.game_forward(game, &piece, scratch);
+                let keys_values = std::mem::take(&mut scratch.keys_values);
+                let mut attend = Remembered { piece: &piece, keys_values };
+                self.game_forward(game, self.retention, &mut attend, scratch);
+                scratch.keys_values = attend.keys_values;
                 game.piece = Some(piece);
             }
         });
@@ -106,13 +180,38 @@ impl SequenceModel for DecoderSequences {
     }
 }
 
+impl Game {
+    /// Drops the rotations of earlier rows.
+    fn begin_rotations(&mut self, weights: &Weights) {
+        self.tape.rotations.resize_with(weights.rope.len(), Vec::new);
+        self.tape.rotations.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Adds the rotations of a row at a position.
+    fn rotate(&mut self, weights: &Weights, position: usize) {
+        for (rotations, table) in self.tape.rotations.iter_mut().zip(&weights.rope) {
+            rotations.extend(table.at(position));
+        }
+    }
+}
+
 impl DecoderSequences {
-    /// Decoders of this shape, without parameters yet. With `checkpointing` the forward pass keeps only the stream before
-    /// each layer, and the backward pass recomputes the layers: a third more work, and the same gradient to the last bit.
-    pub fn new(shape: &DecoderShape, checkpointing: bool) -> Self {
-        let params = DecoderParams::default();
+    /// Creates a decoder from its parameters, with products in this arithmetic. With `checkpointing` the forward pass keeps
+    /// only the stream before each layer, and the backward pass recomputes the layers: a third more work, and the same
+    /// gradient to the last bit.
+    ///
+    /// # Panics
+    /// If the number of parameters differs.
+    pub fn new(
+        shape: &DecoderShape,
+        params: Vec<f32>,
+        arithmetic: Arithmetic,
+        checkpointing: bool,
+    ) -> Self {
+        assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
+        let weights = Weights::new(shape.clone(), params.into(), Parallelism::Sequential);
         Self {
-            weights: Weights::new(shape.clone(), params, Parallelism::Sequential),
+            weights: Weights { arithmetic, ..weights },
             retention: match checkpointing {
                 true => Retention::Inputs,
                 false => Retention::All,
@@ -126,19 +225,23 @@ impl DecoderSequences {
         self.weights.layout.input.as_ref().expect("observations enter")
     }
 
-    /// Takes a game forward.
-    fn game_forward(&self, game: &mut Game, piece: &Piece, scratch: &mut Scratch) {
+    /// Takes the rows of a game, or of some games, forward.
+    fn game_forward(
+        &self,
+        game: &mut Game,
+        retention: Retention,
+        attend: &mut impl Attend,
+        scratch: &mut Scratch,
+    ) {
         let Weights { shape, layout, .. } = &self.weights;
         let Game { obs, tape, logits, .. } = game;
+        let rows = obs.len() / shape.num_features;
         let mut stream = std::mem::take(&mut scratch.stream);
-        stream.resize(piece.rows.len() * shape.hidden_size, 0.0);
+        stream.resize(rows * shape.hidden_size, 0.0);
         self.weights.linear(self.input(), obs, &mut stream, false);
-        let keys_values = std::mem::take(&mut scratch.keys_values);
-        let mut attend = Remembered { piece, keys_values };
-        self.weights.forward(&mut stream, self.retention, &mut attend, tape, scratch);
-        scratch.keys_values = attend.keys_values;
+        self.weights.forward(&mut stream, retention, attend, tape, scratch);
         scratch.stream = stream;
-        logits.resize(piece.rows.len() * shape.num_actions, 0.0);
+        logits.resize(rows * shape.num_actions, 0.0);
         self.weights.linear(&layout.head, &tape.hidden, logits, false);
     }
 
@@ -154,9 +257,7 @@ impl DecoderSequences {
         (0..steps).for_each(|t| game.obs.extend_from_slice(row(t)));
         let is_start = |t: usize| of.starts[t * games + i] == 1.0;
         let prefix = if is_start(0) { 0 } else { seen.min(context - 1) };
-        let tables = &self.weights.rope;
-        game.tape.rotations.resize_with(tables.len(), Vec::new);
-        game.tape.rotations.iter_mut().for_each(Vec::clear);
+        game.begin_rotations(&self.weights);
         let (mut start, mut position) = (0, seen);
         let mut starts = Vec::with_capacity(steps);
         for t in 0..steps {
@@ -164,9 +265,7 @@ impl DecoderSequences {
                 (start, position) = (prefix + t, 0);
             }
             starts.push(start);
-            for (rotations, table) in game.tape.rotations.iter_mut().zip(tables) {
-                rotations.extend(table.at(position));
-            }
+            game.rotate(&self.weights, position);
             position += 1;
         }
         // The remembered steps that the first rows see, the oldest first.

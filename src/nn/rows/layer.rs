@@ -3,9 +3,10 @@
 use super::weights::Weights;
 use super::{Activations, Attend, Retention, Scratch, Tape};
 use crate::nn::arch::{Projection, QkNorm};
-use crate::nn::ops::gate;
+use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::norm::Normed;
 use crate::nn::ops::rope::{Direction, rotate};
+use crate::nn::ops::{gate, half};
 use std::mem;
 use std::ops::Range;
 
@@ -80,7 +81,8 @@ impl Weights {
         }
     }
 
-    /// Fills queries, keys and values, normed and rotated.
+    /// Fills queries, keys and values, normed and rotated. In bf16 keys and values are rounded as caches store them; the
+    /// gradient takes no notice of it.
     fn heads(
         &self,
         number: usize,
@@ -109,6 +111,11 @@ impl Weights {
         for heads in &mut heads[..2] {
             let sizes = [shape.head_dim, shape.rotary_dim() / 2];
             rotate(self.parallelism, heads, sizes, rotations, Direction::Forward);
+        }
+        if self.arithmetic != Arithmetic::F32 {
+            for heads in &mut heads[1..] {
+                half::round(self.parallelism, rows, heads);
+            }
         }
     }
 

@@ -17,6 +17,7 @@ pub use crate::nn::ops::attention::cache::{Cache, PrefixCache};
 pub use games::DecoderSequences;
 pub use pool::Pool;
 pub use sequences::{Gradients, SequenceGradients, SequenceModel, Sequences};
+pub(crate) use sequences::{to_lanes, to_rows};
 pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;

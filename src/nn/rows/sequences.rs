@@ -4,6 +4,7 @@
 //! summed in a fixed order, so that any number of threads gives the same bytes.
 
 use super::Pool;
+use crate::math::{LANES, Lanes};
 use rayon::prelude::*;
 use std::fmt::Debug;
 use std::ops::Range;
@@ -45,19 +46,41 @@ impl Sequences {
     }
 }
 
+/// The rows of games, `[LANES, width]`, that lie side by side.
+pub fn to_rows(lanes: &[Lanes]) -> Vec<f32> {
+    (0..LANES).flat_map(|lane| lanes.iter().map(move |lanes| lanes[lane])).collect()
+}
+
+/// Reverses [`to_rows`].
+pub fn to_lanes(rows: &[f32], lanes: &mut [Lanes]) {
+    for (lane, row) in rows.chunks_exact(lanes.len()).enumerate() {
+        lanes.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
+    }
+}
+
 /// A network with a hand-written backward pass over sequences.
 pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// The forward pass of some games, as the backward pass needs it.
     type Record: Debug + Default + Send;
 
-    /// The number of parameters.
-    fn num_params(&self) -> usize;
+    /// The number of features of an observation.
+    fn num_features(&self) -> usize;
 
     /// The number of actions.
     fn num_actions(&self) -> usize;
 
-    /// Sets the parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
-    fn set_params(&mut self, params: Vec<f32>);
+    /// The number of floats of a game's memory.
+    fn memory_size(&self) -> usize;
+
+    /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
+    fn params(&self) -> &[f32];
+
+    /// Changes the parameters, and what is kept of them in another form.
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32]));
+
+    /// Takes a step of [`LANES`](crate::math::LANES) games: logits `[LANES, num_actions]`, those of whole sequences to the
+    /// last bit, of observations `[LANES, num_features]`; updates `memory`, `[memory_size][LANES]`, in place.
+    fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Self::Record, logits: &mut [f32]);
 
     /// Takes the games of this range forward: logits `[num_steps, range, num_actions]`.
     fn forward(
@@ -74,23 +97,32 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
 
 /// Logits and gradients of a network over sequences, without its type; several calls may be in progress at a time.
 pub trait Gradients: Debug + Send + Sync {
-    /// Sets the parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten), for all that follows.
+    /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
+    fn params(&self) -> &[f32];
+
+    /// Changes the parameters for all that follows.
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32]));
+
+    /// Features of an observation, actions, and floats of a game's memory.
+    fn sizes(&self) -> [usize; 3];
+
+    /// Takes a step of some games ([`SequenceModel::act`]).
     ///
     /// # Panics
-    /// If their number is not that of the network.
-    fn set_params(&mut self, params: Vec<f32>);
+    /// If there are no parameters yet, or lengths do not belong together.
+    fn act(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]);
 
     /// Logits of sequences: `[num_steps, games, num_actions]`.
     ///
     /// # Panics
-    /// If there are no parameters yet, or lengths do not belong together.
+    /// If lengths do not belong together.
     fn logits(&self, of: &Sequences) -> Vec<f32>;
 
     /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
     /// `slopes` returns the gradient of the logits that it is given.
     ///
     /// # Panics
-    /// If there are no parameters yet, or lengths do not belong together.
+    /// If lengths do not belong together.
     fn gradient(
         &self,
         of: &Sequences,
@@ -115,6 +147,8 @@ impl Clone for Box<dyn Gradients> {
 #[derive(Debug)]
 pub struct SequenceGradients<M: SequenceModel> {
     model: M,
+    /// Steps of games that are played.
+    steps: Pool<M::Record>,
     passes: Pool<Vec<Part<M::Record>>>,
     gradients: Pool<Vec<f32>>,
 }
@@ -135,9 +169,10 @@ impl<M: SequenceModel> Clone for SequenceGradients<M> {
 }
 
 impl<M: SequenceModel> SequenceGradients<M> {
-    /// Creates the gradients of a network, which has no parameters yet.
+    /// Creates the gradients of a network.
     pub fn new(model: M) -> Self {
-        Self { model, passes: Pool::default(), gradients: Pool::default() }
+        let steps = Pool::default();
+        Self { model, steps, passes: Pool::default(), gradients: Pool::default() }
     }
 
     /// Takes all games forward, in at most `count` parts side by side.
@@ -167,7 +202,7 @@ impl<M: SequenceModel> SequenceGradients<M> {
         let partial = |Part { games: range, record, logits }: &mut Part<M::Record>| {
             let mut gradient = self.gradients.take();
             gradient.clear();
-            gradient.resize(self.model.num_params(), 0.0);
+            gradient.resize(self.model.params().len(), 0.0);
             logits.clear();
             for all in d_logits.chunks_exact(games * actions) {
                 logits.extend_from_slice(&all[range.start * actions..range.end * actions]);
@@ -191,9 +226,20 @@ impl<M: SequenceModel> SequenceGradients<M> {
 }
 
 impl<M: SequenceModel> Gradients for SequenceGradients<M> {
-    fn set_params(&mut self, params: Vec<f32>) {
-        assert_eq!(params.len(), self.model.num_params(), "params: [num_params]");
-        self.model.set_params(params);
+    fn params(&self) -> &[f32] {
+        self.model.params()
+    }
+
+    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
+        self.model.change(change);
+    }
+
+    fn sizes(&self) -> [usize; 3] {
+        [self.model.num_features(), self.model.num_actions(), self.model.memory_size()]
+    }
+
+    fn act(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]) {
+        self.steps.with(|record| self.model.act(obs, memory, record, logits));
     }
 
     fn logits(&self, of: &Sequences) -> Vec<f32> {

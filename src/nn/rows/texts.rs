@@ -244,6 +244,11 @@ impl TokenDecoder {
         self.parallelism() == Parallelism::Sequential
     }
 
+    /// Replaces a cache's piece of text, and makes room for `tokens` tokens that follow the text of `prefix`, if any.
+    pub fn begin_cache(&self, cache: &mut Cache, tokens: usize, prefix: Option<PrefixCache>) {
+        self.weights.begin_cache(cache, self.shape().num_layers, tokens, prefix);
+    }
+
     /// Takes rows, in the order of their caches, through all layers, and writes their keys and values into `caches`. The
     /// predecessors of a token must be in the same pass or in a cache.
     pub fn forward(
@@ -323,7 +328,7 @@ impl TextPass {
     }
 
     /// Lays out other texts, and returns their rows.
-    fn begin(&mut self, shape: &DecoderShape, texts: &[Text]) -> Vec<Row> {
+    fn begin(&mut self, weights: &Weights, texts: &[Text]) -> Vec<Row> {
         let mut all = Vec::new();
         let mut piece = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
             let start = all.len();
@@ -338,16 +343,15 @@ impl TextPass {
         self.first_pieces.clear();
         let count: usize = texts.iter().map(|text| text.completions.len()).sum();
         self.caches.resize_with(texts.len() + count, Cache::default);
-        let heads = shape.head_shape();
         for (number, text) in texts.iter().enumerate() {
             let rows = self.pieces[number].rows.clone();
             // A layer reads its own keys and values alone, so one layer's memory is enough.
-            self.caches[number].begin(&heads, 1, rows.len(), None);
+            weights.begin_cache(&mut self.caches[number], 1, rows.len(), None);
             self.first_pieces.push(self.pieces.len());
             for tokens in &text.completions {
                 let cache = self.pieces.len();
                 let prefix = PrefixCache { index: number, tokens: rows.len() };
-                self.caches[cache].begin(&heads, 1, tokens.len(), Some(prefix));
+                weights.begin_cache(&mut self.caches[cache], 1, tokens.len(), Some(prefix));
                 // The last token predicts nothing.
                 self.pieces.push(piece(cache, &tokens[..tokens.len() - 1], rows.clone()));
             }
@@ -363,7 +367,7 @@ impl TokenDecoder {
     /// If a prompt or a completion has no token.
     pub fn forward_texts(&self, texts: &[Text], retention: Retention, forward: &mut TextPass) {
         let size = self.shape().hidden_size;
-        let rows = forward.begin(self.shape(), texts);
+        let rows = forward.begin(&self.weights, texts);
         self.forward(&rows, &mut forward.caches, retention, &mut forward.pass);
         let hidden = forward.pass.hidden();
         forward.hidden.clear();

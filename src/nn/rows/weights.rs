@@ -3,6 +3,7 @@
 use crate::math::LANES;
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Layout, LinearLayout};
+use crate::nn::ops::attention::cache::{Cache, CacheFormat, PrefixCache};
 use crate::nn::ops::linear::{self, Arithmetic, Weight};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::norm::RmsNorm;
@@ -89,6 +90,21 @@ impl Weights {
         let rope = shape.rope_tables();
         let (arithmetic, adapters, keep_packed) = (Arithmetic::F32, None, true);
         Self { shape, layout, rope, params, adapters, packed, keep_packed, parallelism, arithmetic }
+    }
+
+    /// Makes room in a cache for `tokens` tokens after a prefix, if any, in each of `layers` layers ([`Cache::begin`]).
+    pub(super) fn begin_cache(
+        &self,
+        cache: &mut Cache,
+        layers: usize,
+        tokens: usize,
+        prefix: Option<PrefixCache>,
+    ) {
+        let format = match self.arithmetic {
+            Arithmetic::F32 => CacheFormat::F32,
+            Arithmetic::Bf16(_) => CacheFormat::Bf16,
+        };
+        cache.begin(&self.shape.head_shape(), format, layers, tokens, prefix);
     }
 
     /// Drops the packed copies, which are those of other weights.

@@ -1,5 +1,6 @@
 //! Options of `bench`.
 
+use crate::program::study_args::count;
 use crate::settings::{Engine, Precision};
 use clap::Args;
 use std::path::PathBuf;
@@ -36,8 +37,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 4096, value_name = "N")]
     pub num_envs: usize,
     /// Games per group, a divisor of the number of games.
-    #[arg(long, default_value_t = 8, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = count(2..))]
     pub group_size: usize,
     /// Steps per iteration.
     #[arg(long, default_value_t = 100, value_name = "N")]
@@ -55,8 +55,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub num_minibatches: usize,
     /// Measurements of each rate, after a warm-up.
-    #[arg(long, default_value_t = 10, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = count(1..=10_000))]
     pub repeats: usize,
     /// Also measure how long the game's default run takes to reach this greedy score.
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]

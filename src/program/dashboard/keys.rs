@@ -64,7 +64,7 @@ mod unix {
         unsafe { libc::tcsetattr(STDIN, libc::TCSANOW, &before) };
     }
 
-    /// Whether this process is in the foreground of the terminal that stdin is.
+    /// Whether stdin is a terminal, and this process in its foreground.
     fn is_in_front() -> bool {
         // SAFETY: both calls only ask; without a terminal the first gives -1.
         unsafe { libc::tcgetpgrp(STDIN) == libc::getpgrp() }

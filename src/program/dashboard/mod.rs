@@ -32,6 +32,7 @@ const POINTS: usize = 2000;
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// The state that the dashboard shows.
+#[derive(Default)]
 pub struct Dashboard {
     /// Iterations of the whole run.
     total: u32,
@@ -56,16 +57,7 @@ impl Dashboard {
     }
 
     fn empty(total: u32) -> Self {
-        Self {
-            total,
-            sampled: Vec::new(),
-            greedy: Vec::new(),
-            name: SCORE,
-            has_scores: false,
-            figures: Vec::new(),
-            completions: Vec::new(),
-            drawn: None,
-        }
+        Self { total, name: SCORE, ..Self::default() }
     }
 
     /// Takes the figures of an iteration. Returns the picture in lines, if it is time for a new one; an empty one if the

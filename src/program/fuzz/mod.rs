@@ -48,7 +48,7 @@ fn fuzz(seeds: &[Vec<u8>], read: impl Fn(&[u8])) {
     }
 }
 
-/// The time that this process has had of a processor, whatever else the machine does.
+/// The CPU time of this process, which does not depend on what else the machine does.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to a live struct.

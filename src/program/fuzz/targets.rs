@@ -6,6 +6,7 @@ use crate::data::{
     AnnotatedTable, Columns, Dataset, DatasetWriter, End, MANIFEST, Manifest, TableOptions,
     read_games,
 };
+use crate::disk;
 use crate::env::{CartPole, Catch};
 use crate::metrics::JsonLines;
 use crate::model::saved::{Header, write_params};
@@ -25,7 +26,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::convert::Infallible;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The files of the tests that have such a beginning and end.
+/// The malformed files of the tests whose names begin and end like this.
 fn malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/malformed");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -51,7 +51,7 @@ fn malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
     paths.into_iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// Hands mutations of the `seeds` to a reader of the path of a file of this name.
+/// Hands mutations of the `seeds` to a reader of files, in a file of this name.
 fn fuzz_file(name: &str, seeds: &[Vec<u8>], read: impl Fn(&Path)) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join(name);
@@ -290,8 +290,7 @@ fn checkpoint_manifest() {
     let rest = sums.split_once('\n').unwrap().1;
     fuzz(&[fs::read(folder.join("manifest.json")).unwrap()], |bytes| {
         // With the right checksum, so that the manifest itself is read.
-        let digest: String =
-            Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = disk::sha256(bytes);
         fs::write(folder.join("manifest.json"), bytes).unwrap();
         fs::write(folder.join("SHA256SUMS"), format!("{digest}  manifest.json\n{rest}")).unwrap();
         let _ = checkpoint::load(&folder);

@@ -19,7 +19,7 @@ use crate::settings::overlay;
 use crate::task;
 use anyhow::{Context, Result, bail};
 use report::Report;
-use search::{Search, Sizes, Trial};
+use search::{Search, Trial};
 use serde::{Deserialize, Serialize};
 use space::Space;
 use std::collections::BTreeMap;
@@ -184,12 +184,10 @@ impl<'a> Sweep<'a> {
 
     /// Searches round by round, and reports.
     fn search(&mut self) -> Result<()> {
-        let SweepFile { search, trials, steps, eta, rounds, batch, seed, .. } = self.file;
-        let sizes = Sizes { trials, steps, eta: eta as usize, rounds, batch, seed };
         let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
         let interrupt = Interrupt::listen(Some(STOPPING))?;
         for round in 0.. {
-            let numbers = search::round(search, &sizes, &self.file.space, &mut trials, round);
+            let numbers = search::round(&self.file, &mut trials, round);
             if numbers.is_empty() {
                 break;
             }
@@ -330,10 +328,8 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// Whether a folder holds a run that was interrupted after a checkpoint.
-///
-/// # Errors
-/// If another process trains it, for instance one that outlived the sweep that started it.
+/// Whether a folder holds a run that was interrupted after a checkpoint. It is an error if another process trains it,
+/// for instance one that outlived the sweep that started it.
 fn is_resumable(folder: &Path) -> Result<bool> {
     let Ok(run) = RunFolder::find(folder) else { return Ok(false) };
     if run.is_locked() {

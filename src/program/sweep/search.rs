@@ -3,7 +3,8 @@
 //! A round depends on nothing but the file of the sweep and earlier results, so that a sweep that was interrupted
 //! continues to the same table.
 
-use super::space::{Point, Space, grid, index, random};
+use super::SweepFile;
+use super::space::{Point, Range, grid, index, random};
 use crate::rng::{draw, uniform};
 use serde::Deserialize;
 
@@ -23,23 +24,6 @@ pub enum Search {
     Tpe,
 }
 
-/// The sizes of a search.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sizes {
-    /// Trials in all.
-    pub trials: usize,
-    /// Steps of a grid in ranges of numbers.
-    pub steps: usize,
-    /// The share of trials that each round of halving keeps is 1 in this.
-    pub eta: usize,
-    /// Rounds of halving.
-    pub rounds: u32,
-    /// Trials of a round of TPE; those of the first are random.
-    pub batch: usize,
-    /// The seed of the search.
-    pub seed: u32,
-}
-
 /// A trial with its score, if it has one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
@@ -52,23 +36,17 @@ pub struct Trial {
 }
 
 /// The trials to train in a round, by their numbers, adding new ones to `trials`; none if the search is over.
-pub fn round(
-    search: Search,
-    sizes: &Sizes,
-    space: &Space,
-    trials: &mut Vec<Trial>,
-    round: u32,
-) -> Vec<usize> {
+pub fn round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usize> {
     let first = trials.len();
-    let points: Vec<Point> = match (search, round) {
-        (Search::Grid, 0) => grid(space, sizes.steps),
+    let points: Vec<Point> = match (sweep.search, round) {
+        (Search::Grid, 0) => grid(&sweep.space, sweep.steps),
         (Search::Random | Search::Halving, 0) => {
-            (0..sizes.trials).map(|i| random(space, sizes.seed, i as u32)).collect()
+            (0..sweep.trials).map(|i| random(&sweep.space, sweep.seed, i as u32)).collect()
         }
-        (Search::Halving, 1..) if round < sizes.rounds => return promoted(sizes, trials, round),
+        (Search::Halving, 1..) if round < sweep.rounds => return promoted(sweep, trials, round),
         (Search::Tpe, _) => {
-            let count = sizes.batch.min(sizes.trials - first);
-            (first..first + count).map(|i| parzen(sizes, space, trials, i as u32)).collect()
+            let count = sweep.batch.min(sweep.trials - first);
+            (first..first + count).map(|i| parzen(sweep, trials, i as u32)).collect()
         }
         _ => Vec::new(),
     };
@@ -86,9 +64,9 @@ pub fn ranked(trials: &[Trial], of: impl Fn(&Trial) -> bool) -> Vec<usize> {
 }
 
 /// The best trials of the last round, which continue.
-fn promoted(sizes: &Sizes, trials: &mut [Trial], round: u32) -> Vec<usize> {
+fn promoted(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
     let mut best = ranked(trials, |trial| trial.round + 1 == round && trial.score.is_some());
-    best.truncate(best.len().div_ceil(sizes.eta));
+    best.truncate(best.len().div_ceil(sweep.eta as usize));
     best.sort();
     best.iter().for_each(|i| trials[*i].round = round);
     best
@@ -101,15 +79,15 @@ const GOOD: f64 = 0.25;
 
 /// A new point: of some drawn near good trials, the one that good trials make most likely in comparison with the
 /// others, each setting by itself.
-fn parzen(sizes: &Sizes, space: &Space, trials: &[Trial], number: u32) -> Point {
+fn parzen(sweep: &SweepFile, trials: &[Trial], number: u32) -> Point {
     let order = ranked(trials, |_| true);
-    if order.len() < sizes.batch {
-        return random(space, sizes.seed, number);
+    if order.len() < sweep.batch {
+        return random(&sweep.space, sweep.seed, number);
     }
     let count = ((GOOD * order.len() as f64).ceil() as usize).min(order.len());
     let (good, bad) = order.split_at(count);
-    let key = draw(draw(sizes.seed, number), u32::MAX);
-    let dimension = |(d, range): (usize, &super::space::Range)| {
+    let key = draw(draw(sweep.seed, number), u32::MAX);
+    let dimension = |(d, range): (usize, &Range)| {
         let places = |trials_of: &[usize]| -> Vec<f64> {
             trials_of.iter().map(|i| trials[*i].point[d]).collect()
         };
@@ -127,7 +105,7 @@ fn parzen(sizes: &Sizes, space: &Space, trials: &[Trial], number: u32) -> Point 
         let best = candidates.max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
         best.expect("there are candidates")
     };
-    space.values().enumerate().map(dimension).collect()
+    sweep.space.values().enumerate().map(dimension).collect()
 }
 
 /// The bandwidth of kernels over so many places.
@@ -162,17 +140,17 @@ fn candidate(places: &[f64], key: u32, choices: Option<usize>) -> f64 {
 mod tests {
     use super::*;
 
-    const SIZES: Sizes = Sizes { trials: 27, steps: 3, eta: 3, rounds: 3, batch: 8, seed: 5 };
-
-    fn space() -> Space {
-        toml::from_str("a = { linear = [0.0, 1.0] }\nb = { choices = [1, 2, 3] }").unwrap()
+    fn sweep(search: Search, trials: usize, seed: u32) -> SweepFile {
+        let space = toml::from_str("a = { linear = [0.0, 1.0] }\nb = { choices = [1, 2, 3] }");
+        let space = space.unwrap();
+        SweepFile { search, trials, steps: 3, seed, space, ..SweepFile::default() }
     }
 
     /// Searches to the end, for the least distance of `a` from 0.7 with the second choice of `b`.
-    fn searched(search: Search, sizes: &Sizes) -> (Vec<Trial>, Vec<usize>) {
+    fn searched(sweep: &SweepFile) -> (Vec<Trial>, Vec<usize>) {
         let (mut trials, mut counts) = (Vec::new(), Vec::new());
         loop {
-            let numbers = round(search, sizes, &space(), &mut trials, counts.len() as u32);
+            let numbers = round(sweep, &mut trials, counts.len() as u32);
             if numbers.is_empty() {
                 return (trials, counts);
             }
@@ -187,7 +165,7 @@ mod tests {
 
     #[test]
     fn halving_keeps_the_best_of_each_round() {
-        let (trials, counts) = searched(Search::Halving, &SIZES);
+        let (trials, counts) = searched(&sweep(Search::Halving, 27, 5));
         assert_eq!(counts, [27, 9, 3]);
         let best = ranked(&trials, |_| true);
         assert!(best[..3].iter().all(|i| trials[*i].round == 2));
@@ -196,16 +174,15 @@ mod tests {
 
     #[test]
     fn a_grid_has_all_combinations() {
-        assert_eq!(searched(Search::Grid, &SIZES).1, [9]);
+        assert_eq!(searched(&sweep(Search::Grid, 27, 5)).1, [9]);
     }
 
     #[test]
     fn tpe_finds_better_trials_than_chance() {
         let mut wins = 0;
         for seed in 0..20 {
-            let sizes = Sizes { trials: 40, seed, ..SIZES };
             let best = |search| {
-                let (trials, _) = searched(search, &sizes);
+                let (trials, _) = searched(&sweep(search, 40, seed));
                 let late = &trials[8..];
                 late.iter().filter_map(|trial| trial.score).sum::<f64>() / late.len() as f64
             };

@@ -25,9 +25,6 @@ pub type Point = Vec<f64>;
 
 impl Range {
     /// Checks that there is something to choose from.
-    ///
-    /// # Errors
-    /// If there is not, with the setting's name.
     pub fn check(&self, name: &str) -> Result<()> {
         match self {
             Self::Choices(values) if values.is_empty() => bail!("{name}: choices is an empty list"),

@@ -7,9 +7,6 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Builds the response to `/run/about.json`.
-///
-/// # Errors
-/// If the run's settings are missing or malformed.
 pub fn about(run: &Run, games: &Games) -> Result<Value> {
     let config = run.config.as_ref().context("the run has no config.toml")?;
     let config = std::str::from_utf8(config).context("the run's config.toml is not UTF-8")?;

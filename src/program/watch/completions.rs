@@ -23,9 +23,6 @@ impl Completions {
 
     /// Reads whole lines, at most [`BLOCK`] bytes: from the start of an iteration (or the next one with
     /// completions), or the last lines of the file if `iteration` is `None`.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
     pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         let end = self.0.metadata()?.len();
         let start = match iteration {

@@ -15,9 +15,6 @@ pub struct RunFiles {
 
 impl RunFiles {
     /// Opens a run directory.
-    ///
-    /// # Errors
-    /// If there is no such directory.
     pub fn new(directory: &Path) -> io::Result<Self> {
         Ok(Self { root: fs::canonicalize(directory)? })
     }

@@ -2,7 +2,7 @@
 
 use super::completions::Completions;
 use super::files::RunFiles;
-use super::log::{Log, Tail};
+use super::log::Log;
 use super::page::tag;
 use crate::checkpoint::{self, Store};
 use crate::run::{CONFIG, NOTE, caught};
@@ -55,13 +55,10 @@ pub struct Live {
 
 impl Live {
     /// Reads a run and starts a thread that keeps the state up to date until it is dropped.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
     pub fn follow(files: RunFiles) -> std::io::Result<Arc<Self>> {
         let run = Run { name: files.name(), ..Run::default() };
         let live = Arc::new(Self { run: Mutex::new(run), changed: watch::Sender::new(()) });
-        let mut follower = Follower { files, tail: Tail::default(), seen: [const { None }; 2] };
+        let mut follower = Follower { files, seen: [const { None }; 2] };
         follower.poll(&live);
         let weak = Arc::downgrade(&live);
         std::thread::Builder::new().name("watch-files".into()).spawn(move || {
@@ -91,7 +88,6 @@ impl Live {
 /// Polls the files and updates the state, which is locked only briefly.
 struct Follower {
     files: RunFiles,
-    tail: Tail,
     /// Checksums of the best and the newest checkpoint that were read last.
     seen: [Option<Vec<u8>>; 2],
 }
@@ -100,7 +96,6 @@ impl Follower {
     fn poll(&mut self, live: &Live) {
         let config = self.files.read(CONFIG).map(Bytes::from);
         let note = self.files.read(NOTE).map(Bytes::from);
-        let change = self.tail.poll(&self.files);
         let completions = Completions::open(&self.files);
         // The weights of a language model are large, and the page does not use them.
         let [best, newest] = match completions {
@@ -112,17 +107,12 @@ impl Follower {
 
         let mut run = live.run();
         run.completions = completions;
-        let mut changed = change.apply(&mut run.log);
+        let mut changed = run.log.poll(&self.files);
         changed |= run.config != config || run.note != note;
         (run.config, run.note) = (config, note);
-        for (policy, place) in [(best, 0), (newest, 1)] {
-            let Some(policy) = policy else { continue };
-            match place {
-                0 => run.best = policy,
-                _ => run.newest = policy,
-            }
-            changed = true;
-        }
+        changed |= best.is_some() || newest.is_some();
+        best.into_iter().for_each(|best| run.best = best);
+        newest.into_iter().for_each(|newest| run.newest = newest);
         drop(run);
         if changed {
             live.changed.send_replace(());

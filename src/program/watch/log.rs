@@ -2,8 +2,8 @@
 
 use super::files::{RunFiles, block};
 use super::page::tag;
+use crate::metrics;
 use crate::run::METRICS;
-use serde::Deserialize;
 use std::fs::File;
 use std::io;
 
@@ -19,7 +19,11 @@ pub struct Log {
     run: String,
     file: Option<File>,
     lines: Vec<Line>,
+    /// Offset of the end of the last complete line.
     end: u64,
+    /// That line, malformed or not, by which the file is recognised, and its offset.
+    last: Vec<u8>,
+    last_start: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -27,12 +31,6 @@ struct Line {
     iteration: u32,
     length: u32,
     start: u64,
-}
-
-/// The field of a record that the index needs.
-#[derive(Deserialize)]
-struct Numbered {
-    iteration: u32,
 }
 
 impl Log {
@@ -56,9 +54,6 @@ impl Log {
 
     /// Appends records from `index` on to `text`, as events, up to the size of a block. Returns the index
     /// of the next record.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
     pub fn events(&self, index: usize, text: &mut Vec<u8>) -> io::Result<usize> {
         let mut next = index;
         let Some(first) = self.lines.get(index) else { return Ok(next) };
@@ -79,9 +74,6 @@ impl Log {
     }
 
     /// Reads the bytes `start..end` of the file, at most a block.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
     pub fn bytes(&self, start: u64, end: u64) -> io::Result<Vec<u8>> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let length = end.saturating_sub(start).min(BLOCK as u64) as usize;
@@ -92,69 +84,30 @@ impl Log {
         }
     }
 
-    fn append(&mut self, lines: NewLines) {
-        let NewLines { file, first, lines, end } = lines;
-        if let (true, Some(first)) = (self.lines.is_empty(), first) {
-            self.run = tag(&first);
-        }
-        self.file = Some(file);
-        self.lines.extend(lines);
-        self.end = end;
-    }
-}
-
-/// The position up to which the metrics file has been read.
-#[derive(Default)]
-pub struct Tail {
-    /// The last complete line, by which the file is recognised.
-    last: Vec<u8>,
-    last_start: u64,
-    end: u64,
-}
-
-/// A change of the metrics file since the last poll.
-pub enum Change {
-    /// No change.
-    None,
-    /// More lines in the same file.
-    Appended(NewLines),
-    /// Another file, or `None` if it is missing.
-    Replaced(Option<NewLines>),
-}
-
-/// New lines of a file.
-pub struct NewLines {
-    file: File,
-    first: Option<Vec<u8>>,
-    lines: Vec<Line>,
-    end: u64,
-}
-
-impl Tail {
-    /// Reads the file's new lines. A file that cannot be read counts as missing.
-    pub fn poll(&mut self, files: &RunFiles) -> Change {
-        let Some(file) = files.open(METRICS) else {
-            return match std::mem::take(self).end {
-                0 => Change::None,
-                _ => Change::Replaced(None),
-            };
+    /// Reads the file's new lines, or all lines of a file that has replaced it. A file that cannot be read counts as
+    /// missing. Returns whether anything has changed.
+    pub fn poll(&mut self, files: &RunFiles) -> bool {
+        let file = files.open(METRICS);
+        let is_same = match &file {
+            Some(file) => {
+                block(file, self.last_start, self.last.len()).is_ok_and(|it| it == self.last)
+            }
+            None => self.end == 0,
         };
-        let still = block(&file, self.last_start, self.last.len());
-        if still.is_ok_and(|still| still == self.last) {
-            let lines = self.read(file);
-            return match lines.lines.is_empty() {
-                true => Change::None,
-                false => Change::Appended(lines),
-            };
+        if !is_same {
+            *self = Self { epoch: self.epoch + 1, ..Self::default() };
         }
-        *self = Self::default();
-        Change::Replaced(Some(self.read(file)))
+        let known = self.lines.len();
+        if let Some(file) = file {
+            self.read(&file);
+            self.file = Some(file);
+        }
+        !is_same || self.lines.len() > known
     }
 
     /// Reads up to the last complete line.
-    fn read(&mut self, file: File) -> NewLines {
-        let (mut lines, mut first) = (Vec::new(), None);
-        while let Ok(block) = block(&file, self.end, BLOCK) {
+    fn read(&mut self, file: &File) {
+        while let Ok(block) = block(file, self.end, BLOCK) {
             let whole = match block.iter().rposition(|&byte| byte == b'\n') {
                 Some(last) => last + 1,
                 // Longer than any record: ignored.
@@ -164,32 +117,18 @@ impl Tail {
             for line in block[..whole].split_inclusive(|&byte| byte == b'\n') {
                 let start = self.end;
                 self.end += line.len() as u64;
-                let json = line.strip_suffix(b"\n").unwrap_or(line);
-                let record = serde_json::from_slice::<Numbered>(json);
                 // A carriage return would end the event early.
-                if let (Ok(Numbered { iteration }), false) = (record, json.contains(&b'\r')) {
-                    first.get_or_insert_with(|| json.to_vec());
-                    lines.push(Line { iteration, length: json.len() as u32, start });
+                let iteration = metrics::iteration(line).filter(|_| !line.contains(&b'\r'));
+                if let Some(iteration) = iteration {
+                    let json = &line[..line.len() - 1];
+                    if self.lines.is_empty() {
+                        self.run = tag(json);
+                    }
+                    self.lines.push(Line { iteration, length: json.len() as u32, start });
                 }
                 (self.last, self.last_start) = (line.to_vec(), start);
             }
         }
-        NewLines { file, first, lines, end: self.end }
-    }
-}
-
-impl Change {
-    /// Applies the change to a log. Returns whether there was one.
-    pub fn apply(self, log: &mut Log) -> bool {
-        match self {
-            Self::None => return false,
-            Self::Appended(lines) => log.append(lines),
-            Self::Replaced(lines) => {
-                *log = Log { epoch: log.epoch + 1, ..Log::default() };
-                lines.into_iter().for_each(|lines| log.append(lines));
-            }
-        }
-        true
     }
 }
 
@@ -218,8 +157,8 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let files = RunFiles::new(folder.path()).unwrap();
         let path = folder.path().join(METRICS);
-        let (mut tail, mut log) = (Tail::default(), Log::default());
-        let mut poll = |log: &mut Log| tail.poll(&files).apply(log);
+        let mut log = Log::default();
+        let poll = |log: &mut Log| log.poll(&files);
         assert!(!poll(&mut log), "there is no file yet");
 
         let torn = format!("{}{}{{\"iter", line(1, 0.5), line(2, 1.0));
@@ -266,10 +205,10 @@ mod tests {
         let long: String = (1..=5000).map(|i| line(i, f64::from(i))).collect();
         let text = format!("{long}{}\n{}", "x".repeat(3 * BLOCK), line(5001, 0.0));
         fs::write(folder.path().join(METRICS), text).unwrap();
-        let (mut tail, mut log) = (Tail::default(), Log::default());
-        assert!(tail.poll(&files).apply(&mut log));
+        let mut log = Log::default();
+        assert!(log.poll(&files));
         assert_eq!(log.iteration(), Some(5001));
-        assert!(tail.last.len() <= BLOCK);
+        assert!(log.last.len() <= BLOCK);
         let mut text = Vec::new();
         let next = log.events(0, &mut text).unwrap();
         assert!(next < 5000 && text.len() < 3 * BLOCK, "{next} records in {} bytes", text.len());

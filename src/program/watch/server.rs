@@ -37,9 +37,6 @@ pub struct Port {
 
 impl Port {
     /// Binds a port; 0 selects any free one.
-    ///
-    /// # Errors
-    /// If the port cannot be bound.
     pub fn take(host: &str, port: u16) -> Result<Self> {
         let listener = TcpListener::bind((host, port)).with_context(|| {
             format!("cannot serve at {host} port {port}; try another --port (0 for any free one)")
@@ -76,9 +73,6 @@ pub struct Server {
 
 impl Server {
     /// Starts a thread that serves a site.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
     pub fn start(port: Port, site: Site) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

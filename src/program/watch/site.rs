@@ -61,56 +61,75 @@ impl Site {
     /// never used as file system paths.
     fn find<B>(&self, request: &Request<B>) -> Response<Body> {
         let path = request.uri().path();
-        let run = self.live.run();
         match path {
-            "/run/about.json" => match about(&run, &self.games) {
-                Ok(about) => {
-                    let about = Bytes::from(about.to_string());
-                    whole(request, content_type(path), about.clone(), &tag(&about))
-                }
-                Err(error) => sentence(StatusCode::NOT_FOUND, &format!("{error:#}.")),
-            },
-            "/run/events" => {
-                drop(run);
-                let last = request.headers().get("last-event-id").and_then(|id| id.to_str().ok());
-                let body = Either::Right(events::stream(self.live.clone(), last));
-                let mut response = answer(StatusCode::OK, "text/event-stream", body);
-                set(&mut response, header::CACHE_CONTROL, "no-store");
-                response
-            }
-            "/run/completions.jsonl" => match iteration_in(request.uri().query()) {
-                Ok(iteration) => run.completions.as_ref().map_or_else(nothing, |completions| {
-                    match completions.block(iteration) {
-                        Ok(bytes) => {
-                            let body = Either::Left(Full::new(Bytes::from(bytes)));
-                            answer(StatusCode::OK, content_type(path), body)
-                        }
-                        Err(error) => {
-                            let text = format!("Cannot read the completions: {error}.");
-                            sentence(StatusCode::INTERNAL_SERVER_ERROR, &text)
-                        }
-                    }
-                }),
-                Err(refusal) => refuse(refusal),
-            },
+            "/run/about.json" => self.about(request),
+            "/run/events" => self.events(request),
+            "/run/completions.jsonl" => self.completions(request),
             _ => match path.strip_prefix("/run/files/") {
-                Some(METRICS) if run.log.end() > 0 => {
-                    let (epoch, end) = (run.log.epoch, run.log.end());
-                    drop(run);
-                    let body = Either::Right(download::metrics(self.live.clone(), epoch, end));
-                    answer(StatusCode::OK, content_type(path), body)
-                }
-                Some(name) => listed(&run, name).map_or_else(nothing, |(bytes, iteration)| {
-                    let mut response =
-                        whole(request, content_type(name), bytes.clone(), &tag(bytes));
-                    if let Some(iteration) = iteration {
-                        set(&mut response, ITERATION, &iteration.to_string());
-                    }
-                    response
-                }),
+                Some(METRICS) => self.metrics(),
+                Some(name) => self.file(request, name),
                 None => page::find(path).map_or_else(nothing, |file| embedded(request, file)),
             },
         }
+    }
+
+    fn about<B>(&self, request: &Request<B>) -> Response<Body> {
+        match about(&self.live.run(), &self.games) {
+            Ok(about) => {
+                let about = Bytes::from(about.to_string());
+                whole(request, content_type(".json"), about.clone(), &tag(&about))
+            }
+            Err(error) => sentence(StatusCode::NOT_FOUND, &format!("{error:#}.")),
+        }
+    }
+
+    fn events<B>(&self, request: &Request<B>) -> Response<Body> {
+        let last = request.headers().get("last-event-id").and_then(|id| id.to_str().ok());
+        let body = Either::Right(events::stream(self.live.clone(), last));
+        let mut response = answer(StatusCode::OK, "text/event-stream", body);
+        set(&mut response, header::CACHE_CONTROL, "no-store");
+        response
+    }
+
+    fn completions<B>(&self, request: &Request<B>) -> Response<Body> {
+        let iteration = match iteration_in(request.uri().query()) {
+            Ok(iteration) => iteration,
+            Err(refusal) => return refuse(refusal),
+        };
+        let run = self.live.run();
+        let Some(completions) = &run.completions else { return nothing() };
+        match completions.block(iteration) {
+            Ok(bytes) => {
+                let body = Either::Left(Full::new(Bytes::from(bytes)));
+                answer(StatusCode::OK, content_type(".jsonl"), body)
+            }
+            Err(error) => {
+                let text = format!("Cannot read the completions: {error}.");
+                sentence(StatusCode::INTERNAL_SERVER_ERROR, &text)
+            }
+        }
+    }
+
+    fn metrics(&self) -> Response<Body> {
+        let (epoch, end) = {
+            let run = self.live.run();
+            (run.log.epoch, run.log.end())
+        };
+        if end == 0 {
+            return nothing();
+        }
+        let body = Either::Right(download::metrics(self.live.clone(), epoch, end));
+        answer(StatusCode::OK, content_type(METRICS), body)
+    }
+
+    fn file<B>(&self, request: &Request<B>, name: &str) -> Response<Body> {
+        let run = self.live.run();
+        let Some((bytes, iteration)) = listed(&run, name) else { return nothing() };
+        let mut response = whole(request, content_type(name), bytes.clone(), &tag(bytes));
+        if let Some(iteration) = iteration {
+            set(&mut response, ITERATION, &iteration.to_string());
+        }
+        response
     }
 }
 

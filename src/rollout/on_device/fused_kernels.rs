@@ -1,9 +1,11 @@
-//! The kernel of the fused rollout: one unit plays many steps of one game.
+//! The kernel of the fused rollout: one unit plays many steps of one game. Units of a cube share the hidden layers of
+//! networks with two of them.
 
 use super::env_kernels::*;
+use super::fused_layers::{Workgroup, hidden_layers, last_layer};
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::data::{TERMINATED, TRUNCATED};
-use crate::device::buffers::{Buffer, argument, element};
+use crate::device::buffers::{Buffer, argument, element, grid};
 use crate::device::launch_items;
 use crate::env::{Played, Rules, num_words, play};
 use crate::model::kernels::{
@@ -31,9 +33,9 @@ pub(super) struct Launches {
 
 impl Launches {
     /// Steps of each game per launch.
-    fn steps(&self, games: usize, shape: &MlpShape) -> usize {
+    fn steps(&self, games: usize, shape: &MlpShape, group: &Workgroup) -> usize {
         let budget = launch_items(shape.forward_flops() * games as f64, self.size);
-        let most = most_steps_per_launch(1 + shape.loop_iterations());
+        let most = most_steps_per_launch(1 + group.loop_iterations(shape));
         self.steps.min(budget).min(most)
     }
 }
@@ -61,6 +63,8 @@ struct Plan<G> {
     branch: bool,
     /// Shape of the policy.
     shape: MlpShape,
+    /// Games and units of a cube.
+    group: Workgroup,
     /// Whether weights are copied to workgroup memory; otherwise they are read from global memory.
     shared: bool,
 }
@@ -110,8 +114,10 @@ impl Games {
     }
 }
 
-/// Plays the steps of one game with weights in global or workgroup memory.
+/// Plays the steps of a cube's games, one per unit, with weights in global or workgroup memory.
 #[cube]
+// Keeps compile-time conditions separate from run-time ones.
+#[allow(clippy::collapsible_if)]
 fn play_steps<G: Rules, W: Float, I: Float>(
     weights: &[W],
     starts: &Starts,
@@ -120,37 +126,60 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     steps: &Steps,
     #[comptime] plan: Plan<G>,
 ) {
-    let row = ABSOLUTE_POS;
-    if row < games.count {
-        let (game, origin) = comptime!((plan.game, plan.origin));
-        let env = games.first_env + row;
-        let group = games.groups.of(env);
-        let mut state = if comptime!(origin == Origin::Continued) {
-            load_env_state::<G>(&games.envs, row, games.count, game)
-        } else {
-            starts.state::<G>(&games.groups, group, origin, game)
-        };
-        let mut episode = if comptime!(origin == Origin::Continued) {
-            load_episode(&games.envs, row, games.count)
-        } else {
-            starts.episode::<G>(&games.groups, group, origin, game)
-        };
-        if comptime!(origin != Origin::Continued) {
+    let (game, origin, shape) = comptime!((plan.game, plan.origin, plan.shape));
+    let (size, shares) = comptime!((plan.group.games, plan.group.shares()));
+    let unit = UNIT_POS as usize;
+    let row = CUBE_POS * size + unit;
+    let plays = unit < size && row < games.count;
+    // Units without a game read the first one's, and write nothing.
+    let row = select(plays, row, 0usize);
+    let env = games.first_env + row;
+    let of = games.groups.of(env);
+    let mut state = if comptime!(origin == Origin::Continued) {
+        load_env_state::<G>(&games.envs, row, games.count, game)
+    } else {
+        starts.state::<G>(&games.groups, of, origin, game)
+    };
+    let mut episode = if comptime!(origin == Origin::Continued) {
+        load_episode(&games.envs, row, games.count)
+    } else {
+        starts.episode::<G>(&games.groups, of, origin, game)
+    };
+    if comptime!(origin != Origin::Continued) {
+        if plays {
             games.first_scores[row] = episode.score;
         }
-        let draws = action_key(games.action_key, games.groups.env_number(env));
-        let num_actions = comptime!(game.num_actions());
-        let stride = games.num_steps * games.count;
-        let mut x = Array::<f32>::new(comptime!(game.num_features()));
-        let mut logits = Array::<f32>::new(num_actions);
-        for t in steps.first..steps.end {
-            let place = StepWords { at: t * games.count + row, stride };
+    }
+    let draws = action_key(games.action_key, games.groups.env_number(env));
+    let num_actions = comptime!(game.num_actions());
+    let stride = games.num_steps * games.count;
+    let mut room = Shared::<[f32]>::new_aligned_slice(comptime!(plan.group.room()), 16usize);
+    let mut x = Array::<f32>::new(comptime!(game.num_features()));
+    let mut logits = Array::<f32>::new(num_actions);
+    for t in steps.first..steps.end {
+        let place = StepWords { at: t * games.count + row, stride };
+        if plays {
             store_state::<G>(&mut games.words, &state, 0usize, place.at, stride, game);
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
-                x[i] = input::<I>(G::feature(&state, i, game));
+                let feature = input::<I>(G::feature(&state, i, game));
+                if comptime!(shares) {
+                    room[comptime!(i * size) + unit] = feature;
+                } else {
+                    x[i] = feature;
+                }
             }
-            mlp_logits::<W, I>(weights, &x, &mut logits, comptime!(plan.shape));
+        }
+        if comptime!(shares) {
+            sync_cube();
+            hidden_layers::<W, I>(weights, &mut room, size, shape);
+        }
+        if plays {
+            if comptime!(shares) {
+                last_layer::<W, I>(weights, &room, &mut logits, unit, size, shape);
+            } else {
+                mlp_logits::<W, I>(weights, &x, &mut logits, shape);
+            }
             mask_logits::<G>(&mut logits, &state, game);
             let u = action_uniform(draws, t as u32);
             let drawn = draw_action(logits.as_slice(), 0usize, u, num_actions);
@@ -160,6 +189,8 @@ fn play_steps<G: Rules, W: Float, I: Float>(
                 branches.store::<G>(&games.groups, &state, &episode, env, t, game);
             }
         }
+    }
+    if plays {
         store_env::<G>(&mut games.envs, &state, &episode, row, games.count, game);
     }
 }
@@ -207,19 +238,21 @@ impl<G: Rules> Buffers<'_, G> {
         let client = &params.client;
         let input = element(precision);
         let bytes = shape.num_params() * input.size();
-        let limit = client.properties().hardware.max_shared_memory_size;
+        let most = client.properties().hardware.max_shared_memory_size.min(MAX_SHARED_BYTES);
+        let group = Workgroup::new(&shape, cube_units(self.games.len()) as usize, most);
         let mut plan = Plan {
             game: self.game,
             origin: Origin::of(config, origins.is_some()),
             branch: config.start == Start::Branch,
             shape,
-            shared: bytes <= limit.min(MAX_SHARED_BYTES),
+            group,
+            shared: !group.shares() && bytes <= most,
         };
         // If games do not continue, the kernel does not read this buffer.
         let origins = origins.unwrap_or(params);
-        let dim = CubeDim::new_1d(cube_units(self.games.len()));
-        let count = cubecl::calculate_cube_count_elemwise(client, self.games.len(), dim);
-        let steps_per_launch = launches.steps(self.games.len(), &shape);
+        let dim = CubeDim::new_1d(group.units as u32);
+        let count = grid(params, self.games.len().div_ceil(group.games));
+        let steps_per_launch = launches.steps(self.games.len(), &shape, &group);
         for first_step in (0..config.num_steps).step_by(steps_per_launch) {
             let games = GamesLaunch::new(
                 argument(&self.envs),
@@ -237,7 +270,7 @@ impl<G: Rules> Buffers<'_, G> {
                 BranchPointsLaunch::new(branches, config.learn_steps as u32, keys.branch);
             let end_step = config.num_steps.min(first_step + steps_per_launch);
             // SAFETY: accesses stay below the numbers of games, groups and steps in every buffer,
-            // and below `num_params` in the first; all units of a cube reach its barrier.
+            // and below `num_params` in the first; all units of a cube reach its barriers.
             unsafe {
                 play_kernel::launch_unchecked::<G>(
                     client,

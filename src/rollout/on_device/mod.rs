@@ -6,9 +6,9 @@ mod device_games;
 mod env_kernels;
 mod fused;
 mod fused_kernels;
+mod fused_layers;
 mod random_kernels;
 mod stepwise_kernels;
-mod unpack;
 
 pub use branches::DeviceBranches;
 pub use check::check_on_device;
@@ -17,7 +17,6 @@ pub(crate) use env_kernels::{load_env_state, load_episode};
 pub use fused::{Branches, FusedRollout};
 pub use fused_kernels::PackedStates;
 pub(super) use random_kernels::play as play_at_random_on_device;
-pub use unpack::unpack;
 
 use super::{
     EnvStatesError, RolloutKeys, action_key, action_uniform, branch_member, branch_step, env_state,

@@ -2,6 +2,7 @@
 
 use super::Panic;
 use crate::checkpoint::CheckpointError;
+use crate::disk::FolderError;
 use crate::metrics::MetricsError;
 use crate::model::saved::SavedError;
 use crate::parallel::TeamError;
@@ -69,7 +70,7 @@ pub enum RunError {
         "the run directory {0} exists; continue its run with --resume, or choose another --run-dir"
     )]
     Exists(PathBuf),
-    /// There is no such run.
+    /// The run does not exist.
     #[error("no such run: {0}")]
     Missing(PathBuf),
     /// A folder of the run is a link.
@@ -77,7 +78,7 @@ pub enum RunError {
         "{0} is a symbolic link; run directories must not contain links: replace it with the folder it points to"
     )]
     Link(PathBuf),
-    /// There is no run of this game or task, or none at all.
+    /// No run of this game or task exists, or none at all.
     #[error("there is no {what} in {folder}; name a run directory")]
     NoneYet {
         /// The kind of run, for instance `run of fruit`.
@@ -91,7 +92,7 @@ pub enum RunError {
     /// Another process trains the run.
     #[error("another process trains the run in {0}; wait for it, or stop it, then use --resume")]
     Locked(PathBuf),
-    /// There is nothing left to do.
+    /// The run has done all its iterations.
     #[error(
         "the run in {path} has finished all {iterations} iterations; pass a larger --iterations to continue"
     )]
@@ -158,6 +159,12 @@ impl Display for Saved {
             }
             None => write!(f, ". The run in {path} had no checkpoint yet (checkpoint.save_every)"),
         }
+    }
+}
+
+impl From<FolderError> for RunError {
+    fn from(FolderError { action, path, source }: FolderError) -> Self {
+        Self::File { action, path, source }
     }
 }
 

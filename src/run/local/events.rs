@@ -5,8 +5,8 @@ use super::guard::{guarded, located};
 use super::progress::Pace;
 use super::{Run, RunError, RunFiles, Step};
 use crate::checkpoint::Checkpoint;
-use crate::metrics::{EvaluationRecord, Growth};
-use crate::run::{End, Schedule};
+use crate::metrics::{EvaluationRecord, Growth, IterationRecord};
+use crate::run::{Due, End, Schedule};
 use crate::trainer::{TrainError, is_finite};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -53,10 +53,10 @@ impl<'a> Events<'a> {
     pub fn new(run: &'a mut dyn Run, files: Option<&'a mut RunFiles>) -> Self {
         Self {
             requests: Requests::default(),
-            schedule: run.schedule(),
+            schedule: run.trainer().schedule(),
             started: Instant::now(),
             effort: Effort::default(),
-            pace: Pace::new(run.iteration(), run.phases()),
+            pace: Pace::new(run.trainer().iteration(), run.phases()),
             growth: Growth::default(),
             evaluation: None,
             waiting: VecDeque::new(),
@@ -82,20 +82,15 @@ impl<'a> Events<'a> {
         ask: &mut dyn FnMut() -> Requests,
     ) -> Option<Result<Event, RunError>> {
         if self.waiting.is_empty() && !self.is_over {
-            let is_ready = self.schedule.end(self.run.iteration(), self.run.best()).is_none();
+            let trainer = self.run.trainer();
+            let is_ready = self.schedule.end(trainer.iteration(), trainer.best()).is_none();
             let step = if is_ready { self.step(ask) } else { Ok(true) };
-            match step.map_err(|error| located(error, self.run, &self.files)) {
-                Ok(false) => {}
-                Ok(true) => {
-                    let end = Event::End(self.end());
-                    self.waiting.push_back(Ok(end));
-                    self.is_over = true;
-                }
-                Err(error) => {
-                    self.waiting.push_back(Err(error));
-                    self.is_over = true;
-                }
-            }
+            let last = match step {
+                Ok(stops) => stops.then(|| Ok(Event::End(self.end()))),
+                Err(error) => Some(Err(located(error, self.run, &self.files))),
+            };
+            self.is_over = last.is_some();
+            self.waiting.extend(last);
         }
         self.waiting.pop_front()
     }
@@ -103,56 +98,34 @@ impl<'a> Events<'a> {
     /// Trains an iteration. Returns whether the run stops here. Records are on the disk before the checkpoint of
     /// their iteration, so that a crash loses none of an iteration that was saved.
     fn step(&mut self, ask: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
-        let Self { run, schedule, started, effort, waiting, .. } = self;
-        let mut warn = |text: String| waiting.push_back(Ok(Event::Warning(text)));
-        let iteration = run.iteration() + 1;
+        let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
-            guarded(format!("iteration {iteration}"), || run.iterate())?;
-        effort.env_steps = record.env_steps;
-        effort.seconds_to_first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        let (seconds, limit) = (started.elapsed().as_secs_f64(), schedule.stop.seconds);
-        let asked = ask();
-        let interrupted = run.team().any(asked.stop || self.requests.stop)?;
-        // Without a limit, ranks need not ask each other.
-        let is_late = limit > 0.0 && run.team().any(seconds >= limit)?;
-        let mut due = schedule.due(record.iteration, interrupted || is_late);
-        due.evaluation |= is_late;
-        let saves = asked.save || std::mem::take(&mut self.requests.save);
-        let is_alone = run.team().size() == 1;
-        due.save |= is_alone && saves;
-        // The failure of an evaluation, before which the iteration is saved if the state can be read.
-        let (mut is_best, mut failure) = (false, None);
-        if due.evaluation {
-            match guarded(format!("the evaluation of iteration {iteration}"), || run.measure()) {
-                Ok((result, improved)) => {
-                    is_best = improved;
-                    self.evaluation = Some(result.clone());
-                    record.evaluation = Some(result);
-                    due.save |= schedule.end(record.iteration, run.best()).is_some();
-                }
-                Err(error) if is_alone => (due.save, failure) = (true, Some(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        let state = guarded(format!("reading the state of iteration {iteration}"), || {
-            let snapshot = (is_best || due.save).then(|| finite_snapshot(&**run)).transpose()?;
-            Ok((snapshot, if due.save { run.model() } else { None }))
-        });
-        let (snapshot, model) = match (state, failure.take()) {
-            (Err(_), Some(error)) => return Err(error),
-            (state, error) => {
-                failure = error;
-                state?
-            }
+            guarded(format!("iteration {iteration}"), || self.run.iterate())?;
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.effort.env_steps = record.env_steps;
+        self.effort.seconds_to_first_update.get_or_insert(seconds);
+        let (mut due, stops) = self.due(iteration, seconds, ask())?;
+        let (is_best, mut failure) = match due.evaluation {
+            true => self.evaluate(&mut record, &mut due)?,
+            false => (false, None),
         };
+        let state = guarded(format!("reading the state of iteration {iteration}"), || {
+            let is_read = is_best || due.save;
+            let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
+            Ok((snapshot, if due.save { self.run.model() } else { None }))
+        });
+        if let Some(failure) = failure.take_if(|_| state.is_err()) {
+            return Err(failure);
+        }
+        let (snapshot, model) = state?;
         if let Some(files) = &mut self.files {
-            files.write(&record, &completions)?;
-            files.take_warnings().into_iter().for_each(&mut warn);
+            let warnings = files.write(&record, &completions)?.into_iter();
+            self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
             if let Some(snapshot) = snapshot.as_ref().filter(|_| is_best) {
                 files.save_best(snapshot)?;
             }
             if let Some(snapshot) = snapshot.as_ref().filter(|_| due.save) {
-                files.save(snapshot, schedule.keep)?;
+                files.save(snapshot, self.schedule.keep)?;
             }
             if let Some(model) = &model {
                 files.save_model(model)?;
@@ -161,29 +134,76 @@ impl<'a> Events<'a> {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        if let Some(warning) = record.text.as_ref().and_then(|text| text.warning.as_ref()) {
-            warn(format!("iteration {}: {warning}", record.iteration));
-        }
-        let is_epoch = record.iteration.is_multiple_of(run.epoch().max(1));
-        let in_use = record.memory.in_use.filter(|_| is_epoch);
-        if let Some(warning) = in_use.and_then(|in_use| self.growth.epoch(in_use)) {
-            warn(warning);
-        }
-        let seconds = started.elapsed().as_secs_f64();
-        let seconds_left = self.pace.seconds_left(record.iteration, seconds);
-        if is_late {
-            effort.end = Some(End::Seconds);
-        }
-        let (evaluation, iterations) = (self.evaluation.clone(), schedule.iterations);
+        self.warn(&record);
+        let seconds = self.started.elapsed().as_secs_f64();
+        let seconds_left = self.pace.seconds_left(iteration, seconds);
+        let (evaluation, iterations) = (self.evaluation.clone(), self.schedule.iterations);
         let step = Step { record, evaluation, is_best, iterations, completions, seconds_left };
-        waiting.push_back(Ok(Event::Iteration(Box::new(step))));
-        Ok(interrupted || is_late)
+        self.waiting.push_back(Ok(Event::Iteration(Box::new(step))));
+        Ok(stops)
+    }
+
+    /// The work due after an iteration that ended after so many seconds, and whether the run stops there.
+    fn due(
+        &mut self,
+        iteration: u32,
+        seconds: f64,
+        asked: Requests,
+    ) -> Result<(Due, bool), RunError> {
+        let (team, limit) = (self.run.trainer().team(), self.schedule.stop.seconds);
+        let interrupted = team.any(asked.stop || self.requests.stop)?;
+        // Without a limit, ranks need not ask each other.
+        let is_late = limit > 0.0 && team.any(seconds >= limit)?;
+        let mut due = self.schedule.due(iteration, interrupted || is_late);
+        due.evaluation |= is_late;
+        let saves = asked.save || std::mem::take(&mut self.requests.save);
+        due.save |= saves && team.size() == 1;
+        self.effort.end = is_late.then_some(End::Seconds);
+        Ok((due, interrupted || is_late))
+    }
+
+    /// Evaluates the policy. Returns whether it is the best so far and, where there is one rank, the failure of the
+    /// evaluation, before which the iteration is saved if the state can still be read.
+    fn evaluate(
+        &mut self,
+        record: &mut IterationRecord,
+        due: &mut Due,
+    ) -> Result<(bool, Option<RunError>), RunError> {
+        let work = format!("the evaluation of iteration {}", record.iteration);
+        let measured = guarded(work, || self.run.measure());
+        let trainer = self.run.trainer();
+        match measured {
+            Ok((evaluation, is_best)) => {
+                self.evaluation = Some(evaluation.clone());
+                record.evaluation = Some(evaluation);
+                due.save |= self.schedule.end(record.iteration, trainer.best()).is_some();
+                Ok((is_best, None))
+            }
+            Err(error) if trainer.team().size() == 1 => {
+                due.save = true;
+                Ok((false, Some(error)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Warns of what the record of an iteration shows.
+    fn warn(&mut self, record: &IterationRecord) {
+        let IterationRecord { iteration, memory, text, .. } = record;
+        let collapse = text.as_ref().and_then(|text| text.warning.as_ref());
+        let collapse = collapse.map(|warning| format!("iteration {iteration}: {warning}"));
+        let is_epoch = iteration.is_multiple_of(self.run.epoch().max(1));
+        let in_use = memory.in_use.filter(|_| is_epoch);
+        let growth = in_use.and_then(|in_use| self.growth.epoch(in_use));
+        let warnings = collapse.into_iter().chain(growth);
+        self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
     }
 
     /// The effort up to here.
-    fn end(&mut self) -> Effort {
-        let iteration = self.run.iteration();
-        let end = self.schedule.end(iteration, self.run.best()).or(self.effort.end);
+    fn end(&self) -> Effort {
+        let trainer = self.run.trainer();
+        let iteration = trainer.iteration();
+        let end = self.schedule.end(iteration, trainer.best()).or(self.effort.end);
         Effort { seconds: self.started.elapsed().as_secs_f64(), iteration, end, ..self.effort }
     }
 }
@@ -203,7 +223,7 @@ fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
         true => Ok(snapshot),
         false => Err(TrainError::NotFinite {
             what: "new policy or its optimiser's state",
-            iteration: run.iteration(),
+            iteration: run.trainer().iteration(),
         }
         .into()),
     }

@@ -27,9 +27,9 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const COMPLETIONS: &str = "completions.jsonl";
 /// A megabyte in bytes, the unit of `completions.keep`.
 const MEGABYTE: u64 = 1_000_000;
-/// The file that the process which trains a run has locked. It stays, empty.
+/// The empty file that is locked by the process that trains a run.
 const LOCK: &str = "run.lock";
-/// Longer than [`RunFolder::is_locked`] holds the lock.
+/// The time to wait for a process that looks at the lock ([`RunFolder::is_locked`]).
 const GLANCE: Duration = Duration::from_millis(50);
 /// The folder of a run's checkpoints.
 const CHECKPOINTS: &str = "checkpoints";
@@ -38,7 +38,7 @@ const BEST: &str = "best";
 /// The folder of a language model as of the last save, for other programs: a run continues from its checkpoint alone.
 const MODEL: &str = "model";
 /// The description in that folder, by the name that model hubs show.
-const MODEL_CARD: &str = "README.md";
+const MODEL_CARD: &str = "model/README.md";
 
 /// The folder of a run.
 #[derive(Clone, Debug)]
@@ -85,8 +85,7 @@ impl RunFolder {
     /// # Errors
     /// If there is none, or it holds no run.
     pub fn find(path: &Path) -> Result<Self, RunError> {
-        let newest = || newest(path.to_str()?);
-        let newest = if path.exists() { None } else { newest() };
+        let newest = path.to_str().filter(|_| !path.exists()).and_then(newest);
         Self::open(newest.unwrap_or_else(|| path.to_path_buf()))
     }
 
@@ -115,8 +114,7 @@ impl RunFolder {
         paths_by_last_write().into_iter().filter_map(|path| Self::at(path).ok())
     }
 
-    /// A folder that exists, and whose own folders are no links: to replace or remove files in one would do so
-    /// elsewhere.
+    /// Takes a folder that exists and has no links in it: to replace or remove files in one would do so elsewhere.
     fn at(path: PathBuf) -> Result<Self, RunError> {
         if !path.is_dir() {
             return Err(RunError::Missing(path));
@@ -132,11 +130,6 @@ impl RunFolder {
     /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The path of the records.
-    pub fn metrics(&self) -> PathBuf {
-        self.path.join(METRICS)
     }
 
     /// The path of the settings.
@@ -161,7 +154,7 @@ impl RunFolder {
 
     /// The records so far; damaged ones are left out.
     pub fn records(&self) -> Vec<IterationRecord> {
-        let Ok(file) = input::open(&self.metrics()) else { return Vec::new() };
+        let Ok(file) = input::open(&self.path.join(METRICS)) else { return Vec::new() };
         let lines = input::lines(file).map_while(Result::ok);
         lines.filter_map(|line| serde_json::from_slice(&line).ok()).collect()
     }
@@ -239,12 +232,9 @@ impl RunFolder {
         newest().or_else(|| Some(checkpoint::load(&self.best()).ok()?.iteration))
     }
 
-    /// Writes the settings, whole or not at all.
-    ///
-    /// # Errors
-    /// If they cannot be written.
-    pub fn write_config(&self, text: &str) -> Result<(), RunError> {
-        let path = self.config();
+    /// Writes a file, whole or not at all.
+    fn write(&self, name: &str, text: &str) -> Result<(), RunError> {
+        let path = self.path.join(name);
         disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 }
@@ -318,7 +308,7 @@ impl RunFiles {
     ) -> Result<(Self, RunLock, Option<String>), RunError> {
         let folder = RunFolder::create(path, name)?;
         let (lock, warning) = folder.lock()?;
-        folder.write_config(settings)?;
+        folder.write(CONFIG, settings)?;
         let model = run.model();
         let files = Self::open(folder, 0, model.is_some())?;
         model.map_or(Ok(()), |model| files.save_model(&model))?;
@@ -331,7 +321,7 @@ impl RunFiles {
     /// # Errors
     /// If they cannot be read or written.
     fn open(folder: RunFolder, done: u32, has_model: bool) -> Result<Self, RunError> {
-        let metrics = JsonLines::resume(&folder.metrics(), done)?;
+        let metrics = JsonLines::resume(&folder.path.join(METRICS), done)?;
         let completions = has_model
             .then(|| JsonLines::resume(&folder.path.join(COMPLETIONS), done))
             .transpose()?;
@@ -352,8 +342,8 @@ impl RunFiles {
     /// # Errors
     /// If they cannot be read or written.
     pub fn resume(folder: RunFolder, run: &mut dyn Run, settings: &str) -> Result<Self, RunError> {
-        folder.write_config(settings)?;
-        let files = Self::open(folder, run.iteration(), run.model().is_some())?;
+        folder.write(CONFIG, settings)?;
+        let files = Self::open(folder, run.trainer().iteration(), run.model().is_some())?;
         files.folder.records().iter().for_each(|record| run.replay(record));
         Ok(files)
     }
@@ -368,12 +358,11 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write_note(&self, note: &RunNote) -> Result<(), RunError> {
-        let path = self.folder.path.join(NOTE);
         let text = serde_json::to_string_pretty(note).expect("notes are plain data") + "\n";
-        disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
+        self.folder.write(NOTE, &text)
     }
 
-    /// Appends the records of an iteration.
+    /// Appends the records of an iteration. Returns the warnings of trackers that have failed.
     ///
     /// # Errors
     /// If they cannot be written.
@@ -381,18 +370,13 @@ impl RunFiles {
         &mut self,
         record: &IterationRecord,
         completions: &[CompletionRecord],
-    ) -> Result<(), RunError> {
+    ) -> Result<Vec<String>, RunError> {
         if let Some(file) = self.completions.as_mut().filter(|_| self.completions_limit > 0) {
             file.write_all(completions)?;
         }
         self.metrics.write(record)?;
         self.trackers.write(record);
-        Ok(())
-    }
-
-    /// Takes the warnings of trackers that failed.
-    pub fn take_warnings(&mut self) -> Vec<String> {
-        self.trackers.take_warnings()
+        Ok(self.trackers.take_warnings())
     }
 
     /// Waits until all records are on the disk.
@@ -438,8 +422,7 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
-        let path = self.folder.model().join(MODEL_CARD);
-        disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
+        self.folder.write(MODEL_CARD, text)
     }
 }
 

@@ -1,15 +1,13 @@
 //! A game's or a dataset's run, as what [`drive`](super::drive) takes.
 
-use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject};
+use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, Trained};
 use crate::checkpoint::Checkpoint;
 use crate::device::has_kernels;
 use crate::env::Rules;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::model::{Actor, NativePolicy};
-use crate::parallel::{Shards, Team};
 use crate::rng::Stream;
 use crate::rollout::{Player, baselines, evaluate};
-use crate::run::Schedule;
 use crate::settings::UpdateConfig;
 use crate::trainer::GameTrainer;
 use crate::trainer::text::CompletionRecord;
@@ -75,8 +73,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         self.trainer.config().seed
     }
 
-    fn schedule(&self) -> Schedule {
-        self.trainer.config().into()
+    fn trainer(&self) -> &dyn Trained {
+        &self.trainer
     }
 
     fn phases(&self) -> Vec<Phase> {
@@ -108,26 +106,6 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
 
     fn epoch(&self) -> u32 {
         self.epoch
-    }
-
-    fn iteration(&self) -> u32 {
-        self.trainer.iteration()
-    }
-
-    fn best(&self) -> Option<(f64, u32)> {
-        self.trainer.best()
-    }
-
-    fn team(&self) -> &Team {
-        self.trainer.team()
-    }
-
-    fn shards(&self) -> Shards {
-        self.trainer.shards()
-    }
-
-    fn engine(&self) -> String {
-        self.trainer.describe()
     }
 
     fn obstacle(&self) -> Option<String> {

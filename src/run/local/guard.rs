@@ -3,7 +3,7 @@
 use super::error::Saved;
 use super::{Run, RunError, RunFiles, caught_on_devices};
 
-/// Does a part of a run; a panic of it is an error.
+/// Does a part of the work of a run; a panic becomes an error.
 pub(super) fn guarded<T>(
     work: String,
     part: impl FnOnce() -> Result<T, RunError>,
@@ -12,7 +12,7 @@ pub(super) fn guarded<T>(
         .unwrap_or_else(|panic| Err(RunError::Failed { work, panic, saved: None }))
 }
 
-/// The error with the state of the run's folder.
+/// Adds the state of the run's folder to an error.
 pub(super) fn located(
     mut error: RunError,
     run: &dyn Run,
@@ -21,7 +21,7 @@ pub(super) fn located(
     if let (RunError::Failed { saved, .. }, Some(files)) = (&mut error, files) {
         let folder = files.folder();
         let (path, iteration) = (folder.path().to_path_buf(), folder.saved_iteration());
-        let (iterations, smaller) = (run.schedule().iterations, run.smaller_launches());
+        let (iterations, smaller) = (run.trainer().schedule().iterations, run.smaller_launches());
         *saved = Some(Saved { path, iteration, iterations, smaller });
     }
     error

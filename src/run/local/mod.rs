@@ -15,6 +15,7 @@ mod progress;
 mod report;
 mod step;
 mod text;
+mod trained;
 
 pub use drive::{Observer, drive, finish};
 pub use effort::Effort;
@@ -29,11 +30,10 @@ pub use progress::short;
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
 pub use step::Step;
 pub use text::TextRun;
+pub use trained::Trained;
 
-use super::Schedule;
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::parallel::{Shards, Team};
 use crate::text::LanguageModel;
 use crate::trainer::text::CompletionRecord;
 use serde::Serialize;
@@ -75,17 +75,19 @@ impl std::fmt::Display for Phase {
 }
 
 /// The sizes of a run, for its dry run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outline {
     /// Learnt parameters.
     pub num_parameters: usize,
     /// The policy or the model, in words.
+    #[serde(skip)]
     pub policy: String,
     /// Episodes that are played at once: games, or an iteration's completions.
     pub num_envs: usize,
     /// Steps of the whole run, if they are known beforehand.
     pub env_steps: Option<u64>,
     /// An iteration, in two lines: its rollout and its update.
+    #[serde(skip)]
     pub iteration: [String; 2],
 }
 
@@ -99,8 +101,8 @@ pub trait Run {
     /// The seed of everything random.
     fn seed(&self) -> u64;
 
-    /// When it is evaluated, saved and over.
-    fn schedule(&self) -> Schedule;
+    /// The trainer, which does the work.
+    fn trainer(&self) -> &dyn Trained;
 
     /// The phases, in order.
     fn phases(&self) -> Vec<Phase>;
@@ -111,23 +113,10 @@ pub trait Run {
     /// Iterations of an epoch, after each of which memory growth is checked.
     fn epoch(&self) -> u32;
 
-    /// Iterations done.
-    fn iteration(&self) -> u32;
-
-    /// Value and iteration of the best evaluation so far: the score, or, with held-out data, the negative loss.
-    fn best(&self) -> Option<(f64, u32)>;
-
-    /// The ranks that share it.
-    fn team(&self) -> &Team;
-
-    /// The shards of a batch, and which of them are this rank's.
-    fn shards(&self) -> Shards;
-
-    /// The engine, in words.
-    fn engine(&self) -> String;
-
     /// The reason why it does not have a fast engine, if so.
-    fn obstacle(&self) -> Option<String>;
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
 
     /// Options of a resumed run with which it asks less of its device at a time, without another result; `None` on the
     /// CPU.
@@ -159,7 +148,7 @@ pub trait Run {
     /// If the checkpoint does not fit, and as [`Run::iterate`].
     fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError>;
 
-    /// The language model as a file format of its own can hold it; `None` for games.
+    /// The language model, as it is exported; `None` for games.
     fn model(&self) -> Option<LanguageModel> {
         None
     }

@@ -1,18 +1,10 @@
-//! Replacement of a folder in one step: at any moment the old one or the new one is there, whole.
-//!
-//! The new folder is written beside the old one as `.NAME.tmp` and synced, then the old one is set aside as
-//! `.NAME.old` and the new one renamed into its place.
+//! The folder of a run's language model, replaced in one step.
 
 use super::RunError;
 use crate::disk;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
-
-fn beside(folder: &Path, suffix: &str) -> PathBuf {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    folder.with_file_name(format!(".{name}{suffix}"))
-}
+use std::path::Path;
 
 /// Replaces `folder` by the one that `fill` writes at the path it is given.
 ///
@@ -22,32 +14,11 @@ pub fn replace<E: Into<RunError>>(
     folder: &Path,
     fill: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), RunError> {
-    settle(folder)?;
-    let replaced = put(folder, fill);
-    if replaced.is_err() {
-        // A part of the new folder would keep a full disk full. What cannot be settled now is by the next save.
-        let _ = settle(folder);
-    }
-    replaced
-}
-
-/// Writes the new folder, and puts it in the place of the old one.
-fn put<E: Into<RunError>>(
-    folder: &Path,
-    fill: impl FnOnce(&Path) -> Result<(), E>,
-) -> Result<(), RunError> {
-    let (new, old) = (beside(folder, ".tmp"), beside(folder, ".old"));
-    disk::step().map_err(RunError::file("write", &new))?;
-    fill(&new).map_err(Into::into)?;
-    sync(&new).map_err(RunError::file("write", &new))?;
-    if folder.exists() {
-        disk::rename(folder, &old).map_err(RunError::file("replace", folder))?;
-    }
-    disk::rename(&new, folder).map_err(RunError::file("create", folder))?;
-    if let Some(parent) = folder.parent() {
-        disk::sync_folder(parent).map_err(RunError::file("write", parent))?;
-    }
-    remove(&old)
+    disk::replace_folder(folder, clear, |new| {
+        disk::step().map_err(RunError::file("write", new))?;
+        fill(new).map_err(Into::into)?;
+        sync(new).map_err(RunError::file("write", new))
+    })
 }
 
 /// Finishes a replacement that a crash interrupted.
@@ -55,21 +26,12 @@ fn put<E: Into<RunError>>(
 /// # Errors
 /// If leftovers cannot be moved or removed.
 pub fn settle(folder: &Path) -> Result<(), RunError> {
-    let old = beside(folder, ".old");
-    if old.exists() && !folder.exists() {
-        disk::rename(&old, folder).map_err(RunError::file("restore", folder))?;
-    }
-    remove(&old)?;
-    remove(&beside(folder, ".tmp"))
+    Ok(disk::settle(folder, clear)?)
 }
 
-fn remove(folder: &Path) -> Result<(), RunError> {
-    match disk::step().and_then(|()| fs::remove_dir_all(folder)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(RunError::file("remove", folder)(error))
-        }
-        _ => Ok(()),
-    }
+fn clear(folder: &Path) -> io::Result<()> {
+    disk::step()?;
+    fs::remove_dir_all(folder)
 }
 
 /// Waits until a folder and its files are on the disk.
@@ -90,6 +52,7 @@ fn sync(folder: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::path::PathBuf;
     use tempfile::TempDir;
 
     fn fill(text: &'static str) -> impl FnOnce(&Path) -> Result<(), RunError> {

@@ -32,8 +32,8 @@ struct Share {
 impl<'a> RunNote<'a> {
     /// The note of a run of which this rank is on `device`.
     pub fn new(run: &dyn Run, device: &'a DeviceInfo) -> Self {
-        let team = run.team();
-        let cuts = team.cuts(run.shards().count());
+        let (trainer, team) = (run.trainer(), run.trainer().team());
+        let cuts = team.cuts(trainer.shards().count());
         let share = |(device, cut): (&String, &[usize])| Share {
             device: device.clone(),
             shards: [cut[0], cut[1]],
@@ -47,7 +47,7 @@ impl<'a> RunNote<'a> {
             subject: run.subject(),
             seed: run.seed(),
             device,
-            engine: run.engine(),
+            engine: trainer.engine(),
             phases: run.phases(),
             ranks,
         }

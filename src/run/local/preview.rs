@@ -18,9 +18,8 @@ pub struct Preview<'a> {
     seed: u64,
     device: &'a DeviceInfo,
     engine: String,
-    num_parameters: usize,
-    num_envs: usize,
-    env_steps: Option<u64>,
+    #[serde(flatten)]
+    outline: Outline,
     iterations: u32,
     phases: Vec<PhasePreview>,
     seconds_to_first_update: f64,
@@ -30,8 +29,6 @@ pub struct Preview<'a> {
     /// The whole run.
     seconds: f64,
     memory_bytes: Option<u64>,
-    #[serde(skip)]
-    outline: Outline,
     #[serde(skip)]
     schedule: Schedule,
 }
@@ -44,6 +41,41 @@ struct PhasePreview {
     seconds_per_iteration: f64,
 }
 
+/// The costs of the iterations that are tried.
+struct Trial {
+    /// The beginning of the run's preparation.
+    started: Instant,
+    seconds_to_first_update: Option<f64>,
+    memory_bytes: Option<u64>,
+}
+
+impl Trial {
+    /// Trains an iteration. Returns its seconds.
+    fn iterate(&mut self, run: &mut dyn Run) -> Result<f64, RunError> {
+        let began = Instant::now();
+        let (record, _) = run.iterate()?;
+        self.memory_bytes = self.memory_bytes.max(record.memory.reserved);
+        self.seconds_to_first_update.get_or_insert_with(|| self.started.elapsed().as_secs_f64());
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// Measures some iterations of a phase.
+    fn phase(&mut self, run: &mut dyn Run, phase: Phase) -> Result<PhasePreview, RunError> {
+        run.skip_to(phase.first - 1);
+        // The first one compiles kernels and fills caches.
+        let first = self.iterate(run)?;
+        let began = Instant::now();
+        let most = MEASURED.1.min(phase.last - phase.first);
+        let mut count = 0;
+        while count < most && began.elapsed() < MEASURED.0 {
+            self.iterate(run)?;
+            count += 1;
+        }
+        let mean = began.elapsed().as_secs_f64() / f64::from(count);
+        Ok(PhasePreview { phase, seconds_per_iteration: if count > 0 { mean } else { first } })
+    }
+}
+
 /// Tries some iterations of every phase of a run, and an evaluation. `started` is when its preparation began.
 ///
 /// # Errors
@@ -53,53 +85,27 @@ pub fn preview<'a>(
     device: &'a DeviceInfo,
     started: Instant,
 ) -> Result<Preview<'a>, RunError> {
-    let (schedule, outline) = (run.schedule(), run.outline());
-    let mut first_update = None;
-    let mut memory_bytes = None;
-    let mut phases = Vec::new();
-    let mut iterate = |run: &mut dyn Run| -> Result<f64, RunError> {
-        let began = Instant::now();
-        let (record, _) = run.iterate()?;
-        memory_bytes = memory_bytes.max(record.memory.reserved);
-        first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        Ok(began.elapsed().as_secs_f64())
-    };
-    for phase in run.phases() {
-        run.skip_to(phase.first - 1);
-        // The first one compiles kernels and fills caches.
-        let first = iterate(run)?;
-        let began = Instant::now();
-        let most = MEASURED.1.min(phase.last - phase.first);
-        let mut count = 0;
-        while count < most && began.elapsed() < MEASURED.0 {
-            iterate(run)?;
-            count += 1;
-        }
-        let mean = began.elapsed().as_secs_f64() / f64::from(count);
-        let seconds_per_iteration = if count > 0 { mean } else { first };
-        phases.push(PhasePreview { phase, seconds_per_iteration });
-    }
+    let schedule = run.trainer().schedule();
+    let mut trial = Trial { started, seconds_to_first_update: None, memory_bytes: None };
+    let phases = run.phases().into_iter().map(|phase| trial.phase(run, phase));
+    let phases: Vec<PhasePreview> = phases.collect::<Result<_, _>>()?;
     let began = Instant::now();
     run.measure()?;
     let evaluation = began.elapsed().as_secs_f64();
-    let total: f64 = phases
-        .iter()
-        .map(|PhasePreview { phase, seconds_per_iteration }| {
-            f64::from(phase.last - phase.first + 1) * seconds_per_iteration
-        })
-        .sum();
+    let total = |PhasePreview { phase, seconds_per_iteration }: &PhasePreview| {
+        f64::from(phase.last - phase.first + 1) * seconds_per_iteration
+    };
+    let total: f64 = phases.iter().map(total).sum();
     let iterations = schedule.iterations;
     let seconds_per_iteration = total / f64::from(iterations);
     let evaluations = iterations.div_ceil(schedule.eval_every);
-    let seconds_to_first_update = first_update.unwrap_or(0.0);
+    let seconds_to_first_update = trial.seconds_to_first_update.unwrap_or(0.0);
     Ok(Preview {
         subject: run.subject(),
         seed: run.seed(),
         device,
-        engine: run.engine(),
-        num_parameters: outline.num_parameters,
-        num_envs: outline.num_envs,
-        env_steps: outline.env_steps,
+        engine: run.trainer().engine(),
+        outline: run.outline(),
         iterations,
         phases,
         seconds_to_first_update,
@@ -108,21 +114,20 @@ pub fn preview<'a>(
         seconds: seconds_to_first_update
             + seconds_per_iteration * f64::from(iterations - 1)
             + evaluation * f64::from(evaluations),
-        memory_bytes,
-        outline,
+        memory_bytes: trial.memory_bytes,
         schedule,
     })
 }
 
 impl Display for Preview<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Outline { policy, iteration: [rollout, update], .. } = &self.outline;
+        let Outline { policy, iteration: [rollout, update], env_steps, .. } = &self.outline;
         let Schedule { eval_every, save_every, .. } = self.schedule;
         let what = match &self.subject {
             Subject::Env(_) => ["game", "policy"],
             Subject::Task(_) => ["task", "model"],
         };
-        let steps = self.env_steps.map(|steps| format!(", {} steps", short(steps as f64)));
+        let steps = env_steps.map(|steps| format!(", {} steps", short(steps as f64)));
         let phases: Vec<_> = self.phases.iter().map(|one| one.phase.to_string()).collect();
         let each: Vec<_> = self
             .phases

@@ -1,6 +1,7 @@
 //! The result of a run or an evaluation, as JSON and as text.
 
-use super::{Subject, short};
+use super::{Effort, Run, RunFiles, Subject, short};
+use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, HeldOut, TextEvaluation};
 use crate::rollout::Baseline;
 use serde::Serialize;
@@ -62,16 +63,9 @@ pub struct Report {
     pub seed: u64,
     /// Iterations of the whole run.
     pub iterations: u32,
-    /// Iterations done.
-    pub iteration: u32,
-    /// Steps of all episodes, of the texts' tokens.
-    pub env_steps: u64,
-    /// Whether the user stopped the run before its end.
-    pub interrupted: bool,
-    /// Seconds of training in this process.
-    pub seconds: f64,
-    /// Seconds up to the first update.
-    pub seconds_to_first_update: Option<f64>,
+    /// The time and the steps that it took.
+    #[serde(flatten)]
+    pub effort: Effort,
     /// The iteration of the best policy.
     pub best_iteration: u64,
     /// The place of the best policy, for the text form.
@@ -82,14 +76,41 @@ pub struct Report {
     pub result: FinalScores,
 }
 
+impl Effort {
+    /// The report of a run on this device, whose `best` checkpoint had this `result`.
+    pub fn report(
+        self,
+        run: &dyn Run,
+        files: &RunFiles,
+        device: &str,
+        best: Option<&Checkpoint>,
+        result: FinalScores,
+    ) -> Report {
+        let folder = files.folder();
+        let place = if folder.has_model() { folder.model() } else { folder.best() };
+        Report {
+            subject: run.subject(),
+            run: folder.path().display().to_string(),
+            device: device.to_string(),
+            seed: run.seed(),
+            iterations: run.trainer().schedule().iterations,
+            effort: self,
+            best_iteration: best.map_or(self.iteration.into(), |best| best.iteration),
+            best: place.display().to_string(),
+            result,
+        }
+    }
+}
+
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let what = match self.subject {
             Subject::Env(_) => ["steps", "policy"],
             Subject::Task(_) => ["tokens", "model"],
         };
-        write!(f, "{} {} in {:.1} s", short(self.env_steps as f64), what[0], self.seconds)?;
-        if let Some(first) = self.seconds_to_first_update {
+        let Effort { env_steps, seconds, seconds_to_first_update, .. } = self.effort;
+        write!(f, "{} {} in {seconds:.1} s", short(env_steps as f64), what[0])?;
+        if let Some(first) = seconds_to_first_update {
             write!(f, " (first update after {first:.2} s)")?;
         }
         write!(f, ".\nBest {}: iteration {}, in {}", what[1], self.best_iteration, self.best)?;
@@ -135,17 +156,17 @@ impl Display for Scores {
             true => ["this model", "model", "token", "held-out prompts", "tokens per completion"],
             false => ["this policy", "player", "action", "held-out episodes", "steps per episode"],
         };
-        let own = [("greedy", Some(greedy)), ("sampled", sampled.as_ref())];
-        let own = own.into_iter().filter_map(|(way, result)| {
-            let result = result?;
+        let own =
+            || std::iter::once(("greedy", greedy)).chain(sampled.iter().map(|it| ("sampled", it)));
+        let shown = own().map(|(way, result)| {
             let error = format!(" ± {:.3}", result.std_error);
-            Some((format!("{policy}, {way}"), result.mean_score, error))
+            (format!("{policy}, {way}"), result.mean_score, error)
         });
         let known = baselines.iter().map(|Baseline { player, mean_score, std_error }| {
             let error = std_error.map_or(String::new(), |error| format!(" ± {error:.3}"));
             (player.to_string(), *mean_score, error)
         });
-        let mut rows: Vec<(String, f64, String)> = own.chain(known).collect();
+        let mut rows: Vec<(String, f64, String)> = shown.chain(known).collect();
         rows.sort_by(|a, b| a.1.total_cmp(&b.1));
         let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
         write!(f, "{player:width$}  {:>8}", "score")?;
@@ -159,10 +180,8 @@ impl Display for Scores {
             f,
             "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {episodes} {what} (seed {seed}).\n"
         )?;
-        for (way, result) in [("greedy", Some(greedy)), ("sampled", sampled.as_ref())] {
-            if let Some(text) = result.and_then(|result| result.text.as_ref()) {
-                writeln!(f, "{way}: {}", exactly_right(text))?;
-            }
+        for (way, result) in own() {
+            result.text.iter().try_for_each(|it| writeln!(f, "{way}: {}", exactly_right(it)))?;
         }
         write!(f, "Greedy scores range from {lowest} to {highest}; {mean_length:.1} {unit}.")
     }

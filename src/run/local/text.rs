@@ -1,11 +1,9 @@
 //! A language model's run, as what [`drive`](super::drive) takes.
 
 use super::game::passes;
-use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject};
+use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, Trained};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::parallel::{Shards, Team};
-use crate::run::Schedule;
 use crate::text::LanguageModel;
 use crate::trainer::text::{CompletionRecord, Health, LanguageTrainer};
 
@@ -21,7 +19,7 @@ pub struct TextRun {
 impl TextRun {
     /// A run of this trainer.
     pub fn new(trainer: LanguageTrainer) -> Self {
-        Self { health: Health::new(trainer.task().parts()), trainer }
+        Self { health: Health::new(trainer.parts()), trainer }
     }
 }
 
@@ -34,8 +32,8 @@ impl Run for TextRun {
         self.trainer.config().seed
     }
 
-    fn schedule(&self) -> Schedule {
-        self.trainer.config().into()
+    fn trainer(&self) -> &dyn Trained {
+        &self.trainer
     }
 
     fn phases(&self) -> Vec<Phase> {
@@ -77,30 +75,6 @@ impl Run for TextRun {
 
     fn epoch(&self) -> u32 {
         self.trainer.config().checkpoint.eval_every
-    }
-
-    fn iteration(&self) -> u32 {
-        self.trainer.iteration()
-    }
-
-    fn best(&self) -> Option<(f64, u32)> {
-        self.trainer.best()
-    }
-
-    fn team(&self) -> &Team {
-        self.trainer.team()
-    }
-
-    fn shards(&self) -> Shards {
-        self.trainer.shards()
-    }
-
-    fn engine(&self) -> String {
-        self.trainer.describe()
-    }
-
-    fn obstacle(&self) -> Option<String> {
-        None
     }
 
     fn smaller_launches(&self) -> Option<String> {

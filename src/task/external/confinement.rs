@@ -43,8 +43,7 @@ impl Confinement {
         };
         let failed = |error: io::Error| refused(format!("{error}."));
         let folder = Folder::new().map_err(failed)?;
-        let limits =
-            Limits { cpu_seconds: 0, memory: 0, file_size: 0, processes: PROCESSES, files: 0 };
+        let limits = Limits { processes: PROCESSES, ..Limits::default() };
         let workdir = match &options.folder {
             Some(folder) => folder.canonicalize(),
             None => env::current_dir(),
@@ -164,7 +163,6 @@ fn installation(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<Pat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::external::VerifierSandbox;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -200,14 +198,7 @@ mod tests {
 
     #[test]
     fn a_verifier_has_a_limit_on_processes() {
-        let options = VerifierOptions {
-            command: String::new(),
-            folder: None,
-            workers: 1,
-            timeout: 1.0,
-            parts: Vec::new(),
-            sandbox: VerifierSandbox::default(),
-        };
+        let options = VerifierOptions::new("");
         let confinement = match Confinement::new(&options) {
             Ok(confinement) => confinement,
             Err(error) => return eprintln!("NOT TESTED: {error}"),

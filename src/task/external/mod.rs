@@ -70,17 +70,6 @@ impl VerifierOptions {
     pub fn with_parts(self, text: &str) -> Result<Self, TaskError> {
         Ok(Self { parts: Part::list(text)?, ..self })
     }
-
-    fn num_workers(&self) -> usize {
-        match self.workers {
-            0 => cores(),
-            workers => workers,
-        }
-    }
-}
-
-fn setting(message: String) -> TaskError {
-    TaskError::Setting(message)
 }
 
 /// The usual additional time limit for the first answer of a process.
@@ -117,10 +106,11 @@ impl Verifier {
         if timeout.is_zero() {
             let message =
                 format!("the verifier's timeout is {} s, but must be above 0", options.timeout);
-            return Err(setting(message));
+            return Err(TaskError::Setting(message));
         }
         if options.parts.is_empty() {
-            return Err(setting("a verifier needs at least one reward part".to_string()));
+            let message = "a verifier needs at least one reward part".to_string();
+            return Err(TaskError::Setting(message));
         }
         #[cfg(unix)]
         let confinement = options.sandbox.is_on.then(|| Confinement::new(&options)).transpose()?;
@@ -157,7 +147,8 @@ impl Verifier {
     /// [`TaskError::Verifier`] if the processes do not answer any more, or never did. A failure that concerns
     /// a single completion is reported in its [`Rewards::problem`].
     pub fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        in_order(completions, self.options.num_workers(), |completion| self.verify_one(completion))
+        let workers = if self.options.workers == 0 { cores() } else { self.options.workers };
+        in_order(completions, workers, |completion| self.verify_one(completion))
     }
 
     /// Verifies one completion, to detect a broken command before a run starts. An `error` that the
@@ -285,19 +276,12 @@ fn ask(process: &mut Process, body: &str, limit: Duration) -> Result<Answer, NoA
 
 /// The command in a shell, on Unix in a new process group.
 fn shell(command: &str) -> Command {
+    let [program, flag] = if cfg!(unix) { ["sh", "-c"] } else { ["cmd", "/C"] };
+    let mut shell = Command::new(program);
+    shell.args([flag, command]);
     #[cfg(unix)]
-    {
-        use std::os::unix::process::CommandExt;
-        let mut shell = Command::new("sh");
-        shell.args(["-c", command]).process_group(0);
-        shell
-    }
-    #[cfg(not(unix))]
-    {
-        let mut shell = Command::new("cmd");
-        shell.args(["/C", command]);
-        shell
-    }
+    std::os::unix::process::CommandExt::process_group(&mut shell, 0);
+    shell
 }
 
 #[cfg(all(test, unix))]

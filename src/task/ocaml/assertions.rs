@@ -13,12 +13,9 @@ pub fn parse(text: &str, name: &str, mark: &str) -> Result<Vec<(String, String)>
     let mut tests = Vec::new();
     let mut definitions = String::new();
     for item in items(text) {
-        let asserted = assertions(item);
-        match asserted {
+        match assertions(item) {
             Some(bodies) => {
-                for body in bodies {
-                    tests.push(test(body, name, mark, &definitions));
-                }
+                tests.extend(bodies.into_iter().map(|body| test(body, name, mark, &definitions)));
             }
             None if words(item).any(|word| word == "assert") => {
                 let body = item.trim_start_matches("let").trim_start();
@@ -211,8 +208,7 @@ fn assertions(item: &str) -> Option<Vec<&str>> {
 /// The sides of a condition that is one equation.
 fn equation(condition: &str) -> Option<(&str, &str)> {
     let mut sides = None;
-    for (at, depth, piece) in Scan::new(condition).filter(|(_, depth, _)| *depth == 0) {
-        debug_assert_eq!(depth, 0);
+    for (at, _, piece) in Scan::new(condition).filter(|(_, depth, _)| *depth == 0) {
         match piece {
             "=" if sides.is_none() => sides = Some((&condition[..at], &condition[at + 1..])),
             "=" | "==" | "!=" | "<>" | "<" | ">" | "<=" | ">=" | "&&" | "||" | "->" | ":="

@@ -12,7 +12,6 @@ use crate::task::cache;
 use crate::task::parallel::lock;
 use crate::task::process::{NoAnswer, Process, on_path};
 use crate::task::sandbox::{Folder, Limits, Sandbox};
-use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -230,10 +229,8 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
 
 /// The name of the compiled server in the cache.
 fn name(compiler: &Compiler) -> String {
-    let key =
-        Sha256::digest(format!("{}\0{}\0{SOURCE}", compiler.path.display(), compiler.version));
-    let key: String = key.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    format!("ocaml-checker-{key}")
+    let key = format!("{}\0{}\0{SOURCE}", compiler.path.display(), compiler.version);
+    format!("ocaml-checker-{}", &disk::sha256(key)[..16])
 }
 
 /// Returns the path of the compiled server: in the cache, or in `folder` if there is no safe cache.

@@ -18,17 +18,14 @@ const FENCE: &str = "```";
 impl Code {
     /// Extracts the code of `completion`: its first fenced block, or all of it if there is none. If the code
     /// does not define `name`, `head` is prepended. `None` if there is no code.
-    pub fn of(completion: &str, name: &str, head: &str) -> Option<Self> {
+    pub fn extract(completion: &str, name: &str, head: &str) -> Option<Self> {
         let blocks = blocks(completion);
-        let text = blocks.first().map_or(completion, |block| block.text);
-        if without_comments(text).trim().is_empty() {
-            return None;
-        }
+        let text = blocks.first().map_or(completion, |(text, _)| *text);
+        // Comments alone are not code.
+        Scan::new(text).next()?;
         let whole = if defines(text, name) { text.to_string() } else { format!("{head}\n{text}") };
-        let prose_after = blocks.first().map_or(0, |_| {
-            let rest = &completion[blocks.last().map_or(0, |block| block.end)..];
-            rest.trim().chars().count()
-        });
+        let prose_after =
+            blocks.last().map_or(0, |(_, end)| completion[*end..].trim().chars().count());
         let further = 0.02 * blocks.len().saturating_sub(1) as f64;
         let prose = if prose_after > 30 { 0.03 } else { 0.0 };
         Some(Self {
@@ -57,15 +54,8 @@ fn defines(text: &str, name: &str) -> bool {
     false
 }
 
-/// A fenced block.
-struct Block<'a> {
-    text: &'a str,
-    /// Offset of the text after the block.
-    end: usize,
-}
-
-/// The fenced blocks of a text; the last one may be unclosed.
-fn blocks(text: &str) -> Vec<Block<'_>> {
+/// The fenced blocks of a text, each with the offset of the text after it; the last one may be unclosed.
+fn blocks(text: &str) -> Vec<(&str, usize)> {
     let mut blocks = Vec::new();
     let mut at = 0;
     while let Some(start) = text[at..].find(FENCE).map(|i| at + i + FENCE.len()) {
@@ -75,31 +65,10 @@ fn blocks(text: &str) -> Vec<Block<'_>> {
             Some(i) => (first + i, first + i + FENCE.len()),
             None => (text.len(), text.len()),
         };
-        blocks.push(Block { text: &text[first..last], end });
+        blocks.push((&text[first..last], end));
         at = end;
     }
     blocks
-}
-
-/// Removes OCaml comments, which may be nested.
-fn without_comments(text: &str) -> String {
-    let mut kept = String::new();
-    let mut depth = 0u32;
-    let mut rest = text;
-    while let Some(next) = rest.chars().next() {
-        let mut length = next.len_utf8();
-        if rest.starts_with("(*") {
-            depth += 1;
-            length = 2;
-        } else if rest.starts_with("*)") && depth > 0 {
-            depth -= 1;
-            length = 2;
-        } else if depth == 0 {
-            kept.push(next);
-        }
-        rest = &rest[length..];
-    }
-    kept
 }
 
 /// Whether a text of more than 100 characters is repetitive: fewer than 30 % of its windows of 50
@@ -130,7 +99,7 @@ mod tests {
     use super::*;
 
     fn code(completion: &str) -> Option<Code> {
-        Code::of(completion, "f", "let rec f x =")
+        Code::extract(completion, "f", "let rec f x =")
     }
 
     #[test]

@@ -65,8 +65,7 @@ impl Compiler {
     pub(super) fn access(&self, folder: &Path) -> sandbox::Access {
         let paths = [self.library.as_path(), folder].map(Path::to_path_buf);
         let readable = paths.into_iter().filter(|path| path.is_absolute()).collect();
-        let (programs, network, workdir, scratch_mb) = (false, false, None, 16);
-        sandbox::Access { readable, hidden: Vec::new(), programs, network, workdir, scratch_mb }
+        sandbox::Access { readable, scratch_mb: 16, ..sandbox::Access::default() }
     }
 }
 

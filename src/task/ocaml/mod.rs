@@ -174,13 +174,13 @@ impl Ocaml {
 
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let num_parts = self.parts.len();
-        let Some(problem) = self.problems.of(completion.prompt) else {
+        let Some(problem) = self.problems.find(completion.prompt) else {
             return Ok(Rewards::unknown(
                 num_parts,
                 "the prompt does not belong to an OCaml problem".to_string(),
             ));
         };
-        let Some(code) = Code::of(completion.text, problem.name(), &problem.head) else {
+        let Some(code) = Code::extract(completion.text, problem.name(), &problem.head) else {
             return Ok(Rewards::new(vec![0.0; num_parts]));
         };
         let expected = self.expected(problem)?;

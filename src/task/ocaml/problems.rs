@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::rows;
-use crate::disk::input;
+use crate::disk::{csv, input};
 use crate::task::{Prompt, PromptSet, Split, TaskError, records};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -37,10 +37,14 @@ impl Problems {
             TaskError::File { path, message }
         };
         if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv")) {
-            let text = input::read_text(path, input::DATA).map_err(unread)?;
-            let rows = rows::csv(&text).map_err(|row| wrong(path, row.line, row.content))?;
-            let rows = rows.into_iter().map(|row| Ok((row.line, rows::problem(&row.content))));
-            return Self::collect(path, rows);
+            let mut rows = csv::rows(input::open(path).map_err(unread)?);
+            let names = rows.next().map_or(Ok(Vec::new()), |(_, names)| names).map_err(unread)?;
+            let is_blank = |cells: &Vec<String>| cells.iter().all(String::is_empty);
+            let rows = rows.filter(|(_, cells)| !cells.as_ref().is_ok_and(is_blank));
+            let problem = |cells: io::Result<Vec<String>>| {
+                rows::from_cells(&names, cells.map_err(|error| error.to_string())?)
+            };
+            return Self::collect(path, rows.map(|(line, cells)| Ok((line, problem(cells)))));
         }
         let is_blank = |json: &[u8]| json.trim_ascii().is_empty();
         let records = records::open(path).map_err(unread)?;
@@ -75,7 +79,7 @@ impl Problems {
     }
 
     /// Finds the problem of a prompt.
-    pub fn of(&self, prompt: &Prompt) -> Option<&Problem> {
+    pub fn find(&self, prompt: &Prompt) -> Option<&Problem> {
         self.by_id.get(prompt.fields.get("id")?.as_str()?)
     }
 

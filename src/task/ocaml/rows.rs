@@ -30,7 +30,7 @@ pub fn problem(row: &Map<String, Value>) -> Result<Problem, String> {
         family: text("family").unwrap_or_else(|| id.clone()),
         difficulty: text("difficulty").and_then(|text| text.parse().ok()).unwrap_or(1),
         split: match text("split").as_deref() {
-            None => Split::of(&id),
+            None => Split::assign(&id),
             Some("train") => Split::Train,
             Some("test") => Split::Test,
             Some(other) => return Err(format!("`split` is {other:?}, but must be train or test")),
@@ -60,70 +60,16 @@ fn split_head(prompt: &str) -> Option<(&str, &str)> {
     prompt.ends_with('=').then(|| prompt.split_at(at))
 }
 
-/// A row of a file, with the number of the line on which it begins.
-#[derive(Debug, PartialEq)]
-pub struct Row<T> {
-    /// The line, from 1.
-    pub line: usize,
-    /// The row, or a sentence about it.
-    pub content: T,
-}
-
-/// The rows of a CSV file (RFC 4180) by the names in its first line.
+/// Makes a problem from the cells of a row by the names of their columns.
 ///
 /// # Errors
-/// A sentence about the first malformed row.
-pub fn csv(text: &str) -> Result<Vec<Row<Map<String, Value>>>, Row<String>> {
-    let mut records = records(text)?.into_iter();
-    let names = records.next().map_or_else(Vec::new, |names| names.content);
-    let row = |Row { line, content: cells }: Row<Vec<String>>| {
-        if cells.len() != names.len() {
-            let content = format!("{} cells, but {} columns", cells.len(), names.len());
-            return Err(Row { line, content });
-        }
-        let cells = cells.into_iter().map(Value::String);
-        let content = names.iter().map(|name| name.trim().to_string()).zip(cells).collect();
-        Ok(Row { line, content })
-    };
-    records.map(row).collect()
-}
-
-/// The cells of each record.
-fn records(text: &str) -> Result<Vec<Row<Vec<String>>>, Row<String>> {
-    let mut records = Vec::new();
-    let (mut cells, mut cell, mut is_quoted) = (Vec::new(), String::new(), false);
-    let (mut line, mut first) = (1, 1);
-    let mut characters = text.strip_prefix('\u{feff}').unwrap_or(text).chars().peekable();
-    while let Some(c) = characters.next() {
-        line += usize::from(c == '\n');
-        match (is_quoted, c) {
-            (true, '"') if characters.peek() == Some(&'"') => {
-                characters.next();
-                cell.push('"');
-            }
-            (true, '"') => is_quoted = false,
-            (false, '"') if cell.is_empty() => is_quoted = true,
-            (false, ',') => cells.push(std::mem::take(&mut cell)),
-            (false, '\r') if characters.peek() == Some(&'\n') => {}
-            (false, '\n') => {
-                cells.push(std::mem::take(&mut cell));
-                let content = std::mem::take(&mut cells);
-                if content.iter().any(|cell| !cell.is_empty()) {
-                    records.push(Row { line: first, content });
-                }
-                first = line;
-            }
-            (_, c) => cell.push(c),
-        }
+/// A sentence about what the row lacks.
+pub fn from_cells(names: &[String], cells: Vec<String>) -> Result<Problem, String> {
+    if cells.len() != names.len() {
+        return Err(format!("{} cells, but {} columns", cells.len(), names.len()));
     }
-    if is_quoted {
-        return Err(Row { line: first, content: "a quoted cell has no end".to_string() });
-    }
-    if !cell.is_empty() || !cells.is_empty() {
-        cells.push(cell);
-        records.push(Row { line: first, content: cells });
-    }
-    Ok(records)
+    let cells = cells.into_iter().map(Value::String);
+    problem(&names.iter().map(|name| name.trim().to_string()).zip(cells).collect())
 }
 
 #[cfg(test)]
@@ -131,18 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn csv_cells_may_hold_quotes_commas_and_lines() {
-        let found = csv("id,prompt\r\n1,\"a \"\"b\"\", c\nd\"\n\n2,e\n").unwrap();
-        let cells: Vec<_> = found
-            .iter()
-            .map(|Row { line, content }| {
-                (*line, content["id"].as_str().unwrap(), content["prompt"].as_str().unwrap())
-            })
-            .collect();
-        assert_eq!(cells, [(2, "1", "a \"b\", c\nd"), (5, "2", "e")]);
-        let error = csv("id,prompt\n1\n").unwrap_err();
-        assert_eq!((error.line, error.content.as_str()), (2, "1 cells, but 2 columns"));
-        assert_eq!(csv("id\n\"a\n").unwrap_err().line, 2);
+    fn a_row_has_as_many_cells_as_columns() {
+        let names = ["id", "prompt"].map(str::to_string);
+        let error = from_cells(&names, vec!["1".to_string()]).unwrap_err();
+        assert_eq!(error, "1 cells, but 2 columns");
     }
 
     #[test]

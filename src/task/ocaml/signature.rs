@@ -3,15 +3,14 @@
 use super::code::Code;
 use super::job::Compiler;
 use super::problem::Problem;
-use crate::task::process::kill_group;
+use crate::task::process::{kill_group, wait};
 use crate::task::sandbox::Folder;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time that the compiler has for a type: one that grows exponentially would take for ever.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -36,7 +35,7 @@ pub fn infer(compiler: &Compiler, problem: &Problem) -> io::Result<Option<String
     if let Some(tested) = tested.as_ref().filter(|text| !text.contains('\'')) {
         return Ok(Some(format!("val {name} : {tested}")));
     }
-    let solution = problem.solution.as_deref().and_then(|text| Code::of(text, name, head));
+    let solution = problem.solution.as_deref().and_then(|text| Code::extract(text, name, head));
     let solved = match solution {
         Some(code) => type_of(compiler, &format!("{prelude}\n{}", code.text), name)?,
         None => None,
@@ -71,12 +70,8 @@ fn type_of(compiler: &Compiler, text: &str, name: &str) -> io::Result<Option<Str
 /// If it does not start, or takes longer than `limit`, at which it is killed.
 fn succeeds(command: &mut Command, limit: Duration) -> io::Result<bool> {
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
-    let end = Instant::now() + limit;
-    while Instant::now() < end {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status.success());
-        }
-        thread::sleep(Duration::from_millis(2));
+    if let Some(status) = wait(&mut child, limit)? {
+        return Ok(status.success());
     }
     kill_group(&mut child);
     child.wait()?;

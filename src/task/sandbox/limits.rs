@@ -4,7 +4,7 @@ use super::check;
 use std::io;
 
 /// Resource limits of a sandboxed process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// CPU time, seconds; 0 for no limit.
     pub cpu_seconds: u64,

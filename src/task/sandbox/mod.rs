@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The parts of the machine that a sandboxed process reaches.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Absolute paths that it may read, besides the system's libraries.
     pub readable: Vec<PathBuf>,
@@ -365,10 +365,8 @@ mod tests {
 
     /// A sandbox without namespaces, as a machine may have it.
     fn without_namespaces(readable: Vec<PathBuf>) -> Sandbox {
-        let limits = Limits { cpu_seconds: 5, memory: 0, file_size: 0, processes: 0, files: 0 };
-        let (programs, network, workdir, scratch_mb) = (true, false, None, 16);
-        let access =
-            Access { readable, hidden: Vec::new(), programs, network, workdir, scratch_mb };
+        let limits = Limits { cpu_seconds: 5, ..Limits::default() };
+        let access = Access { readable, programs: true, scratch_mb: 16, ..Access::default() };
         let (user, limits_processes) = (User::Current, false);
         Sandbox { limits, access, namespaces: false, user, limits_processes, group: None }
     }
@@ -443,21 +441,9 @@ mod tests {
         let number = file.as_raw_fd();
         // SAFETY: a system call on an integer. Clears close-on-exec, as some libraries do.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
-        let limits = Limits {
-            cpu_seconds: 5,
-            memory: 1 << 30,
-            file_size: 1 << 20,
-            processes: 16,
-            files: 64,
-        };
-        let access = Access {
-            readable: Vec::new(),
-            hidden: Vec::new(),
-            programs: true,
-            network: false,
-            workdir: None,
-            scratch_mb: 16,
-        };
+        let (memory, file_size) = (1 << 30, 1 << 20);
+        let limits = Limits { cpu_seconds: 5, memory, file_size, processes: 16, files: 64 };
+        let access = Access { programs: true, scratch_mb: 16, ..Access::default() };
         let sandbox = Sandbox::new(limits, theirs.path(), access).unwrap();
         let mut command = sandbox.command("sh", theirs.path()).unwrap();
         let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");

@@ -1,4 +1,4 @@
-//! Folders of adapters in the form of the package PEFT: what is added to a model that lies elsewhere.
+//! Adapter folders in PEFT's format: low-rank additions to a model in another folder.
 
 use super::hugging_face::{self, Files, Weights, write_files, write_weights};
 use super::names::gather;
@@ -51,7 +51,7 @@ fn name(parameter: &Parameter) -> String {
     format!("base_model.model.model.{}", parameter.name)
 }
 
-/// Reads adapters, and the model that they are for.
+/// Reads adapters and their base model.
 pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let path = folder.join(CONFIG);
     let text = read_file(&path)?;
@@ -67,7 +67,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         return Err(unusable(&path, reason));
     }
     let mut model = LanguageModel::load(&base)?;
-    let config = config(&about, &path)?;
+    let config = config(&about).map_err(|reason| unusable(&path, reason))?;
     let adapters = Adapters::zeros(&model.shape, &config);
     let weights = Weights::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
@@ -81,10 +81,13 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     Ok(model)
 }
 
-/// The configuration of a folder's adapters.
-fn config(about: &Value, path: &Path) -> Result<LoraConfig, LanguageError> {
+/// Parses the configuration of adapters.
+///
+/// # Errors
+/// A clause, if it is not supported.
+fn config(about: &Value) -> Result<LoraConfig, String> {
     if about["peft_type"] != "LORA" {
-        return Err(unusable(path, format!("`peft_type` {} is not known", about["peft_type"])));
+        return Err(format!("`peft_type` {} is not known", about["peft_type"]));
     }
     let is_off = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
@@ -97,47 +100,42 @@ fn config(about: &Value, path: &Path) -> Result<LoraConfig, LanguageError> {
     if let Some((name, value)) =
         entries.find(|(name, value)| !KNOWN.contains(&name.as_str()) && !is_off(value))
     {
-        return Err(unusable(
-            path,
-            format!("`{name}`: {value} is not known, and may change the model"),
-        ));
+        return Err(format!("`{name}`: {value} is not known, and may change the model"));
     }
     let initialisation = &about["init_lora_weights"];
     let keeps_base = initialisation.as_str().is_none_or(|name| INITIALISATIONS.contains(&name));
     if !keeps_base {
-        let reason = format!(
+        return Err(format!(
             "`init_lora_weights` {initialisation} changes the weights of the base model; save the adapters \
              with PEFT's `path_initial_model_for_weight_conversion`, which makes plain ones of them"
-        );
-        return Err(unusable(path, reason));
+        ));
     }
     if about["bias"].as_str().is_some_and(|bias| bias != "none") {
-        return Err(unusable(path, "adapters with biases are not known"));
+        return Err("adapters with biases are not known".to_string());
     }
     let rank = about["r"].as_u64().filter(|r| *r > 0);
-    let rank = rank.ok_or_else(|| unusable(path, "there is no whole number `r` above 0"))?;
+    let rank = rank.ok_or("there is no whole number `r` above 0")?;
     let target_modules = match &about["target_modules"] {
         Value::Array(names) => names.iter().map(|name| Some(name.as_str()?.to_string())).collect(),
         Value::String(name) if name == "all-linear" => Some(LoraConfig::new(1).target_modules),
         _ => None,
     };
-    let target_modules = target_modules.ok_or_else(|| {
-        unusable(path, format!("`target_modules` {} is not known", about["target_modules"]))
-    })?;
+    let target_modules = target_modules
+        .ok_or_else(|| format!("`target_modules` {} is not known", about["target_modules"]))?;
     let lora_alpha = match &about["lora_alpha"] {
         // PEFT's default.
         Value::Null => Some(8.0),
         alpha => alpha.as_f64(),
     };
-    let lora_alpha = lora_alpha.ok_or_else(|| {
-        unusable(path, format!("`lora_alpha` {} is no number", about["lora_alpha"]))
-    })? as f32;
+    let lora_alpha = lora_alpha
+        .ok_or_else(|| format!("`lora_alpha` {} is no number", about["lora_alpha"]))?
+        as f32;
     let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
-    config.validate().map_err(|error| unusable(path, error.to_string()))?;
+    config.validate().map_err(|error| error.to_string())?;
     Ok(config)
 }
 
-/// Writes a model's adapters, its vocabulary beside them.
+/// Writes a model's adapters and its vocabulary.
 pub(super) fn write(
     model: &LanguageModel,
     adapters: &Adapters,
@@ -172,7 +170,7 @@ pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
     files
 }
 
-/// Takes the configuration of adapters out of a folder's files, if they are a folder's of adapters.
+/// Removes the configuration of adapters from the files of a folder, if there is one, and returns it.
 pub(super) fn take_config(
     files: &mut Files,
     folder: &Path,
@@ -180,7 +178,7 @@ pub(super) fn take_config(
     let Some(text) = files.remove(CONFIG) else { return Ok(None) };
     let path = folder.join(CONFIG);
     let about = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
-    Ok(Some(config(&about, &path)?))
+    config(&about).map(Some).map_err(|reason| unusable(&path, reason))
 }
 
 #[cfg(test)]
@@ -208,7 +206,7 @@ mod tests {
 
     #[test]
     fn keys_that_change_the_model_are_refused_by_name() {
-        let read = |about: &Value| config(about, Path::new("adapter_config.json"));
+        let read = config;
         let plain = read(&about("r", json!(4))).unwrap();
         assert_eq!((plain.r, plain.lora_alpha), (4, 16.0));
         assert_eq!(read(&about("lora_alpha", Value::Null)).unwrap().lora_alpha, 8.0);
@@ -238,7 +236,7 @@ mod tests {
             ("target_modules", json!(["q_proj", 3])),
             ("of_a_later_version", json!("on")),
         ] {
-            let said = read(&about(key, value)).unwrap_err().to_string();
+            let said = read(&about(key, value)).unwrap_err();
             assert!(said.contains(&format!("`{key}`")), "{said}");
         }
     }

@@ -18,12 +18,12 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 
-/// The first bytes of such a file.
+/// The first bytes of a file.
 const MAGIC: &[u8] = b"GGUF";
-/// Arrays within arrays at most; none of llama.cpp's files has one in another.
+/// Maximum depth of arrays within arrays; llama.cpp's files have none.
 const MAX_DEPTH: usize = 4;
 
-/// A file, read up to its weights.
+/// A file, parsed up to its weights.
 struct Gguf<'a> {
     path: &'a Path,
     about: HashMap<String, Value>,
@@ -31,7 +31,7 @@ struct Gguf<'a> {
     weights: &'a [u8],
 }
 
-/// A tensor, the numbers of whose last axis lie side by side.
+/// A tensor; the numbers of its last axis are contiguous.
 struct Tensor {
     shape: Vec<usize>,
     format: u32,
@@ -43,12 +43,12 @@ struct Found<'a> {
     format: Format,
     bytes: &'a [u8],
     rows: usize,
-    /// The size of a head, if the two coordinates that rotate together lie side by side.
+    /// Size of a head, if the two coordinates that rotate together are adjacent.
     paired_head_dim: Option<usize>,
 }
 
 impl Found<'_> {
-    /// The row of the file that is row `number` in Hugging Face's files.
+    /// Finds the row that is row `number` in Hugging Face's files.
     fn row(&self, number: usize) -> usize {
         let Some(head_dim) = self.paired_head_dim else { return number };
         let (first, i, half) = (number - number % head_dim, number % head_dim, head_dim / 2);
@@ -100,7 +100,7 @@ impl<'a> Head<'a> {
         Ok(String::from_utf8_lossy(self.take(count)?).into_owned())
     }
 
-    /// A value of this kind, within `depth` arrays.
+    /// Reads a value of this kind, nested in `depth` arrays.
     fn value(&mut self, kind: u32, depth: usize) -> Result<Value, &'static str> {
         Ok(match kind {
             0 => json!(self.number::<1>()?[0]),
@@ -189,16 +189,6 @@ impl<'a> Gguf<'a> {
             value(name).as_u64().map(|x| x as usize).ok_or_else(missing)
         };
         let has = |name: &str| self.tensors.contains_key(name);
-        // A factor without a type is a linear scaling, under its older name, too; 0 stands for none.
-        let factor = value("rope.scaling.factor").as_f64().or(value("rope.scale_linear").as_f64());
-        let is_scaled = match value("rope.scaling.type").as_str() {
-            Some(name) => name != "none",
-            None => factor.is_some_and(|factor| factor != 0.0 && factor != 1.0),
-        };
-        if is_scaled {
-            let reason = "rotary scaling is supported for Hugging Face folders only";
-            return Err(unusable(self.path, reason));
-        }
         let rope_theta = value("rope.freq_base").as_f64().unwrap_or(1e4);
         let table = self.tensors.get("token_embd.weight");
         let table = table.ok_or_else(|| unusable(self.path, "there is no `token_embd.weight`"))?;
@@ -226,18 +216,31 @@ impl<'a> Gguf<'a> {
             ..DecoderShape::default()
         };
         check(&shape).map_err(|error| unusable(self.path, error))?;
-        let rotated = value("rope.dimension_count").as_u64().unwrap_or(shape.head_dim as u64);
-        if rotated != shape.head_dim as u64 {
-            let reason = format!(
-                "{rotated} numbers of a head of {} rotate; heads that rotate in part are not supported",
-                shape.head_dim
-            );
-            return Err(unusable(self.path, reason));
-        }
+        self.check_rotation(kind, shape.head_dim).map_err(|reason| unusable(self.path, reason))?;
         Ok(shape)
     }
 
-    /// Llama 3's scaling, which files have as the divisors of the frequencies.
+    /// Refuses rotations that are scaled, or of a part of a head.
+    fn check_rotation(&self, kind: &str, head_dim: usize) -> Result<(), String> {
+        let value = |name: &str| self.get(&format!("{kind}.rope.{name}"));
+        // A factor without a type is a linear scaling, under its older name, too; 0 stands for none.
+        let factor = value("scaling.factor").as_f64().or(value("scale_linear").as_f64());
+        let is_scaled = match value("scaling.type").as_str() {
+            Some(name) => name != "none",
+            None => factor.is_some_and(|factor| factor != 0.0 && factor != 1.0),
+        };
+        if is_scaled {
+            return Err("rotary scaling is supported for Hugging Face folders only".to_string());
+        }
+        match value("dimension_count").as_u64() {
+            Some(rotated) if rotated != head_dim as u64 => Err(format!(
+                "{rotated} numbers of a head of {head_dim} rotate; heads that rotate in part are not supported"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads Llama 3's rotary scaling, which files store as divisors of the frequencies.
     fn rope_scaling(&self, theta: f64) -> Result<Option<RopeScaling>, LanguageError> {
         let name = "rope_freqs.weight";
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
@@ -272,7 +275,7 @@ impl<'a> Gguf<'a> {
                 format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
             ));
         }
-        let format = Format::of(tensor.format)
+        let format = Format::numbered(tensor.format)
             .map_err(|reason| unusable(self.path, format!("`{name}` is in {reason}")))?;
         let row = wanted.last().copied().unwrap_or(1);
         if !row.is_multiple_of(format.numbers) {
@@ -293,7 +296,7 @@ impl<'a> Gguf<'a> {
         Ok(Found { format, bytes, rows: wanted[0], paired_head_dim })
     }
 
-    /// Refuses one of several parts of a model.
+    /// Refuses a file that is one of several parts of a model.
     fn check_whole(&self) -> Result<(), LanguageError> {
         let part = |name: &str| self.get(&format!("split.{name}")).as_u64();
         match (part("no"), part("count")) {
@@ -308,7 +311,7 @@ impl<'a> Gguf<'a> {
         }
     }
 
-    /// The files of a Hugging Face folder that say the same of the vocabulary.
+    /// Converts the vocabulary to the files of a Hugging Face folder.
     fn files(&self, shape: &DecoderShape) -> Result<Files, LanguageError> {
         let wrong = |reason: String| unusable(self.path, reason);
         let vocabulary = Vocabulary::new(&self.about).map_err(wrong)?;
@@ -331,7 +334,7 @@ impl<'a> Gguf<'a> {
     }
 }
 
-/// Refuses a file that begins otherwise, before all of it is read.
+/// Refuses other files by their first bytes, before all of the file is read.
 fn check_magic(path: &Path) -> Result<(), LanguageError> {
     let mut start = Vec::new();
     let file = input::open(path).map_err(unread(path))?;
@@ -343,7 +346,7 @@ fn check_magic(path: &Path) -> Result<(), LanguageError> {
     }
 }
 
-/// Reads a file.
+/// Reads a model from a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     check_magic(path)?;
     // Its weights may be of any size.

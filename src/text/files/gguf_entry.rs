@@ -1,4 +1,4 @@
-//! Values of a GGUF file's metadata: as bytes, and those that stand for kinds of tokens.
+//! Metadata values of GGUF files, and the numbers of kinds of tokens.
 
 /// Kinds of tokens (ggml's `llama_token_type`).
 pub(super) mod kinds {
@@ -10,7 +10,7 @@ pub(super) mod kinds {
     pub const BYTE: u32 = 6;
 }
 
-/// The mark of SentencePiece for a space.
+/// SentencePiece's mark for a space.
 pub(super) const SPACE: &str = "\u{2581}";
 
 /// A value of a file's metadata.
@@ -26,7 +26,7 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Appends the number of its kind and the value.
+    /// Appends the value, after the number of its kind.
     pub fn write(&self, to: &mut Vec<u8>) {
         match self {
             Self::U32(x) => one(to, 4, &x.to_le_bytes()),

@@ -1,4 +1,4 @@
-//! The vocabulary of a model as a GGUF file's metadata: `tokenizer.json` the other way round.
+//! Conversion of a `tokenizer.json` to the metadata of a GGUF file, the reverse of `gguf_vocabulary.rs`.
 
 use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::gguf_entry::{Entry, SPACE};
@@ -8,7 +8,7 @@ use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// A vocabulary under way.
+/// The tokens of a vocabulary by number.
 struct Tokens {
     names: Vec<String>,
     kinds: Vec<u32>,
@@ -16,7 +16,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens of a `tokenizer.json`; a number without one has a name of its own.
+    /// Collects the tokens of a `tokenizer.json`; a number without a token gets a name of its own.
     fn new(json: &Value, count: usize) -> Self {
         let mut names: Vec<String> = (0..count).map(|number| format!("[PAD{number}]")).collect();
         let (mut kinds, mut numbers) = (vec![UNUSED; count], HashMap::new());
@@ -37,7 +37,7 @@ impl Tokens {
     }
 }
 
-/// The metadata, by their names after `tokenizer.`.
+/// Converts the vocabulary to metadata, by their names after `tokenizer.`.
 ///
 /// # Errors
 /// In words, if llama.cpp has no such tokenizer.
@@ -84,20 +84,20 @@ fn named(model: &str, pre: &str, merges: Vec<String>) -> Vec<(&'static str, Entr
     ]
 }
 
-/// Bytes that are merged within words.
+/// Converts byte-level BPE.
 fn byte_level(json: &Value) -> Result<Vec<(&'static str, Entry)>, String> {
     let name = PreTokenizer::name_of(json)
         .ok_or("the way in which its `tokenizer.json` splits text has no name in llama.cpp")?;
     Ok(named("gpt2", name, merges(json).map(|pair| pair.join(" ")).collect()))
 }
 
-/// The pairs that are merged, the first before others.
+/// The merged pairs, in the order of their ranks.
 fn merges(json: &Value) -> impl Iterator<Item = [&str; 2]> {
     let merges = json["model"]["merges"].as_array().into_iter().flatten();
     merges.filter_map(pair)
 }
 
-/// Characters that are merged by the score of what they become: the rank of its first pair.
+/// Converts SentencePiece's BPE, which ranks merges by the score of the merged token: the rank of its first pair.
 fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String> {
     let replaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": SPACE });
     let prepends = json!({ "type": "Prepend", "prepend": SPACE });
@@ -148,7 +148,7 @@ fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str
     Ok(all)
 }
 
-/// Characters, as bytes without anything to merge.
+/// Converts a vocabulary of characters to bytes without merges.
 fn characters(tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String> {
     for (name, kind) in tokens.names.iter_mut().zip(&tokens.kinds) {
         if *kind == NORMAL {
@@ -169,7 +169,7 @@ fn byte_name(byte: u8) -> char {
     char::from_u32(code).expect("a number below the surrogates")
 }
 
-/// The token that a text begins with, if any, and whether it ends with one.
+/// Returns the token that begins a text, if any, and whether a token ends it.
 fn around(processor: &Value) -> (Option<u32>, bool) {
     let all = processor["processors"].as_array();
     let mut all = all.map_or(vec![processor], |all| all.iter().collect()).into_iter();

@@ -1,4 +1,4 @@
-//! A GGUF file's vocabulary as the `tokenizer.json` of the same model, so that one tokenizer reads both.
+//! Conversion of a GGUF file's vocabulary to a `tokenizer.json`, so that one tokenizer reads both.
 
 use super::gguf_entry::SPACE;
 use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
@@ -6,7 +6,7 @@ use super::pre_tokenizers::PreTokenizer;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Names of tokens that end a turn or a text; llama.cpp finds them by name too, since few files say which they are.
+/// Names of tokens that end a turn or a text. llama.cpp finds them by name too, since few files mark them.
 const ENDS: [&str; 12] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -22,7 +22,7 @@ const ENDS: [&str; 12] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// The vocabulary that a file's metadata describe.
+/// The vocabulary in a file's metadata.
 pub(super) struct Vocabulary<'a> {
     about: &'a HashMap<String, Value>,
     tokens: Vec<&'a str>,
@@ -30,7 +30,7 @@ pub(super) struct Vocabulary<'a> {
 }
 
 impl<'a> Vocabulary<'a> {
-    /// The vocabulary of these metadata.
+    /// Reads the vocabulary.
     ///
     /// # Errors
     /// In words, if there is none, or two tokens have one name.
@@ -48,7 +48,7 @@ impl<'a> Vocabulary<'a> {
         Ok(Self { about, tokens, numbers })
     }
 
-    /// The `tokenizer.json`.
+    /// Converts the vocabulary to a `tokenizer.json`.
     ///
     /// # Errors
     /// In words, if the file does not say how it splits text, or in a way that is not known here.
@@ -63,7 +63,7 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
-    /// The tokens that end a text, the first of them by the file's own word.
+    /// Tokens that end a text, those that the file marks first.
     pub fn stop_tokens(&self) -> Vec<u32> {
         let named = ["eos_token_id", "eot_token_id", "eom_token_id"].map(|name| self.number(name));
         let others = ENDS.iter().map(|name| self.numbers.get(name).copied());
@@ -76,7 +76,7 @@ impl<'a> Vocabulary<'a> {
         all
     }
 
-    /// The name of a token that is set by this key, such as `bos_token_id`.
+    /// Name of the token that a key such as `bos_token_id` sets.
     pub fn name(&self, key: &str) -> Option<&'a str> {
         self.tokens.get(self.number(key)?).copied()
     }
@@ -100,14 +100,14 @@ impl<'a> Vocabulary<'a> {
         kind.map_or(NORMAL, |kind| kind as u32)
     }
 
-    /// Bytes that are merged within words, as GPT-2 has them.
+    /// Converts byte-level BPE, as in GPT-2.
     fn byte_level(&self) -> Result<Value, String> {
         let name = self.text("pre").filter(|name| !name.is_empty()).ok_or(
             "there is no `tokenizer.ggml.pre`, which says how it splits text; files of before May 2024 lack it, and \
              would be read with other tokens than the model was trained with: convert the model anew, or add it with \
              `gguf-new-metadata --pre-tokenizer NAME`",
         )?;
-        let split = PreTokenizer::of(name).ok_or_else(|| {
+        let split = PreTokenizer::named(name).ok_or_else(|| {
             format!("`tokenizer.ggml.pre` is `{name}`, a splitting that is not known")
         })?;
         let bytes = json!({
@@ -129,25 +129,16 @@ impl<'a> Vocabulary<'a> {
         };
         let merges: Vec<[&str; 2]> =
             merges.iter().filter_map(|text| pair(text.as_str()?)).collect();
-        Ok(json!({
-            "version": "1.0",
-            "truncation": null,
-            "padding": null,
-            "added_tokens": self.added(),
-            "normalizer": split.composes.then(|| json!({ "type": "NFC" })),
-            "pre_tokenizer": { "type": "Sequence", "pretokenizers": pieces },
-            "post_processor": self.around(split.add_bos),
-            "decoder": bytes,
-            "model": {
-                "type": "BPE", "dropout": null, "unk_token": null,
-                "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-                "byte_fallback": false, "ignore_merges": split.ignore_merges,
-                "vocab": self.vocabulary(), "merges": merges,
-            },
-        }))
+        let mut json = self.bpe(&merges);
+        json["normalizer"] = split.composes.then(|| json!({ "type": "NFC" })).into();
+        json["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": pieces });
+        json["post_processor"] = self.around(split.add_bos);
+        json["decoder"] = bytes;
+        json["model"]["ignore_merges"] = split.ignore_merges.into();
+        Ok(json)
     }
 
-    /// Characters that are merged by the score of what they become, as SentencePiece's BPE does it.
+    /// Converts SentencePiece's BPE, which merges characters by the score of the merged token.
     fn sentence_piece(&self) -> Result<Value, String> {
         let prefixes = self.get("add_space_prefix").and_then(Value::as_bool).unwrap_or(true);
         let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
@@ -160,25 +151,37 @@ impl<'a> Vocabulary<'a> {
         }
         let unknown = (0..self.tokens.len()).find(|number| self.kind(*number) == UNKNOWN);
         let unknown = self.number("unknown_token_id").or(unknown);
-        Ok(json!({
+        let mut json = self.bpe(&self.merges()?);
+        json["normalizer"] = json!({ "type": "Sequence", "normalizers": normalizers });
+        json["post_processor"] = self.around(true);
+        json["decoder"] = json!({ "type": "Sequence", "decoders": decoders });
+        json["model"]["unk_token"] = unknown.map(|number| self.tokens[number]).into();
+        json["model"]["fuse_unk"] = true.into();
+        json["model"]["byte_fallback"] = true.into();
+        Ok(json)
+    }
+
+    /// A `tokenizer.json` of merged pairs that changes no text before or after.
+    fn bpe(&self, merges: &[[&str; 2]]) -> Value {
+        json!({
             "version": "1.0",
             "truncation": null,
             "padding": null,
             "added_tokens": self.added(),
-            "normalizer": { "type": "Sequence", "normalizers": normalizers },
+            "normalizer": null,
             "pre_tokenizer": null,
-            "post_processor": self.around(true),
-            "decoder": { "type": "Sequence", "decoders": decoders },
+            "post_processor": null,
+            "decoder": null,
             "model": {
-                "type": "BPE", "dropout": null, "unk_token": unknown.map(|number| self.tokens[number]),
-                "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
-                "byte_fallback": true, "ignore_merges": false,
-                "vocab": self.vocabulary(), "merges": self.merges()?,
+                "type": "BPE", "dropout": null, "unk_token": null,
+                "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+                "byte_fallback": false, "ignore_merges": false,
+                "vocab": self.vocabulary(), "merges": merges,
             },
-        }))
+        })
     }
 
-    /// The pairs of tokens that make a token, the best score first; pairs of one token by their numbers.
+    /// Pairs of tokens that merge to a token, the best score first; pairs of one token by their numbers.
     fn merges(&self) -> Result<Vec<[&'a str; 2]>, String> {
         let scores = self.get("scores").and_then(Value::as_array);
         let scores = scores.filter(|scores| scores.len() == self.tokens.len());
@@ -209,7 +212,7 @@ impl<'a> Vocabulary<'a> {
         named.map(|(number, name)| (name.to_string(), json!(number))).collect()
     }
 
-    /// The tokens that are found in a text before it is split.
+    /// Tokens that are recognised in a text before it is split.
     fn added(&self) -> Vec<Value> {
         let added = (0..self.tokens.len()).filter_map(|number| {
             let kind = self.kind(number);
@@ -224,7 +227,8 @@ impl<'a> Vocabulary<'a> {
         added.collect()
     }
 
-    /// Puts the beginning and the end around a text where the file, or else its kind of tokenizer, wants them.
+    /// The post-processor, which adds the beginning and the end of a text where the file, or else its kind of tokenizer,
+    /// wants them.
     fn around(&self, begins: bool) -> Value {
         let adds =
             |name: &str, otherwise| self.get(name).and_then(Value::as_bool).unwrap_or(otherwise);

@@ -1,10 +1,10 @@
-//! GGUF files, out: a model, or adapters for one.
+//! Writer of GGUF files, for a model or for adapters.
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
 use super::gguf_entry::{Entry, text};
 use super::gguf_tokens::tokens;
-use super::names::{is_turned, shape_in_files, turn};
+use super::names::Written;
 use super::{unusable, written};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, QkNorm, gguf_name};
@@ -16,12 +16,14 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Bytes to whose multiples tensors are aligned: the default of the format.
+/// Alignment of tensors, in bytes: the default of the format.
 const ALIGNMENT: usize = 32;
 /// Numbers of a block of Q8_0.
 const BLOCK: usize = 32;
 /// The largest whole number of a block of Q8_0.
 const LARGEST: f32 = 127.0;
+/// End of the name of an adapter's first factor, which has a row for each rank.
+const LORA_A: &str = ".lora_a";
 
 names! {
     /// Number format of the matrices of a GGUF file; vectors are always f32.
@@ -36,7 +38,7 @@ names! {
 }
 
 impl GgufType {
-    /// ggml's number of the format, that of a file of it, and the numbers and the bytes of a block.
+    /// ggml's number of the format and of a file in it, and the numbers and bytes of a block.
     const fn facts(self) -> (u32, u32, usize, usize) {
         match self {
             Self::F32 => (0, 0, 1, 4),
@@ -48,54 +50,48 @@ impl GgufType {
 
 /// A tensor of a file.
 struct Tensor<'a> {
-    name: String,
-    /// The sizes of its axes, the last of which lies side by side.
-    shape: Vec<usize>,
+    written: Written<'a>,
     kind: GgufType,
-    /// The numbers in memory.
-    numbers: &'a [f32],
-    /// Inputs of a matrix, which lies in memory with its rows and columns exchanged.
-    turned: Option<usize>,
-    /// Heads whose coordinates lie in pairs.
+    /// Number of heads whose coordinates lie in pairs.
     heads: Option<usize>,
 }
 
-impl Tensor<'_> {
-    /// A matrix takes the numbers that are asked for, if its rows consist of whole blocks.
-    fn kind(asked: GgufType, shape: &[usize]) -> GgufType {
-        match (shape, asked) {
+impl<'a> Tensor<'a> {
+    /// A parameter of a decoder; a matrix takes the numbers that are asked for, if its rows consist of whole blocks.
+    fn new(written: Written<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
+        let kind = match (&written.shape[..], asked) {
             ([_], _) => GgufType::F32,
             ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK) => GgufType::F16,
             _ => asked,
-        }
+        };
+        let heads = heads(shape, &written.name);
+        Self { written, kind, heads }
     }
 
     fn bytes(&self) -> usize {
         let (.., numbers, bytes) = self.kind.facts();
-        self.shape.iter().product::<usize>() / numbers * bytes
+        self.written.shape.iter().product::<usize>() / numbers * bytes
     }
 
-    /// Refuses numbers that are none in the tensor's format.
+    /// Refuses numbers that the tensor's format cannot represent.
     fn check(&self) -> Result<(), String> {
         let largest = match self.kind {
             GgufType::F32 => return Ok(()),
             GgufType::F16 => 1.0,
             GgufType::Q8_0 => LARGEST,
         };
-        match self.numbers.iter().find(|x| !f16::from_f32(**x / largest).is_finite()) {
-            Some(x) => Err(format!("`{}` has {x}, too large for {}", self.name, self.kind.name())),
+        let Written { name, in_memory, .. } = &self.written;
+        match in_memory.iter().find(|x| !f16::from_f32(**x / largest).is_finite()) {
+            Some(x) => Err(format!("`{name}` has {x}, too large for {}", self.kind.name())),
             None => Ok(()),
         }
     }
 
-    /// The numbers as they lie in the file.
+    /// Encodes the numbers in the order of the file.
     fn encode(&self, head_dim: usize) -> Vec<u8> {
-        let mut numbers = self.numbers.to_vec();
-        if let Some(inputs) = self.turned {
-            turn(self.numbers, self.numbers.len() / inputs, &mut numbers);
-        }
+        let mut numbers = self.written.numbers();
         if let Some(heads) = self.heads {
-            numbers = paired(&numbers, heads, head_dim);
+            numbers = paired(&numbers, heads, head_dim).into();
         }
         match self.kind {
             GgufType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -105,7 +101,7 @@ impl Tensor<'_> {
     }
 }
 
-/// Rows of heads, the two that rotate together side by side, as Llama's files have them.
+/// Reorders the rows of heads so that the two that rotate together are adjacent, as in Llama's files.
 fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
     let (width, half) = (numbers.len() / (heads * head_dim), head_dim / 2);
     let rows = (0..heads * head_dim).map(|row| {
@@ -115,7 +111,7 @@ fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
     rows.flat_map(|row| &numbers[row * width..][..width]).copied().collect()
 }
 
-/// A block of ggml's Q8_0: the scale in half precision, then whole numbers.
+/// Encodes a block of ggml's Q8_0: the scale in half precision, then integers.
 fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
     let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let scale = largest / LARGEST;
@@ -192,9 +188,10 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     Ok(all)
 }
 
-/// Heads whose coordinates this tensor of Llama's form has in pairs.
+/// Number of heads whose coordinates a tensor of Llama's files has in pairs.
 fn heads(shape: &DecoderShape, name: &str) -> Option<usize> {
-    let part = name.split('.').nth(2).filter(|_| shape.family.gguf == "llama")?;
+    let has_rows = !name.ends_with(LORA_A);
+    let part = name.split('.').nth(2).filter(|_| shape.family.gguf == "llama" && has_rows)?;
     match part {
         "attn_q" => Some(shape.num_heads),
         "attn_k" => Some(shape.num_kv_heads),
@@ -210,16 +207,9 @@ pub(super) fn write(
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
     let about = about(model, kind).map_err(|reason| unusable(path, reason))?;
-    let mut rest = model.params.values();
-    let tensors = shape.parameters().into_iter().map(|parameter| {
-        let (numbers, after) = rest.split_at(parameter.count());
-        rest = after;
-        let name = gguf_name(shape, &parameter.name);
-        let heads = heads(shape, &name);
-        tensor(&parameter, name, numbers, kind, heads)
-    });
-    let tensors: Vec<_> = tensors.collect();
-    file(path, &about, &tensors, shape.head_dim)
+    let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
+    let written = Written::all(&shape.parameters(), model.params.values(), name);
+    file(path, &about, written, kind, shape)
 }
 
 /// Writes adapters alone, as llama.cpp adds them to a model's file.
@@ -241,42 +231,25 @@ pub(super) fn write_adapters(
     let about = about.map(|(key, value)| (key.to_string(), value));
     // There are no adapters in blocks.
     let kind = if kind == GgufType::Q8_0 { GgufType::F16 } else { kind };
-    let mut rest = adapters.params();
-    let tensors = adapters.parameters().iter().map(|parameter| {
-        let (numbers, after) = rest.split_at(parameter.count());
-        rest = after;
+    let name = |parameter: &Parameter| {
         let (matrix, factor) = parameter.name.rsplit_once(".lora_").unwrap_or_default();
-        let base = gguf_name(shape, &format!("{matrix}.weight"));
-        let (suffix, heads) = match factor {
-            "B.weight" => ("lora_b", heads(shape, &base)),
-            _ => ("lora_a", None),
-        };
-        tensor(parameter, format!("{base}.{suffix}"), numbers, kind, heads)
-    });
-    let tensors: Vec<_> = tensors.collect();
-    file(path, &about, &tensors, shape.head_dim)
-}
-
-fn tensor<'a>(
-    parameter: &Parameter,
-    name: String,
-    numbers: &'a [f32],
-    kind: GgufType,
-    heads: Option<usize>,
-) -> Tensor<'a> {
-    let shape = shape_in_files(parameter);
-    let kind = Tensor::kind(kind, &shape);
-    let turned = is_turned(parameter).then(|| parameter.shape[0]);
-    Tensor { name, shape, kind, numbers, turned, heads }
+        let suffix = if factor == "B.weight" { ".lora_b" } else { LORA_A };
+        gguf_name(shape, &format!("{matrix}.weight")) + suffix
+    };
+    let written = Written::all(adapters.parameters(), adapters.params(), name);
+    file(path, &about, written, kind, shape)
 }
 
 /// Writes a file.
 fn file(
     path: &Path,
     about: &[(String, Entry)],
-    tensors: &[Tensor],
-    head_dim: usize,
+    parameters: Vec<Written>,
+    kind: GgufType,
+    shape: &DecoderShape,
 ) -> Result<(), LanguageError> {
+    let tensors = parameters.into_iter().map(|one| Tensor::new(one, kind, shape));
+    let tensors: Vec<Tensor> = tensors.collect();
     tensors.iter().try_for_each(Tensor::check).map_err(|reason| unusable(path, reason))?;
     let mut head = b"GGUF".to_vec();
     head.extend(3u32.to_le_bytes());
@@ -287,11 +260,12 @@ fn file(
         value.write(&mut head);
     }
     let mut start = 0u64;
-    for tensor in tensors {
-        text(&mut head, &tensor.name);
-        head.extend((tensor.shape.len() as u32).to_le_bytes());
+    for tensor in &tensors {
+        let Written { name, shape, .. } = &tensor.written;
+        text(&mut head, name);
+        head.extend((shape.len() as u32).to_le_bytes());
         // The file counts the axes from the last one on.
-        tensor.shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
+        shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
         head.extend(tensor.kind.facts().0.to_le_bytes());
         head.extend(start.to_le_bytes());
         start += tensor.bytes().next_multiple_of(ALIGNMENT) as u64;
@@ -303,7 +277,7 @@ fn file(
             to.write_all(&[0; ALIGNMENT][..bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()])
         };
         padded(&mut to, &head)?;
-        tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(head_dim)))?;
+        tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(shape.head_dim)))?;
         to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     };
     write().map_err(written(path))
@@ -319,7 +293,8 @@ mod tests {
         let refused = |kind, x: f32| {
             let numbers = [0.0, x];
             let (name, shape) = ("w".to_string(), vec![1, 2]);
-            Tensor { name, shape, kind, numbers: &numbers, turned: None, heads: None }.check()
+            let written = Written { name, shape, in_memory: &numbers, turned: None };
+            Tensor { written, kind, heads: None }.check()
         };
         for (kind, most) in [(GgufType::F16, 65504.0), (GgufType::Q8_0, 65504.0 * LARGEST)] {
             assert_eq!(refused(kind, -most), Ok(()));
@@ -332,12 +307,12 @@ mod tests {
     #[test]
     fn blocks_of_eight_bits_are_read_as_they_were_written() {
         let block: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.03);
-        let read = Format::of(8).unwrap().read(&q8_0(&block));
+        let read = Format::numbered(8).unwrap().read(&q8_0(&block));
         let step = 20.0 * 0.03 / 127.0;
         for (got, want) in read.iter().zip(block) {
             assert!((got - want).abs() <= 0.51 * step + 1e-3 * want.abs(), "{got} for {want}");
         }
         assert!(read.iter().any(|x| *x != 0.0));
-        assert_eq!(Format::of(8).unwrap().read(&q8_0(&[0.0; BLOCK])), [0.0; BLOCK]);
+        assert_eq!(Format::numbered(8).unwrap().read(&q8_0(&[0.0; BLOCK])), [0.0; BLOCK]);
     }
 }

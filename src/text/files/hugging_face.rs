@@ -1,6 +1,6 @@
-//! Hugging Face's model folders, in and out.
+//! Reader and writer of Hugging Face's model folders.
 
-use super::names::{Source, gather, hugging_face, is_turned, shape_in_files, turn};
+use super::names::{Source, Written, gather, hugging_face, shape_in_files};
 use super::tokenizer::{self, special};
 use super::{check_fetched, pretty, read_file, unread, unusable, written};
 use crate::disk::input;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The texts of a model's files but the weights, by their names.
+/// The files of a model besides the weights, by name.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 const CONFIG: &str = "config.json";
@@ -32,7 +32,7 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// The file that older models have instead.
+/// The file of weights that older models have instead.
 const PICKLED: &str = "pytorch_model.bin";
 
 /// Files of a folder besides the weights, which are kept and written again.
@@ -74,13 +74,13 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     finish(folder, shape, params, files)
 }
 
-/// The first special token that a template puts behind an answer.
+/// The first special token that a template puts after an answer.
 fn turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
     let tokens = tokenizer.encode(&template.behind_an_answer()?).ok()?;
     tokens.into_iter().find(|token| tokenizer.decode(&[*token]).is_empty())
 }
 
-/// Puts a model together from its parameters and the texts of its files.
+/// Assembles a model from its parameters and its files.
 pub(super) fn finish(
     path: &Path,
     shape: DecoderShape,
@@ -91,17 +91,7 @@ pub(super) fn finish(
     let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &place)?;
     let about = parse(&files, TOKENIZER_CONFIG, path)?;
     let [bos, eos] = ["bos_token", "eos_token"].map(|key| special(&about, key).to_string());
-    // The tokenizer's own comes first: that of a chat model ends a turn.
-    let mut stop_tokens: Vec<u32> = tokenizer.token(&eos).into_iter().collect();
-    for name in [GENERATION, CONFIG] {
-        let ids = end_tokens(&parse(&files, name, path)?);
-        // A token that the weights lack ends nothing, and has no logit to learn.
-        for id in ids.into_iter().filter(|id| (*id as usize) < shape.num_actions) {
-            if !stop_tokens.contains(&id) {
-                stop_tokens.push(id);
-            }
-        }
-    }
+    let mut stop_tokens = stop_tokens(&*tokenizer, &eos, &files, (path, shape.num_actions))?;
     let source = template_source(&files, &about);
     let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });
     if let Some(template) = &mut template {
@@ -124,7 +114,26 @@ pub(super) fn finish(
     })
 }
 
-/// The tokens that a file says end a text: a number or a list.
+/// The tokens that end a text. The tokenizer's own comes first: that of a chat model ends a turn.
+fn stop_tokens(
+    tokenizer: &dyn Tokenizer,
+    eos: &str,
+    files: &Files,
+    (folder, vocabulary): (&Path, usize),
+) -> Result<Vec<u32>, LanguageError> {
+    let mut tokens: Vec<u32> = tokenizer.token(eos).into_iter().collect();
+    for name in [GENERATION, CONFIG] {
+        for id in end_tokens(&parse(files, name, folder)?) {
+            // A token that the weights lack ends nothing, and has no logit to learn.
+            if (id as usize) < vocabulary && !tokens.contains(&id) {
+                tokens.push(id);
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+/// Tokens that end a text according to a file: a number or a list.
 fn end_tokens(about: &Value) -> Vec<u32> {
     let number = |id: &Value| u32::try_from(id.as_u64()?).ok();
     match &about["eos_token_id"] {
@@ -146,7 +155,7 @@ fn template_source(files: &Files, about: &Value) -> Option<String> {
     template.as_str().map(str::to_string)
 }
 
-/// The JSON of a file; null where there is none.
+/// Parses a file as JSON; null if there is none.
 fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageError> {
     match files.get(name) {
         Some(bytes) => serde_json::from_slice(bytes).map_err(|e| unusable(&folder.join(name), e)),
@@ -154,7 +163,7 @@ fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageErro
     }
 }
 
-/// The shape that a `config.json` describes.
+/// Reads the shape from a `config.json`.
 fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
     from_config(config).map_err(|error| match error {
         ConfigError::Family { found } => {
@@ -179,7 +188,7 @@ struct Place {
     bytes: Range<usize>,
 }
 
-/// The bytes of a tensor, and how they are to be read.
+/// The bytes of a tensor with their type.
 pub(super) struct Tensor<'a> {
     dtype: Dtype,
     bytes: &'a [u8],
@@ -188,34 +197,14 @@ pub(super) struct Tensor<'a> {
 impl Weights {
     pub(super) fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
-        let names = if index.is_file() {
-            let text = read_file(&index)?;
-            let json: Value = serde_json::from_slice(&text).map_err(|e| unusable(&index, e))?;
-            let map = json["weight_map"].as_object();
-            let map = map.ok_or_else(|| unusable(&index, "there is no `weight_map`"))?;
-            let mut names: Vec<String> =
-                map.values().filter_map(|name| Some(name.as_str()?.to_string())).collect();
-            if names.is_empty() {
-                return Err(unusable(&index, "its `weight_map` names no file"));
-            }
-            names.sort_unstable();
-            names.dedup();
-            if let Some(name) =
-                names.iter().find(|name| Path::new(name).file_name() != Some(name.as_ref()))
-            {
-                return Err(unusable(
-                    &index,
-                    format!("{name:?} is not the name of a file beside it"),
-                ));
-            }
-            names
-        } else {
-            vec![WEIGHTS.to_string()]
+        let names = match index.is_file() {
+            true => indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?,
+            false => vec![WEIGHTS.to_string()],
         };
         Self::open_files(folder, names)
     }
 
-    /// The weights in files of these names.
+    /// Opens files of weights by their names.
     pub(super) fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
         let (mut files, mut places) = (Vec::new(), HashMap::new());
         for (file, name) in names.into_iter().enumerate() {
@@ -281,6 +270,25 @@ impl Weights {
     }
 }
 
+/// The names of the files that an index of weights lists.
+///
+/// # Errors
+/// A clause, if the index is malformed, or names a file of another folder.
+fn indexed(index: &[u8]) -> Result<Vec<String>, String> {
+    let json: Value = serde_json::from_slice(index).map_err(|error| error.to_string())?;
+    let map = json["weight_map"].as_object().ok_or("there is no `weight_map`")?;
+    let mut names: Vec<String> =
+        map.values().filter_map(|name| Some(name.as_str()?.to_string())).collect();
+    names.sort_unstable();
+    names.dedup();
+    let is_elsewhere = |name: &&String| Path::new(name).file_name() != Some(name.as_ref());
+    match names.iter().find(is_elsewhere) {
+        _ if names.is_empty() => Err("its `weight_map` names no file".to_string()),
+        Some(name) => Err(format!("{name:?} is not the name of a file beside it")),
+        None => Ok(names),
+    }
+}
+
 /// The name of a tensor without the prefixes that `torch.compile` and wrappers for several devices leave, and with the
 /// `model.` that some files lack.
 fn plain_name(name: &str) -> String {
@@ -316,7 +324,7 @@ impl Source for Tensor<'_> {
     }
 }
 
-/// The model that a folder's files besides the weights describe; `params` reads the weights.
+/// Assembles a model from the files of a folder besides the weights; `params` reads the weights.
 pub(super) fn describe<E: From<LanguageError>>(
     folder: &Path,
     files: Files,
@@ -374,27 +382,13 @@ pub(super) fn write_weights(
     params: &[f32],
     name: impl Fn(&Parameter) -> String,
 ) -> Result<(), LanguageError> {
-    let mut rest = params;
-    let tensors = parameters.iter().map(|parameter| {
-        let (numbers, after) = rest.split_at(parameter.count());
-        rest = after;
-        let turned = is_turned(parameter).then(|| parameter.shape[1]);
-        (name(parameter), Written { shape: shape_in_files(parameter), turned, numbers })
-    });
-    let tensors: Vec<_> = tensors.collect();
+    let tensors = Written::all(parameters, params, name);
+    let tensors: Vec<_> = tensors.into_iter().map(|one| (one.name.clone(), one)).collect();
     let about = [("format".to_string(), "pt".to_string())].into();
     serialize_to_file(tensors, Some(about), path).map_err(|error| match error {
         SafeTensorError::IoError(error) => written(path)(error),
         error => unusable(path, error),
     })
-}
-
-/// A parameter as files hold it, whose bytes are made when they are written.
-struct Written<'a> {
-    shape: Vec<usize>,
-    /// Columns of a matrix that lies in memory with its rows and columns exchanged.
-    turned: Option<usize>,
-    numbers: &'a [f32],
 }
 
 impl View for Written<'_> {
@@ -407,15 +401,11 @@ impl View for Written<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let mut numbers = Cow::Borrowed(self.numbers);
-        if let Some(columns) = self.turned {
-            turn(self.numbers, columns, numbers.to_mut());
-        }
-        numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+        self.numbers().iter().flat_map(|x| x.to_le_bytes()).collect()
     }
 
     fn data_len(&self) -> usize {
-        size_of_val(self.numbers)
+        size_of_val(self.in_memory)
     }
 }
 

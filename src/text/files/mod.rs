@@ -27,7 +27,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 impl LanguageModel {
-    /// Reads a Hugging Face folder, one of adapters in the form of PEFT, or a GGUF file.
+    /// Reads a Hugging Face folder, a folder of adapters in PEFT's format, or a GGUF file.
     ///
     /// # Errors
     /// If it cannot be read, or is of a shape that is not known.
@@ -89,7 +89,7 @@ impl LanguageModel {
     }
 }
 
-/// JSON as the text of a file.
+/// Formats JSON as the content of a file.
 fn pretty(value: &Value) -> Vec<u8> {
     serde_json::to_vec_pretty(value).expect("JSON is text")
 }
@@ -101,14 +101,12 @@ fn unusable(path: &Path, reason: impl ToString) -> LanguageError {
 
 /// The error for a file that cannot be written.
 fn written(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
-    let path = path.to_path_buf();
-    move |source| LanguageError::File { path, action: "written", source }
+    move |source| LanguageError::File { path: path.to_path_buf(), action: "written", source }
 }
 
 /// The error for a file that cannot be read.
 fn unread(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
-    let path = path.to_path_buf();
-    move |source| LanguageError::File { path, action: "read", source }
+    move |source| LanguageError::File { path: path.to_path_buf(), action: "read", source }
 }
 
 /// Reads a file whole.
@@ -121,7 +119,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
     Ok(bytes)
 }
 
-/// Refuses the text that stands for a file in a clone made without Git LFS.
+/// Refuses the pointer that stands for a file in a clone made without Git LFS.
 fn check_fetched(bytes: &[u8], path: &Path) -> Result<(), LanguageError> {
     match bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
         true => {

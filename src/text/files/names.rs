@@ -1,4 +1,4 @@
-//! The names of a decoder's parameters in files, and their layout there.
+//! Names and layout of a decoder's parameters in files.
 
 use super::unusable;
 use crate::model::Parameter;
@@ -6,10 +6,11 @@ use crate::nn::ops::stored::StoredMatrix;
 use crate::nn::{DecoderParams, Part};
 use crate::text::error::LanguageError;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::path::Path;
 
-/// Whether a parameter lies in files with its rows and columns exchanged: `[outputs, inputs]`.
-pub(super) fn is_turned(parameter: &Parameter) -> bool {
+/// Whether files store a parameter with its rows and columns exchanged: `[outputs, inputs]`.
+fn is_turned(parameter: &Parameter) -> bool {
     parameter.shape.len() == 2 && parameter.name != "embed_tokens.weight"
 }
 
@@ -26,6 +27,45 @@ pub(super) fn hugging_face(parameter: &Parameter) -> String {
     match parameter.name.as_str() {
         "lm_head.weight" => parameter.name.clone(),
         name => format!("model.{name}"),
+    }
+}
+
+/// A parameter that is written to a file.
+pub(super) struct Written<'a> {
+    pub name: String,
+    /// The sizes of its axes there, the last of which lies side by side.
+    pub shape: Vec<usize>,
+    /// The numbers as they lie in memory.
+    pub in_memory: &'a [f32],
+    /// Columns of a matrix that lies in memory with its rows and columns exchanged.
+    pub turned: Option<usize>,
+}
+
+impl<'a> Written<'a> {
+    /// The parameters of a model, or of adapters, under these names.
+    pub fn all(
+        parameters: &[Parameter],
+        params: &'a [f32],
+        name: impl Fn(&Parameter) -> String,
+    ) -> Vec<Self> {
+        let mut rest = params;
+        let written = parameters.iter().map(|parameter| {
+            let (in_memory, after) = rest.split_at(parameter.count());
+            rest = after;
+            let turned = is_turned(parameter).then(|| parameter.shape[1]);
+            let (name, shape) = (name(parameter), shape_in_files(parameter));
+            Self { name, shape, in_memory, turned }
+        });
+        written.collect()
+    }
+
+    /// The numbers in the order of the file.
+    pub fn numbers(&self) -> Cow<'a, [f32]> {
+        let mut numbers = Cow::Borrowed(self.in_memory);
+        if let Some(columns) = self.turned {
+            turn(self.in_memory, columns, numbers.to_mut());
+        }
+        numbers
     }
 }
 
@@ -78,8 +118,8 @@ pub(super) fn gather<T: Source>(
     Ok(DecoderParams::new(parts.collect::<Result<_, _>>()?))
 }
 
-/// Rows of so many numbers become columns.
-pub(super) fn turn(from: &[f32], width: usize, to: &mut [f32]) {
+/// Transposes a matrix of rows of `width` numbers.
+fn turn(from: &[f32], width: usize, to: &mut [f32]) {
     let rows = from.len() / width;
     // A square at a time, so that both sides stay near.
     for first in (0..rows).step_by(16) {

@@ -1,20 +1,20 @@
-//! The ways in which tokenizers of GGUF files split text into words, by `tokenizer.ggml.pre`.
+//! Pre-tokenizers, which split text into words, by the name in a GGUF file (`tokenizer.ggml.pre`).
 //!
 //! Names, patterns and flags are facts of llama.cpp (`src/llama-vocab.cpp`); where it gives a pattern in another
 //! form than the model's own `tokenizer.json`, the latter's is here.
 
 use serde_json::Value;
 
-/// A way to split text, and what else follows from its name.
+/// A pre-tokenizer, with the settings that follow from its name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PreTokenizer {
-    /// Patterns, each of which splits the pieces that the one before it left.
+    /// Patterns in order; each splits the pieces that the one before it left.
     pub patterns: &'static [&'static str],
     /// Whether a word that is a token stays whole, whatever the merges say.
     pub ignore_merges: bool,
-    /// Whether a text begins with the beginning token unless the file says otherwise.
+    /// Whether texts get the beginning token unless the file says otherwise.
     pub add_bos: bool,
-    /// Whether text is composed first (Unicode's NFC).
+    /// Whether text is normalised first (Unicode's NFC).
     pub composes: bool,
 }
 
@@ -31,7 +31,7 @@ const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\
 const CJK: &str = "[一-龥\u{800}-一가-\u{d7ff}]+";
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
 
-/// Names of all the ways that differ.
+/// A name of each pre-tokenizer.
 const NAMES: [&str; 18] = [
     "llama-bpe",
     "dbrx",
@@ -54,7 +54,7 @@ const NAMES: [&str; 18] = [
 ];
 
 impl PreTokenizer {
-    /// The name of the way in which a `tokenizer.json` splits text, if it has one.
+    /// Finds the name of the pre-tokenizer of a `tokenizer.json`.
     pub fn name_of(json: &Value) -> Option<&'static str> {
         let composes = match &json["normalizer"] {
             Value::Null => false,
@@ -77,14 +77,14 @@ impl PreTokenizer {
             patterns.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect();
         let ignores = json["model"]["ignore_merges"] == true;
         NAMES.into_iter().find(|name| {
-            Self::of(name).is_some_and(|one| {
+            Self::named(name).is_some_and(|one| {
                 one.patterns == patterns && one.ignore_merges == ignores && one.composes == composes
             })
         })
     }
 
-    /// The one of this name, if it is known here.
-    pub fn of(name: &str) -> Option<Self> {
+    /// Finds a pre-tokenizer by name.
+    pub fn named(name: &str) -> Option<Self> {
         let split = |patterns| Self { patterns, ..Self::default() };
         Some(match name {
             "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral"

@@ -1,4 +1,4 @@
-//! The number formats of GGUF files, to single precision.
+//! Decoders of the number formats of GGUF files.
 //!
 //! The layouts are those of ggml's `ggml-common.h`: a block has a scale, often an offset, and a few bits for
 //! each of its numbers.
@@ -54,11 +54,11 @@ const NAMES: [(u32, &str); 22] = [
 ];
 
 impl Format {
-    /// The format that ggml gives this number.
+    /// Finds the format by ggml's number.
     ///
     /// # Errors
     /// Its name and those of the formats that are known, if it is not.
-    pub fn of(number: u32) -> Result<Self, String> {
+    pub fn numbered(number: u32) -> Result<Self, String> {
         let whole = |bytes, kind| Ok(Self { numbers: 1, bytes, kind });
         let codes = |numbers, bytes, format, group, split| {
             Ok(Self { numbers, bytes, kind: Kind::Codes { format, group, split } })
@@ -66,13 +66,13 @@ impl Format {
         match number {
             0 => whole(4, Kind::Single),
             1 => whole(2, Kind::Half(NumberFormat::F16)),
-            2 => codes(32, 18, NumberFormat::Four, 32, q4_0),
-            3 => codes(32, 20, NumberFormat::Four, 32, q4_1),
-            6 => codes(32, 22, NumberFormat::Eight, 32, q5_0),
-            7 => codes(32, 24, NumberFormat::Eight, 32, q5_1),
+            2 => codes(32, 18, NumberFormat::Four, 32, small::<false, false>),
+            3 => codes(32, 20, NumberFormat::Four, 32, small::<true, false>),
+            6 => codes(32, 22, NumberFormat::Eight, 32, small::<false, true>),
+            7 => codes(32, 24, NumberFormat::Eight, 32, small::<true, true>),
             8 => codes(32, 34, NumberFormat::Eight, 32, q8_0),
-            12 => codes(256, 144, NumberFormat::Four, 32, q4_k),
-            13 => codes(256, 176, NumberFormat::Eight, 32, q5_k),
+            12 => codes(256, 144, NumberFormat::Four, 32, grouped::<false>),
+            13 => codes(256, 176, NumberFormat::Eight, 32, grouped::<true>),
             14 => codes(256, 210, NumberFormat::Eight, 16, q6_k),
             30 => whole(2, Kind::Half(NumberFormat::Bf16)),
             _ => {
@@ -87,7 +87,7 @@ impl Format {
         }
     }
 
-    /// All numbers of some blocks.
+    /// Decodes all numbers of some blocks.
     pub fn read(&self, blocks: &[u8]) -> Vec<f32> {
         let mut codes = vec![0; self.numbers];
         let mut read_block = |block: &[u8], to: &mut [f32]| match self.kind {
@@ -144,40 +144,29 @@ fn half(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
-/// The lower halves of bytes, then the upper ones.
-fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u16> {
-    let both = bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4));
-    both.map(u16::from)
-}
-
-/// Number `i`'s fifth bit, where it is to be added.
+/// The fifth bit of number `i`, shifted into its place.
 fn fifth(bits: &[u8], i: usize) -> u16 {
     u16::from(bits[i / 8] >> (i % 8) & 1) << 4
 }
 
-fn q4_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    let scale = half(block);
-    scales[0] = [scale, -8.0 * scale];
-    codes.iter_mut().zip(nibbles(&block[2..])).for_each(|(code, q)| *code = q);
-}
-
-fn q4_1(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    scales[0] = [half(block), half(&block[2..])];
-    codes.iter_mut().zip(nibbles(&block[4..])).for_each(|(code, q)| *code = q);
-}
-
-fn q5_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    let scale = half(block);
-    scales[0] = [scale, -16.0 * scale];
-    for (i, (code, q)) in codes.iter_mut().zip(nibbles(&block[6..])).enumerate() {
-        *code = q | fifth(&block[2..6], i);
-    }
-}
-
-fn q5_1(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    scales[0] = [half(block), half(&block[2..])];
-    for (i, (code, q)) in codes.iter_mut().zip(nibbles(&block[8..])).enumerate() {
-        *code = q | fifth(&block[4..8], i);
+/// Decodes a block of 32 codes with a scale and, if `OFFSET`, an offset; otherwise codes count from the
+/// middle of their range. Codes have 4 bits, or 5 (`FIFTH`), the fifth of them apart.
+fn small<const OFFSET: bool, const FIFTH: bool>(
+    block: &[u8],
+    codes: &mut [u16],
+    scales: &mut [[f32; 2]],
+) {
+    let (scale, middle) = (half(block), if FIFTH { -16.0 } else { -8.0 });
+    let (offset, rest) = match OFFSET {
+        true => (half(&block[2..]), &block[4..]),
+        false => (middle * scale, &block[2..]),
+    };
+    scales[0] = [scale, offset];
+    let (fifths, bytes) = rest.split_at(if FIFTH { 4 } else { 0 });
+    // The lower four bits of all bytes, then the upper ones.
+    let lower = bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4));
+    for (i, (code, q)) in codes.iter_mut().zip(lower).enumerate() {
+        *code = u16::from(q) | if FIFTH { fifth(fifths, i) } else { 0 };
     }
 }
 
@@ -206,23 +195,15 @@ fn group_scales(block: &[u8], scales: &mut [[f32; 2]]) {
     }
 }
 
-fn q4_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+/// Decodes a block of eight groups with scales and offsets. Codes have 4 bits, or 5 (`FIFTH`), the fifth of them apart.
+fn grouped<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     group_scales(block, scales);
-    for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
-        let numbers = &block[16 + i / 2 * 32..][..32];
-        for (code, q) in codes.iter_mut().zip(numbers) {
-            *code = u16::from(q >> (i % 2 * 4) & 15);
-        }
-    }
-}
-
-fn q5_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    group_scales(block, scales);
-    let (fifths, numbers) = (&block[16..48], &block[48..]);
+    let (fifths, numbers) = block[16..].split_at(if FIFTH { 32 } else { 0 });
     for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
         let numbers = &numbers[i / 2 * 32..][..32];
-        for ((code, q), fifth) in codes.iter_mut().zip(numbers).zip(fifths) {
-            *code = u16::from(q >> (i % 2 * 4) & 15 | (fifth >> i & 1) << 4);
+        for (l, (code, q)) in codes.iter_mut().zip(numbers).enumerate() {
+            let fifth = if FIFTH { (fifths[l] >> i & 1) << 4 } else { 0 };
+            *code = u16::from(q >> (i % 2 * 4) & 15 | fifth);
         }
     }
 }
@@ -262,7 +243,7 @@ mod tests {
             (14, &[208], 512, -13688.6815, -90.37793, -29.131348),
         ];
         for (number, halves, count, sum, early, late) in expected {
-            let format = Format::of(number).unwrap();
+            let format = Format::numbered(number).unwrap();
             let mut bytes: Vec<u8> =
                 (0..2 * format.bytes).map(|i| ((i * i * 37 + i * 11 + 5) % 251) as u8).collect();
             for (block, bytes) in bytes.chunks_exact_mut(format.bytes).enumerate() {

@@ -1,4 +1,4 @@
-//! Chat templates filled in as `transformers` does it, so that a model sees the text that it was trained with.
+//! Chat templates, rendered as by `transformers`, so that a model sees the text that it was trained with.
 
 use super::template_limits::{self as limits, Limited};
 use crate::text::error::LanguageError;
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::io::{Result as IoResult, Write};
 
 impl ChatTemplate {
-    /// The text of messages (anything with `role` and `content`), up to where the assistant is to answer.
+    /// Renders messages (anything with `role` and `content`), up to where the assistant is to answer.
     ///
     /// # Errors
     /// If the template fails, raises an error of its own, or takes more time, memory or depth than a chat template needs.
@@ -21,7 +21,7 @@ impl ChatTemplate {
         self.render_with(messages, true)
     }
 
-    /// The text that the template puts behind an answer; `None` if it takes no such messages.
+    /// The text that the template puts after an answer; `None` if it takes no such messages.
     pub(super) fn behind_an_answer(&self) -> Option<String> {
         // A word that a template does not change, nor has in a text of its own.
         const ANSWER: &str = "Zq7answerZq7";
@@ -78,24 +78,16 @@ fn without_marks(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return source.into();
     }
-    let mut text = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find('{') {
-        text.push_str(&rest[..start]);
-        let (tag, after) = limits::split_tag(&rest[start..]);
-        match limits::inside(tag) {
-            name @ "generation" if tag.starts_with("{%") => {
-                text.push_str(&tag.replace(name, "with"));
-            }
-            name @ "endgeneration" if tag.starts_with("{%") => {
-                text.push_str(&tag.replace(name, "endwith"));
-            }
-            _ => text.push_str(tag),
-        }
-        rest = after;
-    }
-    text.push_str(rest);
-    text.into()
+    let rewrite = |tag: &str| {
+        let name = limits::inside(tag);
+        let with = match name {
+            "generation" => "with",
+            "endgeneration" => "endwith",
+            _ => return None,
+        };
+        tag.starts_with("{%").then(|| tag.replace(name, with))
+    };
+    limits::rewritten(source, rewrite).into()
 }
 
 /// JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped for HTML.

@@ -2,7 +2,6 @@
 
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io::{Error as IoError, Result as IoResult, Write};
 use std::sync::Arc;
@@ -123,21 +122,24 @@ pub(super) fn bounded(source: &str) -> Result<String, String> {
     if source.len() > MAX_SOURCE {
         return Err("it is longer than 128 KiB".into());
     }
+    Ok(rewritten(source, checked_names))
+}
+
+/// A template with the tags replaced for which `rewrite` gives others. Raw text, expressions and comments are tags, too.
+pub(super) fn rewritten(source: &str, rewrite: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find('{') {
-        text.push_str(&rest[..start]);
-        rest = &rest[start..];
-        let (tag, after) = split_tag(rest);
-        text.push_str(&checked_names(tag).unwrap_or(tag.into()));
+        let (tag, after) = split_tag(&rest[start..]);
+        text += &rest[..start];
+        text += rewrite(tag).as_deref().unwrap_or(tag);
         rest = after;
     }
-    text.push_str(rest);
-    Ok(text)
+    text + rest
 }
 
 /// Splits off the tag, block of raw text, expression or comment at the beginning of a text, or its first character.
-pub(super) fn split_tag(text: &str) -> (&str, &str) {
+fn split_tag(text: &str) -> (&str, &str) {
     let end = match text.as_bytes().get(1) {
         Some(b'#') => text.find("#}").map(|at| at + 2),
         Some(b'%') => raw_end(text).or_else(|| tag_end(text, "%}")),
@@ -177,7 +179,7 @@ fn tag_end(text: &str, close: &str) -> Option<usize> {
 }
 
 /// A tag that gives values to names, with these values passed through [`checked`]; `None` for any other tag.
-fn checked_names(tag: &str) -> Option<Cow<'_, str>> {
+fn checked_names(tag: &str) -> Option<String> {
     let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
     let (inner, end) = match inner.strip_suffix(['-', '+']) {
         Some(short) => (short, &inner[short.len()..]),
@@ -190,7 +192,7 @@ fn checked_names(tag: &str) -> Option<Cow<'_, str>> {
     let again = |names: &[&str]| -> String {
         names.iter().map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {end}%}}")).collect()
     };
-    let checked = match &inner[start..][..word] {
+    Some(match &inner[start..][..word] {
         "set" => format!("{{%{begin}{}{end}%}}", checked_set(rest)),
         "with" => format!("{{%{begin}{}{end}%}}", checked_values(rest)),
         "for" => {
@@ -210,8 +212,7 @@ fn checked_names(tag: &str) -> Option<Cow<'_, str>> {
             format!("{{%{begin}{name}({list}{after}{end}%}}{}", again(&names))
         }
         _ => return None,
-    };
-    Some(checked.into())
+    })
 }
 
 /// What follows `set`, with the value checked: of an assignment, or of the block up to `endset`.

@@ -1,4 +1,4 @@
-//! Vocabularies of `tokenizer.json`, read by the crate `tokenizers`, which most models were made with.
+//! Tokenizers from `tokenizer.json`, read by the crate `tokenizers`.
 
 use super::unusable;
 use crate::text::characters::Characters;
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A vocabulary learnt from text: merged pairs, unigrams, word pieces or words.
+/// A tokenizer of any type: BPE, unigrams, word pieces or words.
 #[derive(Debug)]
 struct Trained {
     tokenizer: tokenizers::Tokenizer,
@@ -17,7 +17,7 @@ struct Trained {
     vocabulary: usize,
 }
 
-/// Reads the text of a `tokenizer.json` for weights of so many tokens; errors name `path`.
+/// Reads a `tokenizer.json` for weights with `vocabulary` tokens; errors name `path`.
 ///
 /// # Errors
 /// If it is none, or has a token that the weights do not have.
@@ -69,7 +69,7 @@ fn largest_token(json: &Value) -> Option<u64> {
     listed.max(added.filter_map(|token| token["id"].as_u64()).max())
 }
 
-/// Limit on the bytes that a normalizer or a decoder makes of one, and on those that it puts before a text.
+/// Maximum number of bytes that a normalizer or a decoder makes of one byte, or puts before a text.
 const MAX_GROWTH: usize = 1 << 10;
 
 /// Refuses a `normalizer` or `decoder` whose parts, one after another, lengthen a text without bound.
@@ -126,7 +126,7 @@ fn check_merges(model: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Does some work of the crate `tokenizers`, which panics where parts of a file do not fit together.
+/// Calls the crate `tokenizers`, which panics if parts of a file do not fit together.
 fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| "its parts do not fit together".to_string())
 }

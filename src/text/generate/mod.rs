@@ -48,12 +48,12 @@ pub struct Completion {
     /// The tokens that each token was drawn from, where top-k, top-p or min-p left some out; an empty list for all.
     /// No lists where nothing can be left out.
     pub candidates: Vec<Vec<u32>>,
-    /// Whether a stop token or a stop text ended the completion; if not, it was truncated.
+    /// Whether a stop token or a stop text ended the completion; otherwise it was truncated.
     pub ended: bool,
 }
 
 impl Completion {
-    /// Adds the token of completion `number` of a prompt, tells the listener, and notes whether it ends the completion.
+    /// Adds a token, calls the listener, and notes whether the token ends the completion.
     fn push(&mut self, chosen: Chosen, by: &Generator, [prompt, number]: [usize; 2]) {
         self.tokens.push(chosen.token);
         self.logprobs.push(chosen.logprob);
@@ -90,7 +90,7 @@ pub struct Generator<'a> {
 }
 
 impl Generator<'_> {
-    /// The completions of each prompt, in order.
+    /// Generates the completions of each prompt, in order.
     ///
     /// # Panics
     /// If a prompt has no tokens.
@@ -126,7 +126,8 @@ impl Generator<'_> {
             1 => rayon::scope(|_| region(parallelism, || work(0))),
             _ => (0..workers).into_par_iter().for_each(work),
         }
-        for Finished { prompt, number, completion } in done.into_inner().expect("nobody holds it") {
+        for Active { prompt, number, completion, .. } in done.into_inner().expect("nobody holds it")
+        {
             all[prompt][number] = completion;
         }
         all
@@ -137,12 +138,6 @@ impl Generator<'_> {
 struct Queue<'a> {
     prompts: &'a [Prompt],
     next: AtomicUsize,
-}
-
-struct Finished {
-    prompt: usize,
-    number: usize,
-    completion: Completion,
 }
 
 /// A completion that is being decoded, in the slot of its cache.
@@ -169,7 +164,7 @@ struct Worker<'a> {
     slots: Vec<Option<Active>>,
     /// Completions that have their first token but no slot yet.
     waiting: VecDeque<Active>,
-    finished: Vec<Finished>,
+    finished: Vec<Active>,
     /// The caches are those of the slots, then those of the prompts that have been prefilled.
     buffers: &'a mut Decoding,
     scratches: Pool<Scratch>,
@@ -216,9 +211,8 @@ impl<'a> Worker<'a> {
                         index: self.slots.len() + active.prefilled,
                         tokens: self.prefilled[active.prefilled].tokens,
                     };
-                    let shape = self.generator.decoder.shape();
-                    let (heads, layers) = (shape.head_shape(), shape.num_layers);
-                    self.buffers.caches[slot].begin(&heads, layers, tokens, Some(before));
+                    let cache = &mut self.buffers.caches[slot];
+                    self.generator.decoder.begin_cache(cache, tokens, Some(before));
                     self.slots[slot] = Some(active);
                 }
             }
@@ -245,9 +239,8 @@ impl<'a> Worker<'a> {
         let mut caches = Vec::new();
         let (mut rows, mut last) = (Vec::new(), Vec::new());
         for (cache, (_, prompt)) in prompts.iter().enumerate() {
-            let (shape, tokens) = (decoder.shape(), prompt.tokens.len());
             let mut empty = buffers.prompts.pop().unwrap_or_default();
-            empty.begin(&shape.head_shape(), shape.num_layers, tokens, None);
+            decoder.begin_cache(&mut empty, prompt.tokens.len(), None);
             caches.push(empty);
             let tokens = prompt.tokens.iter().enumerate();
             rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
@@ -259,20 +252,7 @@ impl<'a> Worker<'a> {
             let buffers = &mut *self.buffers;
             let hidden = &buffers.pass.hidden()[last * size..][..size];
             decoder.logits(hidden, &mut buffers.logits);
-            let index = self.prefilled.iter().position(|prompt| prompt.pending == 0);
-            let index = index.unwrap_or(self.prefilled.len());
-            let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
-            match self.prefilled.get_mut(index) {
-                Some(place) => {
-                    *place = prefilled;
-                    let before = &mut buffers.caches[self.slots.len() + index];
-                    buffers.prompts.push(mem::replace(before, cache));
-                }
-                None => {
-                    self.prefilled.push(prefilled);
-                    buffers.caches.push(cache);
-                }
-            }
+            let prefilled = self.keep(prompt, cache);
             let mut scratch = self.scratches.take();
             for completion in 0..prompt.completions {
                 let key = draw(prompt.key, completion as u32);
@@ -283,13 +263,31 @@ impl<'a> Worker<'a> {
                     number: completion,
                     key,
                     completion: Completion::default(),
-                    prefilled: index,
+                    prefilled,
                 };
                 if let Some(active) = self.add(active, chosen) {
                     self.waiting.push_back(active);
                 }
             }
             self.scratches.put(scratch);
+        }
+    }
+
+    /// Keeps the cache of a prompt, in the place of one whose completions have all ended, and returns its index.
+    fn keep(&mut self, prompt: &Prompt, cache: Cache) -> usize {
+        let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
+        let Decoding { caches, prompts, .. } = &mut *self.buffers;
+        match self.prefilled.iter().position(|prompt| prompt.pending == 0) {
+            Some(index) => {
+                self.prefilled[index] = prefilled;
+                prompts.push(mem::replace(&mut caches[self.slots.len() + index], cache));
+                index
+            }
+            None => {
+                self.prefilled.push(prefilled);
+                caches.push(cache);
+                self.prefilled.len() - 1
+            }
         }
     }
 
@@ -301,8 +299,7 @@ impl<'a> Worker<'a> {
             return Some(active);
         }
         self.prefilled[*prefilled].pending -= 1;
-        let completion = std::mem::take(completion);
-        self.finished.push(Finished { prompt: *prompt, number: *number, completion });
+        self.finished.push(active);
         None
     }
 

@@ -1,4 +1,4 @@
-//! One token out of a vocabulary: drawn by its probability, or the most likely one.
+//! Sampling of a token from logits.
 
 use crate::math::softmax::{LEAST_SUM, logprob};
 use crate::text::{restrict, sharpness, softmax};
@@ -15,9 +15,9 @@ pub struct Sampling {
     /// Nucleus sampling: draws from the fewest likeliest tokens whose probabilities add up to this share, among those that
     /// `top_k` leaves; 1 for all.
     pub top_p: f32,
-    /// Tokens of less than this share of the likeliest one's probability cannot be drawn; 0 for none.
+    /// Minimum probability of a token, as a share of the likeliest one's; 0 for none.
     pub min_p: f32,
-    /// Tokens of a completion at most.
+    /// Maximum number of tokens of a completion.
     pub max_new_tokens: usize,
     /// The tokens with which a completion ends.
     pub stop_tokens: Vec<u32>,

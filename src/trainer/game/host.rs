@@ -1,8 +1,8 @@
 //! Runs in environments on the host.
 
 use super::super::TrainError;
-use super::super::choose::{Engines, first_network};
-use super::{GameEngine, GameTrainer};
+use super::super::choose::first_network;
+use super::GameTrainer;
 use crate::env::{HostEnvs, HostGame, Rules};
 use crate::parallel::Team;
 use crate::rng::Stream;
@@ -58,12 +58,9 @@ impl GameTrainer<HostGame> {
         if config.rollout.start != Start::Level {
             return Err(HostSetupError::Start);
         }
-        let (network, team) = (first_network(game, config, device), Team::alone());
-        let engine = Engines::new(game, network, config, device, None, Some(envs.clone()), &team)
-            .expect("one rank is never too many");
-        let (config, device) = (config.clone(), device.clone());
-        let (uploaded, held_out, host) = (0, None, Some(envs));
-        Ok(Self::start(GameEngine { game, config, device, team, engine, uploaded, held_out, host }))
+        let network = first_network(game, config, device);
+        let run = Self::of(game, network, config, device, None, Some(envs), &Team::alone());
+        Ok(run.expect("one rank is never too many"))
     }
 }
 

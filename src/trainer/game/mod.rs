@@ -13,6 +13,7 @@ pub use snapshot::{
 
 use super::choose::{Engines, first_network, obstacle, precision_obstacle, with_engine};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
+use super::part::Part;
 use super::{TrainError, Trainer, iterate};
 use crate::data::Pieces;
 use crate::device;
@@ -34,10 +35,9 @@ use web_time::Instant;
 #[derive(Debug)]
 pub struct GameEngine<G: Rules> {
     game: G,
-    config: TrainConfig,
     device: Device,
-    /// The ranks that share the run.
-    team: Team,
+    /// This rank's part of the run.
+    part: Part,
     engine: Engines<G>,
     /// Bytes that were put on the device before the first iteration.
     uploaded: u64,
@@ -118,13 +118,26 @@ impl<G: Rules> GameTrainer<G> {
         data: Option<Demonstrations>,
         team: Team,
     ) -> Result<Self, TeamError> {
+        Self::of(game, model.into(), config, device, data, None, &team)
+    }
+
+    /// This rank's part in a run that learns from `data`, or from environments on the `host`, instead of from games, if they
+    /// are given.
+    fn of(
+        game: G,
+        model: Network,
+        config: &TrainConfig,
+        device: &Device,
+        data: Option<Demonstrations>,
+        host: Option<HostEnvs>,
+        team: &Team,
+    ) -> Result<Self, TeamError> {
         let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
         device::take_transfers();
-        let engine = Engines::new(game, model.into(), config, device, learnt, None, &team)?;
-        let (config, device) = (config.clone(), device.clone());
+        let (engine, part) = Engines::new(game, model, config, device, learnt, host.clone(), team)?;
         let uploaded = device::take_transfers().uploaded;
-        let host = None;
-        Ok(Self::start(GameEngine { game, config, device, team, engine, uploaded, held_out, host }))
+        let device = device.clone();
+        Ok(Self::start(GameEngine { game, device, part, engine, uploaded, held_out, host }))
     }
 
     /// Plays the next iteration's rollout to its end without learning from it, and leaves the run unchanged. Returns
@@ -156,14 +169,14 @@ impl<G: Rules> GameTrainer<G> {
 
     /// The reason why the run does not have a fast engine, if so.
     pub fn obstacle(&self) -> Option<String> {
-        let GameEngine { config, device, team, .. } = &self.engine;
-        obstacle(&self.model(), config, device, team)
+        let GameEngine { part, device, .. } = &self.engine;
+        obstacle(&self.model(), &part.config, device, &part.team)
     }
 
     /// The reason why the run does not have the precision of its settings, if so.
     pub fn precision_obstacle(&self) -> Option<String> {
-        let GameEngine { config, device, .. } = &self.engine;
-        precision_obstacle(&self.model(), config, device, self.obstacle())
+        let GameEngine { part, device, .. } = &self.engine;
+        precision_obstacle(&self.model(), &part.config, device, self.obstacle())
     }
 
     /// The game.
@@ -175,7 +188,7 @@ impl<G: Rules> GameTrainer<G> {
 impl<G: Rules> GameEngine<G> {
     /// The random numbers of evaluations during training.
     fn validation(&self) -> (Stream, u64) {
-        (Stream::Validation, self.config.seed)
+        (Stream::Validation, self.part.config.seed)
     }
 
     /// Score and length of some episodes of an evaluation.
@@ -198,10 +211,11 @@ impl<G: Rules> GameEngine<G> {
 
     /// An evaluation of the greedy policy whose episodes the ranks share.
     async fn evaluate_together(&self, episodes: usize) -> Result<Evaluation, TrainError> {
-        let (rank, size) = (self.team.rank(), self.team.size());
+        let team = &self.part.team;
+        let (rank, size) = (team.rank(), team.size());
         let ours = rank * episodes / size..(rank + 1) * episodes / size;
         let ours = self.play(ours, self.validation(), Player::Greedy).await?;
-        let all = self.team.all_gather(bytemuck::cast_slice(&ours))?;
+        let all = team.all_gather(bytemuck::cast_slice(&ours))?;
         Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
     }
 }
@@ -211,19 +225,19 @@ impl<G: Rules> Engine for GameEngine<G> {
     type Error = TrainError;
 
     fn config(&self) -> &TrainConfig {
-        &self.config
+        &self.part.config
     }
 
     fn iterations(&self) -> u32 {
-        self.config.iterations
+        self.part.config.iterations
     }
 
     fn team(&self) -> &Team {
-        &self.team
+        &self.part.team
     }
 
     fn shards(&self) -> Shards {
-        with_engine!(&self.engine, engine => engine.shards().clone())
+        self.part.shards.clone()
     }
 
     fn device(&self) -> Option<&Device> {
@@ -236,7 +250,7 @@ impl<G: Rules> Engine for GameEngine<G> {
 
     fn runs_in_pool(&self) -> bool {
         // Ranks that wait for each other in one pool could take all of its threads; a rank inside a pool has its own.
-        let is_own = self.team.size() == 1 || rayon::current_thread_index().is_some();
+        let is_own = self.part.team.size() == 1 || rayon::current_thread_index().is_some();
         matches!(self.engine, Engines::Native(_)) && is_own
     }
 
@@ -250,16 +264,16 @@ impl<G: Rules> Engine for GameEngine<G> {
             iterate(engine.as_mut(), iteration, next).await
         })?;
         let Totals { score_sum, episodes, mean_reward, waited, zero_variance, update } = totals;
-        let steps = self.config.steps_per_iteration();
-        let updates = first_update(&self.config, iteration + 1);
-        let total = total_updates(&self.config);
+        let steps = self.part.config.steps_per_iteration();
+        let updates = first_update(&self.part.config, iteration + 1);
+        let total = total_updates(&self.part.config);
         let mut record = IterationRecord {
             env_steps: steps * (u64::from(iteration) + 1),
             score: (episodes > 0.0).then(|| score_sum / episodes),
             episodes: episodes as u64,
             mean_reward,
             zero_variance_groups: zero_variance,
-            learning_rate: learning_rate(&self.config.optimizer, updates - 1, total),
+            learning_rate: learning_rate(&self.part.config.optimizer, updates - 1, total),
             seconds: Seconds { waiting_for_data: waited, phases, ..Seconds::default() },
             ..IterationRecord::default()
         };
@@ -279,7 +293,7 @@ impl<G: Rules> Engine for GameEngine<G> {
             let mean_score = accuracy.unwrap_or(0.0);
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
         }
-        let played = self.evaluate_together(self.config.checkpoint.eval_episodes).await?;
+        let played = self.evaluate_together(self.part.config.checkpoint.eval_episodes).await?;
         Ok(EvaluationRecord { held_out, ..played.into() })
     }
 

@@ -157,10 +157,10 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
     async fn export(&self, iteration: u32) -> Result<Export, TeamError> {
         let names = self.engine.model().parameters();
         let mut state = with_engine!(&self.engine, engine => engine.export().await);
-        let num_groups = self.config.rollout.num_groups;
-        if self.team.size() > 1 {
-            state.games = all_games(&state.games, num_groups, &self.team)?;
-            state.memory = all_parts(&state.memory, &self.team)?.concat();
+        let num_groups = self.part.config.rollout.num_groups;
+        if self.part.team.size() > 1 {
+            state.games = all_games(&state.games, num_groups, &self.part.team)?;
+            state.memory = all_parts(&state.memory, &self.part.team)?.concat();
         }
         let header = self.header(iteration);
         let bytes = |params: &[f32]| write_params(&names, params, None);
@@ -189,15 +189,15 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let memory_size = memory_size(&model, &self.device);
         let names = model.parameters();
         let params = |section: &str| read_params(checkpoint, section, &names);
-        let num_groups = self.config.rollout.num_groups;
+        let num_groups = self.part.config.rollout.num_groups;
         let games = read_games(checkpoint, [env_words(self.game), num_groups])?;
         let memory = if memory_size == 0 || games.is_empty() {
             Vec::new()
         } else {
             read_memory(checkpoint, num_groups, memory_size)?
         };
-        let own = with_engine!(&self.engine, engine => engine.shards().own_items());
-        let (games, memory) = match self.team.size() {
+        let own = self.part.shards.own_items();
+        let (games, memory) = match self.part.team.size() {
             1 => (games, memory),
             _ => (own_games(&games, num_groups, &own), own_memory(&memory, num_groups, &own)),
         };
@@ -208,7 +208,9 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
                 second_moment: params(SECOND_MOMENT)?,
                 steps: counters.optimizer_steps,
             },
-            reference: (self.config.loss.kl_coef > 0.0).then(|| params(REFERENCE)).transpose()?,
+            reference: (self.part.config.loss.kl_coef > 0.0)
+                .then(|| params(REFERENCE))
+                .transpose()?,
             games,
             memory,
         };
@@ -220,7 +222,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
 impl<G: Rules + Serialize> GameEngine<G> {
     /// The header of a policy file.
     fn header(&self, iteration: u32) -> Header {
-        let config = config_toml(&self.game, &self.config);
+        let config = config_toml(&self.game, &self.part.config);
         Header { iteration: iteration.into(), config }
     }
 }

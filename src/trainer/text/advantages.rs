@@ -1,6 +1,6 @@
 //! Group-relative advantages of completions, and the choice of the tokens that are learnt from.
 
-use super::answers::Answers;
+use super::answers::{Answers, ScoredGroup};
 use crate::learner::text::{Group, Sample};
 use crate::settings::Scale;
 use crate::settings::{Baseline, RewardConfig};
@@ -105,10 +105,9 @@ fn quantile(mut values: Vec<f32>, q: f64) -> f64 {
 
 /// The groups as the learner takes them.
 pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig) -> Vec<Group> {
-    let Answers { tokens: prompts, completions, .. } = answers;
     let counts = |one: &Completion| one.ended || !config.mask_truncated_completions;
     let least = (config.top_entropy_quantile < 1.0).then(|| {
-        let counted = completions.iter().flatten().filter(|one| counts(one));
+        let counted = answers.completions().filter(|one| counts(one));
         quantile(
             counted.flat_map(|one| &one.entropies).copied().collect(),
             1.0 - config.top_entropy_quantile,
@@ -124,26 +123,26 @@ pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig)
             one.entropies.iter().map(|entropy| f64::from(*entropy) >= least).collect()
         }),
     };
-    let rewards = answers.judged();
-    let by = deviations(&rewards, config.scale_rewards);
-    let group = |number: usize| {
-        let completions = &completions[number];
+    let by = deviations(&answers.totals(), config.scale_rewards);
+    let group = |((group, advantages), by): ((&ScoredGroup, &Vec<f32>), f64)| {
+        let ScoredGroup { tokens, completions, totals, .. } = group;
         let advantages: Vec<Vec<f32>> = match config.baseline {
             Baseline::Group => {
-                let each = completions.iter().zip(&advantages[number]);
+                let each = completions.iter().zip(advantages);
                 each.map(|(one, advantage)| vec![*advantage; one.tokens.len()]).collect()
             }
-            Baseline::Prefix => at_forks(completions, &rewards[number], by[number]),
+            Baseline::Prefix => at_forks(completions, totals, by),
         };
         let samples = completions.iter().zip(advantages).map(sample).collect();
-        Group { prompt: prompts[number].clone(), samples }
+        Group { prompt: tokens.clone(), samples }
     };
-    (0..prompts.len()).map(group).collect()
+    answers.groups.iter().zip(advantages).zip(by).map(group).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::Prompt;
 
     #[test]
     fn advantages_are_relative_to_the_group() {
@@ -200,9 +199,15 @@ mod tests {
             overlong_buffer: 0,
             weights: String::new(),
         };
-        let completions = vec![vec![completion(true), completion(false)]];
-        let totals = vec![vec![1.0, 0.0]];
-        let answers = Answers { tokens: vec![vec![7]], completions, totals, ..Answers::default() };
+        let group = ScoredGroup {
+            prompt: Prompt::new(String::new(), String::new(), Default::default()),
+            tokens: vec![7],
+            completions: vec![completion(true), completion(false)],
+            texts: Vec::new(),
+            rewards: Vec::new(),
+            totals: vec![1.0, 0.0],
+        };
+        let answers = Answers { groups: vec![group], dropped: (0, 0) };
         let groups = groups(&answers, &[vec![1.0, -1.0]], &config);
         assert_eq!(groups[0].samples[0].mask, [true; 4]);
         assert_eq!(groups[0].samples[0].selected, [false, true, false, true]);

@@ -90,7 +90,7 @@ impl Grpo for TextEngine {
     fn advantages(&mut self, rollout: &TextRollout) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
         let scale = self.config.reward.scale_rewards;
         let answers = rollout.answers.as_ref();
-        Ok(answers.map_or(Vec::new(), |answers| advantages::advantages(&answers.judged(), scale)))
+        Ok(answers.map_or(Vec::new(), |answers| advantages::advantages(&answers.totals(), scale)))
     }
 
     fn update(
@@ -115,7 +115,7 @@ impl Grpo for TextEngine {
         _next: Option<u32>,
     ) -> Result<TextTotals, LanguageTrainError> {
         let TextRollout { iteration, answers, seconds, .. } = rollout;
-        let parts = self.task.parts();
+        let parts = &self.parts[..];
         let mut record = match &answers {
             Some(answers) => record::grpo(answers, parts),
             None => record::sft(),

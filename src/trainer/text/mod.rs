@@ -30,7 +30,7 @@ use crate::learner::text::LanguageLearner;
 use crate::metrics::{EvaluationRecord, HeldOut};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
-use crate::task::{Prompt, Split, Task, TaskError, weighted};
+use crate::task::{Part, Prompt, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
 use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
@@ -45,6 +45,8 @@ const SHARDS: usize = 16;
 /// A language model in training for a task.
 pub struct TextEngine {
     task: Arc<dyn Task>,
+    /// The parts of a reward, with the weights of this run.
+    parts: Vec<Part>,
     config: LanguageConfig,
     /// The settings that are saved with every checkpoint.
     settings: Table,
@@ -159,8 +161,8 @@ impl LanguageTrainer {
         model: Option<LanguageModel>,
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
-        config.validate().map_err(LanguageTrainError::Settings)?;
-        let task = weighted(task, &config.reward.weights)?;
+        config.validate().map_err(|error| LanguageTrainError::Settings(error.to_string()))?;
+        let parts = weighted(&*task, &config.reward.weights)?;
         let mut model = match (model, task.alphabet()) {
             (Some(model), _) => model,
             (None, Some(alphabet)) => {
@@ -193,6 +195,7 @@ impl LanguageTrainer {
         let learner = LanguageLearner::new(decoder, key).sharing(team.clone());
         let engine = TextEngine {
             task,
+            parts,
             config,
             settings: Table::new(),
             model,
@@ -329,6 +332,11 @@ impl LanguageTrainer {
     pub fn task(&self) -> &dyn Task {
         &*self.engine.task
     }
+
+    /// The parts of a reward, with the weights of this run.
+    pub fn parts(&self) -> &[Part] {
+        &self.engine.parts
+    }
 }
 
 impl TextEngine {
@@ -394,7 +402,7 @@ impl TextEngine {
         let numbers: Vec<u64> = self.held_out_prompts(part, count as u64).collect();
         let mut seconds = RolloutSeconds::default();
         let answers = self.answer((Split::Test, &numbers), completions, sampling, &mut seconds)?;
-        Ok(record::evaluation(&answers, self.task.parts()))
+        Ok(record::evaluation(&answers, &self.parts))
     }
 
     /// Evaluates the greedy policy on `count` held-out prompts and, if the run is SFT alone, the held-out solutions.

@@ -1,7 +1,7 @@
 //! Records of an iteration, an evaluation and a completion of a language model.
 
 use super::advantages::{self, mean};
-use super::answers::Answers;
+use super::answers::{Answers, ScoredGroup};
 use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, TextEvaluation, TextRecord};
 use crate::task::{Part, Rewards};
@@ -48,19 +48,9 @@ fn share(values: impl Iterator<Item = bool>) -> f64 {
     mean(values.map(|value| f64::from(u8::from(value))))
 }
 
-/// The rewards that the verifier could judge.
-fn judged(rewards: &[Vec<Rewards>]) -> impl Iterator<Item = &Rewards> + Clone {
-    rewards.iter().flatten().filter(|rewards| rewards.problem.is_none())
-}
-
-/// Number of completions that the verifier could not judge.
-fn problems(rewards: &[Vec<Rewards>]) -> usize {
-    rewards.iter().flatten().filter(|rewards| rewards.problem.is_some()).count()
-}
-
 /// The mean of each part of the rewards that were judged, without its weight.
-fn by_part(rewards: &[Vec<Rewards>], parts: &[Part]) -> BTreeMap<String, f64> {
-    let of = |i: usize| mean(judged(rewards).map(|rewards| rewards.parts[i]));
+fn by_part(answers: &Answers, parts: &[Part]) -> BTreeMap<String, f64> {
+    let of = |i: usize| mean(answers.judged().map(|rewards| rewards.parts[i]));
     parts.iter().enumerate().map(|(i, part)| (part.name.clone(), of(i))).collect()
 }
 
@@ -72,37 +62,39 @@ pub(super) fn sft() -> IterationRecord {
 
 /// The record of an iteration of GRPO with these completions, before the update.
 pub(super) fn grpo(answers: &Answers, parts: &[Part]) -> IterationRecord {
-    let all = || answers.completions.iter().flatten();
+    let all = || answers.completions();
     let kept: usize = all().map(|one| one.tokens.len()).sum();
     let tokens = kept + answers.dropped.1;
-    let distinct = |texts: &Vec<String>| {
-        texts.iter().collect::<HashSet<_>>().len() as f64 / texts.len() as f64
+    let distinct = |group: &ScoredGroup| {
+        group.texts.iter().collect::<HashSet<_>>().len() as f64 / group.texts.len() as f64
     };
-    let rewards = || answers.rewards.iter().flatten();
     // Of completions that were judged: their tokens and their rewards.
-    let learnt = all().zip(answers.judged().concat()).filter(|(_, reward)| !reward.is_nan());
+    let totals = answers.groups.iter().flat_map(|group| &group.totals);
+    let learnt = all().zip(totals).filter(|(_, reward)| !reward.is_nan());
     let (judged_tokens, reward) = learnt
         .fold((0, 0.0), |(tokens, sum), (one, reward)| (tokens + one.tokens.len(), sum + reward));
     let text = TextRecord {
         fit: false,
-        rewards: by_part(&answers.rewards, parts),
-        problems: problems(&answers.rewards),
-        problem: rewards().find_map(|rewards| rewards.problem.clone()),
+        rewards: by_part(answers, parts),
+        problems: answers.problems().count(),
+        problem: answers.problems().next().cloned(),
         resampled: answers.dropped.0,
         completion_length: mean(all().map(|one| one.tokens.len() as f64)),
         truncated: share(all().map(|one| !one.ended)),
-        distinct: mean(answers.texts.iter().map(distinct)),
+        distinct: mean(answers.groups.iter().map(distinct)),
         tokens: tokens as u64,
         sampling_entropy: mean(all().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
         ..TextRecord::default()
     };
+    let even = answers.groups.iter().map(|group| advantages::is_even(&group.totals));
     IterationRecord {
-        score: judged(&answers.rewards)
+        score: answers
+            .judged()
             .next()
-            .map(|_| mean(judged(&answers.rewards).map(|rewards| rewards.total(parts)))),
+            .map(|_| mean(answers.judged().map(|rewards| rewards.total(parts)))),
         episodes: all().count() as u64,
         mean_reward: reward / judged_tokens.max(1) as f64,
-        zero_variance_groups: share(answers.judged().iter().map(|one| advantages::is_even(one))),
+        zero_variance_groups: share(even),
         text: Some(text),
         ..IterationRecord::default()
     }
@@ -131,33 +123,31 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
 /// The record of an evaluation with these completions: the scores of those that were judged.
 pub(super) fn evaluation(answers: &Answers, parts: &[Part]) -> EvaluationRecord {
     let best: f64 = parts.iter().map(|part| part.weight.max(0.0)).sum();
-    let scores = || judged(&answers.rewards).map(|rewards| rewards.total(parts));
+    let scores = || answers.judged().map(|rewards| rewards.total(parts));
     let passes = |rewards: &Rewards| rewards.total(parts) >= best - 1e-9;
     // Prompts with a completion that was judged.
-    let groups = answers.rewards.iter().map(std::slice::from_ref);
-    let groups = groups.filter(|group| judged(group).next().is_some());
-    let prompts = groups.clone().count() as f64;
+    let groups = || answers.groups.iter().filter(|group| group.judged().next().is_some());
+    let prompts = groups().count() as f64;
     let mean_score = mean(scores());
     // Completions of one prompt are not independent, so that the prompts' means are what varies.
-    let of_prompt = |group: &[Vec<Rewards>]| {
-        mean(judged(group).map(|rewards| rewards.total(parts))) - mean_score
-    };
-    let squares: f64 = groups.clone().map(|group| of_prompt(group).powi(2)).sum();
+    let of_prompt =
+        |group: &ScoredGroup| mean(group.judged().map(|rewards| rewards.total(parts))) - mean_score;
+    let squares: f64 = groups().map(|group| of_prompt(group).powi(2)).sum();
     EvaluationRecord {
-        episodes: answers.prompts.len(),
+        episodes: answers.groups.len(),
         mean_score,
         std_error: if prompts > 1.0 { (squares / (prompts - 1.0) / prompts).sqrt() } else { 0.0 },
         min_score: scores().reduce(f64::min).unwrap_or(0.0),
         max_score: scores().reduce(f64::max).unwrap_or(0.0),
-        mean_length: mean(answers.completions.iter().flatten().map(|one| one.tokens.len() as f64)),
+        mean_length: mean(answers.completions().map(|one| one.tokens.len() as f64)),
         held_out: None,
         text: Some(TextEvaluation {
-            k: answers.rewards.first().map_or(0, Vec::len),
-            pass_at_1: share(judged(&answers.rewards).map(passes)),
-            pass_at_k: share(groups.map(|group| judged(group).any(passes))),
-            problems: problems(&answers.rewards),
-            rewards: by_part(&answers.rewards, parts),
-            truncated: share(answers.completions.iter().flatten().map(|one| !one.ended)),
+            k: answers.groups.first().map_or(0, |group| group.rewards.len()),
+            pass_at_1: share(answers.judged().map(passes)),
+            pass_at_k: share(groups().map(|group| group.judged().any(passes))),
+            problems: answers.problems().count(),
+            rewards: by_part(answers, parts),
+            truncated: share(answers.completions().map(|one| !one.ended)),
         }),
     }
 }
@@ -173,23 +163,22 @@ impl CompletionRecord {
         let named = |values: &[f64]| {
             parts.iter().zip(values).map(|(part, value)| (part.name.clone(), *value)).collect()
         };
-        let judged = answers.judged();
         let mut all = Vec::new();
-        for (group, prompt) in answers.prompts.iter().enumerate() {
-            for (i, one) in answers.completions[group].iter().enumerate() {
-                let rewards = &answers.rewards[group][i];
-                let reward = Some(judged[group][i]).filter(|reward| !reward.is_nan());
+        for (number, (group, advantages)) in answers.groups.iter().zip(advantages).enumerate() {
+            for (i, one) in group.completions.iter().enumerate() {
+                let rewards = &group.rewards[i];
+                let reward = Some(group.totals[i]).filter(|reward| !reward.is_nan());
                 all.push(Self {
                     iteration,
-                    group,
-                    prompt: prompt.text.clone(),
-                    completion: answers.texts[group][i].clone(),
+                    group: number,
+                    prompt: group.prompt.text.clone(),
+                    completion: group.texts[i].clone(),
                     tokens: model.pieces(&one.tokens),
                     logprobs: one.logprobs.clone(),
                     score: reward.map(|_| rewards.total(parts)),
                     reward,
                     rewards: named(&rewards.parts),
-                    advantage: advantages[group][i],
+                    advantage: advantages[i],
                     truncated: !one.ended,
                     problem: rewards.problem.clone(),
                 });
@@ -217,13 +206,21 @@ mod tests {
             ended: true,
             ..Completion::default()
         };
+        let group =
+            |completions: Vec<Completion>, rewards: Vec<Rewards>, totals: [f64; 2]| ScoredGroup {
+                prompt: Prompt::new(String::new(), String::new(), Default::default()),
+                tokens: vec![1],
+                completions,
+                texts: vec!["a".to_string(); 2],
+                rewards,
+                totals: totals.to_vec(),
+            };
+        let first = vec![completion(2), completion(7)];
         let mut answers = Answers {
-            prompts: vec![Prompt::new(String::new(), String::new(), Default::default()); 2],
-            tokens: vec![vec![1]; 2],
-            completions: vec![vec![completion(2), completion(7)], vec![completion(4); 2]],
-            texts: vec![vec!["a".to_string(); 2]; 2],
-            rewards: vec![vec![rewards(1.0), unknown()], vec![rewards(0.0), rewards(1.0)]],
-            totals: vec![vec![0.75, 0.0], vec![0.25, 0.75]],
+            groups: vec![
+                group(first, vec![rewards(1.0), unknown()], [0.75, f64::NAN]),
+                group(vec![completion(4); 2], vec![rewards(0.0), rewards(1.0)], [0.25, 0.75]),
+            ],
             dropped: (0, 0),
         };
         let record = grpo(&answers, &parts);
@@ -236,7 +233,9 @@ mod tests {
         let text = found.text.unwrap();
         assert!((text.pass_at_1 - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
         assert_eq!((text.problems, text.pass_at_k), (1, 1.0));
-        answers.rewards = vec![vec![unknown(), unknown()]; 2];
+        for group in &mut answers.groups {
+            group.rewards = vec![unknown(), unknown()];
+        }
         assert_eq!(grpo(&answers, &parts).score, None);
         assert_eq!(evaluation(&answers, &parts).value(), None);
     }

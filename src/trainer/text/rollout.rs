@@ -2,7 +2,7 @@
 //! run generate a part each, and exchange them.
 
 use super::advantages::{is_even, overlong};
-use super::answers::Answers;
+use super::answers::{Answers, ScoredGroup};
 use super::exchange::{self, CompletionGroup};
 use super::{GenerationConfig, LanguageTrainError, TextEngine};
 use crate::learner::text::deduplicate;
@@ -30,7 +30,7 @@ impl TextEngine {
         let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
         let sampling = self.config.sampling(&self.model.stop_tokens);
         for round in 0..=resample {
-            let missing = num_prompts - all.prompts.len();
+            let missing = num_prompts - all.groups.len();
             let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
             self.next_prompt += missing as u64;
             let mut some = self.answer((Split::Train, &numbers), group_size, &sampling, seconds)?;
@@ -38,7 +38,7 @@ impl TextEngine {
                 some.keep(|totals| !is_even(totals));
             }
             all.append(some);
-            if all.prompts.len() == num_prompts {
+            if all.groups.len() == num_prompts {
                 break;
             }
         }
@@ -70,15 +70,13 @@ impl TextEngine {
         let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
         let own = shards.own_items();
         let ours = self.complete(&prompts[own.clone()], &requests[own], sampling, seconds);
-        let mut answers = Answers { prompts, ..Answers::default() };
-        answers.tokens = requests.into_iter().map(|prompt| prompt.tokens).collect();
-        for group in exchange::all(&self.team, ours)? {
-            answers.totals.push(self.totals(&group, sampling.max_new_tokens));
-            answers.completions.push(group.completions);
-            answers.texts.push(group.texts);
-            answers.rewards.push(group.rewards);
-        }
-        Ok(answers)
+        let scored = |((prompt, request), group): ((_, generate::Prompt), _)| {
+            let totals = self.totals(&group, sampling.max_new_tokens);
+            let CompletionGroup { completions, texts, rewards } = group;
+            ScoredGroup { prompt, tokens: request.tokens, completions, texts, rewards, totals }
+        };
+        let groups = prompts.into_iter().zip(requests).zip(exchange::all(&self.team, ours)?);
+        Ok(Answers { groups: groups.map(scored).collect(), ..Answers::default() })
     }
 
     /// Generates and scores the completions of this rank's prompts.
@@ -132,11 +130,12 @@ impl TextEngine {
         Ok(groups)
     }
 
-    /// The reward of each completion of a prompt, of `limit` tokens at most.
+    /// The reward of each completion of a prompt, of `limit` tokens at most; NaN if the verifier could not judge it.
     fn totals(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
-        let total = |(one, rewards): (&Completion, &Rewards)| {
-            rewards.total(self.task.parts()) - overlong(one.tokens.len(), limit, buffer)
+        let total = |(one, rewards): (&Completion, &Rewards)| match rewards.problem {
+            None => rewards.total(&self.parts) - overlong(one.tokens.len(), limit, buffer),
+            Some(_) => f64::NAN,
         };
         group.completions.iter().zip(&group.rewards).map(total).collect()
     }

@@ -5,6 +5,7 @@
 
 use super::TextEngine;
 use crate::checkpoint::Checkpoint;
+use crate::disk;
 use crate::text::{DecoderParams, LanguageModel};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{VERSION, WEIGHTS, read_params, unreadable};
@@ -38,7 +39,7 @@ pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)>
         files.map(|(name, bytes)| (format!("{FILE}{name}").into(), bytes)).collect();
     if model.adapters.is_some() {
         let digest = engine.base_digest.get_or_init(|| digest(engine.learner.decoder.params()));
-        let base = Base { path: model.base().display().to_string(), digest: digest.clone() };
+        let base = Base { path: model.base.display().to_string(), digest: digest.clone() };
         let text = serde_json::to_vec_pretty(&base).expect("a path and a digest are text");
         sections.push((BASE.into(), text));
     }
@@ -78,12 +79,14 @@ pub fn saved_language_model(
     if found != saved.digest {
         return Err(SnapshotError::OtherBase { path, found, expected: saved.digest });
     }
-    let base = loaded.base().to_path_buf();
+    let base = loaded.base;
     let model = LanguageModel::from_metadata(place, files, |shape| match *shape == loaded.shape {
         true => Ok(loaded.params),
         false => Err(unreadable(BASE, "the model there has other sizes")),
     });
-    Ok(model?.with_base(base))
+    let mut model: LanguageModel = model?;
+    model.base = base;
+    Ok(model)
 }
 
 /// A digest of numbers: SHA-256 of those of their chunks, hexadecimal.
@@ -96,5 +99,5 @@ fn digest(params: &DecoderParams) -> String {
     };
     let chunks = (0..params.len().div_ceil(CHUNK)).into_par_iter();
     let chunks: Vec<Vec<u8>> = chunks.map(|number| chunk(number * CHUNK)).collect();
-    Sha256::digest(chunks.concat()).iter().map(|byte| format!("{byte:02x}")).collect()
+    disk::sha256(chunks.concat())
 }

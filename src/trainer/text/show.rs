@@ -31,8 +31,8 @@ impl LanguageTrainer {
         let (sampling, mut seconds) = (self.sampling(), RolloutSeconds::default());
         let answers =
             self.engine.answer((Split::Test, &numbers), completions, &sampling, &mut seconds)?;
-        let advantages = advantages(&answers.judged(), self.engine.config.reward.scale_rewards);
-        let of = (self.engine.task.parts(), &self.engine.model);
+        let advantages = advantages(&answers.totals(), self.engine.config.reward.scale_rewards);
+        let of = (&self.engine.parts[..], &self.engine.model);
         Ok(CompletionRecord::all(&answers, &advantages, of, self.iteration))
     }
 

@@ -3,7 +3,7 @@
 use grove::metrics::IterationRecord;
 use grove::model::saved::{Header, read_header, read_params, write_params};
 use grove::run::Schedule;
-use grove::settings::{ConfigError, overlay};
+use grove::settings::overlay;
 use grove::task;
 use grove::text::LanguageModel;
 use grove::text::generate::Sampling;
@@ -60,13 +60,13 @@ fn settings(
     overlay::lay_over(&mut table, changes)?;
     let (name, own, mut config) = load_language_settings(table)?;
     config.fit.iterations = config.fit.iterations.min(config.iterations);
-    config.validate().map_err(ConfigError::OutOfRange)?;
+    config.validate()?;
     Ok((name, own, config))
 }
 
 impl Training {
     fn of(trainer: LanguageTrainer, settings: Table) -> Self {
-        let (health, text) = (Health::new(trainer.task().parts()), settings.to_string());
+        let (health, text) = (Health::new(trainer.parts()), settings.to_string());
         Self { health, trainer: trainer.with_settings(settings), settings: text }
     }
 

@@ -2,7 +2,7 @@
 
 use super::network::{Block, Layout, Network};
 use crate::learner::host::Experience;
-use crate::learner::host::loss::{GROUP, Group, Rule, Steps, Sums, differentiate, logprobs};
+use crate::learner::host::loss::{Columns, GROUP, Group, Rule, Sums, differentiate};
 use crate::objective::GameRatio;
 use crate::objective::weights::{Sizes, weight};
 
@@ -14,26 +14,12 @@ pub const BLOCK: usize = 2 * GROUP;
 #[derive(Clone, Debug)]
 pub struct Workspace {
     block: Block,
-    batch: Batch,
+    /// Inputs of the loss for a block of samples.
+    columns: Columns,
     logits: Vec<Group>,
     probs: Vec<Group>,
     /// Ratio of each game, for losses with one ratio per game: `[games]`.
     ratios: Vec<GameRatio>,
-}
-
-/// Inputs of the loss for a block of samples.
-#[derive(Clone, Debug)]
-struct Batch {
-    actions: [i32; BLOCK],
-    old_logprobs: [f32; BLOCK],
-    reference_logprobs: [f32; BLOCK],
-    advantages: [f32; BLOCK],
-    mask: [f32; BLOCK],
-    weights: [f32; BLOCK],
-    games: [GameRatio; BLOCK],
-    legal: [u32; BLOCK],
-    /// Whether action masks are in use.
-    masked: bool,
 }
 
 /// Position within the steps of some games.
@@ -101,7 +87,7 @@ impl Workspace {
     pub fn new(layout: &Layout) -> Self {
         Self {
             block: Block::new(layout, BLOCK),
-            batch: Batch::EMPTY,
+            columns: block_of_columns(),
             logits: vec![[0.0; GROUP]; layout.actions()],
             probs: vec![[0.0; GROUP]; layout.actions()],
             ratios: Vec::new(),
@@ -117,7 +103,7 @@ impl Workspace {
         games: &[i32],
         out: &mut [f32],
     ) {
-        let first = games[0] as usize * experience.slots;
+        let first = games[0] as usize * experience.trajectory.num_steps;
         self.each_logprob(network, experience, games, |run, values| {
             out[run.slot - first..][..run.len].copy_from_slice(values);
         });
@@ -141,22 +127,22 @@ impl Workspace {
             let mut len = 0;
             while let Some(run) = cursor.next(experience, games, BLOCK - len) {
                 self.block.take_obs(len, run.slot, run.len);
-                self.batch.load(len, run, minibatch, games, &self.ratios);
+                self.columns.load(len, run, minibatch, games, &self.ratios);
                 len += run.len;
             }
             if len == 0 {
                 return;
             }
-            self.batch.clear_from(len);
+            self.columns.clear_from(len);
             let rows = self.block.fill_up(len);
-            network.forward(&mut self.block, experience.obs, rows);
+            network.forward(&mut self.block, &experience.trajectory.obs, rows);
             // Lanes past the last sample have weight 0.
             for group in 0..rows.div_ceil(GROUP) {
                 with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    differentiate(rule, &self.batch.steps(group), logits, &mut self.probs, sums);
+                    differentiate(rule, &self.columns.steps(group), logits, &mut self.probs, sums);
                 });
             }
-            network.backward(&mut self.block, experience.obs, rows, gradient);
+            network.backward(&mut self.block, &experience.trajectory.obs, rows, gradient);
         }
     }
 
@@ -165,7 +151,7 @@ impl Workspace {
         let experience = minibatch.experience;
         let mut log_ratios = vec![0.0f32; games.len()];
         self.each_logprob(minibatch.network, experience, games, |run, values| {
-            let old = &experience.old_logprobs[run.slot..];
+            let old = &experience.trajectory.logprobs[run.slot..];
             log_ratios[run.game] += values.iter().zip(old).map(|(new, old)| new - old).sum::<f32>();
         });
         self.ratios.clear();
@@ -193,7 +179,7 @@ impl Workspace {
             runs.clear();
             while let Some(run) = cursor.next(experience, games, BLOCK - len) {
                 self.block.take_obs(len, run.slot, run.len);
-                self.batch.load_actions(len, run, experience);
+                self.columns.load_actions(len, run, experience);
                 len += run.len;
                 runs.push(run);
             }
@@ -201,17 +187,12 @@ impl Workspace {
                 return;
             }
             let rows = self.block.fill_up(len);
-            network.forward(&mut self.block, experience.obs, rows);
+            network.forward(&mut self.block, &experience.trajectory.obs, rows);
             let mut values = [0.0; BLOCK];
             let (groups, _) = values[..rows.next_multiple_of(GROUP)].as_chunks_mut();
             for (group, values) in groups.iter_mut().enumerate() {
                 *values = with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    logprobs(
-                        logits,
-                        &mut self.probs,
-                        lanes(&self.batch.actions, group),
-                        self.batch.legal(group),
-                    )
+                    self.columns.logprobs(group, logits, &mut self.probs)
                 });
             }
             let mut rest = &values[..];
@@ -224,20 +205,22 @@ impl Workspace {
     }
 }
 
-impl Batch {
-    /// A batch without samples.
-    const EMPTY: Self = Self {
-        actions: [0; BLOCK],
-        old_logprobs: [0.0; BLOCK],
-        reference_logprobs: [0.0; BLOCK],
-        advantages: [0.0; BLOCK],
-        mask: [0.0; BLOCK],
-        weights: [0.0; BLOCK],
-        games: [GameRatio { ratio: 0.0, slope: 0.0 }; BLOCK],
-        legal: [u32::MAX; BLOCK],
-        masked: false,
-    };
+/// Creates the columns of a block without samples.
+fn block_of_columns() -> Columns {
+    let zeros = || vec![0.0; BLOCK];
+    Columns {
+        actions: vec![0; BLOCK],
+        old_logprobs: zeros(),
+        reference_logprobs: zeros(),
+        advantages: zeros(),
+        mask: zeros(),
+        weights: zeros(),
+        games: vec![GameRatio::default(); BLOCK],
+        legal: Vec::new(),
+    }
+}
 
+impl Columns {
     /// Loads a run of samples at position `at`.
     fn load(
         &mut self,
@@ -250,7 +233,8 @@ impl Batch {
         let experience = minibatch.experience;
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.load_actions(at, run, experience);
-        self.old_logprobs[to.clone()].copy_from_slice(&experience.old_logprobs[from.clone()]);
+        self.old_logprobs[to.clone()]
+            .copy_from_slice(&experience.trajectory.logprobs[from.clone()]);
         self.advantages[to.clone()].copy_from_slice(&experience.advantages[from.clone()]);
         self.mask[to.clone()].fill(1.0);
         self.weights[to.clone()].fill(minibatch.weight_of(games[run.game]));
@@ -265,9 +249,9 @@ impl Batch {
     /// Loads the actions and masks of a run of samples at position `at`.
     fn load_actions(&mut self, at: usize, run: Run, experience: &Experience) {
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
-        self.actions[to.clone()].copy_from_slice(&experience.actions[from.clone()]);
-        self.masked = !experience.legal.is_empty();
-        if let Some(legal) = experience.legal.get(from) {
+        self.actions[to.clone()].copy_from_slice(&experience.trajectory.actions[from.clone()]);
+        if let Some(legal) = experience.trajectory.legal.get(from) {
+            self.legal.resize(BLOCK, u32::MAX);
             self.legal[to].copy_from_slice(legal);
         }
     }
@@ -279,30 +263,6 @@ impl Batch {
         self.weights[len..].fill(0.0);
         self.games[len..].fill(GameRatio::default());
     }
-
-    /// Group `group` of [`GROUP`] samples.
-    fn steps(&self, group: usize) -> Steps<'_> {
-        Steps {
-            actions: lanes(&self.actions, group),
-            old_logprobs: lanes(&self.old_logprobs, group),
-            reference_logprobs: lanes(&self.reference_logprobs, group),
-            advantages: lanes(&self.advantages, group),
-            mask: lanes(&self.mask, group),
-            weights: lanes(&self.weights, group),
-            games: lanes(&self.games, group),
-            legal: self.legal(group),
-        }
-    }
-
-    /// Action masks of a group's samples; `None` if all actions are always legal.
-    fn legal(&self, group: usize) -> Option<&[u32; GROUP]> {
-        self.masked.then(|| lanes(&self.legal, group))
-    }
-}
-
-/// Values of a group.
-fn lanes<T>(values: &[T; BLOCK], group: usize) -> &[T; GROUP] {
-    &values.as_chunks().0[group]
 }
 
 /// Calls `run` with the logits of a group of samples and writes them back.

@@ -19,6 +19,7 @@ mod tiles;
 
 use super::loss::{Rule, Sums};
 use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
+use crate::data::HostTrajectory;
 use crate::data::host::floats;
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
@@ -30,7 +31,6 @@ use crate::settings::TrainConfig;
 use chunk::{Minibatch, Workspace};
 use network::{Layout, Network};
 use rayon::prelude::*;
-use std::sync::{Mutex, PoisonError};
 
 /// Minimum number of steps per chunk.
 const CHUNK_STEPS: usize = 1024;
@@ -46,8 +46,8 @@ pub struct PerceptronLearner {
     /// Adam moments, padded like the parameters.
     moments: Moments,
     share: Share,
-    /// One workspace per thread.
-    workspaces: Vec<Mutex<Workspace>>,
+    /// Free list of workspaces, as many as threads have been busy at a time.
+    workspaces: Pool<Option<Workspace>>,
     /// Free list of gradient vectors, `[num_params]`, padded.
     vectors: Pool<Vec<f32>>,
 }
@@ -64,16 +64,9 @@ impl PerceptronLearner {
             moments: Moments::new(layout.len()),
             network,
             share: Share::whole(config),
-            workspaces: Vec::new(),
+            workspaces: Pool::default(),
             vectors: Pool::default(),
         }
-    }
-
-    /// Allocates a workspace for each thread of the current pool.
-    fn make_room(&mut self) {
-        let layout = self.network.layout();
-        let threads = rayon::current_num_threads().max(self.workspaces.len());
-        self.workspaces.resize_with(threads, || Mutex::new(Workspace::new(layout)));
     }
 
     /// Gradient and sums of some games of a minibatch in a shard.
@@ -94,20 +87,14 @@ impl PerceptronLearner {
         vector
     }
 
-    /// Calls `run` with the workspace of the current thread.
+    /// Lends `run` a workspace.
     fn with_workspace(&self, run: impl FnOnce(&mut Workspace)) {
-        let thread = rayon::current_thread_index().unwrap_or(0);
-        // Chunks do not nest, so the lock is free; workspaces remain valid after a panic.
-        let mut workspace = self.workspaces[thread].lock().unwrap_or_else(PoisonError::into_inner);
-        run(&mut workspace);
+        let layout = self.network.layout();
+        self.workspaces.with(|place| run(place.get_or_insert_with(|| Workspace::new(layout))));
     }
 }
 
 impl HostLearner for PerceptronLearner {
-    fn share(&self) -> &Share {
-        &self.share
-    }
-
     fn share_mut(&mut self) -> &mut Share {
         &mut self.share
     }
@@ -154,9 +141,8 @@ impl HostLearner for PerceptronLearner {
     }
 
     fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32> {
-        self.make_room();
         let Some(reference) = &self.reference else { return Vec::new() };
-        let (slots, num_envs) = (experience.slots, experience.counts.len());
+        let HostTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
         let mut logprobs = vec![0.0; num_envs * slots];
         let games: Vec<i32> = (0..num_envs as i32).collect();
         let least = CHUNK_STEPS.div_ceil(experience.learn_steps);
@@ -179,8 +165,7 @@ impl HostLearner for PerceptronLearner {
         sizes: Sizes,
     ) -> Result<Node, TeamError> {
         let features = self.network.layout().features();
-        assert_eq!(experience.features, features, "features of the policy");
-        self.make_room();
+        assert_eq!(experience.trajectory.num_features, features, "features of the policy");
         let minibatch = Minibatch { network: &self.network, experience, rule, sizes };
         let shards = &self.share.batches.shards(experience.counts.len());
         // A power of two chunks per shard, so that each shard is a node of their tree.

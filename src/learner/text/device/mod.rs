@@ -109,30 +109,24 @@ impl Gradient {
 /// `None` if the decoder is on the CPU.
 pub(super) fn node(
     of: &Differentiation,
-    groups: &[Group],
     chosen: &[usize],
     shards: &Range<usize>,
 ) -> Option<(Node, f64)> {
-    let (gradient, sums) = gradient(of, groups, of.of_shards(chosen, shards.clone()))?;
+    let (gradient, sums) = gradient(of, of.of_shards(chosen, shards.clone()))?;
     let vector = gradient.fetch(&of.decoder.sizes());
     Some((Node { shards: shards.clone(), vector, numbers: sums.added() }, sums.ratio))
 }
 
 /// The gradient of the chosen groups, which stays on the device, and their sums; `None` if the decoder is on the CPU.
-pub(super) fn gradient(
-    of: &Differentiation,
-    groups: &[Group],
-    chosen: &[usize],
-) -> Option<(Gradient, Sums)> {
+pub(super) fn gradient(of: &Differentiation, chosen: &[usize]) -> Option<(Gradient, Sums)> {
     let on = for_passes(of.decoder)?;
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
-    for part in parts(groups, chosen, TOKENS) {
+    for part in parts(of.groups, chosen, TOKENS) {
         if device::has_kernels(on.device()) {
-            let to = (&mut gradient, &mut sums);
-            of.add_device_gradient::<kernels::KernelPass>(&on, groups, part, to);
+            of.add_device_gradient::<kernels::KernelPass>(&on, part, &mut gradient, &mut sums);
             continue;
         }
-        of.add_device_gradient::<AutodiffPass>(&on, groups, part, (&mut gradient, &mut sums));
+        of.add_device_gradient::<AutodiffPass>(&on, part, &mut gradient, &mut sums);
     }
     Some((gradient, sums))
 }
@@ -151,18 +145,14 @@ impl Differentiation<'_> {
     fn add_device_gradient<'a, P: DevicePass<'a>>(
         &self,
         on: &'a DeviceDecoder,
-        groups: &[Group],
         chosen: &[usize],
-        (gradient, sums): (&mut Gradient, &mut Sums),
+        gradient: &mut Gradient,
+        sums: &mut Sums,
     ) {
         let temperature = self.rule.temperature;
-        let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
+        let some: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
         let (texts, completions) = texts(&some);
-        let retention = match self.rule.update.gradient_checkpointing {
-            true => Retention::Inputs,
-            false => Retention::All,
-        };
-        let pass = P::forward(on, &texts, retention);
+        let pass = P::forward(on, &texts, self.retention());
         let predict = |completion, at| pass.prediction(completion, at);
         let tokens = LossTokens::new(&some, &completions, predict, true);
         let [logprobs, entropies] = pass.evaluate(&tokens, temperature);

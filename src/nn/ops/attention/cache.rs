@@ -2,10 +2,12 @@
 //!
 //! A text occupies one cache, or two: that of a prompt, shared by all its completions, and its own. Keys of [`LANES`]
 //! tokens lie side by side, so that a query is compared with as many at once; every sum runs in the order of the
-//! tokens, whatever the batch.
+//! tokens and in f32, whatever the batch and the cache's number format.
 
 use super::HeadShape;
 use super::products::{compare, gather};
+pub use super::words::CacheFormat;
+use super::words::with_number;
 use crate::math::{LANES, exp, ln};
 use crate::nn::ops::largest;
 use multiversion::multiversion;
@@ -32,41 +34,31 @@ pub struct Cache {
     layers: usize,
     /// Tokens that fit: a multiple of [`LANES`].
     capacity: usize,
+    format: CacheFormat,
     prefix: Option<PrefixCache>,
-    /// `[layers, kv_heads, capacity / LANES, head_dim, LANES]`.
-    keys: Vec<f32>,
-    /// `[layers, kv_heads, capacity, head_dim]`.
-    values: Vec<f32>,
+    /// `[layers, kv_heads, capacity / LANES, head_dim / N, LANES]` words of `N` numbers.
+    keys: Vec<u32>,
+    /// `[layers, kv_heads, capacity / N, head_dim]` words of `N` numbers.
+    values: Vec<u32>,
 }
 
 impl Cache {
-    /// A cache for `tokens` tokens in each of `layers` layers, which follow the text of `prefix`, if any.
-    pub fn new(
-        shape: &HeadShape,
-        layers: usize,
-        tokens: usize,
-        prefix: Option<PrefixCache>,
-    ) -> Self {
-        let mut cache = Self::default();
-        cache.begin(shape, layers, tokens, prefix);
-        cache
-    }
-
     /// Replaces the piece of text, and makes room for `tokens` tokens in each of `layers` layers: all layers, or one
     /// that each layer takes over from the one before.
     pub fn begin(
         &mut self,
         shape: &HeadShape,
+        format: CacheFormat,
         layers: usize,
         tokens: usize,
         prefix: Option<PrefixCache>,
     ) {
         let capacity = tokens.next_multiple_of(LANES).max(self.capacity);
-        if (layers, capacity) != (self.layers, self.capacity) {
-            let count = layers * shape.kv_size() * capacity;
-            self.keys = vec![0.0; count];
-            self.values = vec![0.0; count];
-            (self.layers, self.capacity) = (layers, capacity);
+        if (layers, capacity, format) != (self.layers, self.capacity, self.format) {
+            (self.layers, self.capacity, self.format) = (layers, capacity, format);
+            let words = layers * shape.kv_heads * self.head_words(shape);
+            self.keys = vec![0; words];
+            self.values = vec![0; words];
         }
         self.prefix = prefix;
     }
@@ -77,7 +69,14 @@ impl Cache {
     }
 
     /// Stores the keys and values of token number `at`, `[kv_size]` each.
-    pub fn write(
+    pub fn write(&mut self, shape: &HeadShape, layer: usize, at: usize, keys_values: [&[f32]; 2]) {
+        match self.format {
+            CacheFormat::F32 => self.write_words::<1>(shape, layer, at, keys_values),
+            CacheFormat::Bf16 => self.write_words::<2>(shape, layer, at, keys_values),
+        }
+    }
+
+    fn write_words<const N: usize>(
         &mut self,
         shape: &HeadShape,
         layer: usize,
@@ -88,17 +87,27 @@ impl Cache {
         let heads = keys.chunks_exact(dim).zip(values.chunks_exact(dim)).enumerate();
         for (head, (key, value)) in heads {
             let start = self.start(shape, layer, head);
-            let block = start + at / LANES * dim * LANES + at % LANES;
-            for (i, x) in key.iter().enumerate() {
-                self.keys[block + i * LANES] = *x;
+            let block = start + at / LANES * dim.div_ceil(N) * LANES + at % LANES;
+            for (row, key) in key.chunks(N).enumerate() {
+                let numbers = key.iter().enumerate();
+                self.keys[block + row * LANES] =
+                    numbers.fold(0, |word, (n, x)| with_number::<N>(word, n, *x));
             }
-            self.values[start + at * dim..][..dim].copy_from_slice(value);
+            let row = &mut self.values[start + at / N * dim..][..dim];
+            for (word, x) in row.iter_mut().zip(value) {
+                *word = with_number::<N>(*word, at % N, *x);
+            }
         }
+    }
+
+    /// The words of a head's keys, and of its values.
+    fn head_words(&self, shape: &HeadShape) -> usize {
+        self.capacity * shape.dim.div_ceil(self.format.numbers())
     }
 
     /// The offset of a head's keys, and of its values.
     fn start(&self, shape: &HeadShape, layer: usize, head: usize) -> usize {
-        (layer % self.layers * shape.kv_heads + head) * self.capacity * shape.dim
+        (layer % self.layers * shape.kv_heads + head) * self.head_words(shape)
     }
 
     /// The tokens `first..seen` of a head.
@@ -108,18 +117,37 @@ impl Cache {
         [layer, head]: [usize; 2],
         [first, seen]: [usize; 2],
     ) -> Piece<'_> {
-        let start = self.start(shape, layer, head);
+        let (start, n) = (self.start(shape, layer, head), self.format.numbers());
         // Whole blocks, so that a window changes no sum.
-        let block = first / LANES * LANES;
-        let range = start + block * shape.dim..start + seen.next_multiple_of(LANES) * shape.dim;
-        let (keys, values) = (&self.keys[range.clone()], &self.values[range]);
-        Piece { keys, values, first: first - block, seen: seen - block }
+        let [block, end] = [first / LANES * LANES, seen.next_multiple_of(LANES)];
+        let keys = [block, end].map(|token| start + token * shape.dim.div_ceil(n));
+        let values = [block, end].map(|token| start + token / n * shape.dim);
+        Piece {
+            keys: &self.keys[keys[0]..keys[1]],
+            values: &self.values[values[0]..values[1]],
+            first: first - block,
+            seen: seen - block,
+        }
     }
 
     /// Fills `output`, the result of attention for the queries of token number `at`, `[query_size]`, and the logarithms
-    /// of its softmaxes' totals, `[heads]`. The prefix is in one of `all` caches; `window` is the most tokens that a
-    /// query sees, its own included.
+    /// of its softmaxes' totals, `[heads]`. The prefix is in one of `all` caches. `place` is the layer, the token's number
+    /// and the window: the most tokens that a query sees, its own included.
     pub fn attend(
+        &self,
+        all: &[Self],
+        shape: &HeadShape,
+        place: (usize, usize, usize),
+        queries: &[f32],
+        to: [&mut [f32]; 2],
+    ) {
+        match self.format {
+            CacheFormat::F32 => self.attend_words::<1>(all, shape, place, queries, to),
+            CacheFormat::Bf16 => self.attend_words::<2>(all, shape, place, queries, to),
+        }
+    }
+
+    fn attend_words<const N: usize>(
         &self,
         all: &[Self],
         shape: &HeadShape,
@@ -137,14 +165,15 @@ impl Cache {
             let to = [output, log_totals];
             match self.prefix {
                 Some(PrefixCache { index, tokens }) if first < tokens => {
+                    assert_eq!(all[index].format, self.format, "one number format for a text");
                     let prefix = all[index].piece(shape, place, [first, tokens]);
                     let pieces = [prefix, self.piece(shape, place, [0, at + 1])];
-                    attend_group(queries, shape, &pieces, &mut scores, to);
+                    attend_group::<N>(queries, shape, &pieces, &mut scores, to);
                 }
                 prefix => {
                     let first = first - prefix.map_or(0, |prefix| prefix.tokens);
                     let own = self.piece(shape, place, [first, at + 1]);
-                    attend_group(queries, shape, &[own], &mut scores, to);
+                    attend_group::<N>(queries, shape, &[own], &mut scores, to);
                 }
             }
         }
@@ -154,7 +183,7 @@ impl Cache {
 
 /// Fills the results of all queries that share a head of keys, some side by side, and the logarithms of their
 /// softmaxes' totals.
-fn attend_group(
+fn attend_group<const N: usize>(
     queries: &[f32],
     shape: &HeadShape,
     pieces: &[Piece],
@@ -172,9 +201,9 @@ fn attend_group(
         let (to, output_after) = output.split_at_mut(some.len());
         let (totals, totals_after) = log_totals.split_at_mut(count);
         match count {
-            1 => attend::<1>(some, shape.scale, pieces, scores, [to, totals]),
-            2 => attend::<2>(some, shape.scale, pieces, scores, [to, totals]),
-            _ => attend::<3>(some, shape.scale, pieces, scores, [to, totals]),
+            1 => attend::<1, N>(some, shape.scale, pieces, scores, [to, totals]),
+            2 => attend::<2, N>(some, shape.scale, pieces, scores, [to, totals]),
+            _ => attend::<3, N>(some, shape.scale, pieces, scores, [to, totals]),
         }
         (queries, output, log_totals) = (after, output_after, totals_after);
     }
@@ -182,14 +211,14 @@ fn attend_group(
 
 /// The tokens `first..seen` of some blocks, for one head.
 struct Piece<'a> {
-    keys: &'a [f32],
-    values: &'a [f32],
+    keys: &'a [u32],
+    values: &'a [u32],
     first: usize,
     seen: usize,
 }
 
 /// Fills the results of attention for `Q` queries over pieces in order, and the logarithms of their softmaxes' totals.
-fn attend<const Q: usize>(
+fn attend<const Q: usize, const N: usize>(
     queries: &[f32],
     scale: f32,
     pieces: &[Piece],
@@ -197,13 +226,14 @@ fn attend<const Q: usize>(
     [output, log_totals]: [&mut [f32]; 2],
 ) {
     let dim = queries.len() / Q;
-    let length: usize = pieces.iter().map(|piece| piece.keys.len() / dim).sum();
+    let tokens = |piece: &Piece| piece.seen.next_multiple_of(LANES);
+    let length = pieces.iter().map(tokens).sum();
     scores.resize(Q * length, 0.0);
     let mut start = 0;
     for piece in pieces {
         let (keys, _) = piece.keys.as_chunks::<LANES>();
-        compare::<Q>(queries, keys, scale, &mut scores[start..], length);
-        let end = start + piece.keys.len() / dim;
+        compare::<Q, N>(queries, keys, scale, &mut scores[start..], length);
+        let end = start + tokens(piece);
         for scores in scores.chunks_exact_mut(length) {
             scores[start..start + piece.first].fill(f32::NEG_INFINITY);
             scores[start + piece.seen..end].fill(f32::NEG_INFINITY);
@@ -221,9 +251,9 @@ fn attend<const Q: usize>(
     output.fill(0.0);
     let mut start = 0;
     for piece in pieces {
-        let seen = &piece.values[..piece.seen * dim];
-        gather::<Q>(&scores[start..], length, seen, output);
-        start += piece.keys.len() / dim;
+        let seen = &piece.values[..piece.seen.div_ceil(N) * dim];
+        gather::<Q, N>(&scores[start..], length, seen, piece.seen, output);
+        start += tokens(piece);
     }
     for (output, total) in output.chunks_exact_mut(dim).zip(totals) {
         let share = 1.0 / total;
@@ -253,42 +283,77 @@ mod tests {
     use super::*;
     use crate::nn::ops::attention::sequence::{self, AttentionMask, Heads, Scratch};
     use crate::nn::ops::check::Draws;
+    use crate::nn::ops::{Parallelism, half};
+
+    /// The results of all rows, `[rows, query_size]` and `[rows, heads]`, from caches of a prefix and of what follows it.
+    fn attend(
+        shape: &HeadShape,
+        format: CacheFormat,
+        heads: Heads,
+        mask: &AttentionMask,
+        prefix: usize,
+    ) -> [Vec<f32>; 2] {
+        let mut caches = vec![Cache::default(); 2];
+        caches[0].begin(shape, format, 1, prefix.max(1), None);
+        let before = PrefixCache { index: 0, tokens: prefix };
+        caches[1].begin(shape, format, 1, mask.rows - prefix, (prefix > 0).then_some(before));
+        let (size, kv) = (shape.query_size(), shape.kv_size());
+        let (mut output, mut log_totals) =
+            (vec![0.0; heads.queries.len()], vec![0.0; mask.rows * shape.heads]);
+        for row in 0..mask.rows {
+            let (cache, at) = if row < prefix { (0, row) } else { (1, row - prefix) };
+            let new = [heads.keys, heads.values].map(|all| &all[row * kv..][..kv]);
+            caches[cache].write(shape, 0, at, new);
+            let own = row * size..(row + 1) * size;
+            let totals = &mut log_totals[row * shape.heads..][..shape.heads];
+            let (queries, to) = (&heads.queries[own.clone()], [&mut output[own], totals]);
+            caches[cache].attend(&caches, shape, (0, at, mask.window), queries, to);
+        }
+        [output, log_totals]
+    }
 
     #[test]
     fn a_query_over_caches_finds_what_a_whole_sequence_finds() {
         let mut draws = Draws::new(11);
-        for round in 0..12 {
-            let (kv_heads, group, dim) = (draws.size(2), draws.size(2), 2 * draws.size(9));
+        for round in 0..24 {
+            let format = [CacheFormat::F32, CacheFormat::Bf16][round / 12];
+            let (kv_heads, group, dim) = (draws.size(2), draws.size(3), draws.size(70));
             let shape = HeadShape { heads: kv_heads * group, kv_heads, dim, scale: 0.4 };
             let rows = draws.size(40);
             let prefix = if round % 3 == 0 { 0 } else { draws.size(rows) - 1 };
             let window = if round % 2 == 0 { usize::MAX } else { draws.size(20) };
             let queries = draws.numbers(rows * shape.query_size());
-            let [keys, values] = [(); 2].map(|()| draws.numbers(rows * shape.kv_size()));
+            let [mut keys, mut values] = [(); 2].map(|()| draws.numbers(rows * shape.kv_size()));
             let mask = AttentionMask { rows, prefix: 0, starts: &[], window };
-            let (mut want, mut totals) = (vec![0.0; queries.len()], vec![0.0; rows * shape.heads]);
             let heads = Heads { queries: &queries, keys: &keys, values: &values };
-            let to = [&mut want[..], &mut totals[..]];
+            let got = attend(&shape, format, heads, &mask, prefix);
+            if format == CacheFormat::Bf16 {
+                for all in [&mut keys, &mut values] {
+                    half::round(Parallelism::Parallel, rows, all);
+                }
+                let heads = Heads { queries: &queries, keys: &keys, values: &values };
+                assert!(got == attend(&shape, format, heads, &mask, prefix), "rounded on the way");
+            }
+            let mut want = [vec![0.0; queries.len()], vec![0.0; rows * shape.heads]];
+            let heads = Heads { queries: &queries, keys: &keys, values: &values };
+            let to = want.each_mut().map(|all| &mut all[..]);
             sequence::forward(&shape, heads, &mask, to, &mut Scratch::default());
-            let mut caches = vec![Cache::new(&shape, 1, prefix.max(1), None)];
-            let before = PrefixCache { index: 0, tokens: prefix };
-            caches.push(Cache::new(&shape, 1, rows - prefix, (prefix > 0).then_some(before)));
-            let (size, kv) = (shape.query_size(), shape.kv_size());
-            for row in 0..rows {
-                let (cache, at) = if row < prefix { (0, row) } else { (1, row - prefix) };
-                let new = [&keys, &values].map(|all| &all[row * kv..][..kv]);
-                caches[cache].write(&shape, 0, at, new);
-                let (mut got, mut log_totals) = (vec![0.0; size], vec![0.0; shape.heads]);
-                let queries = &queries[row * size..][..size];
-                let to = [&mut got[..], &mut log_totals[..]];
-                let place = (0, at, window);
-                caches[cache].attend(&caches, &shape, place, queries, to);
-                let near = |a: &[f32], b: &[f32]| {
-                    a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5 * b.abs().max(1.0))
-                };
-                assert!(near(&got, &want[row * size..][..size]), "row {row} of {rows}");
-                assert!(near(&log_totals, &totals[row * shape.heads..][..shape.heads]));
+            for (a, b) in got.iter().flatten().zip(want.iter().flatten()) {
+                assert!((a - b).abs() < 1e-5 * b.abs().max(1.0), "{format:?}: {a}, not {b}");
             }
         }
+    }
+
+    #[test]
+    fn numbers_in_bf16_take_half_the_memory() {
+        let shape = HeadShape { heads: 4, kv_heads: 2, dim: 64, scale: 0.125 };
+        let bytes = |format| {
+            let mut cache = Cache::default();
+            cache.begin(&shape, format, 3, 1000, None);
+            size_of_val(&cache.keys[..]) + size_of_val(&cache.values[..])
+        };
+        // Keys and values of 3 layers, 2 heads, 1,008 tokens and 64 numbers.
+        assert_eq!(bytes(CacheFormat::F32), 2 * 3 * 2 * 1008 * 64 * 4);
+        assert_eq!(bytes(CacheFormat::Bf16), 2 * 3 * 2 * 1008 * 64 * 2);
     }
 }

@@ -6,6 +6,7 @@
 pub mod cache;
 mod products;
 pub mod sequence;
+mod words;
 
 /// The heads of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq)]

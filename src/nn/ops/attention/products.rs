@@ -3,70 +3,84 @@
 //! Each number is summed in one order, that of a head's numbers or of the tokens, whichever queries are side by side
 //! and whatever the instruction set.
 
-use crate::math::{LANES, Lanes, mul_add};
+use super::words::{Words, number};
+use crate::math::{LANES, each, mul_add};
 use multiversion::multiversion;
 
-/// Fills `scores` of `Q` queries, `[Q, dim]`, with `blocks` blocks of keys, `[blocks, dim, LANES]`, times `scale`; the
-/// scores of a query are `length` apart from those of the next.
+/// Fills `scores` of `Q` queries, `[Q, dim]`, with `blocks` blocks of keys, `[blocks, dim / N, LANES]` words of `N` numbers,
+/// times `scale`; the scores of a query are `length` apart from those of the next.
 ///
 /// # Panics
 /// If a length does not match.
-pub fn compare<const Q: usize>(
+pub fn compare<const Q: usize, const N: usize>(
     queries: &[f32],
-    keys: &[Lanes],
+    keys: &[Words],
     scale: f32,
     scores: &mut [f32],
     length: usize,
 ) {
     let dim = queries.len() / Q;
-    let blocks = keys.len() / dim;
-    assert!(keys.len() == blocks * dim && queries.len() == Q * dim, "whole blocks and queries");
+    let rows = dim.div_ceil(N);
+    let blocks = keys.len() / rows;
+    assert!(keys.len() == blocks * rows && queries.len() == Q * dim, "whole blocks and queries");
     assert!((Q - 1) * length + blocks * LANES <= scores.len(), "room for the scores");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has the instructions, and the lengths were checked above.
-        return unsafe { avx512::compare::<Q>(queries, keys, scale, scores, length) };
+        return unsafe { avx512::compare::<Q, N>(queries, keys, scale, scores, length) };
     }
-    plain_compare::<Q>(queries, keys, scale, scores, length);
+    plain_compare::<Q, N>(queries, keys, scale, scores, length);
 }
 
-/// Adds to `output`, `[Q, dim]`, the values, `[tokens, dim]`, times each query's weights, which are `length` apart
-/// from those of the next query.
+/// Adds to `output`, `[Q, dim]`, the values of `tokens` tokens, `[tokens / N, dim]` words of `N` numbers, times each
+/// query's weights, which are `length` apart from those of the next query.
 ///
 /// # Panics
 /// If a length does not match.
-pub fn gather<const Q: usize>(weights: &[f32], length: usize, values: &[f32], output: &mut [f32]) {
+pub fn gather<const Q: usize, const N: usize>(
+    weights: &[f32],
+    length: usize,
+    values: &[u32],
+    tokens: usize,
+    output: &mut [f32],
+) {
     let dim = output.len() / Q;
-    let tokens = values.len() / dim;
-    assert!(values.len() == tokens * dim && output.len() == Q * dim, "whole rows and queries");
+    let rows = tokens.div_ceil(N);
+    assert!(values.len() == rows * dim && output.len() == Q * dim, "whole rows and queries");
     assert!((Q - 1) * length + tokens <= weights.len(), "a weight for each token");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has the instructions, and the lengths were checked above.
-        return unsafe { avx512::gather::<Q>(weights, length, values, output) };
+        return unsafe { avx512::gather::<Q, N>(weights, length, values, tokens, output) };
     }
     match dim.is_multiple_of(LANES) {
-        true => plain_gather::<Q, LANES>(weights, length, values, output),
-        false => plain_gather::<Q, 1>(weights, length, values, output),
+        true => plain_gather::<Q, N, LANES>(weights, length, values, tokens, output),
+        false => plain_gather::<Q, N, 1>(weights, length, values, tokens, output),
     }
 }
 
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-fn plain_compare<const Q: usize>(
+fn plain_compare<const Q: usize, const N: usize>(
     queries: &[f32],
-    keys: &[Lanes],
+    keys: &[Words],
     scale: f32,
     scores: &mut [f32],
     length: usize,
 ) {
     let dim = queries.len() / Q;
-    for (block, keys) in keys.chunks_exact(dim).enumerate() {
+    for (block, keys) in keys.chunks_exact(dim.div_ceil(N)).enumerate() {
         let mut sums = [[0.0f32; LANES]; Q];
-        for (i, key) in keys.iter().enumerate() {
-            for (q, sums) in sums.iter_mut().enumerate() {
-                let x = queries[q * dim + i];
-                for (sum, key) in sums.iter_mut().zip(key) {
-                    *sum = mul_add(x, *key, *sum);
+        for (row, words) in keys.iter().enumerate() {
+            for (n, at) in (row * N..).take(N).enumerate() {
+                if at == dim {
+                    break;
+                }
+                let key = each(*words, |word| number::<N>(word, n));
+                for (q, sums) in sums.iter_mut().enumerate() {
+                    let x = queries[q * dim + at];
+                    for (sum, key) in sums.iter_mut().zip(&key) {
+                        *sum = mul_add(x, *key, *sum);
+                    }
                 }
             }
         }
@@ -78,29 +92,36 @@ fn plain_compare<const Q: usize>(
 }
 
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-fn plain_gather<const Q: usize, const N: usize>(
+fn plain_gather<const Q: usize, const N: usize, const V: usize>(
     weights: &[f32],
     length: usize,
-    values: &[f32],
+    values: &[u32],
+    tokens: usize,
     output: &mut [f32],
 ) {
     let dim = output.len() / Q;
-    for from in (0..dim).step_by(N) {
-        let mut sums = [[0.0f32; N]; Q];
+    for from in (0..dim).step_by(V) {
+        let mut sums = [[0.0f32; V]; Q];
         for (q, sums) in sums.iter_mut().enumerate() {
-            sums.copy_from_slice(&output[q * dim + from..][..N]);
+            sums.copy_from_slice(&output[q * dim + from..][..V]);
         }
-        for (t, value) in values.chunks_exact(dim).enumerate() {
-            let value: &[f32; N] = value[from..].first_chunk().expect("N numbers");
-            for (q, sums) in sums.iter_mut().enumerate() {
-                let weight = weights[q * length + t];
-                for (sum, x) in sums.iter_mut().zip(value) {
-                    *sum = mul_add(weight, *x, *sum);
+        for (row, words) in values.chunks_exact(dim).enumerate() {
+            let words: &[u32; V] = words[from..].first_chunk().expect("V words");
+            for (n, at) in (row * N..).take(N).enumerate() {
+                if at == tokens {
+                    break;
+                }
+                let value = each(*words, |word| number::<N>(word, n));
+                for (q, sums) in sums.iter_mut().enumerate() {
+                    let weight = weights[q * length + at];
+                    for (sum, x) in sums.iter_mut().zip(&value) {
+                        *sum = mul_add(weight, *x, *sum);
+                    }
                 }
             }
         }
         for (q, sums) in sums.iter().enumerate() {
-            output[q * dim + from..][..N].copy_from_slice(sums);
+            output[q * dim + from..][..V].copy_from_slice(sums);
         }
     }
 }
@@ -108,32 +129,44 @@ fn plain_gather<const Q: usize, const N: usize>(
 /// Both products in AVX-512's 32 registers, which compilers do not fill by themselves.
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{LANES, Lanes};
+    use super::{LANES, Words};
     use std::arch::x86_64::{
-        __m512, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
-        _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+        __m512, __m512i, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps,
+        _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps,
+        _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+        _mm512_slli_epi32, _mm512_storeu_ps,
     };
+
+    /// The numbers in row `n` of some words, as [`super::number`].
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn numbers<const N: usize>(words: __m512i, n: usize) -> __m512 {
+        _mm512_castsi512_ps(match (N, n) {
+            (1, _) => words,
+            (_, 0) => _mm512_slli_epi32::<16>(words),
+            _ => _mm512_and_si512(words, _mm512_set1_epi32(!0xffff)),
+        })
+    }
 
     /// # Safety
     /// The processor has AVX-512, and the lengths are those that [`super::compare`] checks.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn compare<const Q: usize>(
+    pub unsafe fn compare<const Q: usize, const N: usize>(
         queries: &[f32],
-        keys: &[Lanes],
+        keys: &[Words],
         scale: f32,
         scores: &mut [f32],
         length: usize,
     ) {
-        let dim = queries.len() / Q;
-        let blocks = keys.len() / dim;
+        let blocks = keys.len() / (queries.len() / Q).div_ceil(N);
         let mut block = 0;
         while block < blocks {
             // SAFETY: so many blocks are left.
             block += unsafe {
                 match blocks - block {
-                    4.. => some_blocks::<Q, 4>(queries, keys, scale, scores, length, block),
-                    2.. => some_blocks::<Q, 2>(queries, keys, scale, scores, length, block),
-                    _ => some_blocks::<Q, 1>(queries, keys, scale, scores, length, block),
+                    4.. => some_blocks::<Q, N, 4>(queries, keys, scale, scores, length, block),
+                    2.. => some_blocks::<Q, N, 2>(queries, keys, scale, scores, length, block),
+                    _ => some_blocks::<Q, N, 1>(queries, keys, scale, scores, length, block),
                 }
             };
         }
@@ -145,28 +178,39 @@ mod avx512 {
     /// As for [`compare`]; there are so many blocks.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn some_blocks<const Q: usize, const B: usize>(
+    unsafe fn some_blocks<const Q: usize, const N: usize, const B: usize>(
         queries: &[f32],
-        keys: &[Lanes],
+        keys: &[Words],
         scale: f32,
         scores: &mut [f32],
         length: usize,
         first: usize,
     ) -> usize {
         let dim = queries.len() / Q;
-        let keys = keys[first * dim..(first + B) * dim].as_ptr();
+        let rows = dim.div_ceil(N);
+        let keys = keys[first * rows..(first + B) * rows].as_ptr();
         let mut sums = [[_mm512_setzero_ps(); B]; Q];
-        for i in 0..dim {
-            let mut key = [_mm512_setzero_ps(); B];
-            for (b, key) in key.iter_mut().enumerate() {
-                // SAFETY: row `i` of a block, a vector of 16 numbers.
-                *key = unsafe { _mm512_loadu_ps(keys.add(b * dim + i).cast()) };
+        for row in 0..rows {
+            let mut words = [_mm512_setzero_si512(); B];
+            for (b, words) in words.iter_mut().enumerate() {
+                // SAFETY: a row of a block, a vector of 16 words.
+                *words = unsafe { _mm512_loadu_si512(keys.add(b * rows + row).cast()) };
             }
-            for (q, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: there are Q queries of `dim` numbers.
-                let x = _mm512_set1_ps(unsafe { *queries.get_unchecked(q * dim + i) });
-                for (sum, key) in sums.iter_mut().zip(key) {
-                    *sum = _mm512_fmadd_ps(x, key, *sum);
+            for (n, at) in (row * N..).take(N).enumerate() {
+                if at == dim {
+                    break;
+                }
+                let mut key = [_mm512_setzero_ps(); B];
+                for (key, words) in key.iter_mut().zip(words) {
+                    *key = numbers::<N>(words, n);
+                }
+                for (q, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: there are Q queries of `dim` numbers.
+                    let x = unsafe { *queries.get_unchecked(q * dim + at) };
+                    let x = _mm512_set1_ps(x);
+                    for (sum, key) in sums.iter_mut().zip(key) {
+                        *sum = _mm512_fmadd_ps(x, key, *sum);
+                    }
                 }
             }
         }
@@ -186,21 +230,23 @@ mod avx512 {
     /// # Safety
     /// The processor has AVX-512, and the lengths are those that [`super::gather`] checks.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn gather<const Q: usize>(
+    pub unsafe fn gather<const Q: usize, const N: usize>(
         weights: &[f32],
         length: usize,
-        values: &[f32],
+        values: &[u32],
+        tokens: usize,
         output: &mut [f32],
     ) {
         let dim = output.len() / Q;
+        let of = (weights, length, values, tokens);
         let mut from = 0;
         while from < dim {
             // SAFETY: numbers of a head from `from` on.
             from += unsafe {
                 match (dim - from).div_ceil(LANES) {
-                    4.. => some_numbers::<Q, 4>(weights, length, values, output, from),
-                    2.. => some_numbers::<Q, 2>(weights, length, values, output, from),
-                    _ => some_numbers::<Q, 1>(weights, length, values, output, from),
+                    4.. => some_numbers::<Q, N, 4>(of, output, from),
+                    2.. => some_numbers::<Q, N, 2>(of, output, from),
+                    _ => some_numbers::<Q, N, 1>(of, output, from),
                 }
             };
         }
@@ -213,37 +259,46 @@ mod avx512 {
     /// As for [`gather`]; the last vector begins within the head.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn some_numbers<const Q: usize, const V: usize>(
-        weights: &[f32],
-        length: usize,
-        values: &[f32],
+    unsafe fn some_numbers<const Q: usize, const N: usize, const V: usize>(
+        (weights, length, values, tokens): (&[f32], usize, &[u32], usize),
         output: &mut [f32],
         from: usize,
     ) -> usize {
         let dim = output.len() / Q;
         let last = (dim - from - (V - 1) * LANES).min(LANES);
         let mask = |v: usize| if v + 1 < V { u16::MAX } else { u16::MAX >> (LANES - last) };
-        let load = |at: *const f32, v: usize| -> __m512 {
-            // SAFETY: the mask leaves out what is beyond the head.
-            unsafe { _mm512_maskz_loadu_ps(mask(v), at.add(v * LANES)) }
-        };
         let mut sums = [[_mm512_setzero_ps(); V]; Q];
         for (q, sums) in sums.iter_mut().enumerate() {
             for (v, sum) in sums.iter_mut().enumerate() {
-                *sum = load(output[q * dim + from..].as_ptr(), v);
+                let start = output[q * dim + from..].as_ptr();
+                // SAFETY: the mask leaves out what is beyond the head.
+                *sum = unsafe { _mm512_maskz_loadu_ps(mask(v), start.add(v * LANES)) };
             }
         }
-        for t in 0..values.len() / dim {
-            let mut value = [_mm512_setzero_ps(); V];
-            for (v, value) in value.iter_mut().enumerate() {
-                // SAFETY: there are so many rows of `dim` numbers.
-                *value = load(unsafe { values.as_ptr().add(t * dim + from) }, v);
+        for row in 0..tokens.div_ceil(N) {
+            let mut words = [_mm512_setzero_si512(); V];
+            for (v, words) in words.iter_mut().enumerate() {
+                // SAFETY: there are so many rows of `dim` words, and the mask leaves out what is beyond the head.
+                *words = unsafe {
+                    let start = values.as_ptr().add(row * dim + from + v * LANES);
+                    _mm512_maskz_loadu_epi32(mask(v), start.cast())
+                };
             }
-            for (q, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: the caller checked that each query has a weight for each token.
-                let weight = _mm512_set1_ps(unsafe { *weights.get_unchecked(q * length + t) });
-                for (sum, value) in sums.iter_mut().zip(value) {
-                    *sum = _mm512_fmadd_ps(weight, value, *sum);
+            for (n, at) in (row * N..).take(N).enumerate() {
+                if at == tokens {
+                    break;
+                }
+                let mut value = [_mm512_setzero_ps(); V];
+                for (value, words) in value.iter_mut().zip(words) {
+                    *value = numbers::<N>(words, n);
+                }
+                for (q, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller checked that each query has a weight for each token.
+                    let weight = unsafe { *weights.get_unchecked(q * length + at) };
+                    let weight = _mm512_set1_ps(weight);
+                    for (sum, value) in sums.iter_mut().zip(value) {
+                        *sum = _mm512_fmadd_ps(weight, value, *sum);
+                    }
                 }
             }
         }

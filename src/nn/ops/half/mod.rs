@@ -19,10 +19,11 @@ mod portable;
 mod tiled;
 mod tiles;
 
-pub use tiles::{Operand, Side};
+pub use tiles::{Operand, Side, to_bf16};
 
-use super::Parallelism;
 use super::matmul::View;
+use super::{Parallelism, by_rows};
+use multiversion::multiversion;
 use std::sync::OnceLock;
 
 /// The instructions of a product.
@@ -134,11 +135,20 @@ pub fn weight_grads<const N: usize>(
     }
 }
 
+/// Rounds the numbers of some rows to bf16.
+pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
+    by_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn round_all(values: &mut [f32]) {
+    values.iter_mut().for_each(|x| *x = f32::from_bits(u32::from(to_bf16(*x)) << 16));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::nn::ops::check::Draws;
-    use tiles::to_bf16;
 
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
 

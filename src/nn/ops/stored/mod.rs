@@ -1,34 +1,23 @@
 //! Weights in the number format of their file: 4, 8 or 16 bits each, expanded to f32 as products need them.
 //!
 //! An expanded number is exactly the f32 that the format defines, and products sum in the order of
-//! [`matmul`](super::matmul). Results are therefore to the last bit those of weights that were expanded beforehand; they
+//! [`matmul`]. Results are therefore to the last bit those of weights that were expanded beforehand; they
 //! take less memory, and less time where it goes into reading weights: with few rows.
 
 mod codes;
+mod products;
 
 pub use codes::{Bf16, NumberFormat};
+pub use products::{Strip, expand, multiply};
 
 use super::Parallelism;
-use super::matmul::{self, Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed, transpose};
-use crate::math::{LANES, Lanes, each, mul_add};
+use super::matmul::{self, Columns, Packed, STRIP_COLUMNS, transpose};
+use crate::math::{LANES, Lanes};
 use codes::{Eight, F16, Four, Pair};
-use multiversion::multiversion;
+use products::STRIPS;
 use rayon::prelude::*;
-use std::cell::RefCell;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
-
-/// Strips of columns that a product takes side by side.
-const STRIPS: usize = STRIP_COLUMNS / LANES;
-/// The most rows that are multiplied side by side while weights are expanded.
-const FUSED: usize = 4;
-/// The most rows for which weights are expanded as they are multiplied; for more, strips are expanded to memory first.
-const FEW: usize = 2 * FUSED;
-
-thread_local! {
-    /// The memory of expanded strips, for reuse.
-    static EXPANDED: RefCell<Packed> = RefCell::default();
-}
 
 /// A weight, `[inner, columns]`, in the number format of its file. Clones share it.
 #[derive(Clone)]
@@ -208,15 +197,6 @@ struct Strips<P> {
     inner: usize,
 }
 
-/// A strip of [`LANES`] columns.
-#[derive(Clone, Copy)]
-pub struct Strip<'a, P> {
-    /// `[inner / 2]`.
-    pub pairs: &'a [P],
-    /// Scales and offsets of each group, `[groups]`; of numbers without them, one of any.
-    pub scales: &'a [[Lanes; 2]],
-}
-
 impl<P: Pair> Strips<P> {
     fn new(
         [inner, columns]: [usize; 2],
@@ -308,133 +288,11 @@ impl<P: Pair> Expand for Strips<P> {
     }
 }
 
-/// `y = x w`, or `y += x w`, with `x` `[rows, inner]`, `y` `[rows, columns]`, and `w` in strips of columns whose scales hold
-/// for `group` rows each.
-pub fn multiply<'a, P: Pair>(
-    [inner, group]: [usize; 2],
-    strip: impl Fn(usize) -> Strip<'a, P> + Sync,
-    columns: usize,
-    x: &[f32],
-    y: &mut [f32],
-    add: bool,
-) {
-    let rows = x.len() / inner;
-    let mut expanded = EXPANDED.take();
-    for from in (0..columns).step_by(STRIP_COLUMNS) {
-        let (first, width) = (from / LANES, STRIP_COLUMNS.min(columns - from));
-        let vectors = width.div_ceil(LANES);
-        if rows > FEW {
-            expanded.fill(Parallelism::Sequential, [inner, width], |_, lanes| {
-                for v in 0..vectors {
-                    expand(strip(first + v), group, &mut lanes[v..], vectors);
-                }
-            });
-            let y = Target { values: &mut y[from..], row: columns, add };
-            matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
-            continue;
-        }
-        // Beyond the last strip, it is multiplied again.
-        let strips = std::array::from_fn(|v| strip(first + v.min(vectors - 1)));
-        let mut done = 0;
-        while done < rows {
-            let x = &x[done * inner..];
-            let y = Target { values: &mut y[done * columns + from..], row: columns, add };
-            done += match rows - done {
-                1 => fused::<P, 1>(strips, [inner, group], x, y, width),
-                2 | 3 => fused::<P, 2>(strips, [inner, group], x, y, width),
-                _ => fused::<P, FUSED>(strips, [inner, group], x, y, width),
-            };
-        }
-    }
-    EXPANDED.set(expanded);
-}
-
-/// The first `width` columns of the product of the first `R` rows of `x` and some strips; returns `R`.
-fn fused<P: Pair, const R: usize>(
-    strips: [Strip<P>; STRIPS],
-    [inner, group]: [usize; 2],
-    x: &[f32],
-    y: Target,
-    width: usize,
-) -> usize {
-    let x = std::array::from_fn(|r| &x[r * inner..][..inner]);
-    let mut sums = [[[0.0; LANES]; STRIPS]; R];
-    add_up::<P, R>(strips, group, x, &mut sums);
-    for (r, sums) in sums.iter().enumerate() {
-        let y_row = &mut y.values[r * y.row..][..width];
-        let sums = &sums.as_flattened()[..width];
-        match y.add {
-            true => y_row.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
-            false => y_row.copy_from_slice(sums),
-        }
-    }
-    R
-}
-
-/// Fills the sums of `R` rows and some strips, in the order of the inner dimension.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512vl+avx512bw+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-fn add_up<P: Pair, const R: usize>(
-    strips: [Strip<P>; STRIPS],
-    group: usize,
-    x: [&[f32]; R],
-    to: &mut [[Lanes; STRIPS]; R],
-) {
-    let mut sums = [[[0.0f32; LANES]; STRIPS]; R];
-    let inner = x[0].len();
-    for (number, first) in (0..inner).step_by(group).enumerate() {
-        let scales = each(strips, |strip| strip.scales[number]);
-        let count = group.min(inner - first);
-        let x = each(x, |x| &x[first..][..count]);
-        let pairs = each(strips, |strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
-        for k in 0..count.div_ceil(2) {
-            let mut numbers = [[[0.0; LANES]; 2]; STRIPS];
-            for ((numbers, pairs), scales) in numbers.iter_mut().zip(pairs).zip(&scales) {
-                *numbers = pairs[k].expand(scales);
-            }
-            for odd in 0..2 {
-                if 2 * k + odd == count {
-                    break;
-                }
-                for (sums, x) in sums.iter_mut().zip(x) {
-                    let x = x[2 * k + odd];
-                    for (sums, numbers) in sums.iter_mut().zip(&numbers) {
-                        for (sum, number) in sums.iter_mut().zip(&numbers[odd]) {
-                            *sum = mul_add(x, *number, *sum);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    *to = sums;
-}
-
-/// Expands a strip, as [`Expand::expand`].
-#[multiversion(targets(
-    "x86_64+avx512f+avx512vl+avx512bw+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-pub fn expand<P: Pair>(strip: Strip<P>, group: usize, to: &mut [Lanes], step: usize) {
-    let mut rows = to.iter_mut().step_by(step);
-    for (pairs, scales) in strip.pairs.chunks(group / 2).zip(strip.scales) {
-        for pair in pairs {
-            for (numbers, to) in pair.expand(scales).into_iter().zip(&mut rows) {
-                *to = numbers;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::nn::ops::check::Draws;
-    use crate::nn::ops::matmul::matmul;
+    use crate::nn::ops::matmul::{Target, View, matmul};
     use ::half::{bf16, f16};
 
     const FORMATS: [NumberFormat; 4] =

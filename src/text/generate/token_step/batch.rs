@@ -8,8 +8,8 @@ use super::TokenStep;
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::nn::tensors::attention::KeysValues;
-use crate::text::generate::Sampling;
-use crate::text::generate::decode::{BLOCK, Decode, Step};
+use crate::text::generate::decode::{BLOCK, Decode};
+use crate::text::generate::{Chosen, Sampling};
 use crate::text::kernels::UNITS;
 use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
 use crate::text::kernels::heads::{COUNTS, ProgressLaunch};
@@ -93,24 +93,23 @@ impl Decode for KernelBatch<'_> {
         self.count += 1;
     }
 
-    fn read(&mut self, steps: usize) -> Vec<Step> {
+    fn read(&mut self, steps: usize) -> Vec<Vec<Chosen>> {
         let (rows, vocabulary) = (self.rows(), self.by.vocabulary());
         let records = Tensor::<2>::from_primitive::<Cube>(self.state.records.clone());
         let size = records.dims()[1];
         let all = device::fetch(records.reshape([BLOCK * size]));
-        let of = |number: usize| {
-            let numbers = &all[number % BLOCK * size..][..size];
-            let (numbers, masks) = numbers.split_at(3 * rows);
+        let step = |number: usize| {
+            let (numbers, masks) = all[number % BLOCK * size..][..size].split_at(3 * rows);
             let words = masks.len() / rows;
-            let masks = masks.par_chunks_exact(words.max(1));
-            Step {
-                tokens: numbers[..rows].iter().map(|token| *token as u32).collect(),
-                logprobs: numbers[rows..2 * rows].to_vec(),
-                entropies: numbers[2 * rows..].to_vec(),
-                candidates: masks.map(|row| candidates(row, vocabulary)).collect(),
-            }
+            let chosen = |row: usize| Chosen {
+                token: numbers[row] as u32,
+                logprob: numbers[rows + row],
+                entropy: numbers[2 * rows + row],
+                candidates: candidates(&masks[row * words..][..words], vocabulary),
+            };
+            (0..rows).into_par_iter().map(chosen).collect()
         };
-        (self.count - steps..self.count).map(of).collect()
+        (self.count - steps..self.count).map(step).collect()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, ve
 use crate::device::has_kernels;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::attention::KeysValues;
-use crate::nn::tensors::decoder::{Decoder, RmsNorm};
+use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
@@ -41,10 +41,10 @@ pub(super) struct TokenStep {
 impl TokenStep {
     /// The weights of a decoder; `None` if its device runs no kernels.
     pub(super) fn new(decoder: &DeviceDecoder) -> Option<Self> {
-        has_kernels(decoder.device()).then(|| Self::of(&decoder.decoder))
-    }
-
-    fn of(decoder: &Decoder) -> Self {
+        if !has_kernels(decoder.device()) {
+            return None;
+        }
+        let decoder = &decoder.decoder;
         let shape = decoder.shape();
         let weights = |norm: &RmsNorm| cube_tensor(decoder.norm_weights(norm));
         let pair = |sum: Option<&RmsNorm>, output: Option<&RmsNorm>| {
@@ -69,12 +69,12 @@ impl TokenStep {
             // Not read.
             _ => none.clone(),
         });
-        Self {
+        Some(Self {
             norms,
             head_norms: head_norms.collect(),
             tables: decoder.rope.iter().map(Table::new).collect(),
             heads: heads(shape),
-        }
+        })
     }
 
     /// Takes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does: the normed

@@ -1,0 +1,49 @@
+//! Acting on the CPU by the forward pass of learning.
+
+use super::{Actor, LANES, Lanes};
+use crate::nn::rows::{Gradients, to_lanes, to_rows};
+
+/// A network that acts by the forward pass that it learns by. The rounding of operands to bf16 would make the logits of
+/// two different forward passes differ by more than the last bits.
+#[derive(Debug)]
+pub(super) struct RowsActor(pub Box<dyn Gradients>);
+
+/// The logits of a step: `[LANES, num_actions]`, and `[num_actions][LANES]`.
+#[derive(Debug, Default)]
+pub(super) struct Scratch(Vec<f32>, Vec<Lanes>);
+
+impl Actor for RowsActor {
+    type Scratch = Scratch;
+
+    fn num_features(&self) -> usize {
+        let [features, ..] = self.0.sizes();
+        features
+    }
+
+    fn num_actions(&self) -> usize {
+        let [_, actions, _] = self.0.sizes();
+        actions
+    }
+
+    fn memory_size(&self) -> usize {
+        let [.., memory] = self.0.sizes();
+        memory
+    }
+
+    fn scratch(&self) -> Scratch {
+        let actions = self.num_actions();
+        Scratch(vec![0.0; LANES * actions], vec![[0.0; LANES]; actions])
+    }
+
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        memory: &mut [Lanes],
+        Scratch(rows, logits): &'a mut Scratch,
+    ) -> &'a [Lanes] {
+        assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
+        self.0.act(&to_rows(obs), memory, rows);
+        to_lanes(rows, logits);
+        logits
+    }
+}

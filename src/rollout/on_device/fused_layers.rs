@@ -1,0 +1,323 @@
+//! The hidden layers of a perceptron for all games of a cube, shared out among its units.
+//!
+//! A unit that computes two hidden layers of its game alone needs the activations of the first, too many for its
+//! registers. Here the cube's activations are in workgroup memory, and a unit computes a few neurons for several games, so
+//! that each number it reads is a factor of several products. The order of all sums is that of [`mlp_logits`], however
+//! many games a cube has.
+//!
+//! [`mlp_logits`]: crate::model::kernels::mlp_logits
+
+use crate::math::activation::activate;
+use crate::model::kernels::{
+    Dense, MlpShape, add_to_logits, input, last_biases, rounded, side_by_side,
+};
+use crate::settings::Activation;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// Games of a unit's part of a layer: two runs of four, each of which it reads at once.
+const PART: usize = 2 * RUN;
+const RUN: usize = 4;
+/// Maximum units per cube supported by every device.
+const MAX_UNITS: usize = 256;
+
+/// Games and units of a cube; a compile-time value of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Workgroup {
+    /// Games, each with a unit that plays it.
+    pub games: usize,
+    /// Units, which all compute the hidden layers if they are shared.
+    pub units: usize,
+    /// Rows of activations in workgroup memory, `[rows][games]`; 0 if units do not share the layers of their games.
+    pub rows: usize,
+}
+
+impl Workgroup {
+    /// A cube of at most so many games, a power of two, with activations of at most so many bytes.
+    pub fn new(shape: &MlpShape, games: usize, bytes: usize) -> Self {
+        let alone = Self { games, units: games, rows: 0 };
+        // With one hidden layer no activation is stored.
+        if shape.second == 0 {
+            return alone;
+        }
+        let (first, second) = shape.layers();
+        let rows = first.inputs.max(first.outputs).max(second.outputs);
+        let shared = |games: usize| {
+            let parts = columns(&first).max(columns(&second)) * (games / PART);
+            Self { games, units: parts.max(games).next_multiple_of(32), rows }
+        };
+        std::iter::successors(Some(games), |games| Some(games / 2))
+            .take_while(|games| *games >= PART)
+            .map(shared)
+            .find(|group| group.units <= MAX_UNITS && group.room() * size_of::<f32>() <= bytes)
+            .unwrap_or(alone)
+    }
+
+    /// Whether units share the hidden layers.
+    pub fn shares(&self) -> bool {
+        self.rows > 0
+    }
+
+    /// Floats of workgroup memory.
+    pub fn room(&self) -> usize {
+        (self.rows * self.games).max(1)
+    }
+
+    /// Iterations of a unit's loops in a step of its game.
+    pub fn loop_iterations(&self, shape: &MlpShape) -> usize {
+        if !self.shares() {
+            return shape.loop_iterations();
+        }
+        let inputs = [shape.features, shape.first, shape.second];
+        inputs.iter().map(|inputs| inputs / side_by_side(*inputs)).sum()
+    }
+}
+
+/// Columns of units that compute a layer, each of them several neurons.
+fn columns(layer: &Dense) -> usize {
+    layer.outputs / side_by_side(layer.outputs)
+}
+
+/// Replaces the inputs of a layer in `room`, `[inputs][games]`, by its activations, `[outputs][games]`.
+///
+/// Neighbouring units have the same neurons and neighbouring games, so that they read neighbouring numbers.
+#[cube]
+fn hidden_layer<W: Float, I: Float>(
+    weights: &[W],
+    room: &mut [f32],
+    #[comptime] layer: Dense,
+    #[comptime] activation: Activation,
+    #[comptime] games: usize,
+) {
+    let unit = UNIT_POS as usize;
+    let parts = comptime!(games / PART);
+    let neurons = comptime!(side_by_side(layer.outputs));
+    let columns = comptime!(columns(&layer));
+    let step = comptime!(side_by_side(layer.inputs));
+    // Of its part's first game, and its first neuron; the others are a number of columns apart.
+    let (place, column) = (unit % parts * RUN, unit / parts);
+    let works = column < columns;
+    let mut sums = Array::<f32>::new(comptime!(neurons * PART));
+    if works {
+        #[unroll]
+        for n in 0..neurons {
+            let bias = rounded::<W, I>(weights, comptime!(layer.bias + n * columns) + column);
+            #[unroll]
+            for g in 0..PART {
+                sums[comptime!(n * PART + g)] = bias;
+            }
+        }
+        let mut inputs = Array::<f32>::new(PART);
+        let mut k = 0usize;
+        while k < layer.inputs {
+            #[unroll]
+            for c in 0..step {
+                let at = (k + c) * games + place;
+                #[unroll]
+                for g in 0..RUN {
+                    inputs[g] = room[at + g];
+                    inputs[comptime!(RUN + g)] = room[at + comptime!(games / 2 + g)];
+                }
+                let row = comptime!(layer.weight) + (k + c) * layer.outputs + column;
+                #[unroll]
+                for n in 0..neurons {
+                    let w = rounded::<W, I>(weights, row + comptime!(n * columns));
+                    #[unroll]
+                    for g in 0..PART {
+                        sums[comptime!(n * PART + g)] += inputs[g] * w;
+                    }
+                }
+            }
+            k += step;
+        }
+    }
+    sync_cube();
+    if works {
+        #[unroll]
+        for n in 0..neurons {
+            let at = (column + comptime!(n * columns)) * games + place;
+            #[unroll]
+            for g in 0..RUN {
+                let near = sums[comptime!(n * PART + g)];
+                let far = sums[comptime!(n * PART + RUN + g)];
+                room[at + g] = input::<I>(activate(near, activation));
+                room[at + comptime!(games / 2 + g)] = input::<I>(activate(far, activation));
+            }
+        }
+    }
+    sync_cube();
+}
+
+/// Replaces the features of a cube's games in `room`, `[features][games]`, by the activations of the last hidden layer.
+/// All units of the cube take part.
+#[cube]
+pub(super) fn hidden_layers<W: Float, I: Float>(
+    weights: &[W],
+    room: &mut [f32],
+    #[comptime] games: usize,
+    #[comptime] shape: MlpShape,
+) {
+    let (first, second) = comptime!(shape.layers());
+    let activation = comptime!(shape.activation);
+    hidden_layer::<W, I>(weights, room, first, activation, games);
+    hidden_layer::<W, I>(weights, room, second, activation, games);
+}
+
+/// Computes the logits of game `game` of a cube from the activations of the last hidden layer in `room`,
+/// `[last_inputs][games]`.
+#[cube]
+pub(super) fn last_layer<W: Float, I: Float>(
+    weights: &[W],
+    room: &[f32],
+    logits: &mut Array<f32>,
+    game: usize,
+    #[comptime] games: usize,
+    #[comptime] shape: MlpShape,
+) {
+    let block = comptime!(side_by_side(shape.second));
+    last_biases::<W, I>(weights, logits, shape);
+    let mut h = Array::<f32>::new(block);
+    let mut k = 0usize;
+    while k < shape.second {
+        #[unroll]
+        for c in 0..block {
+            h[c] = room[(k + c) * games + game];
+        }
+        add_to_logits::<W, I>(weights, logits, &h, k, block, shape);
+        k += block;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device;
+    use crate::device::buffers::{argument, cube_tensor, grid, uninit};
+    use crate::model::kernels::mlp_logits;
+    use burn::backend::{Cube, DType};
+    use burn::tensor::{Device, Tensor};
+
+    /// Logits, `[actions, rows]`, of features, `[features, rows]`, by a cube's units together or each alone.
+    #[cube(launch_unchecked)]
+    fn logits_kernel(
+        params: &[f32],
+        features: &[f32],
+        to: &mut [f32],
+        rows: usize,
+        #[comptime] group: Workgroup,
+        #[comptime] shape: MlpShape,
+    ) {
+        let unit = UNIT_POS as usize;
+        let row = CUBE_POS * comptime!(group.games) + unit;
+        let has_row = unit < comptime!(group.games) && row < rows;
+        let mut logits = Array::<f32>::new(comptime!(shape.actions));
+        let mut room = Shared::<[f32]>::new_aligned_slice(comptime!(group.room()), 16usize);
+        if comptime!(group.shares()) {
+            if has_row {
+                for i in 0..comptime!(shape.features) {
+                    room[i * comptime!(group.games) + unit] = features[i * rows + row];
+                }
+            }
+            sync_cube();
+            hidden_layers::<f32, f32>(params, &mut room, comptime!(group.games), shape);
+            let games = comptime!(group.games);
+            if has_row {
+                last_layer::<f32, f32>(params, &room, &mut logits, unit, games, shape);
+            }
+        } else if has_row {
+            let mut x = Array::<f32>::new(comptime!(shape.features));
+            #[unroll]
+            for i in 0..comptime!(shape.features) {
+                x[i] = features[i * rows + row];
+            }
+            mlp_logits::<f32, f32>(params, &x, &mut logits, shape);
+        }
+        if has_row {
+            #[unroll]
+            for a in 0..comptime!(shape.actions) {
+                to[a * rows + row] = logits[a];
+            }
+        }
+    }
+
+    fn logits(
+        params: &[f32],
+        rows: usize,
+        group: Workgroup,
+        shape: MlpShape,
+        device: &Device,
+    ) -> Vec<f32> {
+        let params = cube_tensor(device::upload(params.to_vec(), device));
+        let number = |i: usize| ((i * 7919) % 1009) as f32 / 504.5 - 1.0;
+        let features = (0..shape.features * rows).map(number).collect();
+        let features = cube_tensor(device::upload(features, device));
+        let to = uninit(&params, &[shape.actions * rows], DType::F32);
+        // SAFETY: accesses stay below the numbers of parameters, features, actions and rows; all units reach all barriers.
+        unsafe {
+            logits_kernel::launch_unchecked(
+                &params.client,
+                grid(&params, rows.div_ceil(group.games)),
+                CubeDim::new_1d(group.units as u32),
+                argument(&params),
+                argument(&features),
+                argument(&to),
+                rows,
+                group,
+                shape,
+            );
+        }
+        device::read(Tensor::<1>::from_primitive::<Cube>(to))
+    }
+
+    #[test]
+    fn logits_have_the_same_bits_whatever_the_cube() {
+        for info in device::list().into_iter().filter(|info| info.kind != "cpu") {
+            let device = device::choose(&info.name).unwrap().device;
+            for [features, first, second, actions] in
+                [[5, 7, 12, 3], [16, 64, 64, 3], [3, 260, 33, 2]]
+            {
+                let activation = Activation::Silu;
+                let shape = MlpShape { features, first, second, actions, activation, block: 1 };
+                let weight = |i: usize| ((i * 104_729) % 2003) as f32 / 5007.5 - 0.2;
+                let params: Vec<f32> = (0..shape.num_params()).map(weight).collect();
+                let rows = 101;
+                let of = |group| logits(&params, rows, group, shape, &device);
+                let alone = of(Workgroup { games: 32, units: 32, rows: 0 });
+                assert!(alone.iter().any(|z| z.abs() > 1e-3), "{alone:?}");
+                let mut cubes = 0;
+                for games in [8, 16, 32, 64] {
+                    let group = Workgroup::new(&shape, games, 16 * 1024);
+                    assert!(group.shares() && group.games <= games);
+                    if group.games == games {
+                        assert_eq!(of(group), alone, "{shape:?}, {group:?}, {}", info.name);
+                        cubes += 1;
+                    }
+                }
+                assert!(cubes > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn workgroups_have_room_on_every_device() {
+        let shape = |first, second| MlpShape {
+            features: 16,
+            first,
+            second,
+            actions: 3,
+            activation: Activation::Tanh,
+            block: 1,
+        };
+        let group = |first, second| {
+            let Workgroup { games, units, .. } =
+                Workgroup::new(&shape(first, second), 64, 16 * 1024);
+            (games, units)
+        };
+        assert_eq!(group(64, 64), (64, 128));
+        assert_eq!(group(256, 256), (16, 128));
+        assert_eq!(group(63, 8), (32, 256));
+        assert_eq!(group(512, 64), (8, 128));
+        // One hidden layer, or a layer too wide.
+        assert!([(64, 0), (1024, 1024), (64, 257)].iter().all(|(a, b)| group(*a, *b) == (64, 64)));
+    }
+}

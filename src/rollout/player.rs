@@ -1,0 +1,87 @@
+//! Actions that a policy chooses for games side by side.
+
+use super::env_lanes::{EnvLanes, action_uniforms};
+use super::masks::masked;
+use crate::env::Rules;
+use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
+
+/// Action selection of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Player {
+    /// The most likely action.
+    Greedy,
+    /// An action sampled from the policy.
+    Sampling,
+}
+
+impl Player {
+    /// Chooses the action of each lane at step `t` by the keys of their draws. Returns the actions with their
+    /// log-probabilities, which only samples have.
+    #[inline(always)]
+    pub(super) fn choose(
+        self,
+        logits: &[Lanes],
+        keys: &[u32; LANES],
+        t: u32,
+    ) -> ([u32; LANES], Lanes) {
+        let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
+        match self {
+            Self::Greedy => actions = std::array::from_fn(|lane| argmax_lane(logits, lane)),
+            Self::Sampling => {
+                sample_lanes(logits, &action_uniforms(keys, t), &mut actions, &mut logprobs);
+            }
+        }
+        (actions, logprobs)
+    }
+}
+
+/// A policy with the buffers of one thread, for blocks of games.
+pub(super) struct LanePolicy<'a, A: Actor> {
+    policy: &'a A,
+    /// Observations of the last block: `[num_features][LANES]`.
+    pub obs: Vec<Lanes>,
+    /// Legal actions of the last block as bit masks; only valid for games with masks.
+    pub legal: [u32; LANES],
+    masked: Vec<Lanes>,
+    scratch: A::Scratch,
+}
+
+impl<'a, A: Actor> LanePolicy<'a, A> {
+    /// Allocates the buffers of a policy for a game.
+    pub fn new(policy: &'a A, game: impl Rules) -> Self {
+        Self {
+            policy,
+            obs: vec![[0.0; LANES]; game.num_features()],
+            legal: [0; LANES],
+            masked: Vec::new(),
+            scratch: policy.scratch(),
+        }
+    }
+
+    /// Computes the logits of a block, `[num_actions][LANES]`, those of illegal actions masked; updates `memory` in place.
+    #[inline(always)]
+    pub fn logits<G: Rules>(
+        &mut self,
+        game: G,
+        games: &EnvLanes<G>,
+        memory: &mut [Lanes],
+    ) -> &[Lanes] {
+        games.observe(game, &mut self.obs);
+        let logits = self.policy.act(&self.obs, memory, &mut self.scratch);
+        if !G::MASKED {
+            return logits;
+        }
+        games.legal(game, &mut self.legal);
+        self.masked.clear();
+        self.masked.extend(logits.iter().enumerate().map(|(a, lanes)| {
+            std::array::from_fn(|lane| masked(self.legal[lane], a, lanes[lane]))
+        }));
+        &self.masked
+    }
+
+    /// The features that were not 0 in some lane of the last block, as [`Actor::active`].
+    #[inline(always)]
+    pub fn active(&self) -> Option<&[usize]> {
+        self.policy.active(&self.scratch)
+    }
+}

@@ -1,0 +1,73 @@
+//! Tasks whose prompts are drawn at random together with their solutions.
+
+use super::split::{Random, in_split};
+use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
+use crate::schema::Settings;
+use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
+
+/// The settings of such a task, which are the task itself.
+pub(super) trait Drawn:
+    Settings + Default + Serialize + DeserializeOwned + Copy + Send + Sync + 'static
+{
+    const NAME: &'static str;
+    const FIT_ITERATIONS: u32 = 100;
+
+    /// The parts of a reward.
+    fn reward_parts() -> &'static [Part];
+
+    /// Draws a prompt with its identity, which determines its split; `None` if the draws give no valid prompt.
+    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)>;
+
+    /// Scores an answer: a number for each part.
+    fn score(&self, completion: &Completion) -> Vec<f64>;
+
+    /// The characters of prompts and solutions, each once.
+    fn characters(&self) -> String;
+
+    /// Number of characters of the longest solution.
+    fn longest(&self) -> usize;
+}
+
+impl<D: Drawn> TaskSettings for D {
+    const NAME: &'static str = D::NAME;
+    const FIT_ITERATIONS: u32 = D::FIT_ITERATIONS;
+
+    fn open(self) -> Result<Arc<dyn Task>, TaskError> {
+        Ok(Arc::new(self))
+    }
+}
+
+impl<D: Drawn> Task for D {
+    fn name(&self) -> &str {
+        D::NAME
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        in_split(D::NAME, split, index, |random| self.draw(random))
+    }
+
+    fn parts(&self) -> &[Part] {
+        D::reward_parts()
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        Ok(completions.iter().map(|completion| Rewards::new(self.score(completion))).collect())
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        Some(self.characters())
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.longest() + 1
+    }
+}
+
+/// The scores of an answer to a prompt with these fields.
+#[cfg(test)]
+pub(super) fn scores(task: &impl Drawn, fields: serde_json::Value, answer: &str) -> Vec<f64> {
+    let fields = fields.as_object().unwrap().clone();
+    let prompt = Prompt::new(String::new(), String::new(), fields);
+    task.verify(&[Completion::new(&prompt, answer)]).unwrap().remove(0).parts
+}
