@@ -107,7 +107,7 @@ pub trait Columns: Copy + Send + Sync {
     fn strips_of_block(self, numbers: usize) -> usize;
 
     /// The columns packed in f32, in `memory` unless they are already.
-    fn expanded<'a>(self, memory: &'a mut Packed) -> Strips<'a>
+    fn expanded<'a>(self, parallelism: Parallelism, memory: &'a mut Packed) -> Strips<'a>
     where
         Self: 'a;
 }
@@ -136,7 +136,7 @@ impl Columns for Strips<'_> {
         self.columns.div_ceil(STRIP_COLUMNS)
     }
 
-    fn expanded<'a>(self, _: &'a mut Packed) -> Strips<'a>
+    fn expanded<'a>(self, _: Parallelism, _: &'a mut Packed) -> Strips<'a>
     where
         Self: 'a,
     {

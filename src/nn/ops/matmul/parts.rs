@@ -32,22 +32,32 @@ pub fn forward(
     y: &mut [f32],
     add: bool,
 ) {
-    if parallelism == Parallelism::Sequential {
+    if x.len() / inner >= ROWS {
+        by_rows(parallelism, (x, inner), w, y, add);
+    } else if parallelism == Parallelism::Sequential {
         w.multiply(x, y, add);
-    } else if x.len() / inner >= ROWS {
-        by_rows((x, inner), w, y, add);
     } else {
         by_columns((x, inner), w, y, add);
     }
 }
 
 /// Computes parts of the rows side by side, block by block of a weight that has to be expanded.
-fn by_rows((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
-    let (rows, columns) = (rows_of_part(x.len() / inner), w.columns());
+fn by_rows(
+    parallelism: Parallelism,
+    (x, inner): (&[f32], usize),
+    w: impl Columns,
+    y: &mut [f32],
+    add: bool,
+) {
+    let (all, columns) = (x.len() / inner, w.columns());
+    let rows = match parallelism {
+        Parallelism::Sequential => all,
+        Parallelism::Parallel => rows_of_part(all),
+    };
     let (mut memory, mut from) = (OPERAND.take(), 0);
     for block in w.parts(w.strips_of_block(BLOCK)) {
-        let strips = block.expanded(&mut memory);
-        Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
+        let strips = block.expanded(parallelism, &mut memory);
+        parallelism.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
             let x = View::rows(&x[number * rows * inner..], inner);
             let rows = y.len() / columns;
             let target = Target { values: &mut y[from..], row: columns, add };

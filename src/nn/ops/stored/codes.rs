@@ -31,6 +31,8 @@ impl NumberFormat {
 pub trait Pair: Copy + Default + Send + Sync + 'static {
     /// Whether a number is a code times a scale plus an offset, instead of the code's own.
     const SCALED: bool;
+    /// The most rows for which weights are expanded as they are multiplied; for more, strips are expanded to memory first.
+    const FEW: usize;
 
     /// Sets the code of row 0 or 1 in a column.
     fn set(&mut self, row: usize, lane: usize, code: u16);
@@ -73,6 +75,7 @@ pub struct F16([[u16; LANES]; 2]);
 
 impl Pair for Four {
     const SCALED: bool = true;
+    const FEW: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[lane] |= (code as u8 & 15) << (4 * row);
@@ -86,6 +89,7 @@ impl Pair for Four {
 
 impl Pair for Eight {
     const SCALED: bool = true;
+    const FEW: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[row][lane] = code as i8;
@@ -99,6 +103,8 @@ impl Pair for Eight {
 
 impl Pair for Bf16 {
     const SCALED: bool = false;
+    // Two instructions expand two numbers.
+    const FEW: usize = 128;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[lane] |= u32::from(code) << (16 * row);
@@ -115,6 +121,7 @@ impl Pair for Bf16 {
 
 impl Pair for F16 {
     const SCALED: bool = false;
+    const FEW: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[row][lane] = code;

@@ -154,12 +154,12 @@ impl Columns for StoredStrips<'_> {
         (numbers / (self.inner * STRIP_COLUMNS)).max(1)
     }
 
-    fn expanded<'a>(self, memory: &'a mut Packed) -> matmul::Strips<'a>
+    fn expanded<'a>(self, parallelism: Parallelism, memory: &'a mut Packed) -> matmul::Strips<'a>
     where
         Self: 'a,
     {
         let sizes @ [inner, _] = [self.inner, self.columns];
-        memory.fill(Parallelism::Parallel, sizes, |number, to| {
+        memory.fill(parallelism, sizes, |number, to| {
             let (first, vectors) = (self.first + number * STRIPS, to.len() / inner);
             for v in 0..vectors {
                 self.weight.expand(first + v, &mut to[v..], vectors);

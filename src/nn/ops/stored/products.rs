@@ -11,8 +11,6 @@ use std::cell::RefCell;
 pub const STRIPS: usize = STRIP_COLUMNS / LANES;
 /// The most rows that are multiplied side by side while weights are expanded.
 const FUSED: usize = 4;
-/// The most rows for which weights are expanded as they are multiplied; for more, strips are expanded to memory first.
-const FEW: usize = 2 * FUSED;
 
 thread_local! {
     /// The memory of expanded strips, for reuse.
@@ -43,7 +41,7 @@ pub fn multiply<'a, P: Pair>(
     for from in (0..columns).step_by(STRIP_COLUMNS) {
         let (first, width) = (from / LANES, STRIP_COLUMNS.min(columns - from));
         let vectors = width.div_ceil(LANES);
-        if rows > FEW {
+        if rows > P::FEW {
             expanded.fill(Parallelism::Sequential, [inner, width], |_, lanes| {
                 for v in 0..vectors {
                     expand(strip(first + v), group, &mut lanes[v..], vectors);
