@@ -106,7 +106,9 @@ impl fmt::Display for DeviceInfo {
 pub fn precision_obstacle(device: Option<&Device>, precision: Precision) -> Option<String> {
     match device.filter(|device| has_kernels(device)) {
         _ if precision == Precision::F32 => None,
-        None => Some("the CPU supports f32 only".to_string()),
+        None => Some(
+            "the CPU supports f32, and bf16 for decoders, GRUs and language models".to_string(),
+        ),
         Some(device) => (!has_precision(device, precision))
             .then(|| format!("the device does not support {precision}")),
     }
