@@ -2,8 +2,8 @@
 
 use super::buffers::{slice, slice_mut};
 use super::value_error;
-use grove::env::{self, Env, EnvError, Playable, Rules};
-use grove::rollout::{Autoreset, Batch, StepBuffers};
+use grove::env::{self, Env, Playable, Rules};
+use grove::rollout::{Autoreset, Batch, EnvError, StepBuffers};
 use grove::settings::TrainConfig;
 use grove::trainer::new_settings;
 use pyo3::buffer::PyBuffer;
