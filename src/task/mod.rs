@@ -192,7 +192,7 @@ impl Prompt {
         Self { text, messages: vec![Message::user(question)], fields }
     }
 
-    /// The same with a `solution` as its only field.
+    /// Creates a prompt, as [`Prompt::new`], with a `solution` as its only field.
     fn solved(text: String, question: String, solution: &str) -> Self {
         let fields = Map::from_iter([("solution".to_string(), solution.into())]);
         Self::new(text, question, fields)

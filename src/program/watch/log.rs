@@ -21,8 +21,9 @@ pub struct Log {
     lines: Vec<Line>,
     /// Offset of the end of the last complete line.
     end: u64,
-    /// That line, malformed or not, by which the file is recognised, and its offset.
+    /// The last complete line, malformed or not, by which the file is recognised.
     last: Vec<u8>,
+    /// Offset of the last complete line.
     last_start: u64,
 }
 
