@@ -8,6 +8,7 @@ use grove::env::Playable;
 use grove::run::{
     GameRun, Observer, Run, RunError, RunFiles, RunNote, Step, caught_on_devices, drive, finish,
 };
+use grove::settings::TrainConfig;
 use grove::trainer::{GameTrainer, config_toml};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -23,6 +24,8 @@ pub struct Session {
     pub callback: Option<Py<PyAny>>,
     /// The device.
     pub chosen: Chosen,
+    /// Whether the device was to be chosen.
+    is_auto: bool,
 }
 
 impl Session {
@@ -36,7 +39,19 @@ impl Session {
         callback: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let chosen = device::choose(device).map_err(value_error)?;
-        Ok(Self { run_dir, callback, chosen })
+        Ok(Self { run_dir, callback, chosen, is_auto: device == "auto" })
+    }
+
+    /// Takes the CPU in place of a GPU that `auto` found, if a rollout of this game is faster there.
+    fn rehearse<G: Playable>(&mut self, game: G, config: &TrainConfig) -> PyResult<()> {
+        if self.is_auto {
+            self.chosen = device::faster(self.chosen.clone(), |chosen| {
+                let mut trial = GameTrainer::new(game, config, &chosen.device);
+                trial.rehearse();
+                PyResult::Ok(trial.rehearse())
+            })?;
+        }
+        Ok(())
     }
 
     /// Trains a run to its end or until it is stopped, and evaluates its best policy. Returns the report as JSON.
@@ -128,11 +143,12 @@ impl Visitor for TrainGame<'_> {
     type Output = String;
 
     fn visit<G: Playable>(self) -> PyResult<String> {
-        let Self { settings: changes, session } = self;
+        let Self { settings: changes, mut session } = self;
         let (game, config) = settings::<G>(changes)?;
         if config.data.is_on() {
             return Err(value_error("`grove fit` learns from datasets; `train` plays"));
         }
+        session.rehearse(game, &config)?;
         let trainer = GameTrainer::new(game, &config, &session.chosen.device);
         let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
         let mut run = GameRun::new(trainer, config.iterations, actions);

@@ -6,6 +6,7 @@ use grove::rng::Stream;
 use grove::run::TextRun;
 use grove::settings::overlay;
 use grove::task::{self, Completion, Part, PromptSet, Rewards, Split, Task, TaskError};
+use grove::text::fastest_precision;
 use grove::text::generate::{Generator, Prompt, Sampling, stop};
 use grove::trainer::text::{
     LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
@@ -202,8 +203,12 @@ pub fn train_text(
         let prompts = PromptSet { train, test };
         let task = PythonTask { prompts, parts, reward, alphabet, max_new_tokens };
         let loaded = (model != TINY).then(|| load(Path::new(model))).transpose()?;
+        let session = Session::new(device, run_dir, callback)?;
         let defaults = match &loaded {
-            Some(loaded) => LanguageConfig::for_trained(model, loaded.shape.num_params()),
+            Some(loaded) => {
+                let precision = fastest_precision(&session.chosen.info.name);
+                LanguageConfig::for_trained(model, loaded.shape.num_params(), precision)
+            }
             None => LanguageConfig::for_model(model),
         };
         let own = toml::Table::new();
@@ -214,7 +219,6 @@ pub fn train_text(
         config.fit.iterations = config.fit.iterations.min(config.iterations);
         config.validate().map_err(value_error)?;
         let settings = language_settings(NAME, &own, &config);
-        let session = Session::new(device, run_dir, callback)?;
         let trainer = LanguageTrainer::for_task(Arc::new(task), config, loaded);
         let trainer = trainer.map_err(value_error)?.with_settings(settings.clone());
         let device = (session.chosen.info.name != "cpu").then(|| session.chosen.device.clone());

@@ -197,7 +197,11 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
         _ => None,
     };
     if let Some(best) = devices.iter().filter(|d| rank(d).is_some()).min_by_key(|d| rank(d)) {
-        return Ok((best.clone(), "the best GPU found".to_string()));
+        let reason = match may_be_slow(best) {
+            true => "the best GPU found; a game's run takes the CPU where that is faster",
+            false => "the best GPU found",
+        };
+        return Ok((best.clone(), reason.to_string()));
     }
     let reason = match devices.iter().find(|d| d.software) {
         None => "no GPU found".to_string(),
@@ -207,6 +211,32 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
         Some(cpu) => Ok((cpu.clone(), reason)),
         None => Err(not_present("auto", &devices)),
     }
+}
+
+/// The faster of the GPU that `auto` has chosen for a run and the CPU, by the seconds that `rehearse` takes on each
+/// (infinite if the run cannot be there). A GPU that is a card of its own is taken without comparison.
+///
+/// # Errors
+/// Those of `rehearse`.
+pub fn faster<E>(
+    gpu: Chosen,
+    mut rehearse: impl FnMut(&Chosen) -> Result<f64, E>,
+) -> Result<Chosen, E> {
+    if !may_be_slow(&gpu.info) {
+        return Ok(gpu);
+    }
+    let Ok(mut cpu) = choose("cpu") else { return Ok(gpu) };
+    let [there, here] = [rehearse(&gpu)?, rehearse(&cpu)?];
+    if there <= here {
+        return Ok(gpu);
+    }
+    cpu.reason = format!("faster for this run than {}, {}", gpu.info.name, gpu.info.description);
+    Ok(cpu)
+}
+
+/// Whether a GPU is in the processor or of a virtual machine, where the CPU may be faster.
+fn may_be_slow(info: &DeviceInfo) -> bool {
+    matches!(info.kind.as_str(), "integrated gpu" | "virtual gpu")
 }
 
 fn not_present(name: &str, devices: &[DeviceInfo]) -> DeviceError {
@@ -239,5 +269,37 @@ fn named(info: &DeviceInfo, device: &Device) -> DeviceInfo {
             DeviceInfo { description, memory_bytes, ..info.clone() }
         }
         _ => info.clone(),
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+
+    /// The device that is taken if the GPU of this kind and the CPU take these seconds.
+    fn taken(kind: &str, seconds: [f64; 2]) -> String {
+        let mut gpu = choose("cpu").unwrap();
+        gpu.info = DeviceInfo { name: "wgpu:0".into(), kind: kind.into(), ..gpu.info };
+        let rehearse = |chosen: &Chosen| match chosen.info.name.as_str() {
+            "cpu" => Ok(seconds[1]),
+            _ => Ok::<f64, ()>(seconds[0]),
+        };
+        faster(gpu, rehearse).unwrap().info.name
+    }
+
+    #[test]
+    fn a_gpu_in_the_processor_is_taken_if_it_is_faster_and_a_card_always() {
+        assert_eq!(taken("integrated gpu", [1.0, 2.0]), "wgpu:0");
+        assert_eq!(taken("integrated gpu", [2.0, 1.0]), "cpu");
+        assert_eq!(taken("integrated gpu", [f64::INFINITY, 1.0]), "cpu");
+        assert_eq!(taken("virtual gpu", [2.0, 1.0]), "cpu");
+        assert_eq!(taken("discrete gpu", [2.0, 1.0]), "wgpu:0");
+    }
+
+    #[test]
+    fn an_error_of_the_rehearsal_is_returned() {
+        let mut gpu = choose("cpu").unwrap();
+        gpu.info.kind = "integrated gpu".into();
+        assert_eq!(faster(gpu, |_| Err("no memory")).unwrap_err(), "no memory");
     }
 }

@@ -141,8 +141,9 @@ pub struct RunArgs {
     pub seed: Option<u64>,
     /// The device: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N] or rocm[:N].
     ///
-    /// `auto` selects the best GPU, or the CPU if there is none; language models run on the CPU. Several devices,
-    /// separated by commas, share the run. Under MPI, each process takes the next device on its machine.
+    /// `auto` selects the best GPU, or the CPU if there is none; of a GPU in the processor and the CPU, the one that
+    /// plays a rollout faster. Language models run on the CPU. A resumed run continues on its own device. Several
+    /// devices, separated by commas, share the run. Under MPI, each process takes the next device on its machine.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// The engine: auto (fused if possible), fused or general.

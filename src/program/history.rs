@@ -1,7 +1,7 @@
 //! A run as its files tell it: its settings, its records, and whether it is over.
 
 use super::games::{Games, References};
-use super::say::say;
+use super::say::{say, sentence};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
@@ -67,7 +67,7 @@ impl History {
         let read = |path: &PathBuf| match Self::read(path) {
             Ok(run) => Some(run),
             Err(error) => {
-                say!("warning: {}: {error:#}", path.display());
+                say!("warning: {}: {}", path.display(), sentence(&error));
                 None
             }
         };

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// group.
 const ECHO: Duration = Duration::from_secs(1);
 
+/// The exit status of a program that Ctrl-C ends at once, as shells have it.
+pub const STOPPED: i32 = 130;
+
 /// A listener for Ctrl-C.
 #[derive(Clone)]
 pub struct Interrupt {
@@ -65,7 +68,7 @@ impl Interrupt {
             match state.hear(Instant::now()) {
                 Heard::First => {}
                 Heard::Echo => return,
-                Heard::Second => std::process::exit(130),
+                Heard::Second => std::process::exit(STOPPED),
             }
             if let Some(answer) = state.answer {
                 say!("\n{answer}");

@@ -4,15 +4,15 @@
 //! threads that it has.
 
 use super::args::{RunArgs, TrainArgs};
-use super::interrupt::Interrupt;
+use super::interrupt::{Interrupt, STOPPED};
 use super::text;
 use super::verifier::VerifierArgs;
 use crate::device;
 use anyhow::{Context, Result, anyhow};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -151,12 +151,25 @@ fn start(words: &[OsString], threads: usize) -> Result<Child> {
         .context("cannot start a run")
 }
 
-/// The JSON that a run has printed, or its error.
+/// The JSON that a run has printed, or its error. Of a run that a signal ended before it listened for it, the report
+/// says no more than that it was interrupted.
 fn result(output: Output) -> Result<Value> {
+    if was_stopped(output.status) {
+        return Ok(json!({ "interrupted": true }));
+    }
     if !output.status.success() {
         return Err(anyhow!("{}", last_error(&String::from_utf8_lossy(&output.stderr))));
     }
     serde_json::from_slice(&output.stdout).context("a run has printed no report")
+}
+
+/// Whether Ctrl-C or a polite request ended a run at once.
+fn was_stopped(status: ExitStatus) -> bool {
+    #[cfg(unix)]
+    let by_signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    let by_signal = None;
+    status.code() == Some(STOPPED) || by_signal.is_some_and(|signal| [2, 15].contains(&signal))
 }
 
 /// The last error in the output of a run, which begins a line and may have several; without one, the whole output.
@@ -194,6 +207,21 @@ mod tests {
             ("killed\n", "killed"),
         ] {
             assert_eq!(last_error(text), expected);
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_run_that_a_signal_ends_was_interrupted_and_has_not_failed() {
+        let ended = |how: &str| {
+            let output = Command::new("sh").args(["-c", how]).output().unwrap();
+            result(output).map(|report| report["interrupted"].clone())
+        };
+        for how in ["kill -INT $$", "kill -TERM $$", "exit 130"] {
+            assert_eq!(ended(how).unwrap(), true, "{how}");
+        }
+        for how in ["kill -KILL $$", "exit 1"] {
+            assert!(ended(how).is_err(), "{how}");
         }
     }
 

@@ -1,8 +1,9 @@
 //! The ranks of a run: this process alone, threads of it with a device each, or processes under MPI.
 
 use super::args::RunArgs;
+use super::checks::check_engine;
 use super::games::Playable;
-use super::say::{be_silent, say, speak};
+use super::say::{be_silent, say, sentence, speak};
 use crate::device::{self, Chosen};
 use crate::disk::input;
 use crate::model::Network;
@@ -44,6 +45,20 @@ impl Rank {
     /// Starts its device. Returns it with the team, which knows now what its ranks compute with.
     pub fn choose(self) -> Result<(Chosen, Team)> {
         let chosen = device::choose(&self.device)?;
+        self.on(chosen)
+    }
+
+    /// As [`Rank::choose`], but where `auto` finds a GPU that may be slower than the CPU, the run is rehearsed on both:
+    /// `rehearse` returns the seconds that a part of it takes.
+    pub fn choose_by(self, rehearse: impl FnMut(&Chosen) -> Result<f64>) -> Result<(Chosen, Team)> {
+        let mut chosen = device::choose(&self.device)?;
+        if self.device == "auto" && self.team.size() == 1 {
+            chosen = device::faster(chosen, rehearse)?;
+        }
+        self.on(chosen)
+    }
+
+    fn on(self, chosen: Chosen) -> Result<(Chosen, Team)> {
         let is_device = device::has_kernels(&chosen.device);
         let gather = |text: &str| -> Result<Vec<String>, TeamError> {
             let all = self.team.all_gather(text.as_bytes())?;
@@ -101,6 +116,22 @@ pub fn trainer<G: Playable>(
     let speeds = team.all_gather_numbers(&[speed])?.concat();
     let team = team.with_speeds(&speeds);
     Ok(make(network, None, team)?)
+}
+
+/// The seconds of a rollout on a device, kernels compiled; infinite if the run cannot have the engine or the precision
+/// of its settings there.
+pub fn rehearse<G: Playable>(
+    game: G,
+    network: Network,
+    config: &TrainConfig,
+    chosen: &Chosen,
+) -> Result<f64> {
+    let mut trial = trainer(game, network, config, chosen, None, Team::alone())?;
+    if check_engine(&trial).is_err() {
+        return Ok(f64::INFINITY);
+    }
+    trial.rehearse();
+    Ok(trial.rehearse())
 }
 
 /// The ranks that can share a run here: processes that MPI has started, or threads.
@@ -311,11 +342,11 @@ pub fn fail(error: &Error) {
         }
         speak();
         match rank {
-            0 => say!("error: {error:#}"),
-            _ => say!("error at rank {rank} of {size}: {error:#}"),
+            0 => say!("error: {}", sentence(error)),
+            _ => say!("error at rank {rank} of {size}: {}", sentence(error)),
         }
         mpi::abort(1);
         return;
     }
-    say!("error: {error:#}");
+    say!("error: {}", sentence(error));
 }

@@ -17,6 +17,15 @@ macro_rules! say {
 }
 pub(super) use say;
 
+/// An error with its causes, each once: some errors say their cause themselves.
+pub fn sentence(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
+        "" => cause,
+        _ if said.ends_with(&cause) => said,
+        _ => said + ": " + &cause,
+    })
+}
+
 /// Whether output is suppressed, because another MPI process prints it.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
@@ -57,4 +66,19 @@ pub fn tell(line: impl std::fmt::Display) -> Result<()> {
 /// Prints the result as one line of JSON on stdout.
 pub fn tell_json(result: &impl Serialize) -> Result<()> {
     tell(serde_json::to_string(result)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn an_error_says_each_cause_once() {
+        let full = || io::Error::other("the disk is full");
+        let outer = anyhow::Error::new(full()).context("cannot write x: the disk is full");
+        assert_eq!(sentence(&outer), "cannot write x: the disk is full");
+        let outer = anyhow::Error::new(full()).context("cannot write x").context("cannot save");
+        assert_eq!(sentence(&outer), "cannot save: cannot write x: the disk is full");
+    }
 }

@@ -4,7 +4,7 @@ use super::args::TrainArgs;
 use super::history::{aligned, figure};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side, words};
-use super::say::{say, tell, tell_json};
+use super::say::{say, sentence, tell, tell_json};
 use super::study_args::Seeds;
 use crate::plot::statistics::{interquartile_mean, interval, mean};
 use anyhow::{Result, bail};
@@ -42,12 +42,13 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     side_by_side(lanes, &jobs, &interrupt, |number, report| {
         let name = format!("seed {}", seeds[number]);
         match report {
+            Ok(report) if report["run"].is_null() => say!("{name}: interrupted"),
             Ok(report) => {
                 say!("{name}: {} in {}", figure(score(&report)), text(&report["run"]));
                 reports[number] = Some(report);
             }
             Err(error) => {
-                say!("{name} failed: {error:#}");
+                say!("{name} failed: {}", sentence(&error));
                 failed += 1;
             }
         }

@@ -15,7 +15,7 @@ use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun};
 use crate::settings::{change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
-use crate::text::LanguageModel;
+use crate::text::{LanguageModel, fastest_precision};
 use crate::trainer::text::{
     LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
     saved_language_model, saved_language_settings,
@@ -178,11 +178,14 @@ impl TextRequest<'_> {
         task: &str,
         path: &str,
         model: Option<&LanguageModel>,
+        device: &str,
     ) -> Result<LanguageConfig> {
         let num_params = model.map(|model| model.shape.num_params());
+        // Texts run on the CPU unless a device is named.
+        let precision = fastest_precision(if device == "auto" { "cpu" } else { device });
         Ok(match (self.fit, num_params) {
-            (true, _) => LanguageConfig::imitating(path, num_params),
-            (false, Some(num_params)) => LanguageConfig::for_trained(path, num_params),
+            (true, _) => LanguageConfig::imitating(path, num_params, precision),
+            (false, Some(num_params)) => LanguageConfig::for_trained(path, num_params, precision),
             (false, None) => LanguageConfig::for_task(path, task::find(task)?.fit_iterations),
         })
     }
@@ -317,7 +320,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let (name, own) = request.task(&file)?;
     let path = request.model(&file)?;
     let model = load(&path)?;
-    let defaults = request.defaults(&name, &path, model.as_ref())?;
+    let defaults = request.defaults(&name, &path, model.as_ref(), &args.device)?;
     let options = (&args.set[..], args.seed, args.iterations);
     let (own, mut config) = settings((&name, own), defaults, file, options)?;
     config.precision = args.precision.unwrap_or(config.precision);

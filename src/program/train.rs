@@ -11,13 +11,14 @@ use super::session::{self, Origin, Session};
 use super::settings::commented;
 use super::source::Source;
 use super::text;
+use crate::device::{self, Chosen};
 use crate::model::Network;
 use crate::parallel::TIMEOUT;
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
 use crate::trainer::{config_toml, new_settings, saved_config, saved_game_name};
 use anyhow::{Context, Result, bail, ensure};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 /// Settings of a run that starts from a policy: AdamW's first steps are of full size, however small the gradient,
@@ -31,7 +32,7 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     }
     ranks::use_threads(args.run.threads)?;
     if args.run.resume {
-        return resume_any(games, &args);
+        return resume_any(games, args);
     }
     if text::is_requested(&args) {
         return text::train(games, args);
@@ -47,20 +48,17 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     (game.train)(games, &NewRun { args: &run, file, from: from.as_deref() })
 }
 
-/// Resumes the run that the command line names by its folder, its game or its task.
-fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
-    let TrainArgs { game: name, run, .. } = args;
-    let is_folder = |name: &&str| run.run_dir.is_none() && Path::new(name).is_dir();
-    let (path, name) = match name.as_deref().filter(is_folder) {
-        Some(folder) => (Some(PathBuf::from(folder)), None),
-        None => (run.run_dir.clone(), name.as_deref()),
-    };
-    let folder = match (path, name) {
-        (None, None) => last_interrupted()?,
-        (Some(path), _) => RunFolder::find(&path)?,
-        (None, name) => RunFolder::newest(name)?,
-    };
+/// Resumes a run, by default on the device that it was on.
+fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
+    let folder = folder_to_resume(&args)?;
     let lock = session::lock(&folder)?;
+    if args.run.device == "auto"
+        && let Some(device) = folder.device().filter(|name| is_present(name))
+    {
+        args.run.device = device;
+    }
+    let TrainArgs { game: name, run, .. } = &args;
+    let name = name.as_deref().filter(|name| !is_folder(&args, name));
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
@@ -71,7 +69,7 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
             );
         }
         text::check_task(&checkpoint, name.filter(|_| run.run_dir.is_some()), &folder)?;
-        return text::resume(games, args, saved);
+        return text::resume(games, &args, saved);
     }
     if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
         bail!(
@@ -83,7 +81,28 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     if let Some(name) = name.filter(|name| *name != saved_name) {
         bail!("the run in {} is of `{saved_name}`, not `{name}`", folder.path().display());
     }
-    (games.source(&saved_name)?.resume)(games, args, saved)
+    (games.source(&saved_name)?.resume)(games, &args, saved)
+}
+
+/// The run that the command line names by its folder, its game or its task.
+fn folder_to_resume(args: &TrainArgs) -> Result<RunFolder> {
+    let name = args.game.as_deref();
+    let path = name.filter(|name| is_folder(args, name)).map(Path::new);
+    match (path.or(args.run.run_dir.as_deref()), name) {
+        (Some(path), _) => Ok(RunFolder::find(path)?),
+        (None, None) => last_interrupted(),
+        (None, name) => Ok(RunFolder::newest(name)?),
+    }
+}
+
+/// Whether the command line has the folder of a run in the place of a game.
+fn is_folder(args: &TrainArgs, name: &str) -> bool {
+    args.run.run_dir.is_none() && Path::new(name).is_dir()
+}
+
+/// Whether a device of this name is here. Drivers are not asked for the CPU.
+fn is_present(name: &str) -> bool {
+    name == "cpu" || device::list().iter().any(|device| device.name == name)
 }
 
 /// The latest run in `runs` that can be resumed or, if there is none, the latest of all.
@@ -180,10 +199,16 @@ fn take_part<G: Playable>(
     from: Option<&Path>,
     next: impl FnOnce(&str) -> String,
 ) -> Result<()> {
-    let (chosen, team) = rank.choose()?;
-    let network = patiently("Initialising the policy's weights.", || {
-        session.games.models().network(game, config, &chosen.device)
-    });
+    let network = |chosen: &Chosen| session.games.models().network(game, config, &chosen.device);
+    let (chosen, team) = match (&source, &session.origin) {
+        (None, Origin::New(_)) => rank.choose_by(|chosen| {
+            patiently(&format!("Trying a rollout on {}.", chosen.info.name), || {
+                ranks::rehearse(game, network(chosen), config, chosen)
+            })
+        })?,
+        _ => rank.choose()?,
+    };
+    let network = patiently("Initialising the policy's weights.", || network(&chosen));
     let network = match from {
         Some(run) => first_policy::<G>(network, run)
             .with_context(|| format!("cannot start from the policy in {}", run.display()))?,

@@ -123,6 +123,17 @@ impl Interval {
     }
 }
 
+impl Interval {
+    /// The interval in words, for a number outside it: with its upper end where that is the largest number and was
+    /// exceeded.
+    pub fn in_words(&self, number: f64) -> String {
+        match self.high == LARGEST && number > LARGEST {
+            true => format!("{self}, at most {LARGEST:.1e}"),
+            false => self.to_string(),
+        }
+    }
+}
+
 impl Display for Interval {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { low, high, has_low, has_high } = *self;

@@ -18,24 +18,31 @@ pub trait Value {
 }
 
 macro_rules! numbers {
-    ($shape:expr, $($ty:ty),*) => {$(
+    ($shape:expr, $check:expr, $($ty:ty),*) => {$(
         impl Value for $ty {
             const SHAPE: Shape = $shape;
 
             fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
-                let is_allowed = match *shape {
-                    Shape::Whole(low, high) => (low..=high).contains(&(*self as u64)),
-                    Shape::Number(interval) => interval.contains(*self as f64),
-                    _ => true,
-                };
-                limit(is_allowed, "", self, shape)
+                $check(*self as _, shape)
             }
         }
     )*};
 }
-numbers!(whole(0..=(u32::MAX as u64)), u32, u64, usize);
+numbers!(whole(0..=(u32::MAX as u64)), check_whole, u32, u64, usize);
 // Any number that is finite in single precision.
-numbers!(at_least(-(f32::MAX as f64)), f32, f64);
+numbers!(at_least(-(f32::MAX as f64)), check_number, f32, f64);
+
+fn check_whole(number: u64, shape: &Shape) -> Result<(), OutOfRange> {
+    let Shape::Whole(low, high) = *shape else { return Ok(()) };
+    limit((low..=high).contains(&number), "", number, shape)
+}
+
+fn check_number(number: f64, shape: &Shape) -> Result<(), OutOfRange> {
+    let Shape::Number(interval) = *shape else { return Ok(()) };
+    let is_long = number.is_finite() && number != 0.0 && !(1e-6..1e16).contains(&number.abs());
+    let value = if is_long { format!("{number:e}") } else { number.to_string() };
+    limit(interval.contains(number), "", value, interval.in_words(number))
+}
 
 macro_rules! unlimited {
     ($($ty:ty = $shape:expr),*) => {$(

@@ -202,6 +202,12 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
         None => table.get_mut(&path),
     };
     let slot = slot.expect("`resolve` gives paths that exist");
+    if ["env", "task"].contains(&&*path) && *slot != value {
+        let what = if path == "env" { "game" } else { "task" };
+        return Err(ConfigError::OutOfRange(format!(
+            "`{path}` is {slot} in this run; name another {what} in the place of {slot} itself, not as a setting"
+        )));
+    }
     *slot = convert(&path, slot, from_trl(&path, value))?;
     Ok(())
 }
@@ -278,7 +284,9 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
         (Value::Integer(_), Value::Integer(i)) if i < 0 => {
             Err(wrong(&Value::Integer(i), "a whole number, 0 or more"))
         }
-        (Value::Integer(_), value) if !value.is_integer() => Err(wrong(&value, "a whole number")),
+        (Value::Integer(_), value) if !value.is_integer() => {
+            Err(wrong(&value, "a whole number below 2^63"))
+        }
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
         (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),
         (Value::Array(like), Value::Array(items)) => {

@@ -17,6 +17,8 @@ mod prompt_cache;
 mod template;
 mod tokenizer;
 
+use crate::nn::Precision;
+
 pub use crate::nn::DecoderParams;
 pub use crate::nn::arch::{Adapters, LoraConfig};
 pub use crate::nn::ops::Parallelism;
@@ -41,6 +43,15 @@ pub use files::GgufType;
 pub use language_model::LanguageModel;
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
+
+/// The precision of the fastest products of a large decoder on the device of this name: bf16 on a CPU with matrix tiles
+/// (AMX), f32 elsewhere.
+pub fn fastest_precision(device: &str) -> Precision {
+    match device == "cpu" && Kernel::best() == Kernel::Amx {
+        true => Precision::Bf16,
+        false => Precision::F32,
+    }
+}
 
 /// Returns the decoder as tensors on its device; `None` on the CPU. Counts the bytes that it uploads
 /// ([`take_transfers`](crate::device::take_transfers)).

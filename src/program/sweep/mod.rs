@@ -9,7 +9,7 @@ use super::games::Games;
 use super::history::{History, State, words as setting_words};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side};
-use super::say::say;
+use super::say::{say, sentence};
 use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
 use crate::disk::{self, input};
@@ -255,7 +255,7 @@ impl<'a> Sweep<'a> {
             }
             ended += 1;
             let score = report.as_ref().ok().and_then(seeds::score);
-            let error = report.err().map(|error| format!("{error:#}"));
+            let error = report.err().map(|error| sentence(&error));
             let settings = setting_words(&space::settings(space, &trials[trial].point));
             let what = score.map_or_else(
                 || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),

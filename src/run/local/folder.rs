@@ -132,6 +132,16 @@ impl RunFolder {
         &self.path
     }
 
+    /// The name of the device that the run was on last; `None` if ranks shared it, or the file does not tell.
+    pub fn device(&self) -> Option<String> {
+        let text = input::read_description(&self.path.join(NOTE)).ok()?;
+        let note: serde_json::Value = serde_json::from_str(&text).ok()?;
+        match note.get("ranks") {
+            None => Some(note.get("device")?.get("name")?.as_str()?.to_string()),
+            Some(_) => None,
+        }
+    }
+
     /// The path of the settings.
     pub fn config(&self) -> PathBuf {
         self.path.join(CONFIG)

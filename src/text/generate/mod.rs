@@ -172,6 +172,8 @@ struct Worker<'a> {
 
 /// Rows whose logits are computed at a time.
 const HEAD_ROWS: usize = 64;
+/// Tokens of prompts that fill a prefill: enough for its products, and no more, since its activations take memory.
+const PREFILL_ROWS: usize = 1024;
 
 impl<'a> Worker<'a> {
     fn new(generator: Generator<'a>, slots: usize, buffers: &'a mut Decoding) -> Self {
@@ -218,11 +220,12 @@ impl<'a> Worker<'a> {
             }
             let free = self.slots.iter().filter(|slot| slot.is_none()).count();
             let mut taken = Vec::new();
-            let mut wanted = 0;
-            while wanted < free {
+            let (mut wanted, mut rows) = (0, 0);
+            while wanted < free && rows < PREFILL_ROWS {
                 let number = queue.next.fetch_add(1, Ordering::Relaxed);
                 let Some(prompt) = queue.prompts.get(number) else { break };
                 wanted += prompt.completions;
+                rows += prompt.tokens.len();
                 taken.push((number, prompt));
             }
             if taken.is_empty() {

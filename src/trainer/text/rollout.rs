@@ -11,6 +11,9 @@ use crate::task::{self, Prompt, Rewards, Split, TaskError};
 use crate::text::generate::{self, Completion, Generator, Sampling, stop};
 use web_time::Instant;
 
+/// Completions that an evaluation may decode at a time, however few an iteration has.
+const EVALUATION_SLOTS: usize = 64;
+
 /// Seconds that a rollout took.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RolloutSeconds {
@@ -93,7 +96,7 @@ impl TextEngine {
         let generator = Generator {
             decoder: &self.learner.decoder,
             sampling,
-            slots: self.config.generation.slots,
+            slots: self.slots(),
             stop: if stops.is_empty() { None } else { Some(&is_over) },
             listener: None,
         };
@@ -128,6 +131,16 @@ impl TextEngine {
         let groups = groups.collect();
         seconds.verify += verifying.elapsed().as_secs_f64();
         Ok(groups)
+    }
+
+    /// The number of completions that decode at a time. An evaluation of a large decoder on the CPU takes no more than an
+    /// iteration: the caches would need more memory than training.
+    fn slots(&self) -> usize {
+        let GenerationConfig { num_prompts, group_size, slots, .. } = self.config.generation;
+        match self.device.is_some() || self.learner.decoder.is_small() {
+            true => slots,
+            false => slots.min(num_prompts.saturating_mul(group_size).max(EVALUATION_SLOTS)),
+        }
     }
 
     /// The reward of each completion of a prompt, of `limit` tokens at most; NaN if the verifier could not judge it.
