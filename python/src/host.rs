@@ -5,7 +5,7 @@
 
 use super::buffers::{slice, slice_mut};
 use super::games::settings;
-use super::session::{Session, detached};
+use super::session::{Session, check, detached};
 use super::value_error;
 use grove::env::{Env, HostEnvError, HostEnvs, HostGame, HostVecEnv, Transition};
 use grove::run::GameRun;
@@ -128,6 +128,7 @@ pub fn train_envs(
         let envs = HostEnvs::new(batch);
         let trainer = GameTrainer::with_envs(game, envs, &config, &session.chosen.device);
         let trainer = trainer.map_err(value_error)?;
+        check(&trainer)?;
         let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
         let mut run = GameRun::new(trainer, config.iterations, actions);
         session.train(&mut run, name, &config_toml(&game, &config))

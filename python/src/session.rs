@@ -4,7 +4,7 @@ use super::games::{Visitor, settings, visit_game};
 use super::value_error;
 use grove::checkpoint;
 use grove::device::{self, Chosen};
-use grove::env::Playable;
+use grove::env::{Playable, Rules};
 use grove::run::{
     GameRun, Observer, Run, RunError, RunFiles, RunNote, Step, caught_on_devices, drive, finish,
 };
@@ -134,6 +134,11 @@ impl Observer for Listener<'_> {
     }
 }
 
+/// Checks that the engine and the precision of the settings are available.
+pub fn check<G: Rules>(trainer: &GameTrainer<G>) -> PyResult<()> {
+    trainer.missing().map_or(Ok(()), |missing| Err(value_error(missing)))
+}
+
 struct TrainGame<'a> {
     settings: &'a str,
     session: Session,
@@ -150,6 +155,7 @@ impl Visitor for TrainGame<'_> {
         }
         session.rehearse(game, &config)?;
         let trainer = GameTrainer::new(game, &config, &session.chosen.device);
+        check(&trainer)?;
         let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
         let mut run = GameRun::new(trainer, config.iterations, actions);
         session.train(&mut run, G::NAME, &config_toml(&game, &config))

@@ -103,6 +103,11 @@ pub(super) fn assert_continues(
     expected: &(Vec<(PathBuf, Vec<u8>)>, Vec<u64>),
 ) {
     with(Fault::Nothing, || resume(make, 4, run)).0.unwrap();
+    assert_holds(run, expected);
+}
+
+/// Checks the files of a run.
+fn assert_holds(run: &Path, expected: &(Vec<(PathBuf, Vec<u8>)>, Vec<u64>)) {
     let found = content(run);
     assert_eq!(found.1, expected.1);
     let missing = expected.0.iter().find(|file| !found.0.contains(file));
@@ -144,8 +149,12 @@ fn meet_all_faults(make: Make) {
                 assert_continues(make, &run, &expected);
                 resumed += 1;
             }
-            // Before its first checkpoint there is nothing to continue.
-            false => assert!(resume(make, 4, &run).is_err(), "{fault:?}"),
+            // Before its first checkpoint there is nothing to continue, and the run begins again in its folder.
+            false => {
+                assert!(resume(make, 4, &run).is_err(), "{fault:?}");
+                with(Fault::Nothing, || train(make, 4, &run)).0.unwrap();
+                assert_holds(&run, &expected);
+            }
         }
         let _ = fs::remove_dir_all(&run);
     }

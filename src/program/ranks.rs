@@ -1,7 +1,6 @@
 //! The ranks of a run: this process alone, threads of it with a device each, or processes under MPI.
 
 use super::args::RunArgs;
-use super::checks::check_engine;
 use super::games::Playable;
 use super::say::{be_silent, say, sentence, speak};
 use crate::device::{self, Chosen};
@@ -127,7 +126,7 @@ pub fn rehearse<G: Playable>(
     chosen: &Chosen,
 ) -> Result<f64> {
     let mut trial = trainer(game, network, config, chosen, None, Team::alone())?;
-    if check_engine(&trial).is_err() {
+    if trial.missing().is_some() {
         return Ok(f64::INFINITY);
     }
     trial.rehearse();

@@ -191,11 +191,12 @@ impl Session<'_> {
         if let Origin::Saved(saved) = &self.origin {
             check_unfinished(run, saved.folder)?;
         }
+        // From the first file on, a run that is interrupted is saved.
+        let interrupt = Interrupt::listen(Some(FINISHING))?;
         let mut home = Home::open(self, run, settings)?;
         if let Some(home) = &home {
             self.announce(run, chosen, home)?;
         }
-        let interrupt = Interrupt::listen(Some(FINISHING))?;
         let server = match home.as_mut().and_then(|home| Some((home.port.take()?, home))) {
             Some((port, home)) => Some(watch::start(self.games, port, home.path())?),
             None => None,

@@ -1,7 +1,7 @@
 //! `grove train`: a run of a game, new or resumed.
 
 use super::args::TrainArgs;
-use super::checks::{check_engine, saved, validate};
+use super::checks::{saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
 use super::history::{History, State};
 use super::patience::patiently;
@@ -231,7 +231,9 @@ fn take_part<G: Playable>(
     if let Some(checkpoint) = session.checkpoint() {
         trainer.restore(checkpoint)?;
     }
-    check_engine(&trainer)?;
+    if let Some(missing) = trainer.missing() {
+        bail!(missing);
+    }
     let run = GameRun::new(trainer, epoch, actions);
     session.train(&chosen, run, &commented(&settings, G::settings())?, next)
 }

@@ -233,7 +233,14 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     let foreign = FOREIGN.iter().find(is_here).map(|(_, ours)| *ours);
     // A game may have a setting by a name that TRL gives to one of the run.
     let is_candidate = |path: &&String| section.is_empty() && [leaf, written].contains(&last(path));
-    let candidates: Vec<String> = paths.iter().filter(is_candidate).cloned().collect();
+    let mut candidates: Vec<String> = paths.iter().filter(is_candidate).cloned().collect();
+    // SFT before GRPO has a learning rate of its own, which is meant by its full name alone.
+    let main = format!("optimizer.{leaf}");
+    if candidates.contains(&main)
+        && candidates.iter().all(|path| *path == main || path.starts_with("fit."))
+    {
+        candidates = vec![main];
+    }
     match (foreign, candidates.len()) {
         // A setting of the game has the name that other trainers give to one of the run.
         (Some(ours), 1..) => {

@@ -224,7 +224,9 @@ fn is_best(value: f64, so_far: Option<(f64, u32)>) -> bool {
 
 /// Checks that the numbers of an iteration are in range.
 fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
+    let sampling = record.text.as_ref().map_or(0.0, |text| text.sampling_entropy);
     for (what, value) in [
+        ("entropy of the sampled tokens", sampling),
         ("loss", record.loss),
         ("gradient", record.grad_norm),
         ("policy's divergence", record.approx_kl),

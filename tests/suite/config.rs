@@ -3,6 +3,7 @@
 use grove::env::{Fruit, FruitObservation};
 use grove::schema::Settings;
 use grove::settings::{LanguageConfig, OptimizerConfig, TINY, TrainConfig, overlay};
+use grove::trainer::text::language_settings;
 use grove::trainer::{config_toml, new_settings};
 use toml::Table;
 
@@ -57,6 +58,22 @@ fn words_of_other_trainers_never_mean_something_else() {
         let table = settings(&[&format!("scale_rewards={value}")]).unwrap();
         assert_eq!(table["advantage"]["scale_rewards"].as_str(), Some(ours));
     }
+}
+
+#[test]
+fn the_game_of_a_run_is_no_setting() {
+    assert!(settings(&["env=fruit"]).is_ok());
+    let said = settings(&["env=catch"]).unwrap_err();
+    assert!(said.starts_with("`env` is \"fruit\" in this run; name another game"), "{said}");
+}
+
+#[test]
+fn the_learning_rate_of_a_text_run_is_that_of_its_optimizer() {
+    let config = LanguageConfig::for_task("tiny", 100);
+    let mut table = language_settings("sort", &Table::new(), &config);
+    overlay::apply(&mut table, &["learning_rate=0.5"]).unwrap();
+    assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(0.5));
+    assert_ne!(table["fit"]["learning_rate"].as_float(), Some(0.5));
 }
 
 #[test]
@@ -115,6 +132,10 @@ fn refused_for_texts(assignment: &str) -> String {
 fn texts_refuse_numbers_out_of_range_in_a_sentence() {
     for (assignment, words) in [
         ("max_grad_norm=-1", "update.max_grad_norm is -1, but must be 0 or more"),
+        (
+            "learning_rate=1e300",
+            "optimizer.learning_rate is 1e300, but must be 0 or more, at most 3.4e38",
+        ),
         ("max_grad_norm=nan", "update.max_grad_norm is NaN, but must be 0 or more"),
         ("adam_epsilon=-1", "optimizer.adam_epsilon is -1, but must be above 0"),
         ("adam_epsilon=0", "optimizer.adam_epsilon is 0, but must be above 0"),

@@ -13,7 +13,7 @@ mod work;
 
 pub use args::BenchArgs;
 
-use super::checks::{check_engine, validate};
+use super::checks::validate;
 use super::games::{Games, Playable};
 use super::models::Models;
 use super::ranks;
@@ -26,7 +26,7 @@ use crate::rollout::{Player, evaluate, play_at_random};
 use crate::settings::{ModelKind, Start, TrainConfig};
 use crate::task;
 use crate::trainer::{GameTrainer, Trainer, new_settings};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
 use serde::Serialize;
@@ -58,7 +58,9 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let device = &chosen.device;
     let network = models.network(game, &config, device);
     let mut trainer = Trainer::with_model(game, network, &config, device);
-    check_engine(&trainer)?;
+    if let Some(missing) = trainer.missing() {
+        bail!(missing);
+    }
     trainer.iterate()?;
     let seconds_to_first_update = started.elapsed().as_secs_f64();
 

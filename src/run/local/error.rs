@@ -70,6 +70,12 @@ pub enum RunError {
         "the run directory {0} exists; continue its run with --resume, or choose another --run-dir"
     )]
     Exists(PathBuf),
+    /// The run has no checkpoint yet.
+    #[error(
+        "the run in {0} has no checkpoint yet; if it was ended, start it again by the command that began it, with \
+         --run-dir {0}"
+    )]
+    Unsaved(PathBuf),
     /// The run does not exist.
     #[error("no such run: {0}")]
     Missing(PathBuf),

@@ -63,7 +63,7 @@ impl RunFolder {
     fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
         if let Some(path) = path {
             if path.exists() {
-                return Err(RunError::Exists(path));
+                return Self::unsaved(path);
             }
             disk::create_folders(&path).map_err(RunError::file("create", &path))?;
             return Ok(Self { path });
@@ -78,6 +78,23 @@ impl RunFolder {
             }
         }
         unreachable!("there is always a next number")
+    }
+
+    /// A folder that is empty, or of a run that ended before its first checkpoint, for a run to begin in.
+    fn unsaved(path: PathBuf) -> Result<Self, RunError> {
+        if !path.is_dir() {
+            let error = io::Error::from(io::ErrorKind::NotADirectory);
+            return Err(RunError::file("create", &path)(error));
+        }
+        let folder = Self::at(path)?;
+        let is_empty = fs::read_dir(&folder.path).is_ok_and(|mut all| all.next().is_none());
+        let is_run = folder.path.join(LOCK).is_file();
+        let has_checkpoints = folder.path.join(CHECKPOINTS).exists()
+            && !folder.store().iterations().is_ok_and(|all| all.is_empty());
+        match is_empty || is_run && !has_checkpoints && !folder.best().exists() {
+            true => Ok(folder),
+            false => Err(RunError::Exists(folder.path)),
+        }
     }
 
     /// Opens the folder of the run that a path names: a run's folder, or else the newest of that name in `runs`.
@@ -223,7 +240,12 @@ impl RunFolder {
             Ok(latest) => latest,
             Err(error) => {
                 let best = checkpoint::load(&self.best()).ok().filter(is_finite);
-                let checkpoint = best.ok_or(error)?;
+                let checkpoint = best.ok_or_else(|| match error {
+                    CheckpointError::NotFound(_) | CheckpointError::NoneSaved(_) => {
+                        RunError::Unsaved(self.path.clone())
+                    }
+                    error => error.into(),
+                })?;
                 let what = "no usable checkpoint; using the best policy instead";
                 return Ok(SavedPolicy { checkpoint, warnings: vec![what.to_string()] });
             }

@@ -24,7 +24,7 @@ use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, play_episodes, play_host_episodes};
-use crate::settings::TrainConfig;
+use crate::settings::{self, Precision, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 use std::borrow::Cow;
@@ -173,10 +173,21 @@ impl<G: Rules> GameTrainer<G> {
         obstacle(&self.model(), &part.config, device, &part.team)
     }
 
-    /// The reason why the run does not have the precision of its settings, if so.
-    pub fn precision_obstacle(&self) -> Option<String> {
+    /// The engine or the precision that the settings ask for and the run does not have, with the reason, in a sentence;
+    /// `None` if it has both.
+    pub fn missing(&self) -> Option<String> {
         let GameEngine { part, device, .. } = &self.engine;
-        precision_obstacle(&self.model(), &part.config, device, self.obstacle())
+        let TrainConfig { engine, precision, .. } = &part.config;
+        let (wanted, obstacle) = match (engine, precision) {
+            (settings::Engine::Fused, _) => ("engine `fused`".to_string(), self.obstacle()),
+            (_, Precision::F32) => return None,
+            _ => {
+                let obstacle =
+                    precision_obstacle(&self.model(), &part.config, device, self.obstacle());
+                (format!("precision {precision}"), obstacle)
+            }
+        };
+        Some(format!("the {wanted} is not available for this run: {}", obstacle?))
     }
 
     /// The game.
