@@ -209,6 +209,15 @@ fn runs_are_exported_with_a_card() {
     let error =
         refusal(folder, &[&merged[..], &["--format", "safetensors", "--out", "merged"]].concat());
     assert!(error.contains("merged exists already"), "{error}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |name: &str| fs::metadata(folder.join(name)).unwrap().permissions().mode();
+        assert_eq!(mode("merged/model.safetensors"), mode("merged/config.json"));
+    }
+    let words = ["export", "run", "--format", "safetensors", "--outtype", "f16"];
+    let error = refusal(folder, &words);
+    assert!(error.contains("--outtype is for the format gguf"), "{error}");
     let error = refusal(folder, &["export", "run", "--format", "onnx"]);
     assert!(error.contains("gguf or safetensors"), "{error}");
     let output = grove(folder, &["export", "run", "--outtype", "q3"]);
