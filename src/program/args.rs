@@ -231,7 +231,7 @@ pub struct EvalArgs {
 /// Options of `generate`.
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
-    /// The model: a run (its best model), a Hugging Face folder, or a GGUF file.
+    /// The model: a run (its best model), a checkpoint, a Hugging Face folder, or a GGUF file.
     pub model: PathBuf,
     /// The prompt; a model with a chat template receives it as a user message [default for a run over characters: a
     /// held-out prompt of its task].
