@@ -12,6 +12,7 @@ use crate::disk::{self, input};
 use memmap2::Mmap;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,9 @@ impl Dataset {
     /// If the manifest or a shard is missing, or the manifest is malformed.
     pub fn open(folder: &Path) -> Result<Self, DatasetError> {
         let path = folder.join(MANIFEST);
+        if !folder.exists() {
+            return Err(DatasetError::Missing(folder.to_path_buf()));
+        }
         if !path.exists() {
             return Err(DatasetError::NoManifest(folder.to_path_buf()));
         }
@@ -54,8 +58,12 @@ impl Dataset {
             let map = unsafe { Mmap::map(&file) }.map_err(io_error(&path))?;
             Ok((path, Box::new(map) as Box<dyn Bytes>))
         };
-        let shards = manifest.shards.iter().chain(&manifest.held_out).map(open);
-        let shards = shards.collect::<Result<_, _>>()?;
+        let names = || manifest.shards.iter().chain(&manifest.held_out);
+        let mut seen = HashSet::new();
+        if let Some(name) = names().find(|name| !seen.insert(*name)) {
+            return Err(malformed(&path, format!("it names the shard `{name}` twice")));
+        }
+        let shards = names().map(open).collect::<Result<_, _>>()?;
         Ok(Self { manifest, manifest_digest: Sha256::digest(&text).to_vec(), shards })
     }
 

@@ -102,7 +102,8 @@ pub enum LanguageTrainError {
     /// A prompt that leaves no room for its completions.
     #[error(
         "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \
-         more than the model's context of {context}; generation.max_new_tokens can be less"
+         more than the model's context of {context}; {}",
+        way_out(prompt, context)
     )]
     TooLong {
         /// The beginning of the prompt.
@@ -129,6 +130,14 @@ pub enum LanguageTrainError {
     /// A setting out of range.
     #[error("{0}")]
     Settings(String),
+}
+
+/// What helps where a prompt and its completions are more than the context.
+fn way_out(prompt: &usize, context: &usize) -> &'static str {
+    match prompt < context {
+        true => "generation.max_new_tokens can be less",
+        false => "leave such prompts out",
+    }
 }
 
 impl LanguageTrainError {
