@@ -75,7 +75,7 @@ impl Report {
             |value: Option<f64>| value.map_or("failed".into(), |value| format!("{value:.3}"));
         let cells = |row: &Ranked| {
             let [low, high] = row.interval.map_or([None; 2], |ends| ends.map(Some));
-            let settings = words(&row.settings);
+            let settings = words(&row.settings, &row.settings);
             vec![settings, row.trial.to_string(), number(row.mean), number(low), number(high)]
         };
         let rows: Vec<_> = self.trials.iter().map(cells).collect();
