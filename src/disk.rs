@@ -123,6 +123,7 @@ pub fn output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io
     if !about.is_file() {
         return fill(&mut old);
     }
+    drop(old);
     replace_with(&path.canonicalize()?, |file| {
         file.set_permissions(about.permissions())?;
         fill(file)
