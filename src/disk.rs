@@ -103,10 +103,31 @@ pub fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
         _ => step()?,
     }
     let mut file = File::create_new(&beside)?;
-    fill(&mut file)?;
-    sync(&file)?;
-    rename(&beside, path)?;
+    let put = fill(&mut file).and_then(|()| sync(&file)).and_then(|()| rename(&beside, path));
+    if put.is_err() {
+        // A part of the new file would keep a full disk full.
+        let _ = remove_file(&beside);
+    }
+    put?;
     path.parent().map_or(Ok(()), sync_folder)
+}
+
+/// Writes a file that a user asked for: a file in its place is replaced as by [`replace_with`], at the end of links, and
+/// keeps its permissions; a device or a pipe is written to.
+pub fn output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    if !path.exists() {
+        return replace_with(path, fill);
+    }
+    let mut old = OpenOptions::new().write(true).open(path)?;
+    let about = old.metadata()?;
+    if !about.is_file() {
+        return fill(&mut old);
+    }
+    drop(old);
+    replace_with(&path.canonicalize()?, |file| {
+        file.set_permissions(about.permissions())?;
+        fill(file)
+    })
 }
 
 /// Renames a file or a folder.
@@ -146,4 +167,45 @@ pub fn step() -> io::Result<()> {
     #[cfg(test)]
     faults::step()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_that_fails_leaves_the_old_one_and_nothing_beside_it() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("policy.onnx");
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        let half = |file: &mut File| -> io::Result<()> {
+            file.write_all(b"a part")?;
+            Err(io::Error::other("the disk is full"))
+        };
+        assert!(output(&path, half).is_err());
+        assert_eq!(names(), 0);
+        output(&path, |file| file.write_all(b"old")).unwrap();
+        assert!(output(&path, half).is_err());
+        assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("old".to_string(), 1));
+        output(&path, |file| file.write_all(b"new")).unwrap();
+        assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("new".to_string(), 1));
+        assert!(output(folder.path(), half).is_err(), "a folder");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_output_goes_through_links_and_into_devices_and_keeps_permissions() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::TempDir::new().unwrap();
+        let [path, link] = ["own", "link"].map(|name| folder.path().join(name));
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(&path, &link).unwrap();
+        output(&link, |file| file.write_all(b"new")).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        output(Path::new("/dev/null"), |file| file.write_all(b"new")).unwrap();
+        assert!(!Path::new("/dev/null").is_file());
+    }
 }

@@ -12,6 +12,7 @@ use crate::disk::{self, input};
 use memmap2::Mmap;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,9 @@ impl Dataset {
     /// If the manifest or a shard is missing, or the manifest is malformed.
     pub fn open(folder: &Path) -> Result<Self, DatasetError> {
         let path = folder.join(MANIFEST);
+        if !folder.exists() {
+            return Err(DatasetError::Missing(folder.to_path_buf()));
+        }
         if !path.exists() {
             return Err(DatasetError::NoManifest(folder.to_path_buf()));
         }
@@ -54,8 +58,12 @@ impl Dataset {
             let map = unsafe { Mmap::map(&file) }.map_err(io_error(&path))?;
             Ok((path, Box::new(map) as Box<dyn Bytes>))
         };
-        let shards = manifest.shards.iter().chain(&manifest.held_out).map(open);
-        let shards = shards.collect::<Result<_, _>>()?;
+        let names = || manifest.shards.iter().chain(&manifest.held_out);
+        let mut seen = HashSet::new();
+        if let Some(name) = names().find(|name| !seen.insert(*name)) {
+            return Err(malformed(&path, format!("it names the shard `{name}` twice")));
+        }
+        let shards = names().map(open).collect::<Result<_, _>>()?;
         Ok(Self { manifest, manifest_digest: Sha256::digest(&text).to_vec(), shards })
     }
 
@@ -93,11 +101,13 @@ impl Dataset {
     }
 }
 
-/// Writer for a new dataset. The manifest is written last, so an incomplete dataset is not valid.
+/// Writer for a new dataset. The manifest is written last, so an incomplete dataset is not valid; its files are removed
+/// where the writer is dropped before.
 #[derive(Debug)]
 pub struct DatasetWriter {
     folder: PathBuf,
     manifest: Manifest,
+    is_finished: bool,
 }
 
 impl DatasetWriter {
@@ -112,7 +122,7 @@ impl DatasetWriter {
         if fs::read_dir(folder).map_err(io_error(folder))?.next().is_some() {
             return Err(malformed(folder, "the folder is not empty; choose another one"));
         }
-        Ok(Self { folder: folder.to_path_buf(), manifest })
+        Ok(Self { folder: folder.to_path_buf(), manifest, is_finished: false })
     }
 
     /// Writes whole episodes as a new shard.
@@ -133,28 +143,63 @@ impl DatasetWriter {
 
     /// Writes a shard and returns its file name.
     fn write_shard(&self, columns: &Columns) -> Result<String, DatasetError> {
-        let shards = self.manifest.shards.len() + self.manifest.held_out.len();
-        let name = format!("{shards:05}.safetensors");
+        let name = shard_name(self.shards());
         let path = self.folder.join(&name);
         fs::write(&path, shard_file(columns, None)).map_err(io_error(&path))?;
         Ok(name)
+    }
+
+    /// The number of shards so far.
+    fn shards(&self) -> usize {
+        self.manifest.shards.len() + self.manifest.held_out.len()
     }
 
     /// Writes the manifest.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn finish(self) -> Result<(), DatasetError> {
+    pub fn finish(mut self) -> Result<(), DatasetError> {
         let path = self.folder.join(MANIFEST);
         let text = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
-        fs::write(&path, text + "\n").map_err(io_error(&path))
+        fs::write(&path, text + "\n").map_err(io_error(&path))?;
+        self.is_finished = true;
+        Ok(())
     }
+}
+
+impl Drop for DatasetWriter {
+    fn drop(&mut self) {
+        if self.is_finished {
+            return;
+        }
+        // The folder must be empty for the next attempt. The last shard may be a part of one.
+        let shards = (0..=self.shards()).map(shard_name);
+        for name in shards.chain([MANIFEST.to_string()]) {
+            let _ = fs::remove_file(self.folder.join(name));
+        }
+    }
+}
+
+/// The file name of a shard.
+fn shard_name(number: usize) -> String {
+    format!("{number:05}.safetensors")
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::steps::tests::columns;
     use super::*;
+
+    #[test]
+    fn an_incomplete_dataset_leaves_an_empty_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = DatasetWriter::create(folder.path(), Manifest::new("catch")).unwrap();
+        writer.write(&columns()).unwrap();
+        writer.hold_out(&columns()).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        drop(writer);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 
     #[test]
     fn a_manifest_from_elsewhere_names_no_shards_of_its_own() {

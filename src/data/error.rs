@@ -17,6 +17,9 @@ pub enum DatasetError {
         /// The underlying error.
         source: io::Error,
     },
+    /// A path at which there is nothing.
+    #[error("there is no folder {0}; a dataset is a folder with a {MANIFEST}")]
+    Missing(PathBuf),
     /// A folder without a manifest.
     #[error("{0} is no dataset: it has no {MANIFEST}")]
     NoManifest(PathBuf),

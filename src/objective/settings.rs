@@ -32,9 +32,9 @@ settings! {
         /// Largest ratio where the advantage is negative, above `1 + clip_eps_high`; 0 for none.
         dual_clip: f64 = 0.0, in at_least(0.0), alias "delta";
         /// Temperature of the gate of `sapo` for positive advantages.
-        sapo_temperature_pos: f64 = 1.0, in above(0.0);
+        sapo_temperature_pos: f64 = 1.0, in at_least(1e-6_f32 as f64);
         /// Temperature of the gate of `sapo` for other advantages.
-        sapo_temperature_neg: f64 = 1.05, in above(0.0);
+        sapo_temperature_neg: f64 = 1.05, in at_least(1e-6_f32 as f64);
         /// Weight of the KL divergence from the initial policy, or for texts from the policy at the first GRPO
         /// iteration; 0 keeps no copy of it.
         kl_coef: f64 = 0.0, in at_least(0.0), alias "beta";

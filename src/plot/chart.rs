@@ -1,11 +1,11 @@
 //! A chart of curves with bands, a legend and reference lines, as SVG or PNG.
 
 use super::Band;
+use crate::disk;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::register_font;
-use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,8 @@ impl Chart {
             "png" => self.png()?,
             _ => return Err(ChartError::Format(path.to_path_buf())),
         };
-        fs::write(path, bytes).map_err(|error| ChartError::File(path.to_path_buf(), error))
+        disk::output(path, |file| disk::write(file, &bytes))
+            .map_err(|error| ChartError::File(path.to_path_buf(), error))
     }
 
     /// The chart as SVG.

@@ -231,7 +231,7 @@ pub struct EvalArgs {
 /// Options of `generate`.
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
-    /// The model: a run (its best model), a Hugging Face folder, or a GGUF file.
+    /// The model: a run (its best model), a checkpoint, a Hugging Face folder, or a GGUF file.
     pub model: PathBuf,
     /// The prompt; a model with a chat template receives it as a user message [default for a run over characters: a
     /// held-out prompt of its task].
@@ -243,16 +243,16 @@ pub struct GenerateArgs {
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = count(1..=1_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature; 0 for greedy decoding.
-    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = at_least_zero)]
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = temperature)]
     pub temperature: f32,
     /// Sample from the K most likely tokens only; 0 for no limit.
     #[arg(long, default_value_t = 0, value_name = "K")]
     pub top_k: usize,
     /// Sample from the smallest set of tokens whose probability reaches this; 1 for no limit.
-    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = fraction)]
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = top_p)]
     pub top_p: f32,
     /// Exclude tokens below this fraction of the most likely token's probability.
-    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = fraction)]
+    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = min_p)]
     pub min_p: f32,
     /// Stop when this text is generated; may be repeated.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
@@ -281,17 +281,30 @@ fn seed<T: TryFrom<i64>>(text: &str) -> std::result::Result<T, String> {
     seed.ok_or_else(|| format!("a seed is a whole number from 0 to {most}"))
 }
 
-/// Parses a number that is finite and not negative.
-fn at_least_zero(text: &str) -> std::result::Result<f32, String> {
-    let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
-    let is_valid = number >= 0.0 && number.is_finite();
-    is_valid.then_some(number).ok_or_else(|| "must be 0 or more".to_string())
+/// Parses a number.
+fn number(text: &str) -> std::result::Result<f32, String> {
+    text.parse().map_err(|_| "not a number".to_string())
 }
 
-/// Parses a number from 0 to 1.
-fn fraction(text: &str) -> std::result::Result<f32, String> {
-    let number = at_least_zero(text)?;
-    (number <= 1.0).then_some(number).ok_or_else(|| "must be 0 to 1".to_string())
+/// Parses a temperature: the ones of the settings, or 0.
+fn temperature(text: &str) -> std::result::Result<f32, String> {
+    let number = number(text)?;
+    let is_valid = number == 0.0 || (1e-6..=f32::MAX).contains(&number);
+    is_valid.then_some(number).ok_or_else(|| "must be 0, or 1e-6 or more".to_string())
+}
+
+/// Parses the probability mass to sample from.
+fn top_p(text: &str) -> std::result::Result<f32, String> {
+    let number = number(text)?;
+    let is_valid = number > 0.0 && number <= 1.0;
+    is_valid.then_some(number).ok_or_else(|| "must be above 0, at most 1".to_string())
+}
+
+/// Parses the least probability of a token, relative to the most likely one.
+fn min_p(text: &str) -> std::result::Result<f32, String> {
+    let number = number(text)?;
+    let is_valid = (0.0..1.0).contains(&number);
+    is_valid.then_some(number).ok_or_else(|| "must be 0 to below 1".to_string())
 }
 
 /// Options of `demo`.

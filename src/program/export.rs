@@ -9,6 +9,7 @@ use super::session::saved_policy;
 use super::study_args::{ExportArgs, Format, name_of};
 use super::text;
 use crate::checkpoint::Checkpoint;
+use crate::disk;
 use crate::export::onnx::{self, encode};
 use crate::model::saved::{Header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
@@ -16,7 +17,6 @@ use crate::rng::{draw, uniform};
 use crate::trainer::{config_toml, policy_params, saved_game_name};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use std::fs;
 use std::path::Path;
 
 /// A policy as JSON.
@@ -101,7 +101,8 @@ pub fn write<G: Playable>(
     let stem = stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
     let save = |path: &Path, bytes: &[u8]| {
-        fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+        disk::output(path, |file| disk::write(file, bytes))
+            .with_context(|| format!("cannot write {}", path.display()))
     };
     save(&out, &bytes)?;
     if let Some(path) = &args.samples {

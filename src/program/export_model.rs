@@ -6,6 +6,7 @@ use super::model_card::card;
 use super::say::{say, tell_json};
 use super::study_args::{ExportArgs, Format};
 use super::text::load_from;
+use crate::disk;
 use crate::run::RunFolder;
 use crate::text::GgufType;
 use anyhow::{Context, Result, bail};
@@ -56,13 +57,17 @@ pub fn write(
     if args.samples.is_some() {
         bail!("--samples is for games");
     }
+    let format = args.format.unwrap_or(Format::Gguf);
+    if args.outtype.is_some() && format != Format::Gguf {
+        bail!("--outtype is for the format gguf");
+    }
     let mut model = load_from(place)?;
     if args.merge {
         model = model.merged();
     }
     let stem = stem(&args.run);
     let out = |ending: &str| args.out.clone().unwrap_or_else(|| format!("{stem}{ending}").into());
-    let out = match args.format.unwrap_or(Format::Gguf) {
+    let out = match format {
         Format::Gguf => {
             let out = out(".gguf");
             model.save_gguf(&out, args.outtype.unwrap_or(GgufType::F32))?;
@@ -73,11 +78,15 @@ pub fn write(
             if out.exists() {
                 bail!("{} exists already; --out FOLDER names another one", out.display());
             }
-            model.save(&out)?;
-            if let Some(run) = run {
-                let card = card(games, &History::read(run.path())?, &model, None);
-                fs::write(out.join("README.md"), card).context("cannot write the model's card")?;
-            }
+            write_folder(&out, |folder| {
+                model.save(folder)?;
+                if let Some(run) = run {
+                    let card = card(games, &History::read(run.path())?, &model, None);
+                    fs::write(folder.join("README.md"), card)
+                        .context("cannot write the model's card")?;
+                }
+                Ok(())
+            })?;
             out
         }
         Format::Onnx | Format::Json => {
@@ -97,9 +106,39 @@ pub fn write(
     Ok(())
 }
 
+/// Writes a new folder by `fill`, which has a path beside it until the folder is whole.
+fn write_folder(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let cannot = || format!("cannot write {}", folder.display());
+    let [new, _] = disk::beside(folder).with_context(cannot)?;
+    if new.exists() {
+        // A part that an earlier export left.
+        fs::remove_dir_all(&new).with_context(cannot)?;
+    }
+    let put = fill(&new).and_then(|()| fs::rename(&new, folder).with_context(cannot));
+    if put.is_err() {
+        let _ = fs::remove_dir_all(&new);
+    }
+    put
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_written_does_not_block_the_next_export() {
+        let place = tempfile::TempDir::new().unwrap();
+        let out = place.path().join("sort-model");
+        let failing = |folder: &Path| -> Result<()> {
+            fs::create_dir(folder)?;
+            fs::write(folder.join("config.json"), "{}")?;
+            bail!("the disk is full")
+        };
+        assert!(write_folder(&out, failing).is_err());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        write_folder(&out, |folder| Ok(fs::create_dir(folder)?)).unwrap();
+        assert!(out.is_dir());
+    }
 
     #[test]
     fn a_file_is_named_after_the_whole_name_of_a_folder() {

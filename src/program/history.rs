@@ -5,7 +5,7 @@ use super::say::{say, sentence};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
-use crate::settings::{LanguageConfig, PolicyConfig, overlay};
+use crate::settings::{LanguageConfig, LossType, PolicyConfig, Precision, TINY, overlay};
 use crate::task;
 use crate::trainer::text::{language_settings, load_language_settings};
 use anyhow::{Context, Result, bail};
@@ -103,8 +103,14 @@ impl History {
             false => games.source(self.subject()).and_then(|game| (game.defaults)()),
             true => task::find(self.subject()).map_err(Into::into).map(|task| {
                 let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
-                let config =
-                    LanguageConfig::for_task(path.unwrap_or_default(), task.fit_iterations);
+                let path = path.unwrap_or_default();
+                let loss = self.settings.get("loss").and_then(|it| it.get("loss_type")?.as_str());
+                // How many parameters a model has is not in the settings.
+                let large = (path != TINY).then_some(usize::MAX);
+                let config = match loss == Some(LossType::Nll.name()) {
+                    true => LanguageConfig::imitating(path, large, Precision::F32),
+                    false => LanguageConfig::for_task(path, task.fit_iterations),
+                };
                 language_settings(self.subject(), &(task.defaults)(), &config)
             }),
         };
@@ -215,13 +221,28 @@ pub fn flat(table: &Table) -> Flat {
     overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
-/// Settings in words, by the last part of their names: `learning_rate=0.001 seed=2`.
-pub fn words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a Value)>) -> String {
+/// Settings in words, by the last part of their names where no other of `all` ends so: `learning_rate=0.001 seed=2`.
+pub fn words<'a>(
+    settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
+    all: &Flat,
+) -> String {
+    fn leaf(key: &str) -> &str {
+        key.rsplit('.').next().unwrap_or(key)
+    }
     let word = |(key, value): (&String, &Value)| {
-        let leaf = key.rsplit('.').next().unwrap_or(key);
-        format!("{leaf}={}", value.to_string().trim_matches('"'))
+        let is_only = all.keys().filter(|other| leaf(other) == leaf(key)).count() < 2;
+        let name = if is_only { leaf(key) } else { key.as_str() };
+        match value {
+            Value::Float(x) if is_long(*x) => format!("{name}={x:e}"),
+            value => format!("{name}={}", value.to_string().trim_matches('"')),
+        }
     };
     settings.into_iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a number has many zeros without an exponent.
+fn is_long(x: f64) -> bool {
+    x.is_finite() && x != 0.0 && !(1e-6..1e16).contains(&x.abs())
 }
 
 /// A figure of a table; `-` where there is none.
@@ -253,6 +274,15 @@ pub fn aligned(header: &[&str], rows: &[Vec<String>], texts: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_are_named_by_as_much_as_tells_them_apart() {
+        let text =
+            "iterations = 9\nseed = 2\n[fit]\niterations = 3\n[optimizer]\nlearning_rate = 1e-31";
+        let all = flat(&text.parse::<Table>().unwrap());
+        let said = words(&all, &all);
+        assert_eq!(said, "fit.iterations=3 iterations=9 learning_rate=1e-31 seed=2");
+    }
 
     #[test]
     fn a_run_that_cannot_be_read_hides_no_other() {

@@ -98,7 +98,7 @@ fn names(groups: &[Group]) -> Vec<String> {
         let peers = || groups.iter().filter(|peer| subject(peer) == subject(group));
         let differs =
             |key: &&String| peers().any(|peer| peer.settings.get(*key) != group.settings.get(*key));
-        let own = words(group.settings.iter().filter(|(key, _)| differs(key)));
+        let own = words(group.settings.iter().filter(|(key, _)| differs(key)), &group.settings);
         match (is_mixed, own.is_empty()) {
             (_, true) => subject(group),
             (true, false) => format!("{} {own}", subject(group)),

@@ -1,7 +1,7 @@
 //! `grove runs`: a table of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, State, aligned, figure, words};
+use super::history::{Flat, History, State, aligned, figure, flat, words};
 use super::say::{tell, tell_json};
 use super::study_args::RunsArgs;
 use crate::run::{Subject, short};
@@ -17,6 +17,9 @@ struct Listed {
     model: String,
     /// Settings that differ from the defaults.
     changes: Flat,
+    /// The same in words.
+    #[serde(skip)]
+    words: String,
     /// The best mean score of an evaluation; `None` without one.
     best_score: Option<f64>,
     best_iteration: Option<u32>,
@@ -31,11 +34,13 @@ struct Listed {
 impl Listed {
     fn new(games: &Games, run: &History) -> Self {
         let name = run.subject().to_string();
+        let changes = run.changes(games);
         Self {
             run: run.path.display().to_string(),
             subject: if run.is_text() { Subject::Task(name) } else { Subject::Env(name) },
             model: run.model(),
-            changes: run.changes(games),
+            words: words(&changes, &flat(&run.settings)),
+            changes,
             best_score: run.best_score(),
             best_iteration: run.best().map(|(iteration, _)| iteration),
             iteration: run.iteration(),
@@ -60,7 +65,7 @@ impl Listed {
             figure(self.best_score),
             short(self.env_steps as f64),
             format!("{:.1}", self.seconds),
-            words(&self.changes),
+            self.words.clone(),
         ]
     }
 }

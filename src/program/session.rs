@@ -116,9 +116,8 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let schedule = trainer.schedule();
     match schedule.end(iteration, trainer.best()) {
         None | Some(End::Seconds) => Ok(()),
-        Some(End::Iterations) => {
-            bail!(RunError::Done { path, iterations: schedule.iterations })
-        }
+        // What it has done may be more than the command line asks for.
+        Some(End::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
         Some(End::Score) => bail!(RunError::Reached { path, score: schedule.stop.score }),
         Some(End::Patience) => {
             bail!(RunError::OutOfPatience { path, iteration, patience: schedule.patience })

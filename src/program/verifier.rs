@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use std::path::PathBuf;
 use toml::{Table, Value};
 
@@ -11,7 +12,7 @@ pub struct VerifierArgs {
     /// The command that verifies completions of --task-data.
     ///
     /// Without it, the reward is 1 for a completion equal to the prompt's `solution`, otherwise 0.
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     pub verifier: Option<String>,
     /// Whether the verifier runs in a sandbox: on or off [default: on].
     ///

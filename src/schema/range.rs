@@ -136,10 +136,11 @@ impl Interval {
 
 impl Display for Interval {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { low, high, has_low, has_high } = *self;
-        match (has_low, has_high, high == LARGEST) {
-            _ if high == f64::INFINITY => write!(f, "a number, or inf for none"),
-            (true, _, true) if low == -LARGEST => write!(f, "a finite number"),
+        let Self { has_low, has_high, .. } = *self;
+        let [low, high] = [self.low, self.high].map(digits);
+        match (has_low, has_high, self.high == LARGEST) {
+            _ if self.high == f64::INFINITY => write!(f, "a number, or inf for none"),
+            (true, _, true) if self.low == -LARGEST => write!(f, "a finite number"),
             (true, _, true) => write!(f, "{low} or more"),
             (false, _, true) => write!(f, "above {low}"),
             (true, true, _) => write!(f, "{low} to {high}"),
@@ -153,6 +154,19 @@ impl Display for Interval {
 /// `low to high`, or the number where there is only one.
 fn wholes_in_words(low: u64, high: u64) -> String {
     if low == high { short(low) } else { format!("{} to {}", short(low), short(high)) }
+}
+
+/// A number in the fewest digits that tell it, those of single precision if it has it, and with an exponent where there
+/// would be many zeros.
+pub fn digits(number: f64) -> String {
+    let is_long = number.is_finite() && number != 0.0 && !(1e-6..1e16).contains(&number.abs());
+    let single = number as f32;
+    match (f64::from(single) == number, is_long) {
+        (true, true) => format!("{single:e}"),
+        (true, false) => single.to_string(),
+        (false, true) => format!("{number:e}"),
+        (false, false) => number.to_string(),
+    }
 }
 
 /// A number in digits, or as a power of two if it is a large one.
@@ -183,6 +197,8 @@ mod tests {
             (above(0.0).at_most(0.5), "above 0, at most 0.5"),
             (at_least(0.0).below(1.0), "0 to below 1"),
             (at_least(0.0).at_most(1.0), "0 to 1"),
+            (at_least(0.01).at_most(86_400.0), "0.01 to 86400"),
+            (at_least(1e-6_f32 as f64), "1e-6 or more"),
         ] {
             assert_eq!(shape.to_string(), words);
         }

@@ -1,6 +1,6 @@
 //! The types of settings, each with the values that it can have.
 
-use super::range::{at_least, whole};
+use super::range::{at_least, digits, whole};
 use super::{OutOfRange, Shape, limit};
 
 /// A type that a setting can have.
@@ -39,9 +39,7 @@ fn check_whole(number: u64, shape: &Shape) -> Result<(), OutOfRange> {
 
 fn check_number(number: f64, shape: &Shape) -> Result<(), OutOfRange> {
     let Shape::Number(interval) = *shape else { return Ok(()) };
-    let is_long = number.is_finite() && number != 0.0 && !(1e-6..1e16).contains(&number.abs());
-    let value = if is_long { format!("{number:e}") } else { number.to_string() };
-    limit(interval.contains(number), "", value, interval.in_words(number))
+    limit(interval.contains(number), "", digits(number), interval.in_words(number))
 }
 
 macro_rules! unlimited {

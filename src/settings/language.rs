@@ -86,7 +86,7 @@ settings! {
         /// Longest completion in tokens; 0 for the task's own limit.
         max_new_tokens: usize = 0, in whole(0..=1 << 20), alias "max_completion_length";
         /// Sampling temperature.
-        temperature: f32 = 1.0, in above(0.0);
+        temperature: f32 = 1.0, in at_least(1e-6_f32 as f64);
         /// Number of most likely tokens to sample from; 0 for all. Training uses the same truncated
         /// distribution: log-probabilities, entropies and ratios are of the tokens that could be drawn.
         top_k: usize = 0, in whole(0..=u32::MAX as u64);

@@ -67,7 +67,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
         ],
     ),
     ("export", &["math", "model", "protobuf"]),
-    ("plot", &["rng"]),
+    ("plot", &["disk", "rng"]),
     ("protobuf", &[]),
     ("track", &["disk", "metrics", "protobuf", "settings"]),
     ("viewer", &["device", "env", "rollout"]),

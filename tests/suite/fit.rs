@@ -239,6 +239,8 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
         assert!(!folder.join("runs").exists(), "{text}");
         text
     };
+    assert!(said(&[]).contains("there is no folder d; a dataset is a folder with a manifest.json"));
+    fs::create_dir(folder.join("d")).unwrap();
     assert!(said(&[]).contains("d is no dataset: it has no manifest.json"));
     manifest("{");
     assert!(said(&[]).contains("manifest.json: EOF"), "{}", said(&[]));
@@ -248,6 +250,8 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     assert!(said(&[]).contains("it names no shards"));
     manifest(r#"{"format": 1, "env": "catch", "shards": ["../a"]}"#);
     assert!(said(&[]).contains("the shard `../a` is no file beside it"));
+    manifest(r#"{"format": 1, "env": "catch", "shards": ["a"], "held_out": ["a"]}"#);
+    assert!(said(&[]).contains("it names the shard `a` twice"));
     manifest(r#"{"format": 1, "env": "chess", "shards": ["a"]}"#);
     fs::write(folder.join("d/a"), [0; 5]).unwrap();
     assert!(said(&[]).contains("a game that this program does not have"));

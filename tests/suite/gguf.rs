@@ -195,6 +195,7 @@ fn runs_are_exported_with_a_card() {
         json(folder, &words)["completions"][0]["tokens"].clone()
     };
     assert_eq!(generated("run.gguf"), generated("run"));
+    assert_eq!(generated("run/best"), generated("run"));
 
     train("adapted", "run/model", &["lora.r=2", "fit.iterations=0"]);
     let report = json(folder, &["export", "adapted", "--out", "apart.gguf", "--json"]);
@@ -203,12 +204,22 @@ fn runs_are_exported_with_a_card() {
     json(folder, &[&merged[..], &["--out", "merged.gguf"]].concat());
     json(folder, &[&merged[..], &["--format", "safetensors", "--out", "merged"]].concat());
     assert_eq!(generated("merged.gguf"), generated("adapted"));
+    assert_eq!(generated("adapted/best"), generated("adapted"));
     assert_eq!(generated("merged"), generated("adapted"));
     assert!(fs::read_to_string(folder.join("merged/README.md")).unwrap().contains("`sort`"));
 
     let error =
         refusal(folder, &[&merged[..], &["--format", "safetensors", "--out", "merged"]].concat());
     assert!(error.contains("merged exists already"), "{error}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |name: &str| fs::metadata(folder.join(name)).unwrap().permissions().mode();
+        assert_eq!(mode("merged/model.safetensors"), mode("merged/config.json"));
+    }
+    let words = ["export", "run", "--format", "safetensors", "--outtype", "f16"];
+    let error = refusal(folder, &words);
+    assert!(error.contains("--outtype is for the format gguf"), "{error}");
     let error = refusal(folder, &["export", "run", "--format", "onnx"]);
     assert!(error.contains("gguf or safetensors"), "{error}");
     let output = grove(folder, &["export", "run", "--outtype", "q3"]);

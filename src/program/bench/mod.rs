@@ -19,6 +19,7 @@ use super::models::Models;
 use super::ranks;
 use super::say::{tell, tell_json};
 use crate::device;
+use crate::disk;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rng::Stream;
@@ -144,7 +145,8 @@ fn sized(args: &BenchArgs, defaults: &TrainConfig) -> Result<TrainConfig> {
 fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> {
     if let Some(path) = &args.out {
         let text = serde_json::to_string_pretty(report)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        disk::output(path, |file| disk::write(file, text.as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.json { tell_json(report) } else { tell(report.to_string().trim_end()) }
 }

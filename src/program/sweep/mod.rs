@@ -256,7 +256,8 @@ impl<'a> Sweep<'a> {
             ended += 1;
             let score = report.as_ref().ok().and_then(seeds::score);
             let error = report.err().map(|error| sentence(&error));
-            let settings = setting_words(&space::settings(space, &trials[trial].point));
+            let settings = space::settings(space, &trials[trial].point);
+            let settings = setting_words(&settings, &settings);
             let what = score.map_or_else(
                 || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
                 |score| format!("{score:.3}"),

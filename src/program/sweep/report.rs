@@ -3,6 +3,7 @@
 use super::search::{Trial, ranked};
 use super::space::{Point, Range, Space, index};
 use super::{Search, Sweep, space};
+use crate::disk;
 use crate::plot::statistics::{interval, mean};
 use crate::program::history::{aligned, words};
 use crate::program::say::{say, tell, tell_json};
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fs;
+use std::path::Path;
 use toml::{Table, Value};
 
 /// Parts of a range of numbers that are compared for a setting's importance.
@@ -65,7 +66,7 @@ impl Report {
 
     /// Writes the best settings, and prints the report.
     pub fn print(&self, sweep: &Sweep) -> Result<()> {
-        fs::write(&self.best, self.best_settings(sweep)?)
+        disk::replace(Path::new(&self.best), self.best_settings(sweep)?.as_bytes())
             .with_context(|| format!("cannot write {}", self.best))?;
         if sweep.args.json {
             return tell_json(self);
@@ -74,7 +75,7 @@ impl Report {
             |value: Option<f64>| value.map_or("failed".into(), |value| format!("{value:.3}"));
         let cells = |row: &Ranked| {
             let [low, high] = row.interval.map_or([None; 2], |ends| ends.map(Some));
-            let settings = words(&row.settings);
+            let settings = words(&row.settings, &row.settings);
             vec![settings, row.trial.to_string(), number(row.mean), number(low), number(high)]
         };
         let rows: Vec<_> = self.trials.iter().map(cells).collect();

@@ -85,13 +85,8 @@ pub enum RunError {
     )]
     Link(PathBuf),
     /// No run of this game or task exists, or none at all.
-    #[error("there is no {what} in {folder}; name a run directory")]
-    NoneYet {
-        /// The kind of run, for instance `run of fruit`.
-        what: String,
-        /// The folder of all runs.
-        folder: &'static str,
-    },
+    #[error("there is no {0}; name a run directory")]
+    NoneYet(String),
     /// The folder is not a run's.
     #[error("{0} holds no run: it has neither config.toml nor a checkpoint")]
     NoRun(PathBuf),

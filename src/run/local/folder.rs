@@ -112,10 +112,10 @@ impl RunFolder {
     /// If there is none, or it holds no run.
     pub fn newest(name: Option<&str>) -> Result<Self, RunError> {
         let (path, what) = match name {
-            Some(name) => (newest(name), format!("run of {name}")),
-            None => (paths_by_last_write().into_iter().next(), "run".to_string()),
+            Some(name) => (newest(name), format!("run of {name} in {RUNS}, and no folder {name}")),
+            None => (paths_by_last_write().into_iter().next(), format!("run in {RUNS}")),
         };
-        Self::open(path.ok_or(RunError::NoneYet { what, folder: RUNS })?)
+        Self::open(path.ok_or(RunError::NoneYet(what))?)
     }
 
     fn open(path: PathBuf) -> Result<Self, RunError> {

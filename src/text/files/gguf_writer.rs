@@ -6,6 +6,7 @@ use super::gguf_entry::{Entry, text};
 use super::gguf_tokens::tokens;
 use super::names::Written;
 use super::{unusable, written};
+use crate::disk;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, QkNorm, gguf_name};
 use crate::schema::names;
@@ -270,17 +271,19 @@ fn file(
         head.extend(start.to_le_bytes());
         start += tensor.bytes().next_multiple_of(ALIGNMENT) as u64;
     }
-    let write = || -> io::Result<()> {
-        let mut to = BufWriter::new(File::create(path)?);
-        let padded = |to: &mut BufWriter<File>, bytes: &[u8]| {
-            to.write_all(bytes)?;
-            to.write_all(&[0; ALIGNMENT][..bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()])
-        };
+    let write = |file: &mut File| {
+        let mut to = BufWriter::new(file);
         padded(&mut to, &head)?;
         tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(shape.head_dim)))?;
-        to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+        to.flush()
     };
-    write().map_err(written(path))
+    disk::output(path, write).map_err(written(path))
+}
+
+/// Writes bytes, and zeros up to the next multiple of the alignment.
+fn padded(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    to.write_all(&[0; ALIGNMENT][..bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()])
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::names::{Source, Written, gather, hugging_face, shape_in_files};
 use super::tokenizer::{self, special};
 use super::{check_fetched, pretty, read_file, unread, unusable, written};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
 use crate::nn::arch::{ConfigError, from_config, to_config};
@@ -15,10 +15,11 @@ use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, View, serialize_to_file};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use serde_json::Value;
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -382,31 +383,31 @@ pub(super) fn write_weights(
     params: &[f32],
     name: impl Fn(&Parameter) -> String,
 ) -> Result<(), LanguageError> {
-    let tensors = Written::all(parameters, params, name);
-    let tensors: Vec<_> = tensors.into_iter().map(|one| (one.name.clone(), one)).collect();
+    let mut tensors = Written::all(parameters, params, name);
+    tensors.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut end = 0;
+    let place = |one: &Written| {
+        let start = end;
+        end += size_of_val(one.in_memory);
+        let (dtype, data_offsets) = (Dtype::F32, (start, end));
+        (one.name.clone(), TensorInfo { dtype, shape: one.shape.clone(), data_offsets })
+    };
     let about = [("format".to_string(), "pt".to_string())].into();
-    serialize_to_file(tensors, Some(about), path).map_err(|error| match error {
-        SafeTensorError::IoError(error) => written(path)(error),
-        error => unusable(path, error),
-    })
-}
-
-impl View for Written<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.numbers().iter().flat_map(|x| x.to_le_bytes()).collect()
-    }
-
-    fn data_len(&self) -> usize {
-        size_of_val(self.in_memory)
-    }
+    let places = tensors.iter().map(place).collect();
+    let head = Metadata::new(Some(about), places).map_err(|error| unusable(path, error))?;
+    let mut head = serde_json::to_vec(&head).expect("names and numbers are JSON");
+    head.resize(head.len().next_multiple_of(8), b' ');
+    let write = |file: &mut File| {
+        let mut to = BufWriter::new(file);
+        to.write_all(&(head.len() as u64).to_le_bytes())?;
+        to.write_all(&head)?;
+        for tensor in &tensors {
+            let bytes: Vec<u8> = tensor.numbers().iter().flat_map(|x| x.to_le_bytes()).collect();
+            to.write_all(&bytes)?;
+        }
+        to.flush()
+    };
+    disk::output(path, write).map_err(written(path))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod saved_model;
 mod settings;
 mod show;
 mod snapshot;
+mod tally;
 
 pub use health::Health;
 pub use record::CompletionRecord;
@@ -37,10 +38,13 @@ use burn::tensor::Device;
 use rollout::RolloutSeconds;
 use std::ops::Range;
 use std::sync::Arc;
+use tally::Tally;
 use toml::Table;
 
 /// The default number of shards of an iteration's groups.
 const SHARDS: usize = 16;
+/// Completions of an evaluation that are in memory at a time.
+const EVALUATED: usize = 1 << 13;
 
 /// A language model in training for a task.
 pub struct TextEngine {
@@ -98,7 +102,8 @@ pub enum LanguageTrainError {
     /// A prompt that leaves no room for its completions.
     #[error(
         "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \
-         more than the model's context of {context}; generation.max_new_tokens can be less"
+         more than the model's context of {context}; {}",
+        way_out(prompt, context)
     )]
     TooLong {
         /// The beginning of the prompt.
@@ -125,6 +130,14 @@ pub enum LanguageTrainError {
     /// A setting out of range.
     #[error("{0}")]
     Settings(String),
+}
+
+/// What helps where a prompt and its completions are more than the context.
+fn way_out(prompt: &usize, context: &usize) -> &'static str {
+    match prompt < context {
+        true => "generation.max_new_tokens can be less",
+        false => "leave such prompts out",
+    }
 }
 
 impl LanguageTrainError {
@@ -399,10 +412,17 @@ impl TextEngine {
         completions: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
-        let numbers: Vec<u64> = self.held_out_prompts(part, count as u64).collect();
-        let mut seconds = RolloutSeconds::default();
-        let answers = self.answer((Split::Test, &numbers), completions, sampling, &mut seconds)?;
-        Ok(record::evaluation(&answers, &self.parts))
+        let (mut tally, mut seconds) = (Tally::new(&self.parts), RolloutSeconds::default());
+        let prompts = self.held_out_prompts(part, count as u64);
+        // The same on all ranks.
+        let at_a_time = (EVALUATED / completions.max(1)).max(1);
+        for first in prompts.clone().step_by(at_a_time) {
+            let end = first.saturating_add(at_a_time as u64).min(prompts.end);
+            let numbers: Vec<u64> = (first..end).collect();
+            let split = (Split::Test, &numbers[..]);
+            tally.add(&self.answer(split, completions, sampling, &mut seconds)?);
+        }
+        Ok(tally.record())
     }
 
     /// Evaluates the greedy policy on `count` held-out prompts and, if the run is SFT alone, the held-out solutions.

@@ -1,10 +1,10 @@
-//! Records of an iteration, an evaluation and a completion of a language model.
+//! Records of an iteration and a completion of a language model.
 
 use super::advantages::{self, mean};
 use super::answers::{Answers, ScoredGroup};
 use crate::learner::text::{Group, LanguageMeans};
-use crate::metrics::{EvaluationRecord, IterationRecord, TextEvaluation, TextRecord};
-use crate::task::{Part, Rewards};
+use crate::metrics::{IterationRecord, TextRecord};
+use crate::task::Part;
 use crate::text::LanguageModel;
 use crate::trainer::engine::record_means;
 use serde::{Deserialize, Serialize};
@@ -120,38 +120,6 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
     record_means(record, update);
 }
 
-/// The record of an evaluation with these completions: the scores of those that were judged.
-pub(super) fn evaluation(answers: &Answers, parts: &[Part]) -> EvaluationRecord {
-    let best: f64 = parts.iter().map(|part| part.weight.max(0.0)).sum();
-    let scores = || answers.judged().map(|rewards| rewards.total(parts));
-    let passes = |rewards: &Rewards| rewards.total(parts) >= best - 1e-9;
-    // Prompts with a completion that was judged.
-    let groups = || answers.groups.iter().filter(|group| group.judged().next().is_some());
-    let prompts = groups().count() as f64;
-    let mean_score = mean(scores());
-    // Completions of one prompt are not independent, so that the prompts' means are what varies.
-    let of_prompt =
-        |group: &ScoredGroup| mean(group.judged().map(|rewards| rewards.total(parts))) - mean_score;
-    let squares: f64 = groups().map(|group| of_prompt(group).powi(2)).sum();
-    EvaluationRecord {
-        episodes: answers.groups.len(),
-        mean_score,
-        std_error: if prompts > 1.0 { (squares / (prompts - 1.0) / prompts).sqrt() } else { 0.0 },
-        min_score: scores().reduce(f64::min).unwrap_or(0.0),
-        max_score: scores().reduce(f64::max).unwrap_or(0.0),
-        mean_length: mean(answers.completions().map(|one| one.tokens.len() as f64)),
-        held_out: None,
-        text: Some(TextEvaluation {
-            k: answers.groups.first().map_or(0, |group| group.rewards.len()),
-            pass_at_1: share(answers.judged().map(passes)),
-            pass_at_k: share(groups().map(|group| group.judged().any(passes))),
-            problems: answers.problems().count(),
-            rewards: by_part(answers, parts),
-            truncated: share(answers.completions().map(|one| !one.ended)),
-        }),
-    }
-}
-
 impl CompletionRecord {
     /// The records of all completions of an iteration, group by group.
     pub(super) fn all(
@@ -190,8 +158,10 @@ impl CompletionRecord {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tally::Tally;
     use super::*;
-    use crate::task::Prompt;
+    use crate::metrics::EvaluationRecord;
+    use crate::task::{Prompt, Rewards};
     use crate::text::generate::Completion;
 
     #[test]
@@ -228,7 +198,16 @@ mod tests {
         assert!((record.mean_reward - 1.75 / 10.0).abs() < 1e-12, "{record:?}");
         let text = record.text.unwrap();
         assert_eq!((text.problems, text.rewards["form"], record.episodes), (1, 1.0, 4));
-        let found = evaluation(&answers, &parts);
+        let evaluation = |blocks: &[&[ScoredGroup]]| -> EvaluationRecord {
+            let mut tally = Tally::new(&parts);
+            for groups in blocks {
+                tally.add(&Answers { groups: groups.to_vec(), ..Answers::default() });
+            }
+            tally.record()
+        };
+        let found = evaluation(&[&answers.groups[..]]);
+        let (first, second) = answers.groups.split_at(1);
+        assert_eq!(evaluation(&[first, second]), found, "block by block");
         assert!((found.mean_score - 2.5 / 3.0).abs() < 1e-12 && found.min_score == 0.5);
         let text = found.text.unwrap();
         assert!((text.pass_at_1 - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
@@ -237,6 +216,6 @@ mod tests {
             group.rewards = vec![unknown(), unknown()];
         }
         assert_eq!(grpo(&answers, &parts).score, None);
-        assert_eq!(evaluation(&answers, &parts).value(), None);
+        assert_eq!(evaluation(&[&answers.groups[..]]).value(), None);
     }
 }

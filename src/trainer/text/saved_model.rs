@@ -46,8 +46,8 @@ pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)>
     sections
 }
 
-/// The model in a checkpoint. Its adapters are 0 until [`restore`](crate::trainer::Trainer::restore) reads them. The base
-/// weights are in the folder or the file `base`, or where they were in training.
+/// The model in a checkpoint. The weights that its adapters are for are in the folder or the file `base`, or where they were
+/// in training.
 ///
 /// # Errors
 /// If the checkpoint has none, or `base` has other weights.
@@ -86,6 +86,10 @@ pub fn saved_language_model(
     });
     let mut model: LanguageModel = model?;
     model.base = base;
+    if let Some(adapters) = model.adapters.take() {
+        let params = read_params(checkpoint, WEIGHTS, adapters.parameters())?;
+        model.adapters = Some(adapters.with_params(params));
+    }
     Ok(model)
 }
 

@@ -1,0 +1,134 @@
+//! The evaluation of a language model, some prompts at a time: what its record needs of the completions is kept.
+
+use super::answers::Answers;
+use crate::metrics::{EvaluationRecord, TextEvaluation};
+use crate::task::Part;
+
+/// A mean of values that come one by one; 0 of none.
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    sum: f64,
+    count: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1.0;
+    }
+
+    fn add_flag(&mut self, flag: bool) {
+        self.add(f64::from(u8::from(flag)));
+    }
+
+    fn value(self) -> f64 {
+        if self.count == 0.0 { 0.0 } else { self.sum / self.count }
+    }
+}
+
+/// The figures of an evaluation so far.
+pub(super) struct Tally<'a> {
+    /// The parts of a reward, with their weights.
+    parts: &'a [Part],
+    /// Completions of each prompt.
+    k: usize,
+    /// Prompts.
+    episodes: usize,
+    /// Completions that the verifier could not judge.
+    problems: usize,
+    length: Mean,
+    truncated: Mean,
+    /// The mean of each part, without its weight.
+    rewards: Vec<Mean>,
+    score: Mean,
+    /// The lowest and the highest score.
+    ends: Option<[f64; 2]>,
+    pass_at_1: Mean,
+    pass_at_k: Mean,
+    /// The mean score of each prompt with a completion that was judged.
+    prompts: Vec<f64>,
+}
+
+impl<'a> Tally<'a> {
+    /// An evaluation at its start, by these parts of a reward.
+    pub fn new(parts: &'a [Part]) -> Self {
+        Self {
+            parts,
+            k: 0,
+            episodes: 0,
+            problems: 0,
+            length: Mean::default(),
+            truncated: Mean::default(),
+            rewards: vec![Mean::default(); parts.len()],
+            score: Mean::default(),
+            ends: None,
+            pass_at_1: Mean::default(),
+            pass_at_k: Mean::default(),
+            prompts: Vec::new(),
+        }
+    }
+
+    /// Counts the completions of further prompts.
+    pub fn add(&mut self, answers: &Answers) {
+        let best: f64 = self.parts.iter().map(|part| part.weight.max(0.0)).sum();
+        self.problems += answers.problems().count();
+        for one in answers.completions() {
+            self.length.add(one.tokens.len() as f64);
+            self.truncated.add_flag(!one.ended);
+        }
+        for group in &answers.groups {
+            if self.episodes == 0 {
+                self.k = group.rewards.len();
+            }
+            self.episodes += 1;
+            let (mut own, mut has_passed) = (Mean::default(), false);
+            for rewards in group.judged() {
+                let score = rewards.total(self.parts);
+                let passes = score >= best - 1e-9;
+                has_passed |= passes;
+                own.add(score);
+                self.score.add(score);
+                self.pass_at_1.add_flag(passes);
+                let [low, high] = self.ends.unwrap_or([score; 2]);
+                self.ends = Some([low.min(score), high.max(score)]);
+                for (mean, part) in self.rewards.iter_mut().zip(&rewards.parts) {
+                    mean.add(*part);
+                }
+            }
+            if own.count > 0.0 {
+                self.prompts.push(own.value());
+                self.pass_at_k.add_flag(has_passed);
+            }
+        }
+    }
+
+    /// The record: the scores of the completions that were judged.
+    pub fn record(self) -> EvaluationRecord {
+        let (mean_score, prompts) = (self.score.value(), self.prompts.len() as f64);
+        // Completions of one prompt are not independent, so that the prompts' means are what varies.
+        let squares: f64 = self.prompts.iter().map(|mean| (mean - mean_score).powi(2)).sum();
+        let [min_score, max_score] = self.ends.unwrap_or_default();
+        let rewards = self.parts.iter().zip(&self.rewards);
+        EvaluationRecord {
+            episodes: self.episodes,
+            mean_score,
+            std_error: if prompts > 1.0 {
+                (squares / (prompts - 1.0) / prompts).sqrt()
+            } else {
+                0.0
+            },
+            min_score,
+            max_score,
+            mean_length: self.length.value(),
+            held_out: None,
+            text: Some(TextEvaluation {
+                k: self.k,
+                pass_at_1: self.pass_at_1.value(),
+                pass_at_k: self.pass_at_k.value(),
+                problems: self.problems,
+                rewards: rewards.map(|(part, mean)| (part.name.clone(), mean.value())).collect(),
+                truncated: self.truncated.value(),
+            }),
+        }
+    }
+}
