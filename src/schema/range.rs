@@ -121,9 +121,7 @@ impl Interval {
         let below = if self.has_high { number <= self.high } else { number < self.high };
         above && below
     }
-}
 
-impl Interval {
     /// The interval in words, for a number outside it: with its upper end where that is the largest number and was
     /// exceeded.
     pub fn in_words(&self, number: f64) -> String {
