@@ -58,6 +58,8 @@ class LanguageModel:
             seed: Seed of the draws.
             stop: Texts that end a completion.
         """
+        if not hasattr(prompts, "__len__"):
+            raise ValueError(f"`prompts` is {prompts!r}, but must be a text or a conversation, or a list of either")
         single = isinstance(prompts, str) or (
             len(prompts) > 0 and isinstance(prompts[0], Mapping)
         )
@@ -195,7 +197,10 @@ def text_request(
         test = test or train
     else:
         test = _records("eval_task", eval_task)
-    weights = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
+    try:
+        weights = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        raise ValueError(f"`reward_weights` is {weights!r}, but must be a list of numbers") from None
     if len(weights) != len(functions):
         raise ValueError(f"{len(weights)} weights were given for {len(functions)} reward functions")
     if not all(math.isfinite(weight) for weight in weights):

@@ -99,6 +99,8 @@ def train(
     Returns:
         The result.
     """
+    if callback is not None and not callable(callback):
+        raise ValueError(f"`callback` is {callback!r}, but must be a function of a record")
     listener = None if callback is None else lambda record: callback(json.loads(record))
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}

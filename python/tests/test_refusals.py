@@ -140,6 +140,8 @@ def test_a_process_that_ends_is_named() -> None:
         (None, {"task": [3], "reward": len}, "the prompt 3 is neither a text nor a list of messages"),
         (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the columns .* are no JSON"),
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
+        (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
+        ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
         ([], {}, r"\[\] must be one or more functions"),
         (3, {}, "3 must be one or more functions"),
         (lambda: 3, {}, "returned 3, but must make an environment"),
