@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from . import _native
+from ._settings import as_json
+from ._threads import use_threads
 
 _MAX_SEED = 1 << 63
+
+#: The most games of a batch.
+_MAX_ENVS = 1 << 30
+
+#: Features and games from which on native code steps with all threads.
+_PARALLEL = 1 << 16
 
 
 def games() -> list[str]:
@@ -24,7 +32,21 @@ def games() -> list[str]:
 
 def _settings(game: str, parameters: dict[str, Any]) -> str:
     """Returns a game's parameters as the settings of a run."""
-    return json.dumps({game: parameters} if parameters else {})
+    return as_json({game: parameters} if parameters else {})
+
+
+def _seed(seed: Any) -> int:
+    """Returns a seed as a number of Python."""
+    if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+        raise ValueError(f"a seed is {seed!r}, but must be a whole number, at least 0 and less than 2^64")
+    return int(seed)
+
+
+def _not_ready(is_closed: bool) -> Exception:
+    """Returns the error for a step before the first reset or after the end."""
+    if is_closed:
+        return ClosedEnvironmentError("the environment is closed; make a new one")
+    return ResetNeeded("reset the environment before its first step")
 
 
 def _check_unrendered(render_mode: str | None) -> None:
@@ -75,7 +97,12 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         """
         _check_unrendered(render_mode)
         mode = AutoresetMode(autoreset_mode)
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or not 1 <= num_envs <= _MAX_ENVS:
+            raise ValueError(f"num_envs is {num_envs!r}, but must be a whole number, 1 to {_MAX_ENVS}")
+        num_envs = int(num_envs)
         self._games = _native.Games(game, num_envs, mode.value, 0, _settings(game, parameters))
+        self._is_ready = False
+        self._is_large = num_envs * self._games.num_features >= _PARALLEL
         self._mode = mode
         self._copy = copy
         self.game = game
@@ -98,20 +125,34 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts new episodes, in all environments or in those of ``options["reset_mask"]``."""
+        if self.closed:
+            raise _not_ready(True)
+        envs = range(self.num_envs)
         mask = (options or {}).get("reset_mask")
-        if isinstance(seed, (int, np.integer)):
-            super().reset(seed=int(seed))
-        if mask is None and not isinstance(seed, (list, tuple, np.ndarray)):
+        if mask is not None:
+            mask = np.asarray(mask)
+            if mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
+                raise ValueError(
+                    f"`reset_mask` has shape {mask.shape} and type {mask.dtype}, but must be {self.num_envs} truth values"
+                )
+            if not self._is_ready and not mask.all():
+                raise ResetNeeded("reset all environments before you reset some of them")
+        if isinstance(seed, list | tuple | np.ndarray):
+            if len(seed) != self.num_envs:
+                raise ValueError(f"{len(seed)} seeds were given for {self.num_envs} environments")
+            seeds = [None if own is None else _seed(own) for own in seed]
+        elif seed is not None:
+            super().reset(seed=_seed(seed))
+            seeds = [(int(seed) + env) % (1 << 64) for env in envs]
+        else:
+            seeds = [None] * self.num_envs
+        if mask is None and not isinstance(seed, list | tuple | np.ndarray):
             self._games.reset(self._draw() if seed is None else int(seed))
         else:
-            seeds = seed if isinstance(seed, (list, tuple, np.ndarray)) else [seed] * self.num_envs
-            if len(seeds) != self.num_envs:
-                raise ValueError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
-            if isinstance(seed, (int, np.integer)):
-                seeds = [int(seed) + env for env in range(self.num_envs)]
-            for env in range(self.num_envs) if mask is None else np.flatnonzero(mask):
+            for env in envs if mask is None else np.flatnonzero(mask).tolist():
                 own = seeds[env]
-                self._games.reset_env(int(env), self._draw() if own is None else int(own))
+                self._games.reset_env(env, self._draw() if own is None else own)
+        self._is_ready = True
         obs = np.empty((self.num_envs, self._games.num_features), np.float32)
         self._games.observe(obs)
         return obs, self._masks()
@@ -126,11 +167,21 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         dict[str, Any],
     ]:
         """Takes an action in every environment."""
+        if not self._is_ready:
+            raise _not_ready(self.closed)
+        given = np.asarray(actions)
+        if given.dtype.kind not in "iu" or given.shape != (self.num_envs,):
+            raise ValueError(
+                f"actions have shape {given.shape} and type {given.dtype}, but must be {self.num_envs} whole numbers, "
+                "one for each environment"
+            )
+        if self._is_large:
+            use_threads()
         if self._copy:
             self._buffers = self._allocate()
         obs, final_obs, rewards, ends, scores = self._buffers
-        actions = np.ascontiguousarray(actions, np.int64)
-        has_ended = self._games.step(actions, obs, final_obs, rewards, ends, scores)
+        taken = np.ascontiguousarray(given, np.int64)
+        has_ended = self._games.step(taken, obs, final_obs, rewards, ends, scores)
         infos = self._masks()
         terminated, truncated, ended = ends.view(np.bool_)
         if has_ended:
@@ -138,6 +189,10 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
             if self._mode is AutoresetMode.SAME_STEP:
                 infos["final_obs"], infos["_final_obs"] = final_obs, ended
         return obs, rewards, terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Ends the environments."""
+        self._is_ready = False
 
     def _allocate(self) -> tuple[NDArray[Any], ...]:
         envs, features = self.num_envs, self._games.num_features
@@ -170,6 +225,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         _check_unrendered(render_mode)
         self._games = _native.Games(game, 1, "Disabled", 0, _settings(game, parameters))
         self.game = game
+        self._is_ready, self._is_closed = False, False
         single = _Spaces(self._games)
         self.observation_space = single.observation
         self.action_space = single.action
@@ -181,9 +237,13 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts an episode: that of ``seed``, or a new one."""
+        if self._is_closed:
+            raise _not_ready(True)
+        seed = None if seed is None else _seed(seed)
         super().reset(seed=seed)
         level = seed if seed is not None else int(self.np_random.integers(_MAX_SEED))
         self._games.reset(level)
+        self._is_ready = True
         self._games.observe(self._obs)
         return self._obs[0].copy(), self._masks()
 
@@ -191,7 +251,12 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self, action: np.int64
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Takes an action."""
-        actions = np.array([action], np.int64)
+        if not self._is_ready:
+            raise _not_ready(self._is_closed)
+        actions = np.asarray(action)
+        if actions.dtype.kind not in "iu" or actions.ndim > 0:
+            raise ValueError(f"the action is {action!r}, but must be a whole number")
+        actions = actions.astype(np.int64).reshape(1)
         self._games.step(
             actions, self._obs, self._final, self._rewards, self._ends, self._scores
         )
@@ -200,6 +265,10 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         if terminated or truncated:
             info["score"] = float(self._scores[0])
         return self._obs[0].copy(), float(self._rewards[0]), terminated, truncated, info
+
+    def close(self) -> None:
+        """Ends the environment."""
+        self._is_ready, self._is_closed = False, True
 
     def _masks(self) -> dict[str, Any]:
         if not self._games.masked:

@@ -2,10 +2,22 @@
 
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
+
+__all__ = [
+    "Games",
+    "LanguageModel",
+    "Policy",
+    "main",
+    "names",
+    "scalars",
+    "train",
+    "train_envs",
+    "train_text",
+]
 
 def names() -> list[str]: ...
 def scalars(record: str) -> dict[str, float]: ...
@@ -35,6 +47,7 @@ def train_text(
     callback: Callable[[str], Any] | None,
 ) -> str: ...
 
+@final
 class Games:
     num_envs: int
     num_features: int
@@ -44,9 +57,9 @@ class Games:
     feature_names: list[str]
     action_names: list[str]
     references: list[tuple[str, float]]
-    def __init__(
-        self, name: str, num_envs: int, autoreset: str, seed: int, settings: str
-    ) -> None: ...
+    def __new__(
+        cls, name: str, num_envs: int, autoreset: str, seed: int, settings: str
+    ) -> Self: ...
     def reset(self, seed: int) -> None: ...
     def reset_env(self, env: int, seed: int) -> None: ...
     def observe(self, obs: NDArray[np.float32]) -> None: ...
@@ -61,13 +74,14 @@ class Games:
         scores: NDArray[np.float32],
     ) -> bool: ...
 
+@final
 class Policy:
     game: str
     iteration: int
     num_features: int
     num_actions: int
     initial_memory: list[float]
-    def __init__(self, path: str | PathLike[str]) -> None: ...
+    def __new__(cls, path: str | PathLike[str]) -> Self: ...
     def act(
         self,
         obs: NDArray[np.float32],
@@ -75,8 +89,9 @@ class Policy:
         logits: NDArray[np.float32],
     ) -> None: ...
 
+@final
 class LanguageModel:
     num_params: int
     context: int
-    def __init__(self, path: str | PathLike[str]) -> None: ...
+    def __new__(cls, path: str | PathLike[str]) -> Self: ...
     def generate(self, prompts: list[tuple[str, str]], options: str) -> list[list[str]]: ...

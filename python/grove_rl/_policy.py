@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from . import _native
-from ._spaces import SPACES, Encoding
+from ._spaces import NUMBERS, SPACES, Encoding
 
 
 class Policy:
@@ -32,6 +32,10 @@ class Policy:
         Args:
             path: Where it is.
             observation_space: The space of its environment, if observations are to be flattened.
+
+        Raises:
+            ValueError: If there is no policy, or one of an environment of Python without the file of its run that tells
+                how observations are scaled.
         """
         self._native = _native.Policy(path)
         self.game = self._native.game
@@ -41,10 +45,22 @@ class Policy:
         self._rng = np.random.default_rng()
         self._fresh = np.array(self._native.initial_memory, np.float32)
         self._memory = np.empty((0, self._fresh.size), np.float32)
-        file = Path(path) / SPACES
         self._encoding: Encoding | None = None
-        if file.is_file():
-            self._encoding = Encoding.load(json.loads(file.read_text()), observation_space)
+        if self.game != "host":
+            return
+        file = _spaces_file(Path(path))
+        if file is None:
+            raise ValueError(
+                f"the policy {os.fspath(path)} was trained in an environment of one's own, but neither its folder nor "
+                f"that of its run has the file {SPACES}, which tells how observations are scaled"
+            )
+        self._encoding = Encoding.load(json.loads(file.read_text()), observation_space)
+        found = (self._encoding.num_features, self._encoding.num_actions)
+        if found != (self.num_features, self.num_actions):
+            raise ValueError(
+                f"{file} is of a policy with {found[0]} features and {found[1]} actions, but {os.fspath(path)} has "
+                f"{self.num_features} and {self.num_actions}"
+            )
 
     @classmethod
     def load(
@@ -59,7 +75,12 @@ class Policy:
         """Returns logits, ``[num_envs, num_actions]``, of observations, ``[num_envs, num_features]``."""
         if self._encoding is not None:
             obs = self._encoding.encode_batch(obs)
+        obs = np.asarray(obs)
+        if obs.dtype.kind not in NUMBERS:
+            raise ValueError(f"observations have the type {obs.dtype}, but must be numbers")
         obs = np.ascontiguousarray(obs, np.float32)
+        if not np.isfinite(obs).all():
+            raise ValueError("an observation holds a number that is not finite")
         if obs.ndim != 2 or obs.shape[1] != self.num_features:
             raise ValueError(f"observations are {obs.shape}, but must be (n, {self.num_features})")
         if len(self._memory) != len(obs):
@@ -79,9 +100,12 @@ class Policy:
             action_mask: 1 for legal actions, else 0.
         """
         single = self._is_single(obs)
-        logits = self.logits([obs] if single else obs)
+        logits: NDArray[Any] = self.logits([obs] if single else obs)
         if action_mask is not None:
-            logits = np.where(np.atleast_2d(action_mask) > 0, logits, -np.inf)
+            mask = np.atleast_2d(action_mask)
+            if mask.shape != logits.shape:
+                raise ValueError(f"`action_mask` has shape {mask.shape}, but must have shape {logits.shape}")
+            logits = np.where(mask > 0, logits, -np.inf)
         if not deterministic:
             # The maximum of logits with Gumbel noise is a draw from their softmax.
             logits = logits + self._rng.gumbel(size=logits.shape)
@@ -95,10 +119,34 @@ class Policy:
         """Forgets all environments, or those whose episode has ended."""
         if ended is None:
             self._memory = np.empty((0, self._fresh.size), np.float32)
-        else:
+            return
+        ended = np.asarray(ended)
+        if ended.dtype != np.bool_ or ended.ndim != 1 or len(self._memory) not in (0, len(ended)):
+            count = len(self._memory) or "as many as there are environments"
+            raise ValueError(
+                f"`ended` has shape {ended.shape} and type {ended.dtype}, but must be a vector of truth values, {count}"
+            )
+        # Before the first call there is nothing to forget.
+        if len(self._memory) > 0:
             self._memory[ended] = self._fresh
 
     def _is_single(self, obs: Any) -> bool:
         if self._encoding is not None:
             return self._encoding.is_single(obs)
         return np.ndim(obs) == 1
+
+
+def _spaces_file(path: Path) -> Path | None:
+    """Finds the file that describes the spaces of a policy: in the folder of its run, which the path names or is in."""
+    if not path.exists():
+        # Only the name of runs, of which native code takes the newest.
+        numbers = [run.name.removeprefix(f"{path}-") for run in Path("runs").glob(f"{path}-*")]
+        path = Path("runs", f"{path}-{max((int(n) for n in numbers if n.isdecimal()), default=0)}")
+    path = path.resolve()
+    # A file of weights in a checkpoint is three levels below the run.
+    for folder in [path, *path.parents][:4]:
+        if (folder / SPACES).is_file():
+            return folder / SPACES
+        if (folder / "run.json").is_file():
+            return None
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 
 #: The file of a run's folder that describes the spaces of its environments.
 SPACES = "spaces.json"
+
+#: The kinds of arrays of real numbers, by NumPy's letters.
+NUMBERS = "biuf"
 
 #: The largest bound by which observations are divided: wider ranges tell nothing about usual values.
 _WIDEST = 1e4
@@ -35,6 +39,8 @@ class Encoding:
     multi: bool
     #: The space of observations that are not vectors of numbers.
     space: spaces.Space[Any] | None = None
+    #: Whether observations are no vectors of numbers while their space is unknown: they must be given as vectors then.
+    lacks_space: bool = False
 
     @classmethod
     def of(cls, env: gymnasium.Env[Any, Any]) -> Encoding:
@@ -46,12 +52,14 @@ class Encoding:
         space, action = env.observation_space, env.action_space
         if not space.is_np_flattenable:
             raise ValueError(f"observations of {space} cannot be flattened to a vector")
-        flat = spaces.flatten_space(space)
+        flat: Any = spaces.flatten_space(space)
         low, high = np.float64(flat.low).ravel(), np.float64(flat.high).ravel()
         bounded = (np.abs(low) < _WIDEST) & (np.abs(high) < _WIDEST) & (high > low)
         low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         center = ((high + low) / 2).astype(np.float32)
         scale = ((high - low) / 2).astype(np.float32)
+        sizes: tuple[int, ...]
+        first: tuple[int, ...]
         if isinstance(action, spaces.Discrete):
             sizes, first, multi = (int(action.n),), (int(action.start),), False
         elif isinstance(action, spaces.MultiDiscrete) and action.nvec.ndim == 1:
@@ -71,9 +79,34 @@ class Encoding:
         """Actions, all combinations counted."""
         return int(np.prod(self.actions))
 
-    def flatten(self, obs: Any) -> Any:
-        """Returns an observation as a vector, ``[num_features]``, before it is scaled."""
-        return obs if self.space is None else spaces.flatten(self.space, obs)
+    def flatten(self, obs: Any) -> NDArray[Any]:
+        """Returns an observation as a vector, ``[num_features]``, before it is scaled.
+
+        Raises:
+            ValueError: If it is none of the space, as far as shapes and types go.
+        """
+        space = self.space
+        if space is not None and space.shape is not None and np.shape(obs) != space.shape:
+            raise ValueError(f"the observation has shape {np.shape(obs)}, but must have shape {space.shape}")
+        try:
+            flat = np.asarray(obs if space is None else spaces.flatten(space, obs))
+        except Exception as error:
+            what = "is no array" if space is None else f"does not fit {space}"
+            raise ValueError(
+                f"the observation {reprlib.repr(obs)} {what} ({type(error).__name__}: {error}){self._hint()}"
+            ) from error
+        if flat.shape != self.center.shape:
+            raise ValueError(
+                f"the observation has shape {flat.shape}, but must have shape {self.center.shape}{self._hint()}"
+            )
+        if flat.dtype.kind not in NUMBERS:
+            raise ValueError(f"the observation is {reprlib.repr(obs)}, but must consist of numbers")
+        return flat
+
+    def _hint(self) -> str:
+        if not self.lacks_space:
+            return ""
+        return "; to other observations than vectors the policy needs their space: Policy.load(path, env.observation_space)"
 
     def scaled(
         self, flat: NDArray[np.float32], out: NDArray[np.float32] | None = None
@@ -83,7 +116,10 @@ class Encoding:
 
     def encode_batch(self, obs: Any) -> NDArray[np.float32]:
         """Returns observations as policies take them, ``[len(obs), num_features]``."""
-        return self.scaled(np.stack([np.asarray(self.flatten(one), np.float32) for one in obs]))
+        flat = np.empty((len(obs), self.num_features), np.float32)
+        for row, one in zip(flat, obs, strict=True):
+            row[:] = self.flatten(one)
+        return self.scaled(flat)
 
     def decode(self, action: int) -> Any:
         """Returns the action with a number."""
@@ -93,9 +129,10 @@ class Encoding:
 
     def is_single(self, obs: Any) -> bool:
         """Whether this is one observation, not a batch."""
-        return self.space is None and np.ndim(obs) == 1 or (
-            self.space is not None and self.space.contains(obs)
-        )
+        if self.space is not None:
+            return self.space.contains(obs)
+        # Tuples and dicts are observations of spaces that are unknown here, about which `flatten` says more.
+        return isinstance(obs, tuple | dict) and self.lacks_space or np.ndim(obs) == 1
 
     def save(self) -> dict[str, Any]:
         """Returns the encoding as JSON."""
@@ -105,11 +142,21 @@ class Encoding:
             "actions": self.actions,
             "first": self.first,
             "multi": self.multi,
+            "vectors": self.space is None,
         }
 
     @classmethod
     def load(cls, saved: dict[str, Any], space: spaces.Space[Any] | None = None) -> Encoding:
-        """Makes the encoding that :meth:`save` has written; without their ``space`` observations must be flat."""
+        """Makes the encoding that :meth:`save` has written; without their ``space`` observations must be flat.
+
+        Raises:
+            ValueError: If the space has another number of features.
+        """
+        if space is not None and spaces.flatdim(space) != len(saved["center"]):
+            raise ValueError(
+                f"an observation of {space} has {spaces.flatdim(space)} numbers, but one of the policy has "
+                f"{len(saved['center'])}"
+            )
         return cls(
             np.array(saved["center"], np.float32),
             np.array(saved["scale"], np.float32),
@@ -117,6 +164,7 @@ class Encoding:
             tuple(saved["first"]),
             saved["multi"],
             None if space is None or is_vector(space) else space,
+            space is None and not saved.get("vectors", True),
         )
 
 

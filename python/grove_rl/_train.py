@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from . import _native
-from ._batch import Batch, EnvFn, ProcessBatch
+from ._batch import Batch, EnvFn, ProcessBatch, make_env
 from ._language import PromptLike, RewardFn, text_request
 from ._policy import Policy
+from ._settings import HOST_NAMES, TEXT_NAMES, as_json, in_sections
 from ._spaces import SPACES
+from ._threads import use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -55,7 +60,7 @@ def train(
     *,
     task: Iterable[PromptLike] | None = None,
     reward: RewardFn | Sequence[RewardFn] | None = None,
-    model: str | os.PathLike[str] = "tiny",
+    model: str | os.PathLike[str] | None = None,
     reward_weights: Sequence[float] | None = None,
     eval_task: Iterable[PromptLike] | None = None,
     device: str | None = None,
@@ -67,7 +72,8 @@ def train(
 ) -> Report:
     """Trains a policy by GRPO, or a language model if ``task`` is given.
 
-    Ctrl-C ends a run after the iteration under way; its folder then holds what it has learnt.
+    Ctrl-C ends a run after the iteration under way; its folder then holds what it has learnt. Arguments that do not
+    apply are refused.
 
     Args:
         what: A name of :func:`grove_rl.games`; or the id of an environment of Gymnasium; or a function that makes
@@ -76,8 +82,8 @@ def train(
         task: Prompts of a language model: strings, conversations (lists of messages), or dicts with ``prompt`` and
             further columns.
         reward: Functions of ``(prompts, completions, **columns)`` that return a number for each completion, or
-            ``None`` for one that they do not judge.
-        model: A language model's folder or file, or ``tiny`` for a fresh one.
+            ``None`` for one that they do not judge. NaN is refused, as infinity is.
+        model: A language model's folder or file, or ``tiny``, the default, for a fresh one.
         reward_weights: A weight for each of the reward functions.
         eval_task: Held-out prompts; a tenth of ``task`` if none are given.
         device: ``auto``, ``cpu``, ``wgpu:0``, ``cuda:0`` and so on; by default ``auto`` for built-in games and the
@@ -93,40 +99,99 @@ def train(
     Returns:
         The result.
     """
+    if callback is not None and not callable(callback):
+        raise ValueError(f"`callback` is {callback!r}, but must be a function of a record")
     listener = None if callback is None else lambda record: callback(json.loads(record))
-    changes = _sections(settings)
+    of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
+    of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
     if task is not None:
-        if reward is None:
-            raise ValueError("a language model needs `reward`, a function or a list of them")
-        functions = [reward] if callable(reward) else list(reward)
-        request, judge = text_request(task, eval_task, functions, reward_weights)
-        arguments = (os.fspath(model), json.dumps(changes), device or "cpu", run_dir, listener)
-        return _report(_native.train_text(json.dumps(request), judge, *arguments))
+        _refuse({"what": what, **of_host}, "a language model, whose prompts are `task`")
+        request, judge = text_request(task, eval_task, reward, reward_weights)
+        text = as_json(in_sections(settings, TEXT_NAMES))
+        _prepare(device or "cpu")
+        arguments = (os.fspath(model or "tiny"), text, device or "cpu", run_dir, listener)
+        try:
+            return _report(_native.train_text(json.dumps(request), judge, *arguments))
+        except Exception as error:
+            # Native code knows the message alone.
+            if judge.error is None or isinstance(judge.error, Exception):
+                raise error from judge.error
+            raise judge.error from None
     if what is None:
         raise ValueError("name a game or give an environment, or prompts as `task`")
     if isinstance(what, str) and what in _native.names():
-        text = json.dumps(changes)
+        _refuse(of_text | of_host, f"the built-in game {what}")
+        text = as_json(in_sections(settings, {}))
+        _prepare(device or "auto")
         return _report(_native.train(what, text, device or "auto", run_dir, listener))
-    return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
+    _refuse(of_text, "an environment")
+    changes = in_sections(settings, HOST_NAMES)
+    _prepare(device or "cpu")
+    return _train_envs(what, changes, device or "cpu", run_dir, listener, num_processes, max_episode_steps)
+
+
+def _refuse(arguments: dict[str, Any], what: str) -> None:
+    """Refuses arguments that are given although they do not apply."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"`{name}` is {value!r}, but does not apply to {what}")
+
+
+def _prepare(device: str) -> None:
+    """Makes this process ready for a run on a device."""
+    use_threads()
+    # As the program does: a graphics library that looks for a Wayland server would complain on stderr without it.
+    if device != "cpu" and os.name == "posix":
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+
+
+class _Recorded:
+    """A batch that describes its spaces in the folder of a run, which exists from its first reset on."""
+
+    def __init__(self, batch: Batch | ProcessBatch, folder: Path) -> None:
+        self._batch = batch
+        self._folder = folder
+        #: Whether the run has begun.
+        self.has_begun = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def reset(self) -> None:
+        """Starts episodes."""
+        if not self.has_begun:
+            self.has_begun = True
+            Path(self._folder, SPACES).write_text(json.dumps(self._batch.encoding.save()))
+        self._batch.reset()
+
+
+def _free_folder(name: str) -> Path:
+    """Returns the folder that native code would give the next run of a name."""
+    return next(path for n in count(1) if not os.path.lexists(path := Path("runs", f"{name}-{n}")))
 
 
 def _train_envs(
     what: Any,
     changes: dict[str, Any],
-    device: str | None,
+    device: str,
     run_dir: str | os.PathLike[str] | None,
     listener: Callable[[str], Any] | None,
     num_processes: int,
     max_episode_steps: int | None,
 ) -> Report:
+    _check_whole("num_processes", num_processes, 0)
+    if max_episode_steps is not None:
+        _check_whole("max_episode_steps", max_episode_steps, 1)
     if isinstance(what, str):
-        name = what
-        env_fns: list[EnvFn] = [lambda: gymnasium.make(name, disable_env_checker=True)]
+        env_id = what
+        env_fns: list[EnvFn] = [lambda: gymnasium.make(env_id, disable_env_checker=True)]
     elif isinstance(what, gymnasium.Env):
         raise ValueError("give a function that makes the environment: many of them are played at once")
     else:
-        env_fns = [what] if callable(what) else list(what)
-    probe = env_fns[0]()
+        env_fns = [what] if callable(what) else list(what) if isinstance(what, Iterable) else []
+    if not env_fns or not all(callable(make) for make in env_fns):
+        raise ValueError(f"{what!r} must be one or more functions, each of which makes an environment")
+    probe = make_env(env_fns[0])
     spec = probe.spec
     limit = max_episode_steps or (spec.max_episode_steps if spec else None) or _MAX_STEPS
     observation_space = probe.observation_space
@@ -135,14 +200,16 @@ def _train_envs(
     changes["update"] = _UPDATE | changes.get("update", {})
     rollout.setdefault("num_steps", limit)
     rollout.setdefault("learn_steps", rollout["num_steps"])
-    count = rollout["num_groups"] * rollout["group_size"]
-    if len(env_fns) not in (1, count):
+    for name in _ROLLOUT:
+        _check_whole(f"rollout.{name}", rollout[name], 1)
+    num_envs = int(rollout["num_groups"] * rollout["group_size"])
+    if len(env_fns) not in (1, num_envs):
         raise ValueError(
-            f"{len(env_fns)} functions were given, but a rollout has {count} environments "
+            f"{len(env_fns)} functions were given, but a rollout has {num_envs} environments "
             "(num_groups * group_size); give as many, or one for all"
         )
     if len(env_fns) == 1:
-        env_fns = env_fns * count
+        env_fns = env_fns * num_envs
     batch = ProcessBatch(env_fns, num_processes) if num_processes > 0 else Batch(env_fns)
     changes["host"] = {
         "num_features": batch.num_features,
@@ -150,15 +217,28 @@ def _train_envs(
         "max_steps": limit,
     }
     name = (spec.id if spec else "host").split("/")[-1].lower()
-    arguments = (batch, name, json.dumps(changes), device or "cpu", run_dir, listener)
     try:
-        report = _report(_native.train_envs(*arguments))
+        report = None
+        while report is None:
+            folder = _free_folder(name) if run_dir is None else Path(run_dir)
+            recorded = _Recorded(batch, folder)
+            arguments = (recorded, name, as_json(changes), device, folder, listener)
+            try:
+                report = _report(_native.train_envs(*arguments))
+            except ValueError as error:
+                is_taken = run_dir is None and str(error).startswith(f"the run directory {folder} exists")
+                # Another process has made the folder meanwhile.
+                if recorded.has_begun or not is_taken:
+                    raise
     finally:
-        encoding = batch.encoding
         batch.close()
-    Path(report.run, SPACES).write_text(json.dumps(encoding.save()))
     report.observation_space = observation_space
     return report
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"`{name}` is {value!r}, but must be a whole number, {least} or more")
 
 
 def _report(text: str) -> Report:
@@ -170,29 +250,3 @@ def _report(text: str) -> Report:
         env_steps=details["env_steps"],
         details=details,
     )
-
-
-#: Sections of settings whose members are known by their own names.
-_SECTIONS = {
-    "rollout": ["num_groups", "group_size", "num_steps", "learn_steps", "start", "auto_reset"],
-    "advantage": ["estimator", "discount", "scale_rewards"],
-    "loss": ["entropy_coef", "kl_coef", "loss_type"],
-    "update": ["update_epochs", "num_minibatches", "max_grad_norm"],
-    "optimizer": ["learning_rate", "lr_scheduler_type", "warmup_ratio", "weight_decay"],
-    "checkpoint": ["eval_every", "eval_episodes", "save_every"],
-    "generation": ["num_prompts", "max_new_tokens", "temperature"],
-}
-
-
-def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts settings that are named without their section into it."""
-    homes = {name: section for section, names in _SECTIONS.items() for name in names}
-    changes: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in homes:
-            changes.setdefault(homes[name], {})[name] = value
-        elif isinstance(value, Mapping):
-            changes.setdefault(name, {}).update(value)
-        else:
-            changes[name] = value
-    return changes

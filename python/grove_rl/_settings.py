@@ -1,0 +1,97 @@
+"""Settings as native code takes them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+#: Names of settings of environments of Python, whose defaults differ, with their sections and Grove's own names.
+HOST_NAMES = {
+    **{
+        name: ("rollout", name)
+        for name in ("num_groups", "group_size", "num_steps", "learn_steps", "start", "auto_reset")
+    },
+    "num_generations": ("rollout", "group_size"),
+    **{name: ("update", name) for name in ("update_epochs", "num_minibatches", "max_grad_norm")},
+    "num_iterations": ("update", "update_epochs"),
+}
+
+#: Names that several sections of a language model's settings have, with the one that is meant.
+TEXT_NAMES = {"learning_rate": ("optimizer", "learning_rate")}
+
+#: Arguments of :func:`grove_rl.train` that say what the settings of these names would.
+_NO_SETTINGS = {
+    "env": "the first argument names the game or environment",
+    "task": "the argument of this name holds the prompts of a language model",
+    "host": "it follows from the environment",
+}
+
+
+def as_json(settings: Mapping[str, Any]) -> str:
+    """Returns settings as JSON; numbers and arrays of NumPy are numbers and lists.
+
+    Raises:
+        ValueError: If a value is none of numbers, texts, truth values, lists and sections.
+    """
+    return json.dumps({str(name): _plain(str(name), value) for name, value in settings.items()})
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(f"{name}.{key}", item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"`{name}` cannot be {value}: must be a finite number")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"`{name}` cannot be {value}: must be at least -2^63 and less than 2^63")
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"`{name}` cannot be {value!r}: must be a number, a text, true or false, or a list or section of them"
+    )
+
+
+def in_sections(
+    settings: Mapping[str, Any], names: Mapping[str, tuple[str, str]]
+) -> dict[str, Any]:
+    """Puts settings that are named without their section, or by another name, into their place.
+
+    Args:
+        settings: Settings and sections of them.
+        names: Names of settings, each with its section and its name there.
+
+    Raises:
+        ValueError: If a setting is given twice, or is no setting of a run.
+    """
+    sections = {section for section, _ in names.values()}
+    changes: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in _NO_SETTINGS:
+            raise ValueError(f"`{name}` is no setting of `train`: {_NO_SETTINGS[name]}")
+        if isinstance(value, Mapping):
+            section, given = name, value
+        elif name in names:
+            section, given = names[name][0], {name: value}
+        elif name in sections:
+            raise ValueError(f"`{name}` cannot be {value!r}: must be a dict of settings")
+        else:
+            changes[name] = value
+            continue
+        inner = changes.setdefault(section, {})
+        for key, item in given.items():
+            home, own = names.get(key, (section, key))
+            key = own if home == section else key
+            if key in inner:
+                raise ValueError(f"`{section}.{key}` is given twice: {inner[key]!r} and {item!r}")
+            inner[key] = item
+    return changes

@@ -1,0 +1,123 @@
+"""Policies of environments of Python, from their files."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import grove_rl
+
+FEW = {"iterations": 2, "num_groups": 1, "group_size": 4, "eval_episodes": 2, "eval_every": 1, "save_every": 1}
+
+
+class Pair(gymnasium.Env):
+    """An environment of two numbers of very different ranges."""
+
+    observation_space: Any = spaces.Box(np.array([0, -2], np.float32), np.array([1000, 2], np.float32))
+    action_space = spaces.Discrete(2, start=5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
+class Named(Pair):
+    """The same as a dict."""
+
+    observation_space = spaces.Dict({"a": spaces.Box(0, 1000, (1,), np.float32), "b": spaces.Discrete(2)})
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(env: Any, **arguments: Any) -> grove_rl.Report:
+    return grove_rl.train(env, max_episode_steps=3, **FEW, **arguments)
+
+
+def test_every_path_to_a_policy_leads_to_its_encoding() -> None:
+    run = Path(trained(Pair).run)
+    obs = np.array([[900, 1], [100, -1], [3, 0]], np.float32)
+    scaled = (obs - [500, 0]) / [500, 2]
+    for path in ("best", "best/weights.safetensors", "checkpoints/00000002", "checkpoints/00000002/weights.safetensors"):
+        policy = grove_rl.Policy.load(run / path)
+        expected = grove_rl.Policy.load(run / path)
+        expected._encoding = None
+        np.testing.assert_allclose(policy.logits(obs), expected.logits(scaled), rtol=1e-5, atol=1e-7)
+        assert policy(obs[0]) in (5, 6)
+    assert run == Path("runs/host-1")
+    assert trained(Pair).run == str(Path("runs/host-2"))
+    grove_rl.Policy.load("host")
+    shutil.copytree(run / "best", "elsewhere")
+    with pytest.raises(ValueError, match="elsewhere was trained in an environment of one's own, but .* spaces.json"):
+        grove_rl.Policy.load("elsewhere")
+
+
+def test_a_run_that_ends_early_has_its_encoding() -> None:
+    def interrupt(event: dict) -> None:
+        raise KeyboardInterrupt
+
+    for run_dir in (None, "given"):
+        with pytest.raises(KeyboardInterrupt):
+            trained(Pair, callback=interrupt, run_dir=run_dir)
+        run = run_dir or "runs/host-1"
+        assert Path(run, "spaces.json").is_file() and grove_rl.Policy.load(run)([1.0, 1.0]) in (5, 6)
+    Path("given/spaces.json").write_text("kept")
+    with pytest.raises(ValueError, match="given exists"):
+        trained(Pair, run_dir="given")
+    assert Path("given/spaces.json").read_text() == "kept"
+
+
+def test_a_folder_that_another_process_takes_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = grove_rl._train._native.train_envs
+
+    def late(batch: Any, name: str, changes: str, device: str, run_dir: Path, callback: Any) -> str:
+        if run_dir.name == "host-1":
+            run_dir.mkdir(parents=True)
+        return native(batch, name, changes, device, run_dir, callback)
+
+    monkeypatch.setattr(grove_rl._train._native, "train_envs", late)
+    assert trained(Pair).run == str(Path("runs/host-2"))
+    assert not list(Path("runs/host-1").iterdir())
+
+
+def test_observations_of_another_form_are_refused() -> None:
+    run = trained(Pair).run
+    policy = grove_rl.Policy.load(run)
+    policy.reset(np.array([True, False]))
+    words = r"the observation has shape \(3,\), but must have shape \(2,\)"
+    for obs in (np.zeros(3), np.zeros((2, 3))):
+        with pytest.raises(ValueError, match=words):
+            policy(obs)
+    with pytest.raises(ValueError, match="not finite"):
+        policy([np.nan, 0])
+    with pytest.raises(ValueError, match=r"`action_mask` has shape \(1, 3\), but must have shape \(1, 2\)"):
+        policy([0, 0], action_mask=np.ones(3))
+    policy(np.zeros((2, 2)))
+    policy.reset(np.array([True, False]))
+    for ended in (np.ones(3, bool), [1, 0], True):
+        with pytest.raises(ValueError, match="`ended` has shape .* but must be a vector of truth values, 2"):
+            policy.reset(ended)
+    with pytest.raises(ValueError, match="has 1 numbers, but one of the policy has 2"):
+        grove_rl.Policy.load(run, spaces.Box(0, 1, (1,)))
+
+
+def test_a_policy_without_its_space_asks_for_it() -> None:
+    run = trained(Named).run
+    obs = Named.observation_space.sample()
+    without = grove_rl.Policy.load(run)
+    for given in (obs, [obs, obs], (np.zeros(1), 1), np.zeros((2, 2))):
+        with pytest.raises(ValueError, match="needs their space: Policy.load.path, env.observation_space"):
+            without(given)
+    policy = grove_rl.Policy.load(run, Named.observation_space)
+    assert policy(obs) in (5, 6) and len(policy([obs, obs])) == 2
+    with pytest.raises(ValueError, match="does not fit"):
+        policy([{"a": np.zeros(1)}])

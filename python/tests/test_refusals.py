@@ -1,0 +1,258 @@
+"""What is refused, and in which words."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+
+import grove_rl
+
+FEW = {"iterations": 1, "num_groups": 1, "group_size": 4, "eval_episodes": 2, "max_episode_steps": 3}
+TASK = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
+BRIEF = {
+    "iterations": 1,
+    "fit": {"iterations": 0},
+    "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+    "eval_episodes": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Still(gymnasium.Env):
+    """An environment in which nothing happens, unless it is told what to return in its second step."""
+
+    observation_space = spaces.Box(-1, 1, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, **second: Any) -> None:
+        self.second = second
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        answer = {"obs": np.zeros(3), "reward": 0.0, "terminated": False, "truncated": False, "info": {}}
+        return tuple((answer | (self.second if self.time == 2 else {})).values())
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"obs": np.zeros(1)}, r"step 2 of environment 0: the observation has shape \(1,\), but must have shape \(3,\)"),
+        ({"obs": 0.5}, r"has shape \(\), but must have shape \(3,\)"),
+        ({"obs": None}, r"has shape \(\)"),
+        ({"obs": ["1", "2", "3"]}, "must consist of numbers"),
+        ({"obs": [0, None, 0]}, "must consist of numbers"),
+        ({"obs": [0, np.nan, 0]}, "step 2 of environment 0: the observation's number 1 is nan, but must be a finite"),
+        ({"obs": [0, 0, -np.inf]}, "number 2 is -inf"),
+        ({"reward": np.inf}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
+        ({"reward": np.float64("nan")}, "the reward is nan"),
+        ({"reward": None}, "the reward is None, but must be a number"),
+        ({"reward": "1"}, "the reward is '1', but must be a number"),
+        ({"reward": [1, 2]}, r"the reward is \[1, 2\]"),
+        ({"terminated": None}, "`terminated` or `truncated` is None, but both must be True or False"),
+        ({"truncated": "0"}, "is '0', but both must be True or False"),
+        ({"more": 0}, "returned .* but must return 5 values: observation, reward"),
+    ],
+)
+def test_environments_return_what_they_must(second: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        grove_rl.train(lambda: Still(**second), **FEW)
+
+
+def test_scalars_of_other_libraries_are_rewards() -> None:
+    for reward in (1, True, np.float32(1), np.array(1), np.array([1.0]), np.bool_(True)):
+        flag = np.array(False) if isinstance(reward, np.ndarray) else np.bool_(False)
+        grove_rl.train(lambda: Still(reward=reward, terminated=flag, truncated=0), **FEW)
+
+
+def test_pictures_have_the_shape_of_their_space() -> None:
+    class Picture(Still):
+        observation_space = spaces.Box(0, 255, (4, 2), np.uint8)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros((2, 4), np.uint8), {}
+
+    words = r"the reset of environment 0: the observation has shape \(2, 4\), but must have shape \(4, 2\)"
+    with pytest.raises(ValueError, match=words):
+        grove_rl.train(Picture, **FEW)
+
+
+def test_a_process_that_ends_is_named() -> None:
+    class Leaving(Still):
+        def __init__(self, how: str) -> None:
+            self.how = how
+
+        def step(self, action: Any) -> Any:
+            if self.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif self.how == "_exit":
+                os._exit(3)
+            sys.exit("no licence")
+
+    few = FEW | {"num_processes": 2}
+    words = {
+        "kill": "the process of the environments 0 to 1 was killed by signal 9",
+        "_exit": "the process of the environments 0 to 1 ended with exit code 3",
+        "exit": "an environment failed in its process(.|\n)*SystemExit: no licence",
+    }
+    for how, said in words.items():
+        with pytest.raises(RuntimeError, match=said):
+            grove_rl.train(lambda: Leaving(how), **few)
+
+
+@pytest.mark.parametrize(
+    ("what", "arguments", "words"),
+    [
+        ("catch", {"reward": len}, "`reward` is .* does not apply to the built-in game catch"),
+        ("catch", {"num_processes": 2}, "`num_processes` is 2, but does not apply to the built-in game"),
+        ("catch", {"max_episode_steps": 3}, "`max_episode_steps` is 3"),
+        ("catch", {"model": "tiny"}, "`model` is 'tiny'"),
+        ("catch", {"task": TASK, "reward": len}, "`what` is 'catch', but does not apply to a language model"),
+        ("catch", {"env": "fruit"}, "`env` is no setting of `train`"),
+        (Still, {"host": {"num_actions": 3}}, "`host` is no setting of `train`"),
+        (Still, {"reward": len}, "`reward` is .* does not apply to an environment"),
+        (Still, {"num_processes": -1}, "`num_processes` is -1, but must be a whole number, 0 or more"),
+        (Still, {"num_processes": 1.5}, "`num_processes` is 1.5"),
+        (Still, {"max_episode_steps": 0}, "`max_episode_steps` is 0, but must be a whole number, 1 or more"),
+        (Still, {"num_groups": "2"}, "`rollout.num_groups` is '2', but must be a whole number"),
+        (Still, {"rollout": 3}, "`rollout` cannot be 3: must be a dict"),
+        (Still, {"num_generations": 4, "group_size": 4}, "`rollout.group_size` is given twice: 4 and 4"),
+        (None, {"task": TASK, "reward": len, "num_processes": 2}, "`num_processes` is 2"),
+        (None, {"task": TASK, "reward": []}, r"`reward` is \[\], but a language model needs a function"),
+        (None, {"task": TASK}, "`reward` is None"),
+        (None, {"task": "2+2=", "reward": len}, "`task` is '2.2=', but must be a list of prompts"),
+        (None, {"task": [3], "reward": len}, "the prompt 3 is neither a text nor a list of messages"),
+        (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the columns .* are no JSON"),
+        (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
+        (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
+        ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
+        ([], {}, r"\[\] must be one or more functions"),
+        (3, {}, "3 must be one or more functions"),
+        (lambda: 3, {}, "returned 3, but must make an environment"),
+        ("catch", {"learning_rate": np.nan}, "`learning_rate` cannot be nan: must be a finite number"),
+        ("catch", {"optimizer": {"learning_rate": np.inf}}, "`optimizer.learning_rate` cannot be inf"),
+        ("catch", {"seed": 1 << 63}, "`seed` cannot be 9223372036854775808: must be"),
+        ("catch", {"iterations": None}, "`iterations` cannot be None"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(what: Any, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        grove_rl.train(what, **arguments)
+    assert not Path("runs").exists()
+
+
+def test_settings_may_be_of_numpy_and_have_the_names_of_trl() -> None:
+    settings = {"policy": {"hidden": np.array([8, 8])}, "learning_rate": np.float32(0.5), "iterations": np.int64(1)}
+    report = grove_rl.train("catch", device="cpu", **settings)
+    assert "learning_rate = 0.5" in Path(report.run, "config.toml").read_text()
+    report = grove_rl.train(
+        Still,
+        rollout={"num_groups": 1, "num_generations": 4},
+        iterations=1,
+        num_iterations=3,
+        eval_episodes=2,
+        max_episode_steps=3,
+    )
+    config = Path(report.run, "config.toml").read_text()
+    assert "group_size = 4" in config and "update_epochs = 3" in config
+    assert grove_rl.make_vec("catch", 1, rows=np.int32(6)).reset(seed=0)
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}])
+def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
+    def judge(completions: list[str], **_: Any) -> list[Any]:
+        return [reward] * len(completions)
+
+    with pytest.raises(RuntimeError, match="judge returned the reward .* but must return a finite number, or None"):
+        grove_rl.train(task=TASK, reward=judge, **BRIEF)
+
+
+def test_what_a_reward_function_raises_is_known() -> None:
+    def raising(error: BaseException) -> Any:
+        def reward(**_: Any) -> Any:
+            raise error
+
+        return reward
+
+    for error in (KeyboardInterrupt(), SystemExit(3)):
+        with pytest.raises(type(error)):
+            grove_rl.train(task=TASK, reward=raising(error), **BRIEF)
+    with pytest.raises(RuntimeError, match="no such word") as caught:
+        grove_rl.train(task=TASK, reward=raising(KeyError("no such word")), **BRIEF)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_games_take_whole_numbers_alone() -> None:
+    envs, env = grove_rl.make_vec("catch", 4), grove_rl.GroveEnv("catch")
+    with pytest.raises(ResetNeeded, match="before its first step"):
+        envs.step(np.ones(4, int))
+    with pytest.raises(ResetNeeded, match="before its first step"):
+        env.step(1)
+    with pytest.raises(ResetNeeded, match="reset all environments"):
+        envs.reset(options={"reset_mask": np.array([True, False, False, False])})
+    for seed in (1.5, True, -1, "1", 1 << 64):
+        with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
+            envs.reset(seed=seed)
+        with pytest.raises(ValueError, match="a seed is .* but must be a whole number"):
+            env.reset(seed=seed)
+    with pytest.raises(ValueError, match="a seed is 0.5"):
+        envs.reset(seed=[1, 2, 3, 0.5])
+    envs.reset(seed=np.int64(1))
+    env.reset(seed=1)
+    for actions in ([0.5, 1, 1, 1], [1.0] * 4, ["1"] * 4, [np.nan] * 4, [True] * 4, [None] * 4, np.ones((4, 1), int)):
+        with pytest.raises(ValueError, match="actions have shape .* but must be 4 whole numbers"):
+            envs.step(actions)
+    for action in (0.5, "1", True, None, [1]):
+        with pytest.raises(ValueError, match="the action is .* but must be a whole number"):
+            env.step(action)
+    envs.step([1, 1, 1, 1])
+    envs.step(np.ones(4, np.uint8))
+    env.step(np.array(1))
+    for mask in ([True], np.ones(5, bool), [1, 0, 0, 1]):
+        with pytest.raises(ValueError, match="`reset_mask` has shape .* but must be 4 truth values"):
+            envs.reset(options={"reset_mask": mask})
+    for num_envs in (-1, 0, 2.5, True, "3", 1 << 40):
+        with pytest.raises(ValueError, match="num_envs is .* but must be a whole number"):
+            grove_rl.make_vec("catch", num_envs)
+    envs.close()
+    env.close()
+    with pytest.raises(ClosedEnvironmentError):
+        envs.step(np.ones(4, int))
+    with pytest.raises(ClosedEnvironmentError):
+        envs.reset()
+    with pytest.raises(ClosedEnvironmentError):
+        env.step(1)
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_lacks() -> None:
+    grove_rl.train("catch", device="cpu", iterations=1)
+    process = os.fork()
+    if process == 0:
+        try:
+            grove_rl.train("catch", device="cpu", iterations=1)
+        except RuntimeError as error:
+            os._exit(42 if "spawn" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 42
+
+
+def test_graphics_libraries_print_nothing_while_adapters_are_listed() -> None:
+    program = [sys.executable, "-c", "import grove_rl; grove_rl.train('catch', iterations=1)"]
+    variables = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
+    assert subprocess.run(program, env=variables, capture_output=True, check=True).stderr == b""
