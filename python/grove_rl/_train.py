@@ -226,7 +226,8 @@ def _train_envs(
             try:
                 report = _report(_native.train_envs(*arguments))
             except ValueError as error:
-                is_taken = run_dir is None and str(error).startswith(f"the run directory {folder} exists")
+                taken = (f"the run directory {folder} exists", f"another process trains the run in {folder}")
+                is_taken = run_dir is None and str(error).startswith(taken)
                 # Another process has made the folder meanwhile.
                 if recorded.has_begun or not is_taken:
                     raise
