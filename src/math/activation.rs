@@ -20,6 +20,13 @@ names! {
     }
 }
 
+impl Activation {
+    /// Whether the derivative follows from the value.
+    pub fn has_slope_by_value(self) -> bool {
+        matches!(self, Self::Relu | Self::Tanh)
+    }
+}
+
 /// Value and derivative of an activation function at a point.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
 pub struct Activated {
@@ -108,11 +115,15 @@ pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
     activated(x, activation).value
 }
 
-/// Evaluates the derivative of [`activate()`] at `x`.
+/// Evaluates the derivative of [`activate()`] where its value is `y`, which must tell
+/// ([`Activation::has_slope_by_value`]).
 #[cube]
 #[inline(always)]
-pub fn slope(x: f32, #[comptime] activation: Activation) -> f32 {
-    activated(x, activation).slope
+pub fn slope_by_value(y: f32, #[comptime] activation: Activation) -> f32 {
+    match comptime!(activation) {
+        Activation::Tanh => 1.0f32 - y * y,
+        _ => select(y > 0.0f32, 1.0f32, 0.0f32),
+    }
 }
 
 /// Applies the activation to `values` in place and stores its derivatives in `slopes`.

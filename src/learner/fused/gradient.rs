@@ -1,13 +1,12 @@
 //! Gradient of a minibatch in one kernel: forward pass, loss and backward pass.
 //!
-//! A cube processes its samples tile by tile with a barrier between layers. Within a tile each unit
-//! owns one neuron of a hidden layer: it reads each weight of its column once per tile, keeps the
-//! sums of the tile in registers, and accumulates the gradient of its column over all tiles, so
-//! that no sum is shared between units. Only the softmax is computed by one unit per sample. Each
-//! cube writes a partial gradient; [`super::optimizer_kernels`] sums them in a fixed order.
+//! A cube processes its samples tile by tile with a barrier between layers, which all of its units compute together
+//! ([`super::layers`]). Only the softmax is computed by one unit per sample. Each cube accumulates a partial gradient in
+//! its row of a buffer, where each number is added to by one unit alone; [`super::optimizer_kernels`] sums the rows in a
+//! fixed order.
 
+use super::layers::{Layer, backward, forward, learn};
 use super::loss_kernels::*;
-use super::neuron::{Neuron, clear, multiply_add, several};
 use super::tiles::Tiling;
 use crate::device::buffers::Buffer;
 use crate::learner::means::SUMS;
@@ -42,63 +41,60 @@ pub(super) struct Share {
 }
 
 /// Computes the features of a tile's samples, starting with number `start`, into `x`,
-/// `[features][tile]`. Samples past the last get zeros.
+/// `[features][stride]`. Samples past the last get zeros.
 #[cube]
-fn observe_tile<O: Observer, I: Float>(
+fn observe_tile<O: Observer>(
     data: &Experience,
-    x: &mut [I],
+    x: &mut [f32],
     start: usize,
     batch: &Batch,
     #[comptime] plan: Plan<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let tile = comptime!(plan.tiling.tile);
+    let (tile, stride) = comptime!((plan.tiling.tile, plan.tiling.stride));
     let (sample, share) = (unit % tile, unit / tile);
     let shares = comptime!(plan.tiling.units / plan.tiling.tile);
     let number = start + sample;
     if number < batch.games * data.sizes.learn_steps {
         let step = data.step(batch, number % batch.games, number / batch.games);
-        let to = FeatureSlots { first: sample, step: tile.runtime(), share, shares };
-        O::observe::<I>(&data.words, &step.words, x, &to, comptime!(plan.observer));
+        let to = FeatureSlots { first: sample, step: stride.runtime(), share, shares };
+        O::observe::<f32>(&data.words, &step.words, x, &to, comptime!(plan.observer));
     } else {
         for i in range_stepped(share, comptime!(plan.mlp.features), shares) {
-            x[i * tile + sample] = I::cast_from(0.0f32);
+            x[i * stride + sample] = 0.0f32;
         }
     }
 }
 
-/// Computes the logits `z`, `[actions][tile]`, from the activations of the last hidden layer,
-/// `hidden[first..]`, `[last_inputs][tile]`.
+/// Computes the logits from the activations of the last hidden layer.
 #[cube]
 fn logits<I: Float>(
     params: &[f32],
-    hidden: &[I],
-    first: usize,
-    z: &mut [f32],
+    room: &mut [f32],
+    #[comptime] last: Layer,
     #[comptime] tiling: Tiling,
-    #[comptime] shape: MlpShape,
 ) {
-    let (tile, actions) = comptime!((tiling.tile, shape.actions));
+    let (tile, stride) = comptime!((tiling.tile, tiling.stride));
+    let Dense { weight, bias, inputs, outputs } = comptime!(last.dense);
     let unit = UNIT_POS as usize;
-    for index in range_stepped(unit, comptime!(actions * tile), comptime!(tiling.units)) {
+    for index in range_stepped(unit, comptime!(outputs * tile), comptime!(tiling.units)) {
         let a = index / tile;
         let s = index % tile;
-        let mut logit = rounded::<f32, I>(params, comptime!(shape.last_bias()) + a);
-        for k in 0..comptime!(shape.last_inputs()) {
-            let at = comptime!(shape.last_weight()) + k * actions + a;
-            let w = rounded::<f32, I>(params, at);
-            logit += w * f32::cast_from(hidden[first + k * tile + s]);
+        let mut logit = rounded::<f32, I>(params, bias + a);
+        for k in 0..inputs {
+            let w = rounded::<f32, I>(params, weight + k * outputs + a);
+            logit += w * room[(k + comptime!(last.from)) * stride + s];
         }
-        z[index] = logit;
+        room[(a + comptime!(last.to)) * stride + s] = logit;
     }
 }
 
-/// Replaces the logits `z[a * tile + unit]` of sample `number` by the loss's derivatives and adds
-/// the sample to `sums`.
+/// Replaces the logits of sample `number`, `room[first + a * stride]`, by the loss's derivatives and adds the sample to
+/// `sums`, `[SUMS][tile]`.
 #[cube]
 fn differentiate<O: Observer>(
-    z: &mut [f32],
-    sums: &mut Array<f32>,
+    room: &mut [f32],
+    sums: &mut [f32],
     data: &Experience,
     number: usize,
     batch: &Batch,
@@ -106,7 +102,10 @@ fn differentiate<O: Observer>(
     #[comptime] plan: Plan<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let (tile, actions) = comptime!((plan.tiling.tile, plan.mlp.actions));
+    let Tiling { tile, stride, .. } = comptime!(plan.tiling);
+    let actions = comptime!(plan.mlp.actions);
+    let [_, _, last] = comptime!(layers(&plan.mlp));
+    let first = comptime!(last.to * stride) + unit;
     let mut counts = false;
     if number < batch.games * data.sizes.learn_steps {
         let game = number % batch.games;
@@ -114,8 +113,8 @@ fn differentiate<O: Observer>(
         let sample = data.sample::<O>(&at, batch, plan);
         counts = sample.counts;
         if sample.counts {
-            mask_logits::<O>(z, unit, tile, &data.words, &at, plan);
-            let soft = softmax(&*z, unit, sample.action, tile, actions);
+            mask_logits::<O>(room, first, stride, &data.words, &at, plan);
+            let soft = softmax(&*room, first, sample.action, stride, actions);
             let form = comptime!(plan.loss);
             let weight = data.weight(at.env, batch, form);
             let log_ratio = soft.logprob - sample.logprob;
@@ -139,7 +138,7 @@ fn differentiate<O: Observer>(
                 let mut mean = 0.0f32;
                 #[unroll]
                 for a in 0..actions {
-                    mean += each * logprob(z[comptime!(a * tile) + unit], &soft.by);
+                    mean += each * logprob(room[first + comptime!(a * stride)], &soft.by);
                 }
                 let share = by.smoothing * sample.advantage;
                 loss -= by.smoothing * policy.value + share * mean;
@@ -152,17 +151,17 @@ fn differentiate<O: Observer>(
                 let kl = divergence(to_reference, own_ratio, estimator, comptime!(form.corrected));
                 loss += by.kl * kl.value;
                 by_logprob += weight * by.kl * kl.slope;
-                sums[3] += kl.value;
+                sums[comptime!(3 * tile) + unit] += kl.value;
             }
-            sums[0] += third(own_ratio, log_ratio);
-            sums[1] += policy.clipped;
-            sums[2] += soft.entropy;
-            sums[4] += weight * loss;
+            sums[unit] += third(own_ratio, log_ratio);
+            sums[comptime!(1 * tile) + unit] += policy.clipped;
+            sums[comptime!(2 * tile) + unit] += soft.entropy;
+            sums[comptime!(4 * tile) + unit] += weight * loss;
             #[unroll]
             for a in 0..actions {
-                let logit = z[comptime!(a * tile) + unit];
+                let logit = room[first + comptime!(a * stride)];
                 let taken = select(sample.action == comptime!(a as u32), 1.0f32, 0.0f32);
-                z[comptime!(a * tile) + unit] = by_logit(
+                room[first + comptime!(a * stride)] = by_logit(
                     by_logprob,
                     by.entropy * weight,
                     taken,
@@ -171,7 +170,7 @@ fn differentiate<O: Observer>(
                     soft.entropy,
                 );
                 if comptime!(form.smoothed) {
-                    z[comptime!(a * tile) + unit] += shared * (each - prob(logit, &soft.by));
+                    room[first + comptime!(a * stride)] += shared * (each - prob(logit, &soft.by));
                 }
             }
         }
@@ -179,63 +178,24 @@ fn differentiate<O: Observer>(
     if !counts {
         #[unroll]
         for a in 0..actions {
-            z[comptime!(a * tile) + unit] = 0.0f32;
+            room[first + comptime!(a * stride)] = 0.0f32;
         }
     }
 }
 
-/// Accumulates the gradient of the output weights of hidden unit `unit`, whose activations are
-/// `hidden[at..at + tile]`, and writes the loss's derivatives by these activations to `slopes`.
-#[cube]
-fn backward_head<O: Observer, I: Float>(
-    params: &[f32],
-    z: &[f32],
-    hidden: &[I],
-    at: usize,
-    weights: &mut Array<f32>,
-    slopes: &mut Array<f32>,
-    #[comptime] plan: Plan<O>,
-) {
-    let unit = UNIT_POS as usize;
-    let (tile, actions) = comptime!((plan.tiling.tile, plan.mlp.actions));
-    let first = comptime!(plan.mlp.last_weight());
-    clear(slopes, tile);
-    #[unroll]
-    for a in 0..actions {
-        let w = rounded::<f32, I>(params, comptime!(first + a) + unit * actions);
-        multiply_add::<f32>(slopes, z, comptime!(a * tile), w, tile);
-        let mut sum = 0.0f32;
-        #[unroll]
-        for s in 0..tile {
-            sum += z[comptime!(a * tile + s)] * f32::cast_from(hidden[at + s]);
-        }
-        weights[a] += sum;
-    }
-}
-
-/// Propagates derivatives by the pre-activations of the second layer, `back`, `[second][tile]`, to
-/// the activations of neuron `unit` of the first layer, in `slopes`.
-#[cube]
-fn backward_second<I: Float>(
-    params: &[f32],
-    back: &[f32],
-    slopes: &mut Array<f32>,
-    unit: usize,
-    #[comptime] layer: Dense,
-    #[comptime] tile: usize,
-) {
-    clear(slopes, tile);
-    let step = comptime!(several(layer.outputs));
-    let mut k = 0usize;
-    while k < layer.outputs {
-        let at = comptime!(layer.weight) + unit * layer.outputs + k;
-        #[unroll]
-        for c in 0..step {
-            let w = rounded::<f32, I>(params, at + c);
-            multiply_add::<f32>(slopes, back, (k + c) * tile, w, tile);
-        }
-        k += step;
-    }
+/// Layers of a perceptron with rows one after the other: features, hidden layers, logits.
+fn layers(shape: &MlpShape) -> [Layer; 3] {
+    let (first, second) = shape.layers();
+    let (weight, bias) = (shape.last_weight(), shape.last_bias());
+    let last = Dense { weight, bias, inputs: shape.last_inputs(), outputs: shape.actions };
+    let to = first.inputs;
+    let middle = to + first.outputs;
+    let end = middle + second.outputs;
+    [
+        Layer { dense: first, from: 0, to, slopes: 0 },
+        Layer { dense: second, from: to, to: middle, slopes: first.outputs },
+        Layer { dense: last, from: end - last.inputs, to: end, slopes: 0 },
+    ]
 }
 
 /// Computes the gradient of `tiles` tiles of samples per cube.
@@ -244,11 +204,9 @@ fn backward_second<I: Float>(
 /// parameters `[num_params]`, at the start of a longer buffer; those of [`Experience`], [`Batch`]
 /// and [`Share`].
 ///
-/// Workgroup memory: `(features + first + second) * tile` inputs and `(second + actions + SUMS) *
-/// tile` floats.
+/// Workgroup memory, floats: `stride` for each feature, hidden unit and action, and for each hidden unit again if slopes
+/// are kept; `SUMS * tile`.
 #[cube(launch_unchecked)]
-// Keeps compile-time conditions separate from run-time ones.
-#[allow(clippy::collapsible_if)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
     data: &Experience,
@@ -260,159 +218,87 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
 ) {
     let unit = UNIT_POS as usize;
     let (tiling, shape) = comptime!((plan.tiling, plan.mlp));
-    let tile = comptime!(tiling.tile);
-    let actions = comptime!(shape.actions);
-    let (first, second) = comptime!(shape.layers());
-    let deep = comptime!(second.outputs > 0);
+    let (tile, stride) = comptime!((tiling.tile, tiling.stride));
+    let [first, second, last] = comptime!(layers(&shape));
+    let deep = comptime!(shape.second > 0);
     let activation = comptime!(shape.activation);
-    // Offset of the last hidden layer's activations.
-    let last = comptime!(if deep { first.outputs * tile } else { 0 });
     let cube = CUBE_POS;
     // The grid may have excess cubes, which have neither samples nor a row.
     let has_row = cube < share.cubes;
     let row = (share.first_row + cube) * comptime!(tiling.row(&shape));
     let sums_at = row + comptime!(shape.num_params());
 
-    let mut x = Shared::<[I]>::new_aligned_slice(comptime!(first.inputs * tile), ALIGNMENT);
-    let mut hidden = Shared::<[I]>::new_aligned_slice(
-        comptime!((first.outputs + second.outputs) * tile),
+    let mut room = Shared::<[f32]>::new_aligned_slice(
+        comptime!((last.to + shape.actions) * stride),
         ALIGNMENT,
     );
-    // Derivatives by the pre-activations of the second layer.
-    let mut back =
-        Shared::<[f32]>::new_aligned_slice(comptime!(second.outputs.max(1) * tile), ALIGNMENT);
-    let mut z = Shared::<[f32]>::new_aligned_slice(comptime!(actions * tile), ALIGNMENT);
-    let mut all_sums = Shared::<[f32]>::new_aligned_slice(comptime!(SUMS * tile), ALIGNMENT);
-
-    let mut front = Neuron::new(first, tile);
-    let mut middle = Neuron::new(
-        comptime!(if deep { second } else { Dense { inputs: 0, ..second } }),
-        comptime!(if deep { tile } else { 1 }),
-    );
-    let mut head = Array::<f32>::new(actions);
-    let mut head_bias = 0.0f32;
-    let mut slopes = Array::<f32>::new(tile);
-    let mut sums = Array::<f32>::new(SUMS);
-    clear(&mut head, actions);
-    clear(&mut slopes, tile);
-    clear(&mut sums, SUMS);
-    if has_row && share.first > 0 {
-        // Continues the sums of the launch before.
-        if unit < first.outputs {
-            front.load(&share.partials, row, unit, first);
-        }
-        if comptime!(deep) {
-            if unit < second.outputs {
-                middle.load(&share.partials, row, unit, second);
+    let kept =
+        comptime!(if tiling.keeps_slopes { (shape.first + shape.second) * stride } else { 1 });
+    let mut slopes = Shared::<[f32]>::new_aligned_slice(kept, ALIGNMENT);
+    let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(SUMS * tile), ALIGNMENT);
+    if unit < tile {
+        #[unroll]
+        for q in 0..SUMS {
+            let mut sum = 0.0f32;
+            if has_row && share.first > 0 {
+                // Continues the sums of the launch before.
+                sum = share.partials[sums_at + comptime!(q * tile) + unit];
             }
-        }
-        if unit < comptime!(shape.last_inputs()) {
-            #[unroll]
-            for a in 0..actions {
-                let at = comptime!(shape.last_weight() + a) + unit * actions;
-                head[a] = share.partials[row + at];
-            }
-        }
-        if unit < actions {
-            head_bias = share.partials[row + comptime!(shape.last_bias()) + unit];
-        }
-        if unit < tile {
-            #[unroll]
-            for q in 0..SUMS {
-                sums[q] = share.partials[sums_at + comptime!(q * tile) + unit];
-            }
+            sums[comptime!(q * tile) + unit] = sum;
         }
     }
 
     for number in share.first..share.end {
         let start = (cube * share.tiles + number) * tile;
-        observe_tile::<O, I>(data, &mut x, start, batch, plan);
+        let is_first = number == 0;
+        observe_tile::<O>(data, &mut room, start, batch, plan);
         sync_cube();
-        if unit < first.outputs {
-            front.forward::<I>(params, &x, unit, first, tile);
-            front.activate::<I>(&mut hidden, unit * tile, activation, tile);
-        }
+        forward::<I>(params, &mut room, &mut slopes, first, activation, tiling);
         sync_cube();
         if comptime!(deep) {
-            if unit < second.outputs {
-                middle.forward::<I>(params, &hidden, unit, second, tile);
-                middle.activate::<I>(&mut hidden, last + unit * tile, activation, tile);
-            }
+            forward::<I>(params, &mut room, &mut slopes, second, activation, tiling);
             sync_cube();
         }
-        logits::<I>(params, &hidden, last, &mut z, tiling, shape);
+        logits::<I>(params, &mut room, last, tiling);
         sync_cube();
         if unit < tile {
-            differentiate::<O>(&mut z, &mut sums, data, start + unit, batch, &by, plan);
+            differentiate::<O>(&mut room, &mut sums, data, start + unit, batch, &by, plan);
         }
         sync_cube();
-        if unit < actions {
-            #[unroll]
-            for s in 0..tile {
-                head_bias += z[unit * tile + s];
-            }
+        if has_row {
+            learn::<I>(&mut share.partials, &room, row, is_first, last, tiling);
         }
-        if unit < comptime!(shape.last_inputs()) {
-            let at = last + unit * tile;
-            backward_head::<O, I>(params, &z, &hidden, at, &mut head, &mut slopes, plan);
-            if comptime!(deep) {
-                middle.backward(&mut slopes, activation, tile);
-            } else {
-                front.backward(&mut slopes, activation, tile);
-            }
-        }
+        sync_cube();
         if comptime!(deep) {
-            if unit < second.outputs {
-                middle.learn::<I>(&hidden, &slopes, second, tile);
-                #[unroll]
-                for s in 0..tile {
-                    back[unit * tile + s] = slopes[s];
-                }
+            backward::<I>(params, &mut room, &slopes, second, last, activation, tiling);
+            sync_cube();
+            if has_row {
+                learn::<I>(&mut share.partials, &room, row, is_first, second, tiling);
             }
             sync_cube();
-            if unit < first.outputs {
-                backward_second::<I>(params, &back, &mut slopes, unit, second, tile);
-                front.backward(&mut slopes, activation, tile);
-            }
+            backward::<I>(params, &mut room, &slopes, first, second, activation, tiling);
+        } else {
+            backward::<I>(params, &mut room, &slopes, first, last, activation, tiling);
         }
-        if unit < first.outputs {
-            front.learn::<I>(&x, &slopes, first, tile);
+        sync_cube();
+        if has_row {
+            learn::<I>(&mut share.partials, &room, row, is_first, first, tiling);
         }
         sync_cube();
     }
 
-    if has_row && unit < first.outputs {
-        front.store(&mut share.partials, row, unit, first);
-    }
-    if comptime!(deep) {
-        if has_row && unit < second.outputs {
-            middle.store(&mut share.partials, row, unit, second);
-        }
-    }
-    if has_row && unit < comptime!(shape.last_inputs()) {
-        #[unroll]
-        for a in 0..actions {
-            let at = comptime!(shape.last_weight() + a) + unit * actions;
-            share.partials[row + at] = head[a];
-        }
-    }
-    if has_row && unit < actions {
-        share.partials[row + comptime!(shape.last_bias()) + unit] = head_bias;
-    }
-    if unit < tile {
+    if has_row && unit < tile && share.end < share.tiles {
         #[unroll]
         for q in 0..SUMS {
-            all_sums[comptime!(q * tile) + unit] = sums[q];
-            if has_row && share.end < share.tiles {
-                share.partials[sums_at + comptime!(q * tile) + unit] = sums[q];
-            }
+            let at = comptime!(q * tile) + unit;
+            share.partials[sums_at + at] = sums[at];
         }
     }
     sync_cube();
     if has_row && unit < SUMS && share.end == share.tiles {
         let mut sum = 0.0f32;
         for s in 0..tile {
-            sum += all_sums[unit * tile + s];
+            sum += sums[unit * tile + s];
         }
         share.partials[sums_at + unit] = sum;
     }

@@ -6,8 +6,8 @@
 
 mod gradient;
 mod launches;
+mod layers;
 mod loss_kernels;
-mod neuron;
 mod optimizer_kernels;
 mod sharing;
 mod tiles;
@@ -18,7 +18,7 @@ use super::share::Share;
 use super::update::take_steps;
 use super::weights::Weights;
 use crate::data::{Recording, RecordingAdvantages};
-use crate::device::buffers::{argument, element, grid};
+use crate::device::buffers::{argument, grid};
 use crate::math::adamw::Factors;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer};
@@ -47,7 +47,7 @@ pub struct FusedLearner {
 impl FusedLearner {
     /// Whether the kernels support a policy: one or two hidden layers of up to 256 units.
     pub fn takes(policy: &Mlp) -> bool {
-        MlpShape::of(policy).is_some_and(|shape| Tiling::new(&shape, size_of::<f32>()).is_some())
+        MlpShape::of(policy).is_some_and(|shape| Tiling::new(&shape).is_some())
     }
 
     /// Trains `policy` on its device. If `kl_coef` is not 0, the initial policy becomes the
@@ -59,10 +59,9 @@ impl FusedLearner {
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
         assert!(Self::takes(&policy), "the fused learner does not take such a wide policy");
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
-        let tiling = Tiling::new(&mlp, element(config.precision).size());
+        let tiling = Tiling::new(&mlp).expect("a policy of a width that is taken");
         let loss = Form::of(&config.loss);
         let weights = Weights::new(policy.into(), config);
-        let tiling = tiling.expect("f32 takes the most room");
         Self { weights, share: Share::whole(config), mlp, loss, tiling }
     }
 

@@ -5,36 +5,55 @@ use crate::model::kernels::MlpShape;
 
 /// Workgroup memory available on every device, in bytes.
 const SHARED_BYTES: usize = 16 * 1024;
-/// Maximum samples per tile: the number of sums that a unit keeps in registers.
-const MAX_TILE: usize = 16;
-/// Maximum units per cube supported by every device.
-const MAX_UNITS: usize = 256;
+/// Samples of a unit's part of a layer, if a tile has so many.
+const PART: usize = 8;
+/// Floats between rows in workgroup memory: with them, units that read neighbouring rows read from different banks.
+const PADDING: usize = 4;
+/// Floats that the alignment of arrays may take.
+const SLACK: usize = 8;
+/// Maximum width of a layer.
+const MAX_WIDTH: usize = 256;
+/// Minimum units per cube.
+const MIN_UNITS: usize = 64;
 /// Maximum number of cubes: enough to fill a large GPU.
 const MAX_CUBES: usize = 2048;
 /// Maximum size of partial gradients in floats (32 MiB), small enough for their traffic not to
 /// matter.
 const MAX_PARTIALS: usize = 1 << 23;
 
-/// Units and samples per cube.
+/// Units and samples per cube, and their place in workgroup memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tiling {
     /// Units per cube.
     pub units: usize,
     /// Samples per tile.
     pub tile: usize,
+    /// Distance from a neuron's samples to those of the next one.
+    pub stride: usize,
+    /// Whether derivatives of activations have room of their own, because they do not follow from their values.
+    pub keeps_slopes: bool,
 }
 
 impl Tiling {
-    /// Tiling for a perceptron whose inputs take `input_bytes` each; `None` if it is too wide for a
-    /// cube.
-    pub fn new(shape: &MlpShape, input_bytes: usize) -> Option<Self> {
+    /// Tiling for a perceptron; `None` if it is too wide for a cube.
+    pub fn new(shape: &MlpShape) -> Option<Self> {
         let widest = shape.first.max(shape.second).max(shape.actions);
-        let units = widest.max(64).next_multiple_of(32);
-        let inputs = shape.features + shape.first + shape.second;
-        let floats = shape.second.max(1) + shape.actions + SUMS;
-        let bytes = inputs * input_bytes + floats * size_of::<f32>();
-        let tile = MAX_TILE.min((SHARED_BYTES / bytes).checked_ilog2().map_or(0, |n| 1 << n));
-        (units <= MAX_UNITS && tile > 0).then_some(Self { units, tile })
+        let units = (widest / 2).max(MIN_UNITS).next_multiple_of(32);
+        let keeps_slopes = !shape.activation.has_slope_by_value();
+        let slopes = if keeps_slopes { shape.first + shape.second } else { 0 };
+        let rows = shape.features + shape.first + shape.second + shape.actions + slopes;
+        let has_room = |tile: usize, stride: usize| {
+            (rows * stride + SUMS * tile + SLACK) * size_of::<f32>() <= SHARED_BYTES
+        };
+        let tile = [16, 8, 4, 2, 1].into_iter().find(|tile| has_room(*tile, *tile))?;
+        let apart = tile + PADDING;
+        let stride = if tile > PADDING && has_room(tile, apart) { apart } else { tile };
+        (widest <= MAX_WIDTH).then_some(Self { units, tile, stride, keeps_slopes })
+    }
+
+    /// Samples of a unit's part of a layer.
+    pub fn part(&self) -> usize {
+        self.tile.min(PART)
     }
 
     /// Floats of a cube's partial gradient, which its sums follow: one per sample of a tile until the last launch.
@@ -60,5 +79,32 @@ impl Spread {
         let most = (MAX_PARTIALS / (shape.num_params() + SUMS)).clamp(1, MAX_CUBES);
         let tiles = samples.div_ceil(tile).div_ceil(most).max(1);
         Self { cubes: samples.div_ceil(tile * tiles), tiles }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::Activation;
+
+    #[test]
+    fn tiles_are_as_large_as_workgroup_memory_allows() {
+        let tiling = |features, first, second, activation| {
+            let shape = MlpShape { features, first, second, actions: 3, activation, block: 1 };
+            let Tiling { units, tile, stride, .. } = Tiling::new(&shape)?;
+            Some((units, tile, stride))
+        };
+        let relu = |features, first, second| tiling(features, first, second, Activation::Relu);
+        assert_eq!(relu(16, 64, 0), Some((64, 16, 20)));
+        assert_eq!(relu(16, 64, 64), Some((64, 16, 20)));
+        assert_eq!(relu(50, 128, 0), Some((64, 16, 20)));
+        assert_eq!(relu(16, 256, 256), Some((128, 4, 4)));
+        assert_eq!(relu(16, 128, 128), Some((64, 8, 12)));
+        // No room between rows.
+        assert_eq!(relu(100, 128, 0), Some((64, 16, 16)));
+        // Slopes have rows, too.
+        assert_eq!(tiling(16, 64, 64, Activation::Silu), Some((64, 8, 12)));
+        assert_eq!(relu(3800, 200, 0), Some((128, 1, 1)));
+        assert!(relu(4000, 200, 0).is_none() && relu(16, 257, 0).is_none());
     }
 }
