@@ -118,14 +118,16 @@ pub fn output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io
     if !path.exists() {
         return replace_with(path, fill);
     }
-    let mut old = OpenOptions::new().write(true).open(path)?;
-    let about = old.metadata()?;
-    if !about.is_file() {
-        return fill(&mut old);
-    }
-    drop(old);
+    let permissions = {
+        let mut old = OpenOptions::new().write(true).open(path)?;
+        let about = old.metadata()?;
+        if !about.is_file() {
+            return fill(&mut old);
+        }
+        about.permissions()
+    };
     replace_with(&path.canonicalize()?, |file| {
-        file.set_permissions(about.permissions())?;
+        file.set_permissions(permissions)?;
         fill(file)
     })
 }

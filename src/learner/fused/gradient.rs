@@ -154,7 +154,7 @@ fn differentiate<O: Observer>(
                 sums[comptime!(3 * tile) + unit] += kl.value;
             }
             sums[unit] += third(own_ratio, log_ratio);
-            sums[comptime!(1 * tile) + unit] += policy.clipped;
+            sums[tile + unit] += policy.clipped;
             sums[comptime!(2 * tile) + unit] += soft.entropy;
             sums[comptime!(4 * tile) + unit] += weight * loss;
             #[unroll]
