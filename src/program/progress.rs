@@ -15,6 +15,8 @@ const BAR: usize = 10;
 const LEFT: usize = 14;
 /// Columns of a terminal of unknown size.
 const COLUMNS: usize = 80;
+/// Times a second that a dashboard is drawn at most, which is as often as it has a new picture.
+const DASHBOARD_HZ: u8 = 5;
 
 /// The line and the history.
 pub struct ProgressLine {
@@ -32,9 +34,11 @@ impl ProgressLine {
     pub fn new(args: &RunArgs, ranks: usize, done: u32, total: u32) -> Self {
         let has_keys = !args.quiet && !args.plain && ranks == 1;
         let dashboard = has_keys.then(|| Dashboard::new(total)).flatten();
-        let target = match args.quiet {
-            true => ProgressDrawTarget::hidden(),
-            false => ProgressDrawTarget::stderr(),
+        let target = match (args.quiet, &dashboard) {
+            (true, _) => ProgressDrawTarget::hidden(),
+            // Lines of pictures take the terminal, and the run, longer.
+            (false, Some(_)) => ProgressDrawTarget::stderr_with_hz(DASHBOARD_HZ),
+            (false, None) => ProgressDrawTarget::stderr(),
         };
         let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
         let above = if dashboard.is_some() { "{prefix}\n" } else { "" };
