@@ -2,7 +2,8 @@
 
 use grove::env::{Fruit, FruitObservation};
 use grove::schema::Settings;
-use grove::settings::{LanguageConfig, OptimizerConfig, TINY, TrainConfig, overlay};
+use grove::settings::{LanguageConfig, OptimizerConfig, Precision, TINY, TrainConfig, overlay};
+use grove::text::{Kernel, fastest_precision};
 use grove::trainer::text::language_settings;
 use grove::trainer::{config_toml, new_settings};
 use toml::Table;
@@ -58,6 +59,20 @@ fn words_of_other_trainers_never_mean_something_else() {
         let table = settings(&[&format!("scale_rewards={value}")]).unwrap();
         assert_eq!(table["advantage"]["scale_rewards"].as_str(), Some(ours));
     }
+}
+
+#[test]
+fn large_pretrained_models_have_the_fastest_precision_and_small_ones_f32() {
+    let trained = |size| LanguageConfig::for_trained("m", size, Precision::Bf16).precision;
+    let imitating = |size| LanguageConfig::imitating("m", size, Precision::Bf16).precision;
+    assert_eq!([trained(1 << 20), trained(135 << 20)], [Precision::F32, Precision::Bf16]);
+    assert_eq!(imitating(None), Precision::F32, "`tiny`");
+    assert_eq!(imitating(Some(135 << 20)), Precision::Bf16);
+    assert_eq!(LanguageConfig::for_task("tiny", 0).precision, Precision::F32);
+    // Other devices than the CPU keep f32.
+    assert_eq!(fastest_precision("cuda:0"), Precision::F32);
+    let has_tiles = Kernel::best() == Kernel::Amx;
+    assert_eq!(fastest_precision("cpu") == Precision::Bf16, has_tiles);
 }
 
 #[test]
