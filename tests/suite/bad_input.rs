@@ -14,6 +14,7 @@ fn bad_input_is_a_one_line_error() {
     fs::write(folder.join("broken.toml"), "seed = = 3\n").unwrap();
     fs::write(folder.join("other.toml"), "env = \"catch\"\n").unwrap();
     fs::create_dir(folder.join("taken")).unwrap();
+    fs::write(folder.join("taken/notes.txt"), "mine").unwrap();
     let cases: &[(&[&str], &[&str])] = &[
         (&["train", "--config", "unknown.toml"], &["learning_rat", "optimizer.learning_rate"]),
         (&["train", "--config", "section.toml"], &["learning_rte", "optimizer.learning_rate"]),
