@@ -204,8 +204,9 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
     let slot = slot.expect("`resolve` gives paths that exist");
     if ["env", "task"].contains(&&*path) && *slot != value {
         let what = if path == "env" { "game" } else { "task" };
+        let name = value.as_str().unwrap_or("NAME");
         return Err(ConfigError::OutOfRange(format!(
-            "`{path}` is {slot} in this run; name another {what} in the place of {slot} itself, not as a setting"
+            "`{path}` is no setting; name the {what} itself, as in `grove train {name}`"
         )));
     }
     *slot = convert(&path, slot, from_trl(&path, value))?;

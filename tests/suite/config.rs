@@ -79,7 +79,7 @@ fn large_pretrained_models_have_the_fastest_precision_and_small_ones_f32() {
 fn the_game_of_a_run_is_no_setting() {
     assert!(settings(&["env=fruit"]).is_ok());
     let said = settings(&["env=catch"]).unwrap_err();
-    assert!(said.starts_with("`env` is \"fruit\" in this run; name another game"), "{said}");
+    assert_eq!(said, "`env` is no setting; name the game itself, as in `grove train catch`");
 }
 
 #[test]

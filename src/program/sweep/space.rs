@@ -6,9 +6,13 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Value;
 
+/// The forms of a range in a file.
+const FORMS: &str =
+    "the values of a setting are `linear = [LOW, HIGH]`, `log = [LOW, HIGH]` or `choices = [...]`";
+
 /// The values that a setting may take.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[serde(try_from = "toml::Table")]
 pub enum Range {
     /// Evenly spread between two numbers; whole if both are.
     Linear([Value; 2]),
@@ -16,6 +20,24 @@ pub enum Range {
     Log([Value; 2]),
     /// One of these.
     Choices(Vec<Value>),
+}
+
+impl TryFrom<toml::Table> for Range {
+    type Error = &'static str;
+
+    fn try_from(table: toml::Table) -> Result<Self, Self::Error> {
+        let mut entries = table.into_iter();
+        let (Some((kind, Value::Array(values))), None) = (entries.next(), entries.next()) else {
+            return Err(FORMS);
+        };
+        match (&*kind, <[Value; 2]>::try_from(values)) {
+            ("linear", Ok(ends)) => Ok(Self::Linear(ends)),
+            ("log", Ok(ends)) => Ok(Self::Log(ends)),
+            ("choices", Ok(two)) => Ok(Self::Choices(two.into())),
+            ("choices", Err(values)) => Ok(Self::Choices(values)),
+            _ => Err(FORMS),
+        }
+    }
 }
 
 /// The ranges of the settings that are searched, by their names.
@@ -140,6 +162,16 @@ mod tests {
 
     fn space(text: &str) -> Space {
         toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_range_in_another_form_is_refused_with_the_forms() {
+        for text in ["{ low = 1, high = 2, log = true }", "{ log = [1] }", "{ linear = 3 }", "{}"] {
+            let error = toml::from_str::<Space>(&format!("a = {text}")).unwrap_err();
+            assert!(error.to_string().contains(FORMS), "{text}: {error}");
+        }
+        let three = Range::Choices([1, 2, 3].map(Value::Integer).to_vec());
+        assert_eq!(space("a = { choices = [1, 2, 3] }")["a"], three);
     }
 
     #[test]
