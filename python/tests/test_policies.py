@@ -82,11 +82,12 @@ def test_a_folder_that_another_process_takes_is_left_to_it(monkeypatch: pytest.M
     def late(batch: Any, name: str, changes: str, device: str, run_dir: Path, callback: Any) -> str:
         if run_dir.name == "host-1":
             run_dir.mkdir(parents=True)
+            (run_dir / "notes").touch()
         return native(batch, name, changes, device, run_dir, callback)
 
     monkeypatch.setattr(grove_rl._train._native, "train_envs", late)
     assert trained(Pair).run == str(Path("runs/host-2"))
-    assert not list(Path("runs/host-1").iterdir())
+    assert [path.name for path in Path("runs/host-1").iterdir()] == ["notes"]
 
 
 def test_observations_of_another_form_are_refused() -> None:

@@ -338,8 +338,14 @@ impl RunFiles {
         run: &dyn Run,
         settings: &str,
     ) -> Result<(Self, RunLock, Option<String>), RunError> {
-        let folder = RunFolder::create(path, name)?;
-        let (lock, warning) = folder.lock()?;
+        let (folder, (lock, warning)) = loop {
+            let folder = RunFolder::create(path.clone(), name)?;
+            match folder.lock() {
+                // Another process was told to begin in the next free folder while it was empty.
+                Err(RunError::Locked(_)) if path.is_none() => {}
+                lock => break (folder, lock?),
+            }
+        };
         folder.write(CONFIG, settings)?;
         let model = run.model();
         let files = Self::open(folder, 0, model.is_some())?;
