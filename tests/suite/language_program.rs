@@ -201,7 +201,8 @@ fn texts_are_learnt_on_a_device_and_gone_on_with_on_the_cpu() {
     let small = ["generation.num_prompts=4", "generation.group_size=2", "sort.length=3"];
     let all = words(&[&start[..], &["--iterations", "2"]].concat(), &small);
     assert_eq!(json(folder, &all)["iteration"], 2);
-    let on = ["train", "--resume", "--run-dir", "run", "--iterations", "3", "--json"];
+    let resume = ["train", "--resume", "--run-dir", "run", "--device", "cpu", "--json"];
+    let on = [&resume[..], &["--iterations", "3"]].concat();
     assert_eq!(json(folder, &on)["iteration"], 3);
     let metrics = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
     let distances = metrics.lines().map(|line| {
