@@ -46,9 +46,7 @@ impl Session {
     fn rehearse<G: Playable>(&mut self, game: G, config: &TrainConfig) -> PyResult<()> {
         if self.is_auto {
             self.chosen = device::faster(self.chosen.clone(), |chosen| {
-                let mut trial = GameTrainer::new(game, config, &chosen.device);
-                trial.rehearse();
-                PyResult::Ok(trial.rehearse())
+                PyResult::Ok(GameTrainer::new(game, config, &chosen.device).rehearsed_seconds())
             })?;
         }
         Ok(())

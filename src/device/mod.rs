@@ -217,7 +217,7 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
 /// (infinite if the run cannot be there). A GPU that is a card of its own is taken without comparison.
 ///
 /// # Errors
-/// Those of `rehearse`.
+/// If `rehearse` fails.
 pub fn faster<E>(
     gpu: Chosen,
     mut rehearse: impl FnMut(&Chosen) -> Result<f64, E>,

@@ -47,8 +47,8 @@ impl Rank {
         self.on(chosen)
     }
 
-    /// As [`Rank::choose`], but where `auto` finds a GPU that may be slower than the CPU, the run is rehearsed on both:
-    /// `rehearse` returns the seconds that a part of it takes.
+    /// Starts its device as [`Rank::choose`] does, but where `auto` finds a GPU that may be slower than the CPU, the run is
+    /// rehearsed on both: `rehearse` returns the seconds that a part of it takes.
     pub fn choose_by(self, rehearse: impl FnMut(&Chosen) -> Result<f64>) -> Result<(Chosen, Team)> {
         let mut chosen = device::choose(&self.device)?;
         if self.device == "auto" && self.team.size() == 1 {
@@ -115,22 +115,6 @@ pub fn trainer<G: Playable>(
     let speeds = team.all_gather_numbers(&[speed])?.concat();
     let team = team.with_speeds(&speeds);
     Ok(make(network, None, team)?)
-}
-
-/// The seconds of a rollout on a device, kernels compiled; infinite if the run cannot have the engine or the precision
-/// of its settings there.
-pub fn rehearse<G: Playable>(
-    game: G,
-    network: Network,
-    config: &TrainConfig,
-    chosen: &Chosen,
-) -> Result<f64> {
-    let mut trial = trainer(game, network, config, chosen, None, Team::alone())?;
-    if trial.missing().is_some() {
-        return Ok(f64::INFINITY);
-    }
-    trial.rehearse();
-    Ok(trial.rehearse())
 }
 
 /// The ranks that can share a run here: processes that MPI has started, or threads.

@@ -13,7 +13,7 @@ use super::source::Source;
 use super::text;
 use crate::device::{self, Chosen};
 use crate::model::Network;
-use crate::parallel::TIMEOUT;
+use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
 use crate::trainer::{config_toml, new_settings, saved_config, saved_game_name};
@@ -203,7 +203,9 @@ fn take_part<G: Playable>(
     let (chosen, team) = match (&source, &session.origin) {
         (None, Origin::New(_)) => rank.choose_by(|chosen| {
             patiently(&format!("Trying a rollout on {}.", chosen.info.name), || {
-                ranks::rehearse(game, network(chosen), config, chosen)
+                let alone = Team::alone();
+                let trial = ranks::trainer(game, network(chosen), config, chosen, None, alone);
+                trial.map(|mut trial| trial.rehearsed_seconds())
             })
         })?,
         _ => rank.choose()?,

@@ -148,6 +148,16 @@ impl<G: Rules> GameTrainer<G> {
         started.elapsed().as_secs_f64()
     }
 
+    /// The seconds of a rollout after another that compiles kernels; infinite if the run does not have the engine or the
+    /// precision of its settings.
+    pub fn rehearsed_seconds(&mut self) -> f64 {
+        if self.missing().is_some() {
+            return f64::INFINITY;
+        }
+        self.rehearse();
+        self.rehearse()
+    }
+
     /// Plays `episodes` fresh episodes with the policy.
     ///
     /// # Panics

@@ -132,7 +132,7 @@ pub enum LanguageTrainError {
     Settings(String),
 }
 
-/// What helps where a prompt and its completions are more than the context.
+/// Advice where a prompt and its completions are more than the context.
 fn way_out(prompt: &usize, context: &usize) -> &'static str {
     match prompt < context {
         true => "generation.max_new_tokens can be less",
