@@ -84,7 +84,7 @@ made() {
     for package in grove-rl grove-web grove-web-base grove-web-train grove-web-watch "$own"; do
         set -- --config "profile.page.package.$package.opt-level=$level" "$@"
     done
-    built=$(cd "$crate" && cargo rustc --lib --profile page --target "$target" "${options[@]}" \
+    built=$(cd "$crate" && cargo rustc --lib --profile page --target "$target" --target-dir "$lane" "${options[@]}" \
         --message-format json-render-diagnostics "$@" | node "$here/built.mjs" "$crate")
     rm -rf "${out:?}/$name"
     "$(bindgen "$crate")" --target web --no-typescript --remove-name-section --out-name "$name" --out-dir "$out/$name" "$built"
@@ -100,10 +100,10 @@ module() {
         "$here"/*)
             if ! [ -d "$kept" ]; then
                 made "$crate" "$name" "$@"
-                rm -rf "$cache/$name"-[0-9a-f]* "$cache/new"
+                rm -rf "$cache/$name"-[0-9a-f]* "$cache/new-$name"
                 mkdir -p "$cache"
-                mv "$out/$name" "$cache/new"
-                mv "$cache/new" "$kept"
+                mv "$out/$name" "$cache/new-$name"
+                mv "$cache/new-$name" "$kept"
             fi
             ;;
         *)
@@ -123,18 +123,38 @@ module() {
 
 cache=$CARGO_TARGET_DIR/page-cache
 key=$(sources)
+# Installs what the two lanes below share.
+bindgen "$crate" >/dev/null
 # The module that shows is as small as it can be; those that train are compiled for speed. After that, wasm-opt -O1 leaves
 # the one with kernels 4 % smaller than -O3.
 # A module without kernels is linked without what compiles them.
 without_kernels=(-- -C "linker=$here/linker.mjs")
-module "$crate" watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"' "${without_kernels[@]}"
-module "$crate" train "$train_limit" 3 -O1 --features grove-web/train
-module "$here/text" text "$text_limit" 3 -O3 "${without_kernels[@]}"
-if [ -n "$relaxed" ]; then
-    flags=(--config "target.$target.rustflags=['-C', 'target-feature=+relaxed-simd']")
-    module "$crate" train-relaxed "$train_limit" 3 -O1 --features grove-web/train "${flags[@]}"
-    module "$here/text" text-relaxed "$text_limit" 3 -O3 "${flags[@]}" "${without_kernels[@]}"
-fi
+flags=(--config "target.$target.rustflags=['-C', 'target-feature=+relaxed-simd']")
+
+modules_with_kernels() {
+    lane=$CARGO_TARGET_DIR
+    module "$crate" train "$train_limit" 3 -O1 --features grove-web/train
+    if [ -n "$relaxed" ]; then
+        module "$crate" train-relaxed "$train_limit" 3 -O1 --features grove-web/train "${flags[@]}"
+    fi
+}
+
+modules_without_kernels() {
+    lane=$CARGO_TARGET_DIR/without-kernels
+    module "$crate" watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"' "${without_kernels[@]}"
+    module "$here/text" text "$text_limit" 3 -O3 "${without_kernels[@]}"
+    if [ -n "$relaxed" ]; then
+        module "$here/text" text-relaxed "$text_limit" 3 -O3 "${flags[@]}" "${without_kernels[@]}"
+    fi
+}
+
+# Side by side, since linking a module keeps one core busy for minutes, and in two target folders, since cargo locks one.
+modules_without_kernels &
+beside=$!
+trap 'pkill -P "$beside" 2>/dev/null || true' EXIT
+modules_with_kernels
+wait "$beside"
+trap - EXIT
 
 for file in page/*; do
     if [ -e "$new/${file#page/}" ]; then

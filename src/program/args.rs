@@ -5,7 +5,8 @@ use super::manual::{CompletionsArgs, ManArgs};
 use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, count, seeds};
 use super::verifier::{VerifierArgs, VerifyArgs};
 use crate::disk::input;
-use crate::settings::{Engine, Precision, overlay};
+use crate::schema::{Settings, Shape};
+use crate::settings::{Engine, GenerationConfig, Precision, overlay};
 use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
@@ -249,10 +250,10 @@ pub struct GenerateArgs {
     #[arg(long, default_value_t = 0, value_name = "K")]
     pub top_k: usize,
     /// Sample from the smallest set of tokens whose probability reaches this; 1 for no limit.
-    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = top_p)]
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = |text: &str| sampling("top_p", text))]
     pub top_p: f32,
     /// Exclude tokens below this fraction of the most likely token's probability.
-    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = min_p)]
+    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = |text: &str| sampling("min_p", text))]
     pub min_p: f32,
     /// Stop when this text is generated; may be repeated.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
@@ -281,30 +282,23 @@ fn seed<T: TryFrom<i64>>(text: &str) -> std::result::Result<T, String> {
     seed.ok_or_else(|| format!("a seed is a whole number from 0 to {most}"))
 }
 
-/// Parses a number.
-fn number(text: &str) -> std::result::Result<f32, String> {
-    text.parse().map_err(|_| "not a number".to_string())
-}
-
-/// Parses a temperature: the ones of the settings, or 0.
+/// Parses a temperature: one that training takes, or 0.
 fn temperature(text: &str) -> std::result::Result<f32, String> {
-    let number = number(text)?;
-    let is_valid = number == 0.0 || (1e-6..=f32::MAX).contains(&number);
-    is_valid.then_some(number).ok_or_else(|| "must be 0, or 1e-6 or more".to_string())
+    match text.parse() {
+        Ok(0.0) => Ok(0.0),
+        _ => sampling("temperature", text).map_err(|error| error.replace("be ", "be 0, or ")),
+    }
 }
 
-/// Parses the probability mass to sample from.
-fn top_p(text: &str) -> std::result::Result<f32, String> {
-    let number = number(text)?;
-    let is_valid = number > 0.0 && number <= 1.0;
-    is_valid.then_some(number).ok_or_else(|| "must be above 0, at most 1".to_string())
-}
-
-/// Parses the least probability of a token, relative to the most likely one.
-fn min_p(text: &str) -> std::result::Result<f32, String> {
-    let number = number(text)?;
-    let is_valid = (0.0..1.0).contains(&number);
-    is_valid.then_some(number).ok_or_else(|| "must be 0 to below 1".to_string())
+/// Parses a number that training takes for this setting of generation.
+fn sampling(key: &str, text: &str) -> std::result::Result<f32, String> {
+    let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
+    match GenerationConfig::SETTINGS.iter().find(|setting| setting.key == key).map(|it| it.shape) {
+        Some(Shape::Number(range)) if !range.contains(number.into()) => {
+            Err(format!("must be {}", range.in_words(number.into())))
+        }
+        _ => Ok(number),
+    }
 }
 
 /// Options of `demo`.

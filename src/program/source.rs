@@ -75,12 +75,27 @@ impl Source {
         Ok(Self { demonstrations, actions: manifest.actions, files })
     }
 
+    /// Sets the iterations that make `data.epochs`. Epochs of fewer optimiser steps than an iteration are a shorter one.
+    pub fn train_epochs(&self, config: &mut TrainConfig) {
+        let steps = self.batches(config).saturating_mul(config.data.epochs as usize);
+        let update = &mut config.update;
+        if steps < update.update_epochs * update.num_minibatches {
+            (update.update_epochs, update.num_minibatches) = (1, steps);
+        }
+        config.iterations = self.iterations(config, config.data.epochs);
+    }
+
     /// Iterations that make so many epochs.
     pub fn iterations(&self, config: &TrainConfig, epochs: u32) -> u32 {
-        let windows = self.demonstrations.learnt.len() as u64;
-        let batches = windows / (config.data.batch_size as u64).min(windows);
-        let steps = (config.update.update_epochs * config.update.num_minibatches) as u64;
-        (batches * u64::from(epochs)).div_ceil(steps).clamp(1, u32::MAX.into()) as u32
+        let steps = config.update.update_epochs * config.update.num_minibatches;
+        let epochs = self.batches(config).saturating_mul(epochs as usize);
+        epochs.div_ceil(steps).clamp(1, u32::MAX as usize) as u32
+    }
+
+    /// Batches of an epoch.
+    fn batches(&self, config: &TrainConfig) -> usize {
+        let windows = self.demonstrations.learnt.len();
+        windows / config.data.batch_size.min(windows)
     }
 }
 

@@ -147,10 +147,16 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.seed = args.seed.unwrap_or(config.seed);
     validate(games.models(), &game, &config)?;
     let source = Source::identify(game, &mut config)?;
-    if let Some(source) = &source {
-        config.iterations = source.iterations(&config, config.data.epochs);
+    match (&source, args.iterations) {
+        (_, Some(iterations)) => config.iterations = iterations,
+        (Some(source), None) => source.train_epochs(&mut config),
+        (None, None) => {}
     }
-    config.iterations = args.iterations.unwrap_or(config.iterations);
+    ensure!(
+        source.is_some() || config.data == TrainConfig::of(&G::default())?.data,
+        "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
+        G::NAME
+    );
     validate(games.models(), &game, &config)?;
     let is_default = args.set.is_empty() && args.config.is_none();
     let improves = config.data.is_on()
