@@ -11,18 +11,11 @@ pub(super) const INT64: i64 = 7;
 pub(super) struct Graph<'a> {
     pub nodes: Vec<Message>,
     pub constants: Vec<Message>,
-    /// The parameters that were not taken yet.
+    /// The parameters that no constant has yet.
     pub rest: &'a [f32],
 }
 
-impl<'a> Graph<'a> {
-    /// Takes the next parameters.
-    pub fn take(&mut self, count: usize) -> &'a [f32] {
-        let (taken, rest) = self.rest.split_at(count);
-        self.rest = rest;
-        taken
-    }
-
+impl Graph<'_> {
     pub fn node(&mut self, operator: &str, inputs: &[&str], output: &str) {
         self.node_with(operator, inputs, &[output], []);
     }
@@ -70,6 +63,13 @@ impl<'a> Graph<'a> {
         self.tensor(shape, FLOAT, values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
+    /// Adds the next parameters as a constant of this shape.
+    pub fn parameter(&mut self, shape: &[usize]) -> String {
+        let (values, rest) = self.rest.split_at(shape.iter().product());
+        self.rest = rest;
+        self.constant(shape, values)
+    }
+
     /// Adds a list of whole numbers.
     pub fn wholes(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -89,10 +89,8 @@ impl<'a> Graph<'a> {
 
     /// A linear layer, whose weight `[inputs, outputs]` and bias are the next parameters.
     pub fn linear(&mut self, x: &str, inputs: usize, outputs: usize) -> String {
-        let weight = self.take(inputs * outputs);
-        let weight = self.constant(&[inputs, outputs], weight);
-        let bias = self.take(outputs);
-        let bias = self.constant(&[outputs], bias);
+        let weight = self.parameter(&[inputs, outputs]);
+        let bias = self.parameter(&[outputs]);
         self.apply("Gemm", &[x, &weight, &bias])
     }
 
