@@ -5,6 +5,7 @@ use super::say::{say, sentence};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
+use crate::schema::range::is_long;
 use crate::settings::{LanguageConfig, LossType, PolicyConfig, Precision, TINY, overlay};
 use crate::task;
 use crate::trainer::text::{language_settings, load_language_settings};
@@ -238,11 +239,6 @@ pub fn words<'a>(
         }
     };
     settings.into_iter().map(word).collect::<Vec<_>>().join(" ")
-}
-
-/// Whether a number has many zeros without an exponent.
-fn is_long(x: f64) -> bool {
-    x.is_finite() && x != 0.0 && !(1e-6..1e16).contains(&x.abs())
 }
 
 /// A figure of a table; `-` where there is none.

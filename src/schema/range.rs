@@ -154,17 +154,21 @@ fn wholes_in_words(low: u64, high: u64) -> String {
     if low == high { short(low) } else { format!("{} to {}", short(low), short(high)) }
 }
 
-/// A number in the fewest digits that tell it, those of single precision if it has it, and with an exponent where there
-/// would be many zeros.
+/// A number in the fewest digits that parse back to it, in single precision if that holds it exactly, and with an
+/// exponent where there would be many zeros.
 pub fn digits(number: f64) -> String {
-    let is_long = number.is_finite() && number != 0.0 && !(1e-6..1e16).contains(&number.abs());
     let single = number as f32;
-    match (f64::from(single) == number, is_long) {
+    match (f64::from(single) == number, is_long(number)) {
         (true, true) => format!("{single:e}"),
         (true, false) => single.to_string(),
         (false, true) => format!("{number:e}"),
         (false, false) => number.to_string(),
     }
+}
+
+/// Whether a number has many zeros without an exponent.
+pub(crate) fn is_long(number: f64) -> bool {
+    number.is_finite() && number != 0.0 && !(1e-6..1e16).contains(&number.abs())
 }
 
 /// A number in digits, or as a power of two if it is a large one.
