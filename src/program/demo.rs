@@ -70,17 +70,9 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
-        let player = &*args.player;
-        return tell_json(&Report {
-            env: G::NAME,
-            player,
-            out,
-            episodes,
-            steps,
-            seed,
-            mean_score,
-            std_error,
-        });
+        let (env, player) = (G::NAME, &*args.player);
+        let report = Report { env, player, out, episodes, steps, seed, mean_score, std_error };
+        return tell_json(&report);
     }
     tell(format_args!(
         "Wrote {episodes} episodes of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} +- {std_error:.3} \

@@ -1,4 +1,4 @@
-//! `grove plot`: learning curves of runs.
+//! `grove plot`: draws and tabulates learning curves of runs.
 
 use super::games::Games;
 use super::history::{Flat, History, aligned, figure, flat, read_runs, words};
@@ -137,7 +137,7 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Result<Vec<(f64, f64)
                 known.push(name);
             }
         }
-        bail!("there is no figure `{y}`; must be score, greedy or one of: {}", known.join(", "));
+        bail!("unknown figure `{y}`; must be score, greedy or one of: {}", known.join(", "));
     }
     Ok(points)
 }

@@ -28,7 +28,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// All ranks, as this one sees them.
+    /// The team of all ranks.
     pub fn team(&self) -> &Team {
         &self.team
     }
@@ -41,7 +41,7 @@ impl Rank {
         self
     }
 
-    /// Starts its device. Returns it with the team, which knows now what its ranks compute with.
+    /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
     pub fn choose(self) -> Result<(Chosen, Team)> {
         let chosen = device::choose(&self.device)?;
         self.on(chosen)
@@ -130,7 +130,7 @@ impl<'a> Ranks<'a> {
         Self { devices: devices.split(',').map(str::trim).collect(), timeout: TIMEOUT }
     }
 
-    /// Their kind, in words.
+    /// The kind of the ranks, for a report.
     pub fn name(&self) -> &'static str {
         match (ranks(), &self.devices[..]) {
             (Some(_), _) => "processes under MPI",
@@ -139,7 +139,7 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    /// The most ranks there can be: threads of one device are the CPU's.
+    /// The maximum number of ranks; those of a single device are threads of the CPU.
     pub fn most(&self) -> usize {
         ranks().unwrap_or(match self.devices[..] {
             [_] => rayon::current_num_threads(),
@@ -285,7 +285,7 @@ fn same_program(team: &Team) -> Result<()> {
 
 /// Checks that all processes learn from the same files; threads of one process do in any case.
 pub fn same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
-    if ranks().is_none() {
+    if are_threads() {
         return Ok(());
     }
     let line = |file: &Path| -> Result<String> {

@@ -26,8 +26,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use toml::{Table, Value};
 
-/// The default time that a rank waits for another: texts take longer than games, and on one rank longer than on
-/// another.
+/// The default time that a rank waits for another: texts take longer than games, and their lengths differ between
+/// ranks.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The error for `--engine` with a language model.
@@ -380,10 +380,9 @@ pub fn task(
     set: &[String],
 ) -> Result<Arc<dyn Task>> {
     let request = TextRequest { task, data, verifier, model: None, fit: false };
-    let asked = request.task(&Table::new())?;
-    let name = asked.0.clone();
+    let (name, asked) = request.task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
-    let (own, _) = settings((&name, asked.1), defaults, Table::new(), (set, None, None))?;
+    let (own, _) = settings((&name, asked), defaults, Table::new(), (set, None, None))?;
     request.check_trust(&own, set)?;
     open(&name, own)
 }
