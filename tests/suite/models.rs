@@ -115,6 +115,22 @@ pub fn assert_any_threads_agree(mut config: TrainConfig, num_groups: usize) {
     }
 }
 
+/// Checks that networks of this kind learn Recall in so many iterations.
+pub fn assert_learns_recall(kind: ModelKind, iterations: u32) {
+    let game = Recall { steps: 16, ..Recall::default() };
+    let mut config = TrainConfig::for_game(Recall::NAME);
+    config.policy.kind = kind;
+    config.rollout.num_steps = 16;
+    config.rollout.learn_steps = 16;
+    let mut trainer = Trainer::new(game, &config, &cpu());
+    for _ in 0..iterations {
+        trainer.iterate().unwrap();
+    }
+    // Chance, and the best without a memory, is 1 / 4.
+    let score = trainer.evaluate(2000, Player::Greedy).mean_score;
+    assert!(score >= 0.99, "{score}");
+}
+
 fn any_model_repeats_and_resumes(device: &Device) {
     for start in [Start::Branch, Start::Level] {
         let config = gru_run(start);
@@ -214,18 +230,8 @@ fn a_model_of_ones_own_learns() {
 
 #[test]
 fn a_recurrent_policy_learns_what_none_without_memory_can() {
-    let game = Recall { steps: 16, ..Recall::default() };
-    let mut config = TrainConfig::for_game(Recall::NAME);
-    assert_eq!(config.policy.kind, ModelKind::Gru);
-    config.rollout.num_steps = 16;
-    config.rollout.learn_steps = 16;
-    let mut trainer = Trainer::new(game, &config, &cpu());
-    for _ in 0..30 {
-        trainer.iterate().unwrap();
-    }
-    // Chance, and the best without a memory, is 1 / 4.
-    let score = trainer.evaluate(2000, Player::Greedy).mean_score;
-    assert!(score >= 0.99, "{score}");
+    assert_eq!(TrainConfig::for_game(Recall::NAME).policy.kind, ModelKind::Gru);
+    assert_learns_recall(ModelKind::Gru, 30);
 }
 
 #[test]
