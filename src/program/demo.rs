@@ -26,6 +26,7 @@ pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
     (games.find_or_default(args.game.as_deref())?.demo)(games.models(), &args)
 }
 
+/// A description of the dataset.
 #[derive(Serialize)]
 struct Report<'a> {
     env: &'a str,

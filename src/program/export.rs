@@ -1,4 +1,4 @@
-//! `grove export`: a trained policy in a format of other tools.
+//! `grove export`: writes a trained policy in a format of other tools.
 
 use super::checks::saved;
 use super::export_model::{self, stem};
@@ -39,7 +39,7 @@ struct Tensor<'a> {
     values: &'a [f32],
 }
 
-/// A description of the file.
+/// A description of the written file.
 #[derive(Serialize)]
 struct Report<'a> {
     env: &'a str,

@@ -1,4 +1,4 @@
-//! `grove generate`: text from a language model.
+//! `grove generate`: generates text with a language model.
 
 use super::args::GenerateArgs;
 use super::say::{say, tell, tell_json};

@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// Time between two looks at Ctrl-C.
+/// Interval at which Ctrl-C is polled.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The number of runs side by side, and the threads of each.
@@ -35,7 +35,7 @@ impl Lanes {
         let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.map_or(available, |threads| threads as usize);
-        // As `Rank::for_texts` has it.
+        // As in `Rank::for_texts`.
         let device = match &**device {
             "auto" if text::is_requested(args) => "cpu",
             device => device,
@@ -151,8 +151,8 @@ fn start(words: &[OsString], threads: usize) -> Result<Child> {
         .context("cannot start a run")
 }
 
-/// The JSON that a run has printed, or its error. Of a run that a signal ended before it listened for it, the report
-/// says no more than that it was interrupted.
+/// The JSON that a run has printed, or its error. For a run that a signal ended before it listened for signals, the
+/// report says only that it was interrupted.
 fn result(output: Output) -> Result<Value> {
     if was_stopped(output.status) {
         return Ok(json!({ "interrupted": true }));

@@ -8,17 +8,17 @@ use crate::run::Step;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The approximate number of history lines of a run.
+/// Approximate number of history lines of a run.
 const LINES: u32 = 20;
 /// Columns of the bar, and of the longest time left with its words.
 const BAR: usize = 10;
 const LEFT: usize = 14;
 /// Columns of a terminal of unknown size.
 const COLUMNS: usize = 80;
-/// Times a second that a dashboard is drawn at most, which is as often as it has a new picture.
+/// Maximum redraws of a dashboard per second, which is as often as it has a new picture.
 const DASHBOARD_HZ: u8 = 5;
 
-/// The line and the history.
+/// The progress line with the history above it.
 pub struct ProgressLine {
     bar: ProgressBar,
     dashboard: Option<Dashboard>,
