@@ -1,4 +1,4 @@
-//! The nodes and constants of an ONNX graph under construction.
+//! A builder of ONNX graphs: adds nodes and constants by name.
 
 use crate::math::Activation;
 use crate::protobuf::Message;
@@ -33,12 +33,12 @@ impl Graph<'_> {
         self.nodes.push(node.bytes(3, name).bytes(4, operator).messages(5, attributes));
     }
 
-    /// Adds a node with a result of its own.
+    /// Adds a node and returns the name of its output.
     pub fn apply(&mut self, operator: &str, inputs: &[&str]) -> String {
         self.apply_with(operator, inputs, [])
     }
 
-    /// Splits a tensor into equal parts along an axis.
+    /// Splits a tensor into `count` equal parts along an axis and returns their names.
     pub fn split(&mut self, x: &str, count: usize, axis: i64) -> Vec<String> {
         let parts: Vec<String> = (0..count).map(|i| format!("{x}_{i}")).collect();
         let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -46,7 +46,7 @@ impl Graph<'_> {
         parts
     }
 
-    /// Adds a node with attributes and a result of its own.
+    /// Adds a node with attributes and returns the name of its output.
     pub fn apply_with<const N: usize>(
         &mut self,
         operator: &str,
@@ -58,7 +58,7 @@ impl Graph<'_> {
         output
     }
 
-    /// Adds a constant of this shape.
+    /// Adds a constant of this shape and returns its name.
     pub fn constant(&mut self, shape: &[usize], values: &[f32]) -> String {
         self.tensor(shape, FLOAT, values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
@@ -70,7 +70,7 @@ impl Graph<'_> {
         self.constant(shape, values)
     }
 
-    /// Adds a list of whole numbers.
+    /// Adds a constant list of integers and returns its name.
     pub fn wholes(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.tensor(&[values.len()], INT64, bytes)
@@ -83,6 +83,7 @@ impl Graph<'_> {
         name
     }
 
+    /// Adds a constant scalar and returns its name.
     pub fn number(&mut self, value: f32) -> String {
         self.constant(&[], &[value])
     }

@@ -56,15 +56,15 @@ impl JsonLines {
     /// Appends a record.
     ///
     /// # Errors
-    /// If it cannot be written, for instance because the disk is full.
+    /// Those of [`JsonLines::write_all`].
     pub fn write(&mut self, record: &impl Serialize) -> Result<(), MetricsError> {
         self.write_all(std::slice::from_ref(record))
     }
 
-    /// Adds some records at once.
+    /// Appends several records at once.
     ///
     /// # Errors
-    /// As [`JsonLines::write`].
+    /// If they cannot be written, for instance because the disk is full.
     pub fn write_all(&mut self, records: &[impl Serialize]) -> Result<(), MetricsError> {
         let mut lines = Vec::new();
         for record in records {

@@ -21,7 +21,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A constructor of a run of so many iterations, new or from a checkpoint.
+/// A constructor of a run with this number of iterations, new or from a checkpoint.
 pub(super) type Make<'a> = &'a dyn Fn(u32, Option<&Checkpoint>) -> Box<dyn Run>;
 
 /// The files of a run with their bytes, and the iterations of its records.

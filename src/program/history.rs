@@ -36,9 +36,9 @@ pub struct History {
 pub enum State {
     /// A process is training it.
     Running,
-    /// Its training has ended as its settings say.
+    /// The training has ended as the settings say.
     Finished,
-    /// It can be resumed.
+    /// The run can be resumed.
     Interrupted,
 }
 

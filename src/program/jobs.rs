@@ -29,8 +29,8 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Shares the threads of this machine, or those that were asked for, among so many runs. Runs on a device other
-    /// than the CPU go one after another.
+    /// Divides the threads of this machine, or those that `--threads` asks for, among `runs`. Runs on a device other than
+    /// the CPU go one after another.
     pub fn new(args: &TrainArgs, runs: usize) -> Result<Self> {
         let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
@@ -180,7 +180,7 @@ fn last_error(text: &str) -> &str {
     at.map_or(text, |at| &text[at + START.len()..]).trim()
 }
 
-/// Asks a run to save and end. A terminal's Ctrl-C reaches the run by itself; it counts as one request.
+/// Asks a run to save and end. A terminal also sends its Ctrl-C to the run; both count as one request.
 #[cfg(unix)]
 fn tell_to_stop(process: u32) {
     // SAFETY: sending a signal has no preconditions. The process is a child that was not waited for yet, or has just

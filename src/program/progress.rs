@@ -29,8 +29,8 @@ pub struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// The progress of a run of `total` iterations, of which `done` are done, on so many ranks, in the form that the
-    /// command line asks for. Keys of a dashboard could keep the other ranks waiting, so that several have a line.
+    /// The progress of a run of `total` iterations, of which `done` are done, in the form that the command line asks for.
+    /// Several `ranks` have no dashboard, whose keys could keep the other ranks waiting.
     pub fn new(args: &RunArgs, ranks: usize, done: u32, total: u32) -> Self {
         let has_keys = !args.quiet && !args.plain && ranks == 1;
         let dashboard = has_keys.then(|| Dashboard::new(total)).flatten();

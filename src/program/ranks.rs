@@ -94,7 +94,7 @@ fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     Ok(Some(Collective::new(devices.collect::<Result<_>>()?)))
 }
 
-/// Makes this rank's trainer. If devices differ, each gets a share that follows its speed.
+/// Creates this rank's trainer. If devices differ, each gets a share in proportion to its measured speed.
 pub fn trainer<G: Playable>(
     game: G,
     network: Network,
@@ -147,8 +147,8 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Threads
-    /// have the share of the CPU that they would have if they were `most`.
+    /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Each thread
+    /// has the share of the CPU that it would have among `most` threads.
     pub fn run<T: Send>(
         &self,
         count: usize,
@@ -205,8 +205,8 @@ pub fn run(
     all.run(count, count, &work).map(drop)
 }
 
-/// Runs `work` on a thread for each device, with its share of the CPU's threads if there are `most` of them. Returns
-/// the first one's result.
+/// Runs `work` on a thread for each device, each with the share of the CPU's threads that it would have among `most`.
+/// Returns the first one's result.
 fn on_threads<T: Send>(
     devices: &[&str],
     most: usize,

@@ -1,4 +1,4 @@
-//! A run in the terminal: announced, driven with a progress bar, shown on the live page, and reported.
+//! A run in the terminal, from its announcement over its progress and its live page to its report.
 
 use super::args::RunArgs;
 use super::games::{Games, Lock, SavedRun};

@@ -1,5 +1,4 @@
-//! Consent to run a verifier, which is a shell command: one that comes with a run or with a settings file may be
-//! somebody else's.
+//! Consent to run a verifier, which is a shell command: one in a run or in a settings file may come from another person.
 
 use crate::disk::{self, input};
 use crate::task::cache;

@@ -1,4 +1,4 @@
-//! Keys pressed while a run goes on, on terminals of Unix.
+//! Keys pressed during a run, on terminals of Unix.
 
 use std::sync::mpsc::Receiver;
 
