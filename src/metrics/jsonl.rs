@@ -35,21 +35,18 @@ impl JsonLines {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn resume(path: &Path, last: u32) -> Result<Self, MetricsError> {
-        match disk::read(path) {
-            Ok(file) => {
-                let survey = survey(file, last);
-                let (end, has_gaps) = survey.map_err(|source| error(path, "read", source))?;
-                let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
-                match has_gaps {
-                    true => rewrite(path, |_, line| keeps(line)),
-                    false => disk::cut(path, end),
-                }
-                .map_err(|source| error(path, "written", source))?;
+        let read = |source| error(path, "read", source);
+        let written = |source| error(path, "written", source);
+        if let Some(file) = input::if_present(disk::read(path)).map_err(read)? {
+            let (end, has_gaps) = survey(file, last).map_err(read)?;
+            let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
+            match has_gaps {
+                true => rewrite(path, |_, line| keeps(line)),
+                false => disk::cut(path, end),
             }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(source) => return Err(error(path, "read", source)),
+            .map_err(written)?;
         }
-        let file = disk::open(path).map_err(|source| error(path, "written", source))?;
+        let file = disk::open(path).map_err(written)?;
         Ok(Self { path: path.to_path_buf(), file })
     }
 

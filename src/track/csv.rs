@@ -23,11 +23,7 @@ pub(super) struct Rows {
 impl Rows {
     /// Opens or creates a file, and drops its rows after those of the first `done` iterations.
     pub fn open(path: &Path, done: u32) -> io::Result<Self> {
-        let text = match input::read_text(path, input::DATA) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error),
-        };
+        let text = input::if_present(input::read_text(path, input::DATA))?.unwrap_or_default();
         // A torn last line has no end.
         let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let header = lines.next().unwrap_or_default();

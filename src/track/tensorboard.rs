@@ -39,11 +39,7 @@ impl Events {
     pub fn open(folder: &Path, settings: &Table, done: u32) -> io::Result<Self> {
         disk::create_folders(folder)?;
         let path = folder.join(FILE);
-        let bytes = match input::read(&path, input::DATA) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let bytes = input::if_present(input::read(&path, input::DATA))?.unwrap_or_default();
         let records = records(&bytes);
         let kept = records.iter().take(HEADER + done as usize);
         let length = kept.clone().next_back().map_or(0, |record| record.end + 4);

@@ -168,16 +168,14 @@ impl<'a> Sweep<'a> {
     /// Writes the text of the sweep's file to its folder, or checks that the folder is of the same one.
     fn claim(&self, text: &str) -> Result<()> {
         let path = self.folder.join("sweep.toml");
-        match input::read_description(&path) {
-            Ok(before) if before == text => return Ok(()),
-            Ok(_) => bail!(
+        let before = input::if_present(input::read_description(&path));
+        match before.with_context(|| format!("cannot read {}", path.display()))? {
+            Some(before) if before == text => return Ok(()),
+            Some(_) => bail!(
                 "{} holds another sweep; remove it, or choose another --out",
                 self.folder.display()
             ),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
+            None => {}
         }
         disk::create_folders(&self.folder)
             .and_then(|()| disk::replace(&path, text.as_bytes()))
@@ -343,10 +341,7 @@ fn is_resumable(folder: &Path) -> Result<bool> {
 
 /// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line.
 fn read_results(path: &Path) -> io::Result<Results> {
-    let file = match input::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Results::new()),
-        file => file?,
-    };
+    let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::new()) };
     let (mut results, mut end) = (Results::new(), 0);
     for line in input::lines(file) {
         let line = line?;
