@@ -119,7 +119,7 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
     if !Path::new(name).exists() {
         let names: Vec<_> = players.iter().map(Scripted::name).collect();
         bail!(
-            "{} has no player `{name}`, nor is there such a run; its players are: {}",
+            "{} has no player `{name}`, and there is no such run; its players are: {}",
             G::NAME,
             [&["random"], &*names].concat().join(", ")
         );

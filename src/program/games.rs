@@ -129,7 +129,7 @@ impl Games {
         match self.entries.find(name) {
             Some(game) => Ok(game),
             None if name == Table::NAME => bail!(
-                "a labelled table is not a game: it can be learnt by `grove fit`, but not played"
+                "a labelled table is not a game: `grove fit` learns from it, but it cannot be played"
             ),
             None => bail!("unknown game `{name}`; must be one of: {}", self.names()),
         }

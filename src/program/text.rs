@@ -150,8 +150,8 @@ impl TextRequest<'_> {
             }
             (Some(name), _) | (None, Some(name)) => Ok((name.to_string(), own)),
             (None, None) => bail!(
-                "no task is named; `grove train TASK --model MODEL` learns one of {}, and --task-data \
-                 FILE.jsonl one of your own",
+                "no task is named: in `grove train TASK --model MODEL`, TASK is one of {}; --task-data FILE.jsonl \
+                 is a task of your own",
                 task::names()
             ),
         }
