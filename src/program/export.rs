@@ -128,7 +128,8 @@ fn tensors<'a>(parameters: &'a [Parameter], mut params: &'a [f32]) -> Vec<Tensor
     parameters.iter().map(tensor).collect()
 }
 
-/// Random observations, and memories after up to 49 of them, with the policy's answers, as a safetensors file.
+/// Random observations, and memories after up to 49 steps, with the policy's logits and next memories, as a safetensors
+/// file.
 fn samples(policy: &impl Actor) -> Vec<u8> {
     /// Groups of [`LANES`] observations.
     const GROUPS: usize = 640;

@@ -98,7 +98,7 @@ impl Games {
     pub fn add<G: Playable>(&mut self, commands: GameCommands) {
         let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
         assert!(
-            !is_taken && G::NAME != "env",
+            !is_taken && !["env", "task"].contains(&G::NAME),
             "a game cannot be called `{}`, as a setting is",
             G::NAME
         );

@@ -1,4 +1,4 @@
-//! The dataset that a run learns from, where it plays no games.
+//! The dataset of a run that learns from demonstrations instead of playing.
 
 use super::games::Playable;
 use super::session::whole;
