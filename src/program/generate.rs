@@ -165,9 +165,10 @@ impl Stdout<'_> {
         let end = text.trim_end_matches('\u{fffd}').len().saturating_sub(longest_stop);
         let end = text.floor_char_boundary(end);
         let mut printed = self.printed.lock().expect("no holder of the lock panics");
-        if end > *printed {
+        // A tokenizer may change earlier text, too, so that no character begins there any more.
+        if let Some(new) = text.get(*printed..end).filter(|new| !new.is_empty()) {
             // A closed pipe is noticed when the rest is printed.
-            let _ = write!(stdout(), "{}", &text[*printed..end]);
+            let _ = write!(stdout(), "{new}");
             let _ = stdout().flush();
             *printed = end;
         }
