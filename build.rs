@@ -51,8 +51,8 @@ fn main() {
     fs::write(out.join("page.rs"), code).expect("the build directory can be written");
 }
 
-/// Names conditions of several features: `on_disk` for models and runs in files, which a page has not, and `text_kernels`
-/// for language models by kernels of our own.
+/// Declares conditions that depend on several features: `on_disk` for models and runs in files, which a page does not
+/// have, and `text_kernels` for language models in our own kernels.
 fn conditions() {
     let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
     let is_page = env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family == "wasm");

@@ -284,9 +284,9 @@ def texts(quick):
 
 def measure(session, devices, quick):
     """Runs all measurements, the most important first, each on every device before the next."""
-    shape = ["--env", "fruit", "--num-steps", 16 if quick else 128]
+    shape = ["fruit", "--num-steps", 16 if quick else 128]
     sizes = [64, 128] if quick else [4096, 1 << 16, 1 << 18, 1 << 20]
-    tiny = ["--env", "fruit", "--num-envs", 64, "--num-steps", 16, "--repeats", 1, "--no-peak"]
+    tiny = ["fruit", "--num-envs", 64, "--num-steps", 16, "--repeats", 1, "--no-peak"]
     small = ["--set", "num_groups=4", "--set", "num_steps=16"]
     score = ["--score", -20, *small] if quick else ["--score", 7.67]
     repeats = 2 if quick else 10

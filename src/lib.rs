@@ -8,13 +8,14 @@
 //! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
 //! - [`task`]: language tasks, whose levels are prompts and whose rewards come from verifiers;
 //! - [`nn`]: operators and layers of neural networks; [`model`]: policies and the distribution over actions;
+//!   [`text`]: language models;
 //! - [`rollout`]: plays games with a policy and records a trajectory ([`data`]);
 //! - [`advantage`]: group-relative advantages;
 //! - [`objective`]: the losses, one file each; [`math`]: scalar formulas shared by all engines;
 //! - [`learner`]: gradients and AdamW; [`parallel`]: data-parallel ranks;
 //! - [`trainer`]: the training loop; [`checkpoint`]: saved state; [`metrics`]: records;
-//!   [`run`]: a run in time and on disk; `track`: its records for other tools;
-//! - [`viewer`]: rendering of games.
+//!   [`run`]: a run in time and on disk; `track`: its records for other tools; [`export`]: its policy for other tools;
+//! - [`viewer`]: rendering of games; `program`: the command line; `plot`: its learning curves.
 //!
 //! ```
 //! use burn::tensor::Device;

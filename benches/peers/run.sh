@@ -97,7 +97,7 @@ for ((round = 1; round <= rounds; round++)); do
         fruit=(--num-envs 544 --num-steps 100 --hidden "$units")
         work=fruit-${units//,/x}
         peer "$work" torch fruit_torch.py "${fruit[@]}"
-        ours "$work" --env fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
+        ours "$work" fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
         peer "$work" torch-stepwise fruit_torch.py "${fruit[@]}" --loss stepwise
         peer "$work" torch-looped fruit_torch.py "${fruit[@]}" --loss stepwise --spawn looped
         compiled "$work" "${fruit[@]}"
@@ -106,14 +106,14 @@ for ((round = 1; round <= rounds; round++)); do
     if ((many)); then
         fruit=(--num-envs 69632 --num-steps 100 --hidden 64)
         peer fruit-many torch-stepwise fruit_torch.py "${fruit[@]}" --loss stepwise --repeats 3
-        ours fruit-many --env fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
+        ours fruit-many fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
         compiled fruit-many "${fruit[@]}" --repeats 3
     fi
     # The peer's policy observes the board, as in gymnax, or the four features of Grove's default.
     catch=(--num-envs 4096 --num-steps 38 --hidden 128 --group-size 8)
     for observation in board features; do
         peer "catch-$observation" jax catch_jax.py "${catch[@]}" --observation "$observation"
-        ours "catch-$observation" --env catch "${catch[@]}" --set catch.rows=20 --set catch.columns=10 \
+        ours "catch-$observation" catch "${catch[@]}" --set catch.rows=20 --set catch.columns=10 \
             --set catch.observation="$observation" --update-epochs 1 --num-minibatches 4
     done
 done

@@ -22,6 +22,14 @@ pub fn open(path: &Path) -> io::Result<File> {
     open_with(options.read(true), path)
 }
 
+/// The result of opening or reading a file; `None` if there is no such file.
+pub fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// Opens a file with some options, if it is a regular one.
 pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.open(path)?;

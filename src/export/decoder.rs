@@ -1,4 +1,4 @@
-//! One step of a decoder over observations as ONNX nodes.
+//! ONNX nodes for one step of a decoder over observations.
 //!
 //! The memory is that of [`DecoderShape::memory_size`]: the count of steps so far, then keys and values of each layer,
 //! `[context, kv_size]` each, in a ring. The step writes its own keys and values before it looks at all of them.
@@ -64,17 +64,15 @@ fn transpose(graph: &mut Graph, x: &str, order: [i64; 4]) -> String {
     graph.apply_with("Transpose", &[x], [ints_attribute("perm", &order)])
 }
 
-/// The product with a matrix, `[inputs, outputs]`, of the next parameters.
+/// The product with a weight matrix, `[inputs, outputs]`, of the next parameters.
 fn matrix(graph: &mut Graph, x: &str, inputs: usize, outputs: usize) -> String {
-    let weight = graph.take(inputs * outputs);
-    let weight = graph.constant(&[inputs, outputs], weight);
+    let weight = graph.parameter(&[inputs, outputs]);
     graph.apply("MatMul", &[x, &weight])
 }
 
-/// The norm of rows by the root of their mean square, with weights of the next parameters.
+/// RMSNorm over the rows of `x`, `[batch, hidden_size]`, with the next parameters as weights.
 fn norm(graph: &mut Graph, shape: &DecoderShape, x: &str) -> String {
-    let weight = graph.take(shape.hidden_size);
-    let weight = graph.constant(&[shape.hidden_size], weight);
+    let weight = graph.parameter(&[shape.hidden_size]);
     let eps = graph.number(shape.rms_norm_eps);
     let square = graph.apply("Mul", &[x, x]);
     let mean = graph.apply_with("ReduceMean", &[&square], [ints_attribute("axes", &[1])]);
@@ -117,7 +115,7 @@ fn shared(graph: &mut Graph, shape: &DecoderShape, count: &str) -> Shared {
     Shared { is_own, mask, rotation }
 }
 
-/// Rotates heads, `[batch, heads, head_dim]`.
+/// Applies RoPE to heads, `[batch, heads, head_dim]`.
 fn rotate(graph: &mut Graph, x: &str, [cos, sin]: &[String; 2]) -> String {
     let halves = graph.split(x, 2, 2);
     let (a, b) = (&halves[0], &halves[1]);

@@ -1,4 +1,4 @@
-//! The nodes and constants of an ONNX graph under construction.
+//! A builder of ONNX graphs: adds nodes and constants by name.
 
 use crate::math::Activation;
 use crate::protobuf::Message;
@@ -11,18 +11,11 @@ pub(super) const INT64: i64 = 7;
 pub(super) struct Graph<'a> {
     pub nodes: Vec<Message>,
     pub constants: Vec<Message>,
-    /// The parameters that were not taken yet.
+    /// The parameters that no constant has yet.
     pub rest: &'a [f32],
 }
 
-impl<'a> Graph<'a> {
-    /// Takes the next parameters.
-    pub fn take(&mut self, count: usize) -> &'a [f32] {
-        let (taken, rest) = self.rest.split_at(count);
-        self.rest = rest;
-        taken
-    }
-
+impl Graph<'_> {
     pub fn node(&mut self, operator: &str, inputs: &[&str], output: &str) {
         self.node_with(operator, inputs, &[output], []);
     }
@@ -40,12 +33,12 @@ impl<'a> Graph<'a> {
         self.nodes.push(node.bytes(3, name).bytes(4, operator).messages(5, attributes));
     }
 
-    /// Adds a node with a result of its own.
+    /// Adds a node and returns the name of its output.
     pub fn apply(&mut self, operator: &str, inputs: &[&str]) -> String {
         self.apply_with(operator, inputs, [])
     }
 
-    /// Splits a tensor into equal parts along an axis.
+    /// Splits a tensor into `count` equal parts along an axis and returns their names.
     pub fn split(&mut self, x: &str, count: usize, axis: i64) -> Vec<String> {
         let parts: Vec<String> = (0..count).map(|i| format!("{x}_{i}")).collect();
         let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -53,7 +46,7 @@ impl<'a> Graph<'a> {
         parts
     }
 
-    /// Adds a node with attributes and a result of its own.
+    /// Adds a node with attributes and returns the name of its output.
     pub fn apply_with<const N: usize>(
         &mut self,
         operator: &str,
@@ -65,12 +58,19 @@ impl<'a> Graph<'a> {
         output
     }
 
-    /// Adds a constant of this shape.
+    /// Adds a constant of this shape and returns its name.
     pub fn constant(&mut self, shape: &[usize], values: &[f32]) -> String {
         self.tensor(shape, FLOAT, values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
-    /// Adds a list of whole numbers.
+    /// Adds the next parameters as a constant of this shape.
+    pub fn parameter(&mut self, shape: &[usize]) -> String {
+        let (values, rest) = self.rest.split_at(shape.iter().product());
+        self.rest = rest;
+        self.constant(shape, values)
+    }
+
+    /// Adds a constant list of integers and returns its name.
     pub fn wholes(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.tensor(&[values.len()], INT64, bytes)
@@ -83,16 +83,15 @@ impl<'a> Graph<'a> {
         name
     }
 
+    /// Adds a constant scalar and returns its name.
     pub fn number(&mut self, value: f32) -> String {
         self.constant(&[], &[value])
     }
 
     /// A linear layer, whose weight `[inputs, outputs]` and bias are the next parameters.
     pub fn linear(&mut self, x: &str, inputs: usize, outputs: usize) -> String {
-        let weight = self.take(inputs * outputs);
-        let weight = self.constant(&[inputs, outputs], weight);
-        let bias = self.take(outputs);
-        let bias = self.constant(&[outputs], bias);
+        let weight = self.parameter(&[inputs, outputs]);
+        let bias = self.parameter(&[outputs]);
         self.apply("Gemm", &[x, &weight, &bias])
     }
 

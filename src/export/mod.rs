@@ -1,4 +1,4 @@
-//! Policies in the formats of other tools.
+//! Export of policies to the formats of other tools.
 
 mod decoder;
 mod graph;

@@ -7,7 +7,6 @@
 use super::decoder;
 use super::graph::{FLOAT, Graph, INT64, int_attribute};
 use crate::model::{DecoderShape, ModelKind, PolicyConfig};
-
 use crate::protobuf::Message;
 
 /// A policy that has no form in ONNX here.
@@ -34,7 +33,7 @@ pub struct Policy<'a> {
     pub params: &'a [f32],
 }
 
-/// The bytes of an ONNX file.
+/// Encodes a policy as an ONNX file.
 ///
 /// # Errors
 /// [`OnnxError`] if the network has no form in ONNX here.

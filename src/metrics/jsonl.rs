@@ -29,43 +29,39 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens a file to append records after iteration `last`. The file is cut at the first record of a later iteration,
-    /// since these iterations will be repeated, and at a torn last line. Malformed lines before that are dropped. A
-    /// missing file is created.
+    /// Opens a file to append records after iteration `last`. Records of later iterations are dropped, since these will be
+    /// repeated, and so are malformed lines and a torn last one. A missing file is created.
     ///
     /// # Errors
     /// If the file cannot be read or written.
     pub fn resume(path: &Path, last: u32) -> Result<Self, MetricsError> {
-        match disk::read(path) {
-            Ok(file) => {
-                let survey = survey(file, last);
-                let (end, has_malformed) = survey.map_err(|source| error(path, "read", source))?;
-                let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
-                match has_malformed {
-                    true => rewrite(path, |_, line| keeps(line)),
-                    false => disk::cut(path, end),
-                }
-                .map_err(|source| error(path, "written", source))?;
+        let read = |source| error(path, "read", source);
+        let written = |source| error(path, "written", source);
+        if let Some(file) = input::if_present(disk::read(path)).map_err(read)? {
+            let (end, has_gaps) = survey(file, last).map_err(read)?;
+            let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
+            match has_gaps {
+                true => rewrite(path, |_, line| keeps(line)),
+                false => disk::cut(path, end),
             }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(source) => return Err(error(path, "read", source)),
+            .map_err(written)?;
         }
-        let file = disk::open(path).map_err(|source| error(path, "written", source))?;
+        let file = disk::open(path).map_err(written)?;
         Ok(Self { path: path.to_path_buf(), file })
     }
 
     /// Appends a record.
     ///
     /// # Errors
-    /// If it cannot be written, for instance because the disk is full.
+    /// Those of [`JsonLines::write_all`].
     pub fn write(&mut self, record: &impl Serialize) -> Result<(), MetricsError> {
         self.write_all(std::slice::from_ref(record))
     }
 
-    /// Adds some records at once.
+    /// Appends several records at once.
     ///
     /// # Errors
-    /// As [`JsonLines::write`].
+    /// If they cannot be written, for instance because the disk is full.
     pub fn write_all(&mut self, records: &[impl Serialize]) -> Result<(), MetricsError> {
         let mut lines = Vec::new();
         for record in records {
@@ -76,8 +72,7 @@ impl JsonLines {
     }
 
     /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
-    /// unless they are 0.
-    /// The rest depends on the records and `bytes` alone, so that a resumed run arrives at the same file.
+    /// unless `bytes` is 0. The rest depends on the records and `bytes` alone, so that a resumed run arrives at the same file.
     ///
     /// # Errors
     /// If the file cannot be read or written; it is unchanged then.
@@ -108,22 +103,21 @@ impl JsonLines {
     }
 }
 
-/// The end of the last record of an iteration up to `last`, bytes, and whether there are malformed lines before that.
+/// The end of the last record of an iteration up to `last`, bytes, and whether there are other lines before that.
 fn survey(file: File, last: u32) -> std::io::Result<(u64, bool)> {
-    let (mut at, mut end, mut is_torn, mut has_malformed) = (0, 0, false, false);
+    let (mut at, mut end, mut is_gap, mut has_gaps) = (0, 0, false, false);
     for line in input::lines(file) {
         let line = line?;
         at += line.len() as u64;
         match iteration(&line) {
             Some(iteration) if iteration <= last => {
-                has_malformed |= is_torn;
+                has_gaps |= is_gap;
                 end = at;
             }
-            Some(_) => {}
-            None => is_torn = true,
+            _ => is_gap = true,
         }
     }
-    Ok((end, has_malformed))
+    Ok((end, has_gaps))
 }
 
 /// The iteration of a line with its end, if it holds a record.
@@ -191,6 +185,7 @@ mod tests {
         assert_eq!(resumed(&torn), whole);
         let malformed = [one.as_bytes(), b"\xff\n", two.as_bytes(), three.as_bytes()].concat();
         assert_eq!(resumed(&malformed), whole);
+        assert_eq!(resumed(format!("{one}{three}{two}").as_bytes()), whole, "in disorder");
         assert_eq!(resumed(b""), three);
         // Without its end, a line may be torn.
         assert_eq!(resumed(format!("{one}{}", two.trim_end()).as_bytes()), format!("{one}{three}"));

@@ -1,9 +1,9 @@
-//! Figures of a language model's iterations and evaluations, beside those that all runs have.
+//! Metrics of language models, in addition to those that all runs have.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One iteration's figures about completions and tokens.
+/// Metrics of an iteration about completions and tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TextRecord {
     /// Whether the iteration was supervised fine-tuning (SFT); there are no completions and no rewards then.
@@ -17,32 +17,32 @@ pub struct TextRecord {
     /// The reason for the first of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Groups without variance that were replaced by others.
+    /// Groups without variance in their rewards that were replaced by others.
     #[serde(default)]
     pub resampled: usize,
-    /// Mean tokens of a completion.
+    /// Mean length of a completion, tokens.
     #[serde(default)]
     pub completion_length: f64,
-    /// Share of the completions that were cut off.
+    /// Fraction of the completions that were cut off at their maximum length.
     #[serde(default)]
     pub truncated: f64,
-    /// Share of a group's completions that are different texts, mean over the groups.
+    /// Fraction of a group's completions that are distinct texts, mean over the groups.
     #[serde(default)]
     pub distinct: f64,
     /// Tokens generated, those of replaced groups included.
     #[serde(default)]
     pub tokens: u64,
-    /// Mean entropy of the policy that generated, nats a token.
+    /// Mean entropy of the policy that generated, nats per token.
     #[serde(default)]
     pub sampling_entropy: f64,
     /// Largest distance of a token's importance ratio from 1 in the first optimiser step; `None` if no group had
     /// a gradient there. It is 0 on the CPU, which generates and learns with the same arithmetic.
     #[serde(default)]
     pub first_ratio_distance: Option<f64>,
-    /// Tokens generated a second.
+    /// Tokens generated per second.
     #[serde(default)]
     pub generated_per_second: f64,
-    /// Tokens learnt from a second.
+    /// Tokens learnt from per second.
     #[serde(default)]
     pub learnt_per_second: f64,
     /// A collapse that begins with this iteration, in words
@@ -51,20 +51,20 @@ pub struct TextRecord {
     pub warning: Option<String>,
 }
 
-/// An evaluation's figures about completions.
+/// Metrics of an evaluation about completions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TextEvaluation {
-    /// Completions of a prompt.
+    /// Completions per prompt.
     pub k: usize,
-    /// Share of the completions with the highest possible score.
+    /// Fraction of the completions with the highest possible score.
     pub pass_at_1: f64,
-    /// Share of the prompts with such a completion among their `k`.
+    /// Fraction of the prompts with such a completion among their `k`.
     pub pass_at_k: f64,
     /// Completions that the verifier could not score, which all other figures but `truncated` leave out.
     #[serde(default)]
     pub problems: usize,
     /// Mean of each part of the reward, without its weight.
     pub rewards: BTreeMap<String, f64>,
-    /// Share of the completions that were cut off.
+    /// Fraction of the completions that were cut off at their maximum length.
     pub truncated: f64,
 }

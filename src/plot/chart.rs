@@ -77,7 +77,7 @@ impl Chart {
     /// [`ChartError`] if it ends otherwise, if there is nothing to draw, or if it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), ChartError> {
         let extension = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
-        let bytes = match extension {
+        let bytes = match &*extension.to_ascii_lowercase() {
             "svg" => self.svg()?.into_bytes(),
             "png" => self.png()?,
             _ => return Err(ChartError::Format(path.to_path_buf())),
@@ -114,9 +114,9 @@ impl Chart {
         register_font(FAMILY, FontStyle::Normal, FONT)
             .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
         let bands = || self.lines.iter().map(|line| &line.band);
-        let x = range(bands().flat_map(|band| &band.x).copied());
+        let x = extent(bands().flat_map(|band| &band.x).copied());
         let ends = bands().flat_map(|band| &band.interval).flatten().copied();
-        let y = range(ends.chain(self.references.iter().map(|(_, value)| *value)));
+        let y = extent(ends.chain(self.references.iter().map(|(_, value)| *value)));
         let (Some(x), Some(y)) = (x, y) else { return Err(ChartError::Empty) };
         let margin = 0.04 * (y.end - y.start);
         area.fill(&WHITE).map_err(drawing)?;
@@ -201,14 +201,15 @@ fn drawing(error: impl std::fmt::Display) -> ChartError {
     ChartError::Drawing(error.to_string())
 }
 
-/// The smallest range with all finite values, wider than a point; `None` without any.
-fn range(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
+/// The smallest range with all finite values, widened to 1 if they are equal, so that an axis can show it; `None` without
+/// any.
+pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
     let ends = values.filter(|value| value.is_finite()).map(|value| (value, value));
     let (low, high) = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
     Some(if low < high { low..high } else { low - 0.5..high + 0.5 })
 }
 
-/// A label of an axis: at most four digits, with a unit prefix for large numbers.
+/// Formats a label of an axis: at most four digits, with a unit prefix for large numbers.
 fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         1e9.. => (value / 1e9, "G"),
@@ -260,6 +261,8 @@ mod tests {
         assert!(matches!(empty.svg(), Err(ChartError::Empty)));
         let path = Path::new("curves.pdf");
         assert!(matches!(chart().write(path), Err(ChartError::Format(_))));
+        assert_eq!(extent([f64::NAN].into_iter()), None);
+        assert_eq!(extent([2.0].into_iter()), Some(1.5..2.5));
     }
 
     #[test]

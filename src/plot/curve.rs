@@ -2,22 +2,22 @@
 
 use super::statistics::{interval, mean};
 
-/// Places at which curves with different steps are compared.
+/// The number of places at which curves with different steps are compared.
 const PLACES: usize = 200;
 
-/// The mean of some curves at each place, with the 95 % interval of it.
+/// The mean of several curves at each place, with its 95 % interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Band {
-    /// Places, ascending.
+    /// Places on the horizontal axis, ascending.
     pub x: Vec<f64>,
-    /// Means.
+    /// The mean at each place.
     pub mean: Vec<f64>,
-    /// Intervals; the mean twice for a single curve.
+    /// The 95 % interval of each mean, `[low, high]`; the mean twice for a single curve.
     pub interval: Vec<[f64; 2]>,
 }
 
 impl Band {
-    /// The last place with its mean and interval; `None` of an empty one.
+    /// The last place with its mean and interval; `None` for an empty band.
     pub fn last(&self) -> Option<(f64, f64, [f64; 2])> {
         Some((*self.x.last()?, *self.mean.last()?, *self.interval.last()?))
     }

@@ -4,5 +4,6 @@ mod chart;
 mod curve;
 pub mod statistics;
 
+pub(crate) use chart::extent;
 pub use chart::{Chart, ChartError, Line};
 pub use curve::{Band, band};

@@ -1,4 +1,4 @@
-//! Statistics over the few runs that differ in their seeds alone.
+//! Statistics over the few runs of an experiment, which differ in their seeds alone.
 //!
 //! The interquartile mean and percentile bootstrap intervals, which Agarwal et al. 2021 ("Deep Reinforcement Learning at
 //! the Edge of the Statistical Precipice", the package `rliable`) recommend. Their stratified bootstrap draws
@@ -13,7 +13,7 @@ const KEY: u32 = 0x5eed_b007;
 /// Shares of the resamples below and above a 95 % interval.
 const TAIL: f64 = 0.025;
 
-/// The mean; NaN of no values.
+/// The mean; NaN without values.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
@@ -27,7 +27,8 @@ pub fn interquartile_mean(values: &[f64]) -> f64 {
     mean(&sorted[cut..sorted.len() - cut])
 }
 
-/// The 95 % percentile bootstrap interval of a statistic of some runs (Efron 1979); the value itself of a single run.
+/// The 95 % percentile bootstrap interval, `[low, high]`, of a statistic of some runs (Efron 1979); the value itself
+/// twice for a single run.
 pub fn interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> [f64; 2] {
     if values.len() < 2 {
         return [statistic(values); 2];

@@ -1,4 +1,4 @@
-//! Runs that meet a fault at each change of a file in turn, and continue to the same bytes.
+//! Fault injection: a run that fails at any change of a file resumes to the same bytes.
 
 use super::args::DemoArgs;
 use super::models::Models;
@@ -9,7 +9,7 @@ use crate::disk::faults::{Fault, with};
 use crate::env::CartPole;
 use crate::parallel::Team;
 use crate::run::{GameRun, Observer, Run, RunError, RunFiles, RunFolder, Step, TextRun, drive};
-use crate::settings::overlay;
+use crate::settings::LrSchedule;
 use crate::task;
 use crate::trainer::text::{
     LanguageConfig, LanguageTrainer, TINY, language_settings, saved_language_model,
@@ -21,8 +21,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Makes a run of so many iterations, new or from a checkpoint.
+/// A constructor of a run with this number of iterations, new or from a checkpoint.
 pub(super) type Make<'a> = &'a dyn Fn(u32, Option<&Checkpoint>) -> Box<dyn Run>;
+
+/// The files of a run with their bytes, and the iterations of its records.
+pub(super) type Content = (Vec<(PathBuf, Vec<u8>)>, Vec<u64>);
 
 pub(super) struct Silent;
 
@@ -43,7 +46,7 @@ pub(super) fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunE
     finish(&mut *run, files)
 }
 
-/// Continues a run from its last checkpoint, if it has iterations left.
+/// Resumes a run from its last checkpoint, if it has iterations left.
 pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
     let folder = RunFolder::find(path)?;
     let _lock = folder.lock()?;
@@ -60,9 +63,9 @@ fn finish(run: &mut dyn Run, mut files: RunFiles) -> Result<(), RunError> {
     drive(run, Some(&mut files), &mut Silent).map(drop)
 }
 
-/// The files of a run with their bytes, and the iterations of its records, which hold times. The export of a language
-/// model comes after its last checkpoint, and hidden files are removed by the next save.
-pub(super) fn content(run: &Path) -> (Vec<(PathBuf, Vec<u8>)>, Vec<u64>) {
+/// Reads what a run must have after any fault. Left out are the times in its records, the export of a language model,
+/// which comes after its last checkpoint, and hidden files, which the next save removes.
+pub(super) fn content(run: &Path) -> Content {
     let (mut files, mut folders) = (Vec::new(), vec![run.to_path_buf()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -95,19 +98,15 @@ pub(super) fn is_saved(run: &Path) -> bool {
     all.any(|folder| checkpoint::load(&folder).is_ok())
 }
 
-/// Continues a run on a disk without faults, and checks its files. A removal that failed leaves older checkpoints, which
+/// Resumes a run on a disk without faults, and checks its files. A removal that failed leaves older checkpoints, which
 /// the next save removes.
-pub(super) fn assert_continues(
-    make: Make,
-    run: &Path,
-    expected: &(Vec<(PathBuf, Vec<u8>)>, Vec<u64>),
-) {
+pub(super) fn assert_continues(make: Make, run: &Path, expected: &Content) {
     with(Fault::Nothing, || resume(make, 4, run)).0.unwrap();
     assert_holds(run, expected);
 }
 
-/// Checks the files of a run.
-fn assert_holds(run: &Path, expected: &(Vec<(PathBuf, Vec<u8>)>, Vec<u64>)) {
+/// Checks that a run has the expected files, and perhaps others.
+pub(super) fn assert_holds(run: &Path, expected: &Content) {
     let found = content(run);
     assert_eq!(found.1, expected.1);
     let missing = expected.0.iter().find(|file| !found.0.contains(file));
@@ -131,7 +130,7 @@ fn faults(changes: usize) -> impl Iterator<Item = Fault> {
     (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)])
 }
 
-/// Lets a run of four iterations meet each fault, and its resumption after two.
+/// Injects each fault into a run of four iterations, and into one that resumes after two.
 fn meet_all_faults(make: Make) {
     say::be_silent();
     let place = TempDir::new().unwrap();
@@ -256,9 +255,7 @@ pub(super) fn text(iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn 
     (config.checkpoint.save_every, config.checkpoint.eval_every) = (1, 2);
     (config.checkpoint.eval_episodes, config.checkpoint.keep) = (2, 2);
     (config.iterations, config.fit.iterations) = (iterations, 1);
-    let mut table = overlay::to_table(&config);
-    overlay::apply(&mut table, &["optimizer.lr_scheduler_type=constant".to_string()]).unwrap();
-    let config: LanguageConfig = overlay::from_table(table).unwrap();
+    config.optimizer.lr_scheduler_type = LrSchedule::Constant;
     let settings = language_settings("sort", &own, &config);
     let task = (sort.open)(own).unwrap();
     let model = checkpoint.map(|checkpoint| saved_language_model(checkpoint, None).unwrap());

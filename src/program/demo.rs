@@ -26,6 +26,7 @@ pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
     (games.find_or_default(args.game.as_deref())?.demo)(games.models(), &args)
 }
 
+/// A description of the dataset.
 #[derive(Serialize)]
 struct Report<'a> {
     env: &'a str,
@@ -70,17 +71,9 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
-        let player = &*args.player;
-        return tell_json(&Report {
-            env: G::NAME,
-            player,
-            out,
-            episodes,
-            steps,
-            seed,
-            mean_score,
-            std_error,
-        });
+        let (env, player) = (G::NAME, &*args.player);
+        let report = Report { env, player, out, episodes, steps, seed, mean_score, std_error };
+        return tell_json(&report);
     }
     tell(format_args!(
         "Wrote {episodes} episodes of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} +- {std_error:.3} \
@@ -126,7 +119,7 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
     if !Path::new(name).exists() {
         let names: Vec<_> = players.iter().map(Scripted::name).collect();
         bail!(
-            "{} has no player `{name}`, nor is there such a run; its players are: {}",
+            "{} has no player `{name}`, and there is no such run; its players are: {}",
             G::NAME,
             [&["random"], &*names].concat().join(", ")
         );

@@ -6,6 +6,7 @@ use crate::device::{self, DeviceInfo};
 use anyhow::Result;
 use serde::Serialize;
 
+/// The devices, and which of them `auto` selects.
 #[derive(Serialize)]
 struct Report<'a> {
     devices: &'a [DeviceInfo],

@@ -16,7 +16,7 @@ use crate::viewer::Scene;
 use anyhow::Result;
 use clap::CommandFactory;
 
-/// The commands of a game, which `record` renders.
+/// The commands of a game whose pictures `record` renders.
 fn commands<G: Playable>(
     record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
 ) -> GameCommands {

@@ -1,4 +1,4 @@
-//! `grove eval`: fresh episodes of a trained policy, or completions of a trained model.
+//! `grove eval`: evaluates a policy on fresh episodes, or a language model on held-out prompts.
 
 use super::args::EvalArgs;
 use super::checks::saved;
@@ -18,7 +18,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Completions of a prompt, unless the command line says otherwise.
+/// Completions per prompt, unless --k is given.
 const COMPLETIONS: usize = 8;
 
 /// The result of an evaluation.

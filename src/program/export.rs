@@ -1,4 +1,4 @@
-//! `grove export`: a trained policy in a format of other tools.
+//! `grove export`: writes a trained policy in a format of other tools.
 
 use super::checks::saved;
 use super::export_model::{self, stem};
@@ -39,7 +39,7 @@ struct Tensor<'a> {
     values: &'a [f32],
 }
 
-/// A description of the file.
+/// A description of the written file.
 #[derive(Serialize)]
 struct Report<'a> {
     env: &'a str,
@@ -128,7 +128,8 @@ fn tensors<'a>(parameters: &'a [Parameter], mut params: &'a [f32]) -> Vec<Tensor
     parameters.iter().map(tensor).collect()
 }
 
-/// Random observations, and memories after up to 49 of them, with the policy's answers, as a safetensors file.
+/// Random observations, and memories after up to 49 steps, with the policy's logits and next memories, as a safetensors
+/// file.
 fn samples(policy: &impl Actor) -> Vec<u8> {
     /// Groups of [`LANES`] observations.
     const GROUPS: usize = 640;

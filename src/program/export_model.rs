@@ -1,4 +1,4 @@
-//! `grove export` of a language model: a GGUF file or a Hugging Face folder.
+//! `grove export` of a language model: writes a GGUF file or a Hugging Face folder.
 
 use super::games::Games;
 use super::history::History;
@@ -24,7 +24,7 @@ struct Report<'a> {
     is_adapter: bool,
 }
 
-/// The folder or the file of the language model that a path names, and the run that trained it, if it is one's.
+/// The folder or the file of the language model that a path names, and the run that trained it, if the path is a run's.
 pub fn find(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
     let is_file = path.is_file() && path.extension().is_some_and(|end| end == "gguf");
     let is_model = ["config.json", "adapter_config.json"].iter().any(|it| path.join(it).is_file());

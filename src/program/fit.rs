@@ -1,4 +1,4 @@
-//! `grove fit`: behaviour cloning of a dataset.
+//! `grove fit`: behaviour cloning on a dataset; supervised fine-tuning of a language model is in `text.rs`.
 
 use super::args::FitArgs;
 use super::games::{Games, NewRun};
@@ -36,7 +36,8 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     if let (Some(window), true) = (manifest.window, manifest.env == Labels::NAME) {
         let (_, config) =
             new_settings::<Labels>(&overlay::merged(file.clone(), asked.clone()), &run.set)?;
-        series(&mut file, window, &config.policy.kind);
+        let defaults = series(window, &config.policy.kind);
+        file = overlay::merged(file, overlay::parse("the defaults of a series", &defaults)?);
     }
     let file = overlay::merged(file, asked);
     let game = games.source(&manifest.env).with_context(|| {
@@ -45,23 +46,15 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     (game.train)(games, &NewRun { args: &run, file, from: None })
 }
 
-/// Adds the settings for a series of labels, each about the last `window` rows: a perceptron sees these rows at
+/// The defaults, as TOML, for a series of labels, each about the last `window` rows: a perceptron sees these rows at
 /// once, a network with memory one after the other, with as many before each window as its first label needs.
-fn series(file: &mut Table, window: usize, kind: &ModelKind) {
-    let rows = window as i64;
-    let mut set = |section: &str, key: &str, value: i64| {
-        let section = file.entry(section).or_insert_with(|| Table::new().into());
-        if let Value::Table(section) = section {
-            section.insert(key.to_string(), value.into());
-        }
-    };
+fn series(window: usize, kind: &ModelKind) -> String {
+    let (game, rows) = (Labels::NAME, window as i64);
     match kind {
-        ModelKind::Mlp => set(Labels::NAME, "stack", rows),
-        _ => {
-            set("data", "window", rows);
-            set("data", "history", rows - 1);
-            set("data", "batch_size", 16);
-            set("policy", "context", rows);
-        }
+        ModelKind::Mlp => format!("{game}.stack = {rows}"),
+        _ => format!(
+            "policy.context = {rows}\ndata = {{ window = {rows}, history = {}, batch_size = 16 }}",
+            rows - 1
+        ),
     }
 }

@@ -26,21 +26,21 @@ pub struct NewRun<'a> {
     pub args: &'a RunArgs,
     /// Settings over the game's defaults.
     pub file: toml::Table,
-    /// The run or the file of the policy that it starts from; `None` for fresh weights.
+    /// The run or the policy file whose weights initialise it; `None` for fresh ones.
     pub from: Option<&'a Path>,
 }
 
-/// The lock of a run that continues, until its first rank takes it.
+/// The lock of a resumed run, until its first rank takes it.
 pub type Lock = Mutex<Option<RunLock>>;
 
-/// A saved run that continues.
+/// A saved run to resume.
 #[derive(Clone, Copy)]
 pub struct SavedRun<'a> {
     /// The folder of the run.
     pub folder: &'a RunFolder,
     /// The lock of the folder.
     pub lock: &'a Lock,
-    /// The checkpoint that it continues from.
+    /// The checkpoint to resume from.
     pub checkpoint: &'a Checkpoint,
 }
 
@@ -98,7 +98,7 @@ impl Games {
     pub fn add<G: Playable>(&mut self, commands: GameCommands) {
         let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
         assert!(
-            !is_taken && G::NAME != "env",
+            !is_taken && !["env", "task"].contains(&G::NAME),
             "a game cannot be called `{}`, as a setting is",
             G::NAME
         );
@@ -129,7 +129,7 @@ impl Games {
         match self.entries.find(name) {
             Some(game) => Ok(game),
             None if name == Table::NAME => bail!(
-                "a labelled table is not a game: it can be learnt by `grove fit`, but not played"
+                "a labelled table is not a game: `grove fit` learns from it, but it cannot be played"
             ),
             None => bail!("unknown game `{name}`; must be one of: {}", self.names()),
         }
@@ -141,7 +141,7 @@ impl Games {
     }
 
     /// Finds a game by name, or the default game, for a command that takes a language model's task as well. The error
-    /// for an unknown name has the nearest game or task.
+    /// for an unknown name suggests the nearest game or task.
     pub fn find_beside_tasks(&self, name: Option<&str>) -> Result<&GameCommands> {
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && *name != Table::NAME;
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };

@@ -1,4 +1,4 @@
-//! Options that do not exist: a setting's name is taken as its `--set`, and others get a hint.
+//! Unknown options: the name of a setting is rewritten as `--set`, and others get a hint.
 
 use crate::settings::overlay;
 use clap::builder::StyledStr;
@@ -43,16 +43,12 @@ fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
 fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let has_settings =
         words.get(1).is_some_and(|command| WITH_SETTINGS.iter().any(|it| command == it));
+    let is_unknown = has_settings && error.kind() == ErrorKind::UnknownArgument;
     match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(option))
-            if error.kind() == ErrorKind::UnknownArgument
-                && has_settings
-                && option.starts_with('-') =>
-        {
-            Some(option.clone())
-        }
+        Some(ContextValue::String(option)) if is_unknown => Some(option.clone()),
         _ => None,
     }
+    .filter(|option| option.starts_with('-'))
 }
 
 /// The parser's error for a command line, with a better hint if an unknown option means a setting.

@@ -1,10 +1,11 @@
-//! A run as its files tell it: its settings, its records, and whether it is over.
+//! A run read from its files: its settings, its records, and its state.
 
 use super::games::{Games, References};
 use super::say::{say, sentence};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
+use crate::schema::range::is_long;
 use crate::settings::{LanguageConfig, LossType, PolicyConfig, Precision, TINY, overlay};
 use crate::task;
 use crate::trainer::text::{language_settings, load_language_settings};
@@ -33,11 +34,11 @@ pub struct History {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// A process trains it.
+    /// A process is training it.
     Running,
-    /// It has done all that its settings ask for.
+    /// The training has ended as the settings say.
     Finished,
-    /// It can be resumed.
+    /// The run can be resumed.
     Interrupted,
 }
 
@@ -74,7 +75,7 @@ impl History {
         Ok(paths.iter().filter_map(read).collect())
     }
 
-    /// The game, or else the task.
+    /// The name of the game or of the task.
     pub fn subject(&self) -> &str {
         let name = |key: &str| self.settings.get(key)?.as_str();
         name("env").or_else(|| name("task")).unwrap_or("?")
@@ -85,7 +86,7 @@ impl History {
         self.settings.contains_key("task")
     }
 
-    /// The network with its sizes, or the language model.
+    /// The network with its sizes, or the name of the base language model.
     pub fn model(&self) -> String {
         let section = |key: &str| self.settings.get(key).cloned();
         if self.is_text() {
@@ -153,17 +154,17 @@ impl History {
         self.records.last().map_or(0, |record| record.iteration)
     }
 
-    /// Steps of all episodes.
+    /// Environment steps of all episodes; of texts, tokens.
     pub fn env_steps(&self) -> u64 {
         self.records.last().map_or(0, |record| record.env_steps)
     }
 
-    /// Seconds of all iterations.
+    /// Seconds of all iterations, without evaluations.
     pub fn seconds(&self) -> f64 {
         self.records.iter().map(|record| record.seconds.total).sum()
     }
 
-    /// Whether a process trains it, and whether it is over.
+    /// The state, by the run's lock and its schedule.
     pub fn state(&self) -> State {
         let best = self.best().map(|(iteration, evaluation)| (value(evaluation), iteration));
         let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
@@ -174,7 +175,7 @@ impl History {
         }
     }
 
-    /// The mean scores of known players of the game.
+    /// The mean scores of the game's reference players.
     pub fn references(&self, games: &Games) -> References {
         let references =
             games.find(self.subject()).and_then(|game| (game.references)(self.settings.clone()));
@@ -221,7 +222,8 @@ pub fn flat(table: &Table) -> Flat {
     overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
-/// Settings in words, by the last part of their names where no other of `all` ends so: `learning_rate=0.001 seed=2`.
+/// Formats settings in one line, by the last part of their names where no other of `all` ends the same:
+/// `learning_rate=0.001 seed=2`.
 pub fn words<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
     all: &Flat,
@@ -240,17 +242,12 @@ pub fn words<'a>(
     settings.into_iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a number has many zeros without an exponent.
-fn is_long(x: f64) -> bool {
-    x.is_finite() && x != 0.0 && !(1e-6..1e16).contains(&x.abs())
-}
-
-/// A figure of a table; `-` where there is none.
+/// Formats a figure of a table; `-` where there is none.
 pub fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.3}"))
 }
 
-/// Lines of a table whose columns are aligned, numbers (all columns but the `texts` first ones) to the right.
+/// Formats a table with aligned columns: the first `texts` to the left, the others, which are numbers, to the right.
 pub fn aligned(header: &[&str], rows: &[Vec<String>], texts: usize) -> String {
     let length = |text: &str| text.chars().count();
     let width = |column: usize| {

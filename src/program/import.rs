@@ -1,4 +1,4 @@
-//! `grove import`: builds a dataset from a labelled time series, or from games that a person played.
+//! `grove import`: builds a dataset from a labelled time series, or from games played on the page.
 
 use super::args::ImportArgs;
 use super::games::Games;
@@ -83,7 +83,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     ))
 }
 
-/// Imports games that a person played on the page.
+/// Imports games played on the page.
 fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
     let ImportArgs { file, out, json, .. } = args;
     if file.extension().is_some_and(|ending| ending == "csv") {

@@ -1,15 +1,14 @@
-//! Ctrl-C, and a polite request to end.
+//! Ctrl-C and other requests to terminate: the first lets the program finish its work, the second ends it.
 
 use super::say::say;
 use anyhow::{Context, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time in which a second signal counts as the first one again: some launchers send it to the process and to its
-/// group.
+/// Time in which a second signal counts as a duplicate: some launchers send it to the process and to its group.
 const ECHO: Duration = Duration::from_secs(1);
 
-/// The exit status of a program that Ctrl-C ends at once, as shells have it.
+/// The exit status of a program that Ctrl-C ends at once, by the convention of shells: 128 + SIGINT.
 pub const STOPPED: i32 = 130;
 
 /// A listener for Ctrl-C.
@@ -19,7 +18,7 @@ pub struct Interrupt {
 }
 
 struct State {
-    /// The moment of the first one.
+    /// The moment of the first signal.
     seen: Option<Instant>,
     answer: Option<&'static str>,
 }
@@ -28,7 +27,7 @@ struct State {
 #[derive(Debug, PartialEq)]
 enum Heard {
     First,
-    /// The first one again.
+    /// A duplicate of the first.
     Echo,
     Second,
 }
@@ -47,8 +46,8 @@ impl State {
 }
 
 impl Interrupt {
-    /// Listens from now on. The first Ctrl-C is answered on stderr; the second ends the program. There is one
-    /// listener a process, with the answer that it was first given.
+    /// Listens from now on. The first Ctrl-C is answered on stderr; the second ends the program. A process has one
+    /// listener, with the answer of the first call.
     pub fn listen(answer: Option<&'static str>) -> Result<Self> {
         static ONE: Mutex<Option<Interrupt>> = Mutex::new(None);
         let mut one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +79,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether there was one.
+    /// Whether a signal has arrived.
     pub fn seen(&self) -> bool {
         self.state().seen.is_some()
     }
@@ -90,7 +89,7 @@ impl Interrupt {
         self.state().answer = None;
     }
 
-    /// Returns once there was one.
+    /// Blocks until a signal arrives.
     pub fn wait(&self) {
         let mut state = self.state();
         while state.seen.is_none() {
@@ -103,8 +102,8 @@ impl Interrupt {
     }
 }
 
-/// Signals that are ignored from the start, and stay so: `nohup` ignores the end of a terminal, `&` in a script
-/// Ctrl-C.
+/// The signals that this process was started to ignore, which must stay so: `nohup` ignores the end of a terminal, and
+/// `&` in a script Ctrl-C.
 #[cfg(unix)]
 fn ignored() -> Vec<libc::c_int> {
     let is_ignored = |signal: &libc::c_int| {

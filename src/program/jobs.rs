@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// Time between two looks at Ctrl-C.
+/// Interval at which Ctrl-C is polled.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The number of runs side by side, and the threads of each.
@@ -29,13 +29,13 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Shares the threads of this machine, or those that were asked for, among so many runs. Runs on a device other
-    /// than the CPU go one after another.
+    /// Divides the threads of this machine, or those that `--threads` asks for, among `runs`. Runs on a device other than
+    /// the CPU go one after another.
     pub fn new(args: &TrainArgs, runs: usize) -> Result<Self> {
         let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.map_or(available, |threads| threads as usize);
-        // As `Rank::for_texts` has it.
+        // As in `Rank::for_texts`.
         let device = match &**device {
             "auto" if text::is_requested(args) => "cpu",
             device => device,
@@ -151,8 +151,8 @@ fn start(words: &[OsString], threads: usize) -> Result<Child> {
         .context("cannot start a run")
 }
 
-/// The JSON that a run has printed, or its error. Of a run that a signal ended before it listened for it, the report
-/// says no more than that it was interrupted.
+/// The JSON that a run has printed, or its error. For a run that a signal ended before it listened for signals, the
+/// report says only that it was interrupted.
 fn result(output: Output) -> Result<Value> {
     if was_stopped(output.status) {
         return Ok(json!({ "interrupted": true }));
@@ -180,7 +180,7 @@ fn last_error(text: &str) -> &str {
     at.map_or(text, |at| &text[at + START.len()..]).trim()
 }
 
-/// Asks a run to save and end. A terminal's Ctrl-C reaches the run by itself; it counts as one request.
+/// Asks a run to save and end. A terminal also sends its Ctrl-C to the run; both count as one request.
 #[cfg(unix)]
 fn tell_to_stop(process: u32) {
     // SAFETY: sending a signal has no preconditions. The process is a child that was not waited for yet, or has just

@@ -196,7 +196,7 @@ fn prepare_process() {
     }
 }
 
-/// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`.
+/// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`. A program that has a subscriber keeps its own.
 fn log_to_stderr() -> Result<()> {
     let level = match std::env::var("GROVE_LOG") {
         Ok(level) => tracing::Level::from_str(&level).map_err(|_| {
@@ -204,11 +204,11 @@ fn log_to_stderr() -> Result<()> {
         })?,
         Err(_) => tracing::Level::ERROR,
     };
-    tracing_subscriber::fmt()
+    let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
         // Reporting them would panic if stderr is closed.
         .log_internal_errors(false)
-        .init();
+        .try_init();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The description of a language model in its folder: what it was trained on, how well it does, how to load it.
+//! The model card of a trained language model: its training, its scores, and how to load it.
 
 use super::games::Games;
 use super::history::History;

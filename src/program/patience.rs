@@ -5,9 +5,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The time without a message.
+/// Delay before the message.
 const SHORT: Duration = Duration::from_secs(1);
-/// The time between two pictures of the message.
+/// Interval at which the message is redrawn.
 const TICK: Duration = Duration::from_millis(125);
 
 /// Does some work, and prints `what` it is on stderr if it takes longer than a second.

@@ -1,4 +1,4 @@
-//! `grove plot`: learning curves of runs.
+//! `grove plot`: draws and tabulates learning curves of runs.
 
 use super::games::Games;
 use super::history::{Flat, History, aligned, figure, flat, read_runs, words};
@@ -10,7 +10,7 @@ use crate::track::scalars;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-/// The settings that tell seeds of the same experiment apart, and those on which training does not depend.
+/// The settings by which runs are not grouped: the seed, and those on which training does not depend.
 const IGNORED: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
 
 /// Runs with the same settings.
@@ -19,7 +19,7 @@ struct Group {
     runs: Vec<History>,
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Serialize)]
 struct Row {
     name: String,
@@ -108,7 +108,7 @@ fn names(groups: &[Group]) -> Vec<String> {
     groups.iter().map(name).collect()
 }
 
-/// The points of a run.
+/// The points of a run's curve of the figure `y` over `x`.
 fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Result<Vec<(f64, f64)>> {
     let name = match y {
         "score" => "charts/episodic_return",
@@ -137,7 +137,7 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Result<Vec<(f64, f64)
                 known.push(name);
             }
         }
-        bail!("there is no figure `{y}`; must be score, greedy or one of: {}", known.join(", "));
+        bail!("unknown figure `{y}`; must be score, greedy or one of: {}", known.join(", "));
     }
     Ok(points)
 }

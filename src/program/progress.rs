@@ -8,17 +8,17 @@ use crate::run::Step;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The approximate number of history lines of a run.
+/// Approximate number of history lines of a run.
 const LINES: u32 = 20;
 /// Columns of the bar, and of the longest time left with its words.
 const BAR: usize = 10;
 const LEFT: usize = 14;
 /// Columns of a terminal of unknown size.
 const COLUMNS: usize = 80;
-/// Times a second that a dashboard is drawn at most, which is as often as it has a new picture.
+/// Maximum redraws of a dashboard per second, which is as often as it has a new picture.
 const DASHBOARD_HZ: u8 = 5;
 
-/// The line and the history.
+/// The progress line with the history above it.
 pub struct ProgressLine {
     bar: ProgressBar,
     dashboard: Option<Dashboard>,
@@ -29,8 +29,8 @@ pub struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// The progress of a run of `total` iterations, of which `done` are done, on so many ranks, in the form that the
-    /// command line asks for. Keys of a dashboard could keep the other ranks waiting, so that several have a line.
+    /// The progress of a run of `total` iterations, of which `done` are done, in the form that the command line asks for.
+    /// Several `ranks` have no dashboard, whose keys could keep the other ranks waiting.
     pub fn new(args: &RunArgs, ranks: usize, done: u32, total: u32) -> Self {
         let has_keys = !args.quiet && !args.plain && ranks == 1;
         let dashboard = has_keys.then(|| Dashboard::new(total)).flatten();

@@ -28,7 +28,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// All ranks, as this one sees them.
+    /// The team of all ranks.
     pub fn team(&self) -> &Team {
         &self.team
     }
@@ -41,7 +41,7 @@ impl Rank {
         self
     }
 
-    /// Starts its device. Returns it with the team, which knows now what its ranks compute with.
+    /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
     pub fn choose(self) -> Result<(Chosen, Team)> {
         let chosen = device::choose(&self.device)?;
         self.on(chosen)
@@ -94,7 +94,7 @@ fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     Ok(Some(Collective::new(devices.collect::<Result<_>>()?)))
 }
 
-/// Makes this rank's trainer. If devices differ, each gets a share that follows its speed.
+/// Creates this rank's trainer. If devices differ, each gets a share in proportion to its measured speed.
 pub fn trainer<G: Playable>(
     game: G,
     network: Network,
@@ -130,7 +130,7 @@ impl<'a> Ranks<'a> {
         Self { devices: devices.split(',').map(str::trim).collect(), timeout: TIMEOUT }
     }
 
-    /// Their kind, in words.
+    /// The kind of the ranks, for a report.
     pub fn name(&self) -> &'static str {
         match (ranks(), &self.devices[..]) {
             (Some(_), _) => "processes under MPI",
@@ -139,7 +139,7 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    /// The most ranks there can be: threads of one device are the CPU's.
+    /// The maximum number of ranks; those of a single device are threads of the CPU.
     pub fn most(&self) -> usize {
         ranks().unwrap_or(match self.devices[..] {
             [_] => rayon::current_num_threads(),
@@ -147,8 +147,8 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Threads
-    /// have the share of the CPU that they would have if they were `most`.
+    /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Each thread
+    /// has the share of the CPU that it would have among `most` threads.
     pub fn run<T: Send>(
         &self,
         count: usize,
@@ -205,8 +205,8 @@ pub fn run(
     all.run(count, count, &work).map(drop)
 }
 
-/// Runs `work` on a thread for each device, with its share of the CPU's threads if there are `most` of them. Returns
-/// the first one's result.
+/// Runs `work` on a thread for each device, each with the share of the CPU's threads that it would have among `most`.
+/// Returns the first one's result.
 fn on_threads<T: Send>(
     devices: &[&str],
     most: usize,
@@ -285,7 +285,7 @@ fn same_program(team: &Team) -> Result<()> {
 
 /// Checks that all processes learn from the same files; threads of one process do in any case.
 pub fn same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
-    if ranks().is_none() {
+    if are_threads() {
         return Ok(());
     }
     let line = |file: &Path| -> Result<String> {

@@ -17,7 +17,7 @@ macro_rules! say {
 }
 pub(super) use say;
 
-/// An error with its causes, each once: some errors say their cause themselves.
+/// An error with its causes, each once: the message of some errors ends with their cause.
 pub fn sentence(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
         "" => cause,

@@ -1,4 +1,4 @@
-//! A run in the terminal: announced, driven with a progress bar, shown on the live page, and reported.
+//! A run in the terminal, from its announcement over its progress and its live page to its report.
 
 use super::args::RunArgs;
 use super::games::{Games, Lock, SavedRun};
@@ -27,22 +27,22 @@ use std::time::Instant;
 /// The answer to Ctrl-C.
 const FINISHING: &str = "Finishing this iteration and saving. Press Ctrl-C again to stop at once.";
 
-/// The beginning of a run.
+/// The origin of a run.
 #[derive(Clone, Copy)]
 pub enum Origin<'a> {
     /// A new run; its folder gets this name.
     New(&'a str),
-    /// A saved run that continues.
+    /// A saved run to resume.
     Saved(SavedRun<'a>),
 }
 
-/// The surroundings of a run that this process trains.
+/// The context in which this process trains a run.
 pub struct Session<'a> {
     /// The command line.
     pub args: &'a RunArgs,
     /// The games of the program, for the live page.
     pub games: &'a Games,
-    /// The beginning of the run.
+    /// The origin of the run.
     pub origin: Origin<'a>,
     /// The moment when its preparation began.
     pub started: Instant,
@@ -109,7 +109,7 @@ pub fn saved_policy(path: &Path) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// Refuses a run that is over.
+/// Checks that a run is not over.
 fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let trainer = run.trainer();
     let (path, iteration) = (folder.path().to_path_buf(), trainer.iteration());
@@ -125,7 +125,8 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     }
 }
 
-/// The reason why a run ended before its time, in words; `None` if it did not, or ran out of patience.
+/// The sentence about a run that ended before its last iteration; `None` for one that did not, or that ran out of
+/// patience.
 fn early_end(end: Option<End>, schedule: &Schedule) -> Option<String> {
     match end {
         None => Some("Interrupted".to_string()),
@@ -140,7 +141,7 @@ fn early_end(end: Option<End>, schedule: &Schedule) -> Option<String> {
 }
 
 impl Session<'_> {
-    /// The checkpoint that the run continues from.
+    /// The checkpoint from which the run resumes; `None` for a new run.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         match &self.origin {
             Origin::New(_) => None,
@@ -148,7 +149,7 @@ impl Session<'_> {
         }
     }
 
-    /// Checks that all ranks continue from the same iteration.
+    /// Checks that all ranks resume from the same iteration.
     pub fn agree(&self, team: &Team) -> Result<()> {
         let Some(checkpoint) = self.checkpoint() else { return Ok(()) };
         Ok(team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?)
@@ -268,7 +269,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Prints what is trained with what, and writes it to the run's folder.
+    /// Prints what is trained and on which hardware, and writes a note of it to the run's folder.
     fn announce(&self, run: &dyn Run, chosen: &Chosen, home: &Home) -> Result<()> {
         let verb = match self.origin {
             Origin::New(_) => "Training",
@@ -329,7 +330,10 @@ fn capitalized(text: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A path as settings hold it.
+/// A path as text, as settings hold it.
+///
+/// # Errors
+/// If it is not UTF-8.
 pub fn in_settings(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| {
         format!(
@@ -340,12 +344,12 @@ pub fn in_settings(path: &Path) -> Result<String> {
     Ok(text.to_string())
 }
 
-/// The whole path of what is there already, as settings hold it.
+/// The canonical path of an existing file or folder, as settings hold it.
 pub fn whole(path: &Path) -> Result<String> {
     in_settings(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
 }
 
-/// A path as a shell takes it.
+/// A path quoted for a shell, where it must be.
 pub fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);

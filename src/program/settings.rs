@@ -13,7 +13,7 @@ use anyhow::Result;
 use serde::Serialize;
 use toml::{Table, Value};
 
-/// The longest line of a comment.
+/// Maximum length of a line of a comment.
 const WIDTH: usize = 88;
 
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {

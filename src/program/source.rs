@@ -1,4 +1,4 @@
-//! The dataset that a run learns from, where it plays no games.
+//! The dataset of a run that learns from demonstrations instead of playing.
 
 use super::games::Playable;
 use super::session::whole;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A dataset as a run takes it.
+/// A dataset that a run learns from, cut into windows.
 pub struct Source {
     /// The steps to learn from, and those that are held out.
     pub demonstrations: Demonstrations,
@@ -25,8 +25,8 @@ impl Source {
     /// Opens the dataset that the settings of a new run name, and notes there which one it is; `None` for runs that
     /// play.
     ///
-    /// It is an error if the dataset is of another game, has too few episodes to hold one out, or all its steps have
-    /// weight 0.
+    /// # Errors
+    /// If the dataset is of another game, has too few episodes to hold one out, or has weight 0 at all steps.
     pub fn identify<G: Playable>(game: G, config: &mut TrainConfig) -> Result<Option<Self>> {
         if !config.data.is_on() {
             return Ok(None);
@@ -36,7 +36,10 @@ impl Source {
         Self::new(game, config, dataset).map(Some)
     }
 
-    /// Opens the dataset of a saved run, at a `moved` place if there is one. It is also an error if it is not the run's.
+    /// Opens the dataset of a saved run, at the place to which it has `moved`, if it has.
+    ///
+    /// # Errors
+    /// Those of [`Source::identify`], and one if it is not the run's dataset.
     pub fn find<G: Playable>(
         game: G,
         config: &mut TrainConfig,
@@ -85,7 +88,7 @@ impl Source {
         config.iterations = self.iterations(config, config.data.epochs);
     }
 
-    /// Iterations that make so many epochs.
+    /// The number of iterations of so many epochs, at least 1.
     pub fn iterations(&self, config: &TrainConfig, epochs: u32) -> u32 {
         let steps = config.update.update_epochs * config.update.num_minibatches;
         let epochs = self.batches(config).saturating_mul(epochs as usize);
@@ -101,13 +104,13 @@ impl Source {
 
 /// Checks that a dataset is of the run's game, with the same settings.
 fn check_game<G: Playable>(game: G, manifest: &Manifest, path: &str) -> Result<()> {
-    let Manifest { env, settings: shown, .. } = manifest;
+    let Manifest { env, settings: recorded, .. } = manifest;
     if env != G::NAME {
         bail!("the dataset in {path} is of `{env}`, not `{}`", G::NAME);
     }
     let Value::Object(settings) = serde_json::to_value(game)? else { return Ok(()) };
     let differs = |(name, value): &(&String, &Value)| settings.get(*name) != Some(*value);
-    if let Some((name, value)) = shown.iter().find(differs) {
+    if let Some((name, value)) = recorded.iter().find(differs) {
         let set = settings.get(name).unwrap_or(&Value::Null);
         bail!("the dataset in {path} is of `{env}` with {env}.{name} = {value}, not {set}");
     }

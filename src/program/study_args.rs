@@ -45,7 +45,7 @@ pub struct PlotArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Axis {
-    /// Environment steps; of texts, tokens.
+    /// Environment steps; tokens for texts.
     EnvSteps,
     /// Seconds of training, without evaluations.
     Seconds,
@@ -89,7 +89,7 @@ pub enum Format {
     Safetensors,
     /// Named tensors in row-major order, with the names of features and actions.
     Json,
-    /// Llama.cpp's: a language model with its vocabulary, or adapters for one.
+    /// The format of llama.cpp: a language model with its vocabulary, or adapters for one.
     Gguf,
 }
 

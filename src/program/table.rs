@@ -1,5 +1,5 @@
-//! The placeholder game of a labelled table: it has the table's features and labels (as actions), but
-//! cannot be played.
+//! The placeholder game of a labelled table, so that it is learnt like demonstrations of a game: it has the table's
+//! features, and its labels as actions, but cannot be played.
 
 use crate::env::{Bits, Env, Outcome, Rules};
 use burn::cubecl;

@@ -30,14 +30,14 @@ pub struct Page<'a> {
 }
 
 impl<'a> Terminal<'a> {
-    /// A terminal with this progress, whose keys are heard if `line` has a dashboard.
+    /// A terminal with this progress, which listens for keys if `line` has a dashboard.
     pub fn new(interrupt: Interrupt, line: Option<(ProgressLine, Page<'a>)>) -> Self {
         let has_keys = line.as_ref().is_some_and(|(line, _)| line.has_dashboard());
         let keys = has_keys.then(Keys::listen).flatten();
         Self { interrupt, line, keys, stops: Cell::new(false), saves: Cell::new(false) }
     }
 
-    /// Removes what is below the history, and gives the terminal back.
+    /// Removes all that is below the history, and restores the terminal's mode.
     pub fn finish(&mut self) {
         self.keys = None;
         if let Some((line, _)) = &self.line {

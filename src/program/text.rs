@@ -26,14 +26,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use toml::{Table, Value};
 
-/// The default time that a rank waits for another: texts take longer than games, and on one rank longer than on
-/// another.
+/// The default time that a rank waits for another: texts take longer than games, and their lengths differ between
+/// ranks.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The error for `--engine` with a language model.
 pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
 
-/// The time after which the user is told of a verifier that does not answer, and the message.
+/// Delay before the warning about a verifier that does not answer, and the warning.
 const SLOW_VERIFIER: Duration = Duration::from_secs(5);
 const FLUSH: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
                      print(..., flush=True).";
@@ -150,8 +150,8 @@ impl TextRequest<'_> {
             }
             (Some(name), _) | (None, Some(name)) => Ok((name.to_string(), own)),
             (None, None) => bail!(
-                "no task is named; `grove train TASK --model MODEL` learns one of {}, and --task-data \
-                 FILE.jsonl one of your own",
+                "no task is named: in `grove train TASK --model MODEL`, TASK is one of {}; --task-data FILE.jsonl \
+                 is a task of your own",
                 task::names()
             ),
         }
@@ -224,7 +224,7 @@ fn sets_verifier(set: &[String]) -> bool {
     set.iter().filter_map(key).any(|key| ["verifier", "data.verifier"].contains(&&*key))
 }
 
-/// The whole path of a file of prompts, and the SHA-256 of its content.
+/// The canonical path of a file of prompts, and the SHA-256 of its content.
 fn identified(path: &Path) -> Result<(String, String)> {
     let read = |whole: PathBuf| Ok((input::sha256(&whole, input::DATA)?, whole));
     let whole = path.canonicalize().and_then(read);
@@ -232,8 +232,8 @@ fn identified(path: &Path) -> Result<(String, String)> {
     Ok((in_settings(&whole)?, digest))
 }
 
-/// The task of a saved run, with its settings: its file of prompts where `data` says, and its verifier as the
-/// command line permits.
+/// Opens the task of a saved run: its file of prompts at the place `data` if that is given, and its verifier as the
+/// command line permits. Updates the task's settings `own` to match.
 pub fn reopen(
     name: &str,
     own: &mut Table,
@@ -266,14 +266,14 @@ pub fn reopen(
     open(name, own.clone())
 }
 
-/// A run of a language model that is about to begin or to continue.
+/// A run of a language model, ready to start or to resume.
 struct Prepared {
     /// The name of the task, and its settings.
     name: String,
     own: Table,
     config: LanguageConfig,
     task: Arc<dyn Task>,
-    /// The first model, until the ranks have it; `None` for a fresh one.
+    /// The initial model, until the ranks have it; `None` for a fresh one.
     model: Mutex<Option<LanguageModel>>,
 }
 
@@ -300,8 +300,8 @@ impl Prepared {
         })
     }
 
-    /// Hands the model to a rank, if all ranks are to train it with these settings. Drops the shared copy then, so
-    /// that the first update does not copy the weights.
+    /// Clones the model for a rank, after a check that all ranks train it with these settings. Drops the shared copy then,
+    /// so that the first update does not copy the weights.
     fn take_model(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
         let lock = || self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let model = lock().clone();
@@ -311,7 +311,7 @@ impl Prepared {
     }
 }
 
-/// Begins a run.
+/// Starts a new run.
 fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     if args.engine.is_some() {
         bail!(ENGINE);
@@ -372,7 +372,7 @@ pub fn settings(
     Ok((own, config))
 }
 
-/// The task that a command line names, by itself or by a file of prompts.
+/// The task that a command line names, directly or by a file of prompts.
 pub fn task(
     task: Option<String>,
     data: Option<PathBuf>,
@@ -380,10 +380,9 @@ pub fn task(
     set: &[String],
 ) -> Result<Arc<dyn Task>> {
     let request = TextRequest { task, data, verifier, model: None, fit: false };
-    let asked = request.task(&Table::new())?;
-    let name = asked.0.clone();
+    let (name, asked) = request.task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
-    let (own, _) = settings((&name, asked.1), defaults, Table::new(), (set, None, None))?;
+    let (own, _) = settings((&name, asked), defaults, Table::new(), (set, None, None))?;
     request.check_trust(&own, set)?;
     open(&name, own)
 }

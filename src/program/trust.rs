@@ -1,20 +1,18 @@
-//! Consent to run a verifier, which is a shell command: one that comes with a run or with a settings file may be
-//! somebody else's.
+//! Consent to run a verifier, which is a shell command: one in a run or in a settings file may come from another person.
 
 use crate::disk::{self, input};
 use crate::task::cache;
 use anyhow::{Result, bail};
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
 use toml::{Table, Value};
 
-/// The file of the cache with digests of the verifiers that this user has given, one on a line.
+/// The file of the cache with digests of the verifiers that this user has approved, one per line.
 const GIVEN: &str = "verifiers";
 
-/// Permits the verifier in a task's settings, if `--verifier` has `given` it, the command line holds it in another way
-/// or has `--trust` (`is_trusted`), or this user has given the same command for the same folder before. It is an error
-/// if it is not permitted, or another one is given.
+/// Permits the verifier in a task's settings if `--verifier` has `given` it, if the command line sets it in another way
+/// or has `--trust` (`is_trusted`), or if this user has approved the same command for the same folder before. Otherwise,
+/// or if `given` is another command, it returns an error.
 pub fn check(own: &Table, given: Option<&str>, is_trusted: bool) -> Result<()> {
     let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
     let (command, folder) = (text("verifier"), text("folder"));
@@ -40,12 +38,10 @@ pub fn check(own: &Table, given: Option<&str>, is_trusted: bool) -> Result<()> {
              with --trust, or by --verifier with the same command"
         );
     }
-    file.into_iter().for_each(|file| remember(&file, &line));
+    if let Some(file) = file {
+        // Where this fails, the user is asked again.
+        let opened = File::options().create(true).append(true).open(file);
+        let _ = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+    }
     Ok(())
-}
-
-/// Adds a line to a file. Where that fails, the user is asked again.
-fn remember(file: &PathBuf, line: &str) {
-    let opened = File::options().create(true).append(true).open(file);
-    let _ = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
 }

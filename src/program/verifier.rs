@@ -1,4 +1,4 @@
-//! Options about the command that verifies completions, and of `grove verify`.
+//! Options of the command that verifies completions, and of `grove verify`.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -6,7 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 use std::path::PathBuf;
 use toml::{Table, Value};
 
-/// Options about the command that verifies completions.
+/// Options of the command that verifies completions.
 #[derive(Args, Debug, Default)]
 pub struct VerifierArgs {
     /// The command that verifies completions of --task-data.
@@ -22,7 +22,7 @@ pub struct VerifierArgs {
     /// A further path that the sandboxed verifier may read, or `network`; may be repeated.
     #[arg(long, value_name = "PATH|network")]
     pub verifier_allow: Vec<String>,
-    /// Run the verifier of a run or of a settings file, even if you have not given its command before.
+    /// Run the verifier of a run or of a settings file, even if you have not approved its command before.
     #[arg(long)]
     pub trust: bool,
 }

@@ -1,4 +1,4 @@
-//! `grove verify`: the rewards of solutions, and of worthless answers.
+//! `grove verify`: audits a verifier by the rewards of solutions and of worthless answers.
 
 use super::history::figure;
 use super::patience::patiently;
@@ -18,8 +18,7 @@ struct Report {
 }
 
 pub fn run(args: VerifyArgs) -> Result<()> {
-    let (data, set) = (args.task_data, &args.set[..]);
-    let task = text::task(args.task, data, &args.verifier, set)?;
+    let task = text::task(args.task, args.task_data, &args.verifier, &args.set)?;
     let results =
         patiently("Verifying answers.", || audit(&*task, Split::Test, args.prompts, args.attack))?;
     let report = Report { task: task.name().to_string(), results };

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// A name that is none of those allowed.
+/// A name that is not one of those allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` must be one of: {}", .known.join(", "))]
 pub struct UnknownName {
@@ -12,7 +12,7 @@ pub struct UnknownName {
     pub known: Vec<&'static str>,
 }
 
-/// The value of this name among `all`.
+/// Finds the value with this name among `all`, whose `names` are in the same order.
 ///
 /// # Errors
 /// [`UnknownName`] if none has it.

@@ -1,4 +1,4 @@
-//! The values that a setting may take, as data: checked, said in words and written as a JSON Schema.
+//! The values that a setting may take, as data that checks, words and JSON Schemas are derived from.
 
 use super::Setting;
 use std::fmt::{self, Display, Formatter};
@@ -58,7 +58,7 @@ pub const fn wholes(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> Sh
     Shape::Wholes { count: (*count.start(), *count.end()), each: (*each.start(), *each.end()) }
 }
 
-/// Numbers from `low` on.
+/// Numbers of at least `low`.
 pub const fn at_least(low: f64) -> Shape {
     Shape::Number(Interval { low, high: LARGEST, has_low: true, has_high: true })
 }
@@ -75,7 +75,7 @@ pub const fn above(low: f64) -> Shape {
 }
 
 impl Shape {
-    /// The numbers of these up to `high`.
+    /// Limits an interval to numbers up to `high`; other shapes stay as they are.
     #[must_use]
     pub const fn at_most(self, high: f64) -> Self {
         match self {
@@ -84,7 +84,7 @@ impl Shape {
         }
     }
 
-    /// The numbers of these below `high`.
+    /// Limits an interval to numbers below `high`; other shapes stay as they are.
     #[must_use]
     pub const fn below(self, high: f64) -> Self {
         match self {
@@ -122,8 +122,8 @@ impl Interval {
         above && below
     }
 
-    /// The interval in words, for a number outside it: with its upper end where that is the largest number and was
-    /// exceeded.
+    /// The interval in words, for the error about a number outside it: one above the largest finite number also sees
+    /// that limit.
     pub fn in_words(&self, number: f64) -> String {
         match self.high == LARGEST && number > LARGEST {
             true => format!("{self}, at most {LARGEST:.1e}"),
@@ -154,17 +154,21 @@ fn wholes_in_words(low: u64, high: u64) -> String {
     if low == high { short(low) } else { format!("{} to {}", short(low), short(high)) }
 }
 
-/// A number in the fewest digits that tell it, those of single precision if it has it, and with an exponent where there
-/// would be many zeros.
+/// A number in the fewest digits that parse back to it, in single precision if that holds it exactly, and with an
+/// exponent where there would be many zeros.
 pub fn digits(number: f64) -> String {
-    let is_long = number.is_finite() && number != 0.0 && !(1e-6..1e16).contains(&number.abs());
     let single = number as f32;
-    match (f64::from(single) == number, is_long) {
+    match (f64::from(single) == number, is_long(number)) {
         (true, true) => format!("{single:e}"),
         (true, false) => single.to_string(),
         (false, true) => format!("{number:e}"),
         (false, false) => number.to_string(),
     }
+}
+
+/// Whether a number has many zeros without an exponent.
+pub(crate) fn is_long(number: f64) -> bool {
+    number.is_finite() && number != 0.0 && !(1e-6..1e16).contains(&number.abs())
 }
 
 /// A number in digits, or as a power of two if it is a large one.

@@ -21,13 +21,9 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Opens or creates a file, whose rows of the first `done` iterations are kept.
+    /// Opens or creates a file, and drops its rows after those of the first `done` iterations.
     pub fn open(path: &Path, done: u32) -> io::Result<Self> {
-        let text = match input::read_text(path, input::DATA) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error),
-        };
+        let text = input::if_present(input::read_text(path, input::DATA))?.unwrap_or_default();
         // A torn last line has no end.
         let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let header = lines.next().unwrap_or_default();
@@ -40,8 +36,8 @@ impl Rows {
         Ok(Self { path: path.to_path_buf(), file, columns, iterations })
     }
 
-    /// Adds columns; rows before have no figures in them.
-    fn widen(&mut self, names: impl Iterator<Item = String>) -> io::Result<()> {
+    /// Adds columns, which are empty in the rows so far.
+    fn widen(&mut self, names: Vec<String>) -> io::Result<()> {
         self.columns.extend(names);
         let columns = FIRST.iter().copied().chain(self.columns.iter().map(String::as_str));
         let header = columns.collect::<Vec<_>>().join(",") + "\n";
@@ -68,7 +64,7 @@ impl Tracker for Rows {
         let new: Vec<String> =
             scalars.iter().map(|(name, _)| name.clone()).filter(is_new).collect();
         if !new.is_empty() {
-            self.widen(new.into_iter())?;
+            self.widen(new)?;
         }
         let cell = |column: &String| {
             let value =

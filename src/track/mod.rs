@@ -33,7 +33,7 @@ trait Tracker: std::fmt::Debug {
 #[derive(Debug, Default)]
 pub struct Trackers {
     trackers: Vec<(&'static str, Box<dyn Tracker>)>,
-    /// Warnings that nobody has taken yet.
+    /// Warnings that were not taken yet.
     warnings: Vec<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::metrics::{IterationRecord, Phases};
 
-/// A figure with its name, or `None` in iterations that do not have it.
+/// A figure with its name; `None` in iterations that do not have it.
 pub type Scalar = (String, Option<f64>);
 
 /// The figures of a record, in a fixed order.

@@ -39,11 +39,7 @@ impl Events {
     pub fn open(folder: &Path, settings: &Table, done: u32) -> io::Result<Self> {
         disk::create_folders(folder)?;
         let path = folder.join(FILE);
-        let bytes = match input::read(&path, input::DATA) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let bytes = input::if_present(input::read(&path, input::DATA))?.unwrap_or_default();
         let records = records(&bytes);
         let kept = records.iter().take(HEADER + done as usize);
         let length = kept.clone().next_back().map_or(0, |record| record.end + 4);
@@ -82,13 +78,13 @@ impl Tracker for Events {
     }
 }
 
-/// An event of this moment.
+/// A new event with the current time.
 fn event(step: i64) -> Message {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Message::default().double(1, now.as_secs_f64()).int(2, step)
 }
 
-/// The figures of a record.
+/// The `Summary` message with the figures of a record.
 fn summary(record: &IterationRecord) -> Message {
     let values = scalars(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
     let value = |(name, value)| Message::default().bytes(1, name).float(2, value as f32);
@@ -108,7 +104,7 @@ fn hyper_parameters(settings: &Table) -> Message {
     Message::default().message(1, value.message(9, metadata).message(8, tensor))
 }
 
-/// The places of the messages in the intact records at the beginning of a file.
+/// The byte ranges of the messages in a file's records, up to the first damaged one.
 fn records(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut at = 0;
     let next = || {
@@ -119,7 +115,7 @@ fn records(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     std::iter::from_fn(next).collect()
 }
 
-/// The place of the message in the record that begins at a byte, if that is intact.
+/// The byte range of the message in the record at offset `at`; `None` if the record is damaged.
 fn record(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
     let rest = &bytes[at..];
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
@@ -140,7 +136,7 @@ fn masked_crc(bytes: &[u8]) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// The remainder of each byte.
+/// The CRC-32C remainder of each byte.
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

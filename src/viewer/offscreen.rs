@@ -102,17 +102,10 @@ impl Offscreen {
             // The receiver waits below, unless polling has failed.
             let _ = sender.send(result);
         });
-        let failed = |message: String| OffscreenError::Failed(message);
-        self.device
-            .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|error| failed(error.to_string()))?;
-        match receiver.recv() {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(failed(error.to_string())),
-            Err(error) => return Err(failed(error.to_string())),
-        }
+        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(failed)?;
+        receiver.recv().map_err(failed)?.map_err(failed)?;
         let mut picture = Picture::new(width, height);
-        let bytes = self.copy.get_mapped_range(..).map_err(|error| failed(error.to_string()))?;
+        let bytes = self.copy.get_mapped_range(..).map_err(failed)?;
         let row = width as usize * 4;
         let rows = bytes.chunks_exact(self.stride as usize);
         for (to, from) in picture.pixels.chunks_exact_mut(row).zip(rows) {
@@ -122,4 +115,8 @@ impl Offscreen {
         self.copy.unmap();
         Ok(picture)
     }
+}
+
+fn failed(error: impl std::fmt::Display) -> OffscreenError {
+    OffscreenError::Failed(error.to_string())
 }

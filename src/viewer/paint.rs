@@ -54,7 +54,7 @@ pub fn paint(game: &dyn Setting, count: usize, instances: &[Instance], picture: 
         return;
     }
     paint_backgrounds(game, &wall, picture);
-    for (i, sprites) in instances.chunks_exact(game.num_sprites()).enumerate() {
+    for (i, sprites) in instances.chunks_exact(game.num_sprites().max(1)).enumerate() {
         let plate = wall.plate(i);
         for sprite in sprites.iter().filter(|sprite| sprite.shade > 0.0) {
             paint_sprite(sprite, &wall, plate, picture);

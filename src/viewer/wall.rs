@@ -85,7 +85,22 @@ impl Wall {
             scale(a).total_cmp(&scale(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
         });
         let columns = best.unwrap_or(1);
-        Self::place(cells, count, columns, scale(columns), width, height)
+        let (rows, scale) = (count.div_ceil(columns), scale(columns));
+        // Plates with fractional cells are truncated to whole pixels.
+        let plate_width = (cells_x * scale + 1e-3) as u32;
+        let plate_height = (cells_y * scale + 1e-3) as u32;
+        let gap = gap(scale) as u32;
+        let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap;
+        Self {
+            count,
+            columns,
+            scale,
+            width: plate_width,
+            height: plate_height,
+            gap,
+            left: width.saturating_sub(side(columns.min(count), plate_width)) / 2,
+            top: height.saturating_sub(side(rows, plate_height)) / 2,
+        }
     }
 
     /// Width and height in pixels of a picture of `count` (at least 1) games with cells of `scale`
@@ -103,24 +118,6 @@ impl Wall {
         };
         let best = (1..=count).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
         size(best.unwrap_or(1))
-    }
-
-    fn place(cells: Cells, count: u32, columns: u32, scale: f32, width: u32, height: u32) -> Self {
-        let rows = count.div_ceil(columns.max(1));
-        // Plates with fractional cells are truncated to whole pixels.
-        let plate_width = (cells.columns as f32 * scale + 1e-3) as u32;
-        let plate_height = (cells.rows as f32 * scale + 1e-3) as u32;
-        let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap(scale) as u32;
-        Self {
-            count,
-            columns,
-            scale,
-            width: plate_width,
-            height: plate_height,
-            gap: gap(scale) as u32,
-            left: width.saturating_sub(side(columns.min(count), plate_width)) / 2,
-            top: height.saturating_sub(side(rows, plate_height)) / 2,
-        }
     }
 
     /// Plate of game `i`.

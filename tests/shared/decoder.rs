@@ -39,11 +39,8 @@ fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, Trajectory
     // Initial memory with 0 to 7 previous steps.
     let size = policy.shape().memory_size();
     let mut memory = wave(games * size, 0.9);
-    memory
-        .iter_mut()
-        .step_by(size)
-        .enumerate()
-        .for_each(|(i, n)| *n = [0.0, 1.0, 3.0, 5.0, 6.0, 7.0][i]);
+    let counts = memory.iter_mut().step_by(size);
+    counts.zip([0.0, 1.0, 3.0, 5.0, 6.0, 7.0]).for_each(|(count, steps)| *count = steps);
     let trajectory = Trajectory {
         obs: Tensor::from_data(obs, device),
         actions: Tensor::from_data(TensorData::new(taken, [steps, games]), device),

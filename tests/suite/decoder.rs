@@ -1,13 +1,14 @@
 //! Policies that are transformers: they train, repeat, resume, act and are saved as all others.
 
-use crate::models::{assert_acts_as_by_tensors, bytes, iterate, repeats_and_resumes};
+use crate::models::{
+    assert_acts_as_by_tensors, assert_any_threads_agree, assert_learns_recall, repeats_and_resumes,
+};
 use crate::shared::decoder::{
     apart, decoder_run, first_host_update, first_update, first_updates, one_step,
 };
 use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
 use burn::tensor::Device;
-use grove::env::{Catch, Env, Recall};
-use grove::rollout::Player;
+use grove::env::Catch;
 use grove::settings::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
 use grove::trainer::Trainer;
 use pollster::block_on;
@@ -34,28 +35,10 @@ fn on_an_adapter_a_decoder_repeats_and_resumes_byte_for_byte() {
 
 #[test]
 fn any_number_of_threads_makes_the_same_bytes() {
-    // As many games, steps and units as make Burn's CPU backend divide its work.
-    let mut config = decoder_run(Start::Branch);
-    config.policy.own.decoder = DecoderConfig { context: 8, ..DecoderConfig::default() };
-    config.rollout.num_groups = 32;
-    config.rollout.group_size = 8;
-    config.rollout.num_steps = 24;
-    config.rollout.learn_steps = 16;
-    config.update.num_minibatches = 2;
-    let run = |threads: usize, engine: Engine| {
-        let config = TrainConfig { engine, ..config.clone() };
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            let mut trainer = Trainer::new(Catch::default(), &config, &cpu());
-            iterate(&mut trainer, 2);
-            bytes(&trainer)
-        })
-    };
     for engine in [Engine::Auto, Engine::General] {
-        let one = run(1, engine);
-        for threads in [2, 3] {
-            assert!(one == run(threads, engine), "{threads} threads, {engine:?}");
-        }
+        let mut config = TrainConfig { engine, ..decoder_run(Start::Branch) };
+        config.policy.own.decoder = DecoderConfig { context: 8, ..DecoderConfig::default() };
+        assert_any_threads_agree(config, 32);
     }
 }
 
@@ -82,18 +65,7 @@ fn a_decoder_acts_the_same_natively_and_by_tensors() {
 
 #[test]
 fn a_decoder_learns_what_none_without_memory_can() {
-    let game = Recall { steps: 16, ..Recall::default() };
-    let mut config = TrainConfig::for_game(Recall::NAME);
-    config.policy.kind = ModelKind::Decoder;
-    config.rollout.num_steps = 16;
-    config.rollout.learn_steps = 16;
-    let mut trainer = Trainer::new(game, &config, &cpu());
-    for _ in 0..12 {
-        trainer.iterate().unwrap();
-    }
-    // Chance, and the best without a memory, is 1 / 4.
-    let score = trainer.evaluate(2000, Player::Greedy).mean_score;
-    assert!(score >= 0.99, "{score}");
+    assert_learns_recall(ModelKind::Decoder, 12);
 }
 
 #[test]

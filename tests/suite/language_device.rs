@@ -1,6 +1,6 @@
 //! Language models on a device do what they do on the CPU.
 
-use crate::support::adapter;
+use crate::support::{adapter, launches};
 use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::math::Activation;
@@ -428,21 +428,8 @@ fn launches_of_a_token_step_are_few() {
         return;
     }
     let launches = |layers: usize, tokens: usize| {
-        let folder = tempfile::TempDir::new().unwrap();
-        let log = folder.path().join("log");
-        let settings =
-            format!("[profiling.logger]\nlevel = \"minimal\"\nfile = \"{}\"\n", log.display());
-        std::fs::write(folder.path().join("cubecl.toml"), settings).unwrap();
         let test = "language_device::launches_of_a_token_step_are_few";
-        let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test])
-            .env(SIZES, format!("{layers} {tokens}"))
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-        let log = std::fs::read_to_string(log).unwrap();
-        log.lines().filter(|line| line.starts_with("Executing ")).count()
+        launches(test, SIZES, &format!("{layers} {tokens}"))
     };
     // So few steps are not worth a graph.
     let a_step = |layers| launches(layers, 3) - launches(layers, 2);

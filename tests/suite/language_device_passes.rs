@@ -1,7 +1,7 @@
 //! Whole texts in kernels: their gradient beside the CPU's, the same bits each time, in few launches.
 
 use crate::language_device::{architectures, decoders, groups, length, long_prompts, rule, wide};
-use crate::support::adapter;
+use crate::support::{adapter, launches};
 use grove::learner::text::{Group, LanguageLearner, LanguageRule, Sample, gradient};
 use grove::model::DecoderShape;
 use grove::objective::LossConfig;
@@ -100,23 +100,8 @@ fn launches_of_learning_are_few() {
     if adapter().is_none() {
         return;
     }
-    let launches = |sizes: &str| {
-        let folder = tempfile::TempDir::new().unwrap();
-        let log = folder.path().join("log");
-        let settings =
-            format!("[profiling.logger]\nlevel = \"minimal\"\nfile = \"{}\"\n", log.display());
-        std::fs::write(folder.path().join("cubecl.toml"), settings).unwrap();
-        let test = "language_device_passes::launches_of_learning_are_few";
-        let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test])
-            .env(LAYERS, sizes)
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-        let log = std::fs::read_to_string(log).unwrap();
-        log.lines().filter(|line| line.starts_with("Executing ")).count()
-    };
+    let test = "language_device_passes::launches_of_learning_are_few";
+    let launches = |sizes: &str| launches(test, LAYERS, sizes);
     let a_layer = |how: &str| (launches(&format!("4 {how}")) - launches(&format!("2 {how}"))) / 2;
     let [kept, recomputed, stepped] = ["kept", "recomputed", "stepped"].map(a_layer);
     assert!((36..=40).contains(&kept), "{kept} launches a layer");

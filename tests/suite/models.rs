@@ -93,6 +93,44 @@ pub fn repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Devic
     assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
 }
 
+/// Checks that a run of so many groups of games comes to the same bytes on any number of threads.
+pub fn assert_any_threads_agree(mut config: TrainConfig, num_groups: usize) {
+    // As many games, steps and units as make Burn's CPU backend divide its work.
+    config.rollout.num_groups = num_groups;
+    config.rollout.group_size = 8;
+    config.rollout.num_steps = 24;
+    config.rollout.learn_steps = 16;
+    config.update.num_minibatches = 2;
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut trainer = Trainer::new(Catch::default(), &config, &cpu());
+            iterate(&mut trainer, 2);
+            bytes(&trainer)
+        })
+    };
+    let one = run(1);
+    for threads in [2, 3] {
+        assert!(one == run(threads), "{threads} threads: {config:?}");
+    }
+}
+
+/// Checks that networks of this kind learn Recall in so many iterations.
+pub fn assert_learns_recall(kind: ModelKind, iterations: u32) {
+    let game = Recall { steps: 16, ..Recall::default() };
+    let mut config = TrainConfig::for_game(Recall::NAME);
+    config.policy.kind = kind;
+    config.rollout.num_steps = 16;
+    config.rollout.learn_steps = 16;
+    let mut trainer = Trainer::new(game, &config, &cpu());
+    for _ in 0..iterations {
+        trainer.iterate().unwrap();
+    }
+    // Chance, and the best without a memory, is 1 / 4.
+    let score = trainer.evaluate(2000, Player::Greedy).mean_score;
+    assert!(score >= 0.99, "{score}");
+}
+
 fn any_model_repeats_and_resumes(device: &Device) {
     for start in [Start::Branch, Start::Level] {
         let config = gru_run(start);
@@ -118,30 +156,11 @@ fn on_an_adapter_any_model_repeats_and_resumes_byte_for_byte() {
 
 #[test]
 fn one_thread_and_two_make_the_same_bytes() {
-    // As many games, steps and units as make Burn's CPU backend divide its work.
-    let mut config = gru_run(Start::Branch);
-    config.policy.hidden = vec![64, 64];
-    config.rollout.num_groups = 64;
-    config.rollout.group_size = 8;
-    config.rollout.num_steps = 24;
-    config.rollout.learn_steps = 16;
-    config.update.num_minibatches = 2;
-    let run = |threads: usize, kind: &ModelKind| {
-        let mut config = config.clone();
-        config.policy.kind = kind.clone();
-        config.engine = Engine::General;
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            let mut trainer = Trainer::new(Catch::default(), &config, &cpu());
-            iterate(&mut trainer, 2);
-            bytes(&trainer)
-        })
-    };
     for kind in [ModelKind::Gru, ModelKind::Mlp] {
-        let one = run(1, &kind);
-        for threads in [2, 3] {
-            assert!(one == run(threads, &kind), "{kind:?} with {threads} threads");
-        }
+        let mut config = gru_run(Start::Branch);
+        (config.policy.kind, config.policy.hidden) = (kind, vec![64, 64]);
+        config.engine = Engine::General;
+        assert_any_threads_agree(config, 64);
     }
 }
 
@@ -211,18 +230,8 @@ fn a_model_of_ones_own_learns() {
 
 #[test]
 fn a_recurrent_policy_learns_what_none_without_memory_can() {
-    let game = Recall { steps: 16, ..Recall::default() };
-    let mut config = TrainConfig::for_game(Recall::NAME);
-    assert_eq!(config.policy.kind, ModelKind::Gru);
-    config.rollout.num_steps = 16;
-    config.rollout.learn_steps = 16;
-    let mut trainer = Trainer::new(game, &config, &cpu());
-    for _ in 0..30 {
-        trainer.iterate().unwrap();
-    }
-    // Chance, and the best without a memory, is 1 / 4.
-    let score = trainer.evaluate(2000, Player::Greedy).mean_score;
-    assert!(score >= 0.99, "{score}");
+    assert_eq!(TrainConfig::for_game(Recall::NAME).policy.kind, ModelKind::Gru);
+    assert_learns_recall(ModelKind::Gru, 30);
 }
 
 #[test]

@@ -26,8 +26,8 @@ pub fn kind() -> String {
     std::env::var("GROVE_TEST_DEVICE").unwrap_or_else(|_| "wgpu".to_string())
 }
 
-/// A graphics adapter, a real one before one that the CPU plays; `None`, with a line that says so,
-/// where there is none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure; [`kind`] says of which kind.
+/// A graphics adapter, hardware before software; `None`, with a line that says so, where there is
+/// none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure; [`kind`] says of which kind.
 ///
 /// Mesa's lavapipe (llvmpipe) crashes on some of Burn's kernels and rounds some functions of Grove's otherwise, so that
 /// actions and pixels are not exactly the CPU's: it counts only where an adapter is required.
@@ -67,7 +67,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Runs what must succeed, and parses its one JSON object.
+/// Runs a command that must succeed, and parses the JSON object that it prints.
 pub fn json(folder: &Path, arguments: &[&str]) -> serde_json::Value {
     let output = grove(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
@@ -126,7 +126,7 @@ pub fn train<'a>(game: &'a str, dir: &'a str, more: &[&'a str]) -> Vec<&'a str> 
     arguments
 }
 
-/// Runs what must fail, and gives its message: one line, without a panic.
+/// Runs a command that must fail without a panic, and returns what it prints on stderr.
 pub fn refusal(folder: &Path, arguments: &[&str]) -> String {
     let output = grove(folder, arguments);
     let text = stderr(&output);
@@ -134,6 +134,24 @@ pub fn refusal(folder: &Path, arguments: &[&str]) -> String {
     assert!(output.stdout.is_empty(), "{arguments:?} prints {}", stdout(&output));
     assert!(!text.contains("panicked"), "{arguments:?}: {text}");
     text
+}
+
+/// Runs a test alone in another process, with this variable in its environment, and counts the kernels that it launches.
+pub fn launches(test: &str, variable: &str, value: &str) -> usize {
+    let folder = tempfile::TempDir::new().unwrap();
+    let log = folder.path().join("log");
+    let settings =
+        format!("[profiling.logger]\nlevel = \"minimal\"\nfile = \"{}\"\n", log.display());
+    fs::write(folder.path().join("cubecl.toml"), settings).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(variable, value)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let log = fs::read_to_string(log).unwrap();
+    log.lines().filter(|line| line.starts_with("Executing ")).count()
 }
 
 #[test]
@@ -154,15 +172,15 @@ fn a_test_that_wants_an_adapter_says_aloud_that_there_is_none() {
     assert!(!run("1").status.success());
 }
 
-/// Lets processes that are started from now on hear Ctrl-C, even if these tests run where it is ignored.
+/// Makes processes that are started from now on react to Ctrl-C, even if these tests run where it is ignored.
 #[cfg(unix)]
 pub fn hear_ctrl_c() {
     // SAFETY: the default action has no preconditions.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
 }
 
-/// Starts a run, sends it Ctrl-C once it has told of `iterations`, and gives its report. A run that has done all its
-/// `total` iterations by then, on a busy machine, is started again.
+/// Starts a run, sends it Ctrl-C once it has recorded `iterations`, and returns its report. A run that has finished all
+/// its `total` iterations before that, on a busy machine, is started again.
 #[cfg(unix)]
 pub fn interrupted_run(
     folder: &Path,

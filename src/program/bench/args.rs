@@ -15,9 +15,6 @@ pub struct BenchArgs {
     /// The sizes of a language benchmark are set by --set, for instance --set generation.num_prompts=32.
     #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
-    /// Former spelling of the game's argument.
-    #[arg(long, value_name = "GAME", hide = true, conflicts_with = "game")]
-    pub env: Option<String>,
     /// The device, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,

@@ -37,7 +37,7 @@ use work::Work;
 
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     ranks::use_threads(args.threads)?;
-    let name = args.game.as_deref().or(args.env.as_deref());
+    let name = args.game.as_deref();
     if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {
         return text::bench(task, &args);
     }

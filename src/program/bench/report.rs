@@ -55,7 +55,7 @@ impl Figure {
     }
 }
 
-/// Writes rates as a table, with the range of so many repeats.
+/// Writes rates as a table, each with its range over the repeats.
 pub(super) fn write_table(
     f: &mut Formatter<'_>,
     what: &str,

@@ -1,9 +1,9 @@
-//! Keys pressed while a run goes on, on terminals of Unix.
+//! Keys pressed during a run, on terminals of Unix.
 
 use std::sync::mpsc::Receiver;
 
-/// A listener for single keys. The terminal gives them without waiting for Enter and does not print them; Ctrl-C and
-/// Ctrl-Z work as always. Dropping it gives the terminal back.
+/// A listener for single keys. The terminal passes them on without waiting for Enter and does not print them; Ctrl-C
+/// and Ctrl-Z work as always. Dropping the listener restores the terminal's mode.
 pub struct Keys {
     pressed: Receiver<u8>,
     #[cfg(unix)]
@@ -24,7 +24,7 @@ impl Keys {
         self.pressed.try_recv().ok()
     }
 
-    /// Waits a moment for a key.
+    /// Waits up to 0.1 s for a key.
     pub fn wait(&self) -> Option<u8> {
         self.pressed.recv_timeout(std::time::Duration::from_millis(100)).ok()
     }

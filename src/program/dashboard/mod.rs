@@ -6,6 +6,7 @@ mod keys;
 pub use keys::Keys;
 
 use crate::metrics::{IterationRecord, Seconds};
+use crate::plot::extent;
 use crate::run::{Step, short};
 use crate::trainer::text::CompletionRecord;
 use console::Term;
@@ -19,16 +20,16 @@ use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType, LegendPosition};
 use ratatui_widgets::paragraph::Paragraph;
 use std::time::{Duration, Instant};
 
-/// The least columns and rows of a terminal with room for the dashboard.
+/// Minimum columns and rows of a terminal for the dashboard.
 const ROOM: (u16, u16) = (100, 28);
 /// Rows of the curves, and completions shown below them.
 const CURVES: u16 = 13;
 const COMPLETIONS: usize = 4;
 /// The name of the curve of scores in training.
 const SCORE: &str = "score, sampled";
-/// Points of a curve, beyond which every second one is dropped: more than a terminal has columns.
+/// Maximum points of a curve, beyond which every second one is dropped: more than a terminal has columns.
 const POINTS: usize = 2000;
-/// The time between two pictures: drawing each iteration would slow fast runs.
+/// Minimum time between two pictures: drawing each iteration would slow fast runs.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// The state that the dashboard shows.
@@ -125,7 +126,8 @@ impl Dashboard {
         if !self.greedy.is_empty() {
             curves.push(curve("score, greedy", &self.greedy, Color::Green));
         }
-        let [low, high] = bounds(self.sampled.iter().chain(&self.greedy).map(|(_, y)| *y));
+        let extent = extent(self.sampled.iter().chain(&self.greedy).map(|(_, y)| *y));
+        let (low, high) = extent.map_or((0.0, 1.0), |y| (y.start, y.end));
         let total = f64::from(self.total);
         let x = Axis::default().bounds([0.0, total]).labels(["0".into(), self.total.to_string()]);
         let y = Axis::default().bounds([low, high]).labels([number(low), number(high)]);
@@ -152,22 +154,11 @@ fn add(curve: &mut Vec<(f64, f64)>, point: Option<(f64, f64)>) {
     }
 }
 
-/// An interval that holds all values, and is not empty.
-fn bounds(values: impl Iterator<Item = f64>) -> [f64; 2] {
-    let start = (f64::INFINITY, f64::NEG_INFINITY);
-    let (low, high) = values.fold(start, |(low, high), y| (low.min(y), high.max(y)));
-    match low < high {
-        true => [low, high],
-        false if low.is_finite() => [low - 0.5, low + 0.5],
-        false => [0.0, 1.0],
-    }
-}
-
 fn number(x: f64) -> String {
     if x.abs() < 100.0 { format!("{x:.2}") } else { format!("{x:.0}") }
 }
 
-/// The figures beside the curves, one in a line.
+/// The figures beside the curves, one per line.
 fn figures(record: &IterationRecord) -> Vec<String> {
     let unit = if record.text.is_some() { "tokens" } else { "steps" };
     let mut lines = vec![
@@ -209,7 +200,7 @@ fn completions(records: &[CompletionRecord]) -> Vec<String> {
         let plain = |text: &str| -> String {
             text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
         };
-        let prompt: String = plain(&record.prompt);
+        let prompt = plain(&record.prompt);
         let tail: String = prompt.chars().skip(prompt.chars().count().saturating_sub(40)).collect();
         format!("{reward:>7.3}  {tail} > {}", plain(&record.completion))
     };
@@ -294,8 +285,6 @@ mod tests {
         assert!(curve.len() <= POINTS && curve.last() == Some(&(9_999.0, 1.0)));
         add(&mut curve, Some((0.0, f64::NAN)));
         assert_eq!(curve.last(), Some(&(9_999.0, 1.0)));
-        assert_eq!(bounds([].into_iter()), [0.0, 1.0]);
-        assert_eq!(bounds([2.0].into_iter()), [1.5, 2.5]);
     }
 
     #[test]

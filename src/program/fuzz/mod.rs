@@ -1,7 +1,7 @@
-//! Readers of foreign bytes, each on mutations of small valid files: whatever these hold, a reader returns.
+//! Fuzz tests of the readers of foreign files: on any mutation of a small valid file, a reader must return.
 //!
-//! The suite tries some cases of each. `GROVE_FUZZ_SECONDS=600 cargo test --release --lib fuzz:: -- --test-threads 1` goes
-//! on for so many seconds of the processor's time with each, and also refuses cases that take more than five of them;
+//! The suite tries some cases of each. `GROVE_FUZZ_SECONDS=600 cargo test --release --lib fuzz:: -- --test-threads 1`
+//! tries each for so many seconds of processor time, and also fails on a case that takes more than five of them;
 //! `ulimit -v` bounds their memory. A failure names its seed; `GROVE_FUZZ_SEED=0x1f00000200` repeats it.
 
 mod mutation;
@@ -12,17 +12,17 @@ use arbtest::arbtest;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Cases of a target in the suite.
+/// Cases of each target in the suite.
 const CASES: u64 = 200;
 /// Random bytes of a case.
 const BYTES: u64 = 512;
-/// Time in which a reader must return, when a target goes on for long.
+/// Maximum processor time of a case, where `GROVE_FUZZ_SECONDS` is set.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// Hands mutations of the `seeds` to a reader.
+/// Feeds the `seeds`, then mutations of them, to a reader.
 fn fuzz(seeds: &[Vec<u8>], read: impl Fn(&[u8])) {
     seeds.iter().for_each(|seed| read(seed));
-    // The upper half of a seed is what it is of, the lower one the number of its bytes.
+    // arbtest's seeds: the upper half is random, the lower one the number of random bytes.
     let run = |number: u64| {
         let case = |u: &mut Unstructured| {
             read(&mutation::mutated(seeds, u)?);

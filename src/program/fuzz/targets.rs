@@ -1,4 +1,4 @@
-//! The readers, by the files that they read.
+//! The fuzz targets: a test for each kind of file.
 
 use super::fuzz;
 use crate::checkpoint;
@@ -51,7 +51,7 @@ fn malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
     paths.into_iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// Hands mutations of the `seeds` to a reader of files, in a file of this name.
+/// Feeds mutations of the `seeds` to a reader of files, in a file of this name.
 fn fuzz_file(name: &str, seeds: &[Vec<u8>], read: impl Fn(&Path)) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join(name);
@@ -61,7 +61,7 @@ fn fuzz_file(name: &str, seeds: &[Vec<u8>], read: impl Fn(&Path)) {
     });
 }
 
-/// Hands mutations of a file of a model's folder to the reader of such folders, which then tokenizes a text.
+/// Feeds mutations of one file of a model's folder to the reader of such folders, which then tokenizes a text.
 fn fuzz_model(name: &str) {
     let folder = TempDir::new().unwrap();
     let families = ["qwen2", "llama", "gemma3"];

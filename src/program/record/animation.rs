@@ -100,6 +100,5 @@ impl<F: Frames> Animation<F> {
 
 /// The RGBA value of the pixel with index `at`.
 pub fn pixel(picture: &Picture, at: usize) -> [u8; 4] {
-    let bytes = &picture.pixels[4 * at..4 * at + 4];
-    [bytes[0], bytes[1], bytes[2], bytes[3]]
+    picture.pixels.as_chunks::<4>().0[at]
 }

@@ -1,4 +1,4 @@
-//! The renderer of a recording: the CPU or a GPU, with identical results.
+//! The renderer of a recording, on the CPU or on a GPU with identical results.
 
 use super::gpu::Gpu;
 use crate::device;

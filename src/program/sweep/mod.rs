@@ -1,4 +1,4 @@
-//! `grove sweep`: runs of many settings, to find the best.
+//! `grove sweep`: trains runs with many settings to find the best.
 
 mod report;
 mod search;
@@ -32,7 +32,7 @@ use toml::Table;
 /// The answer to Ctrl-C.
 const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command \
                         continues the sweep.";
-/// The most trials of a sweep: many more than anybody trains, and few enough to be listed.
+/// Maximum trials of a sweep: many more than anybody trains, and few enough to be listed.
 const MOST_TRIALS: usize = 1_000_000;
 /// The file of results inside a sweep, a line for each run.
 const RESULTS: &str = "results.jsonl";
@@ -143,8 +143,10 @@ impl<'a> Sweep<'a> {
             iterations = settings.get("iterations").and_then(toml::Value::as_integer);
         }
         let iterations = match iterations {
-            Some(asked) => u32::try_from(asked)
-                .with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))?,
+            Some(asked) => {
+                let count = u32::try_from(asked).ok().filter(|count| *count > 0);
+                count.with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))?
+            }
             None if file.search == Search::Halving => {
                 bail!("halving a task's runs needs settings.iterations")
             }
@@ -154,7 +156,7 @@ impl<'a> Sweep<'a> {
         let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
         if folder == args.file {
             bail!(
-                "the file's name has no ending that the sweep's folder could do without; use --out DIR"
+                "the file has no extension, so the sweep's folder cannot have its name; use --out DIR"
             );
         }
         let path = folder.join(RESULTS);
@@ -166,16 +168,14 @@ impl<'a> Sweep<'a> {
     /// Writes the text of the sweep's file to its folder, or checks that the folder is of the same one.
     fn claim(&self, text: &str) -> Result<()> {
         let path = self.folder.join("sweep.toml");
-        match input::read_description(&path) {
-            Ok(before) if before == text => return Ok(()),
-            Ok(_) => bail!(
+        let before = input::if_present(input::read_description(&path));
+        match before.with_context(|| format!("cannot read {}", path.display()))? {
+            Some(before) if before == text => return Ok(()),
+            Some(_) => bail!(
                 "{} holds another sweep; remove it, or choose another --out",
                 self.folder.display()
             ),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
+            None => {}
         }
         disk::create_folders(&self.folder)
             .and_then(|()| disk::replace(&path, text.as_bytes()))
@@ -305,17 +305,13 @@ impl<'a> Sweep<'a> {
         }
         words.insert(1, self.file.game.clone().into());
         words.push(option("seed", seed.to_string()));
-        let settings = self.settings(trial, round);
+        let settings = self.completed(space::settings(&self.file.space, &trial.point), round);
         words.extend(settings.iter().map(|(key, value)| option("set", format!("{key}={value}"))));
         Ok(words)
     }
 
-    /// The settings of a trial in a round, those of all trials included, by their names in the file.
-    fn settings(&self, trial: &Trial, round: u32) -> Table {
-        self.completed(space::settings(&self.file.space, &trial.point), round)
-    }
-
-    /// Settings that are searched, with those of all trials and the iterations of a round.
+    /// Adds the settings of all trials, and the iterations of a round, to those that are searched. The keys are full
+    /// names.
     fn completed(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
         let common = overlay::flat(&self.file.settings);
         let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
@@ -345,10 +341,7 @@ fn is_resumable(folder: &Path) -> Result<bool> {
 
 /// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line.
 fn read_results(path: &Path) -> io::Result<Results> {
-    let file = match input::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Results::new()),
-        file => file?,
-    };
+    let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::new()) };
     let (mut results, mut end) = (Results::new(), 0);
     for line in input::lines(file) {
         let line = line?;

@@ -77,8 +77,8 @@ const CANDIDATES: u32 = 24;
 /// The share of trials that count as good.
 const GOOD: f64 = 0.25;
 
-/// A new point: of some drawn near good trials, the one that good trials make most likely in comparison with the
-/// others, each setting by itself.
+/// A new point: for each setting independently, of some candidates drawn near good trials, the one with the highest ratio
+/// of its density under the good trials to that under the others.
 fn parzen(sweep: &SweepFile, trials: &[Trial], number: u32) -> Point {
     let order = ranked(trials, |_| true);
     if order.len() < sweep.batch {
@@ -108,7 +108,7 @@ fn parzen(sweep: &SweepFile, trials: &[Trial], number: u32) -> Point {
     sweep.space.values().enumerate().map(dimension).collect()
 }
 
-/// The bandwidth of kernels over so many places.
+/// The bandwidth of kernels at `count` places.
 fn bandwidth(count: usize) -> f64 {
     (1.0 / (count as f64 + 1.0)).max(0.08)
 }

@@ -76,7 +76,7 @@ impl Range {
         }
     }
 
-    /// The number of values of a grid with at most so many steps in a range of numbers.
+    /// The number of values in a grid with `steps` values for each range of numbers.
     pub fn steps(&self, steps: usize) -> usize {
         match self {
             Self::Choices(values) => values.len(),
@@ -126,12 +126,12 @@ pub fn random(space: &Space, seed: u32, trial: u32) -> Point {
     (0..space.len() as u32).map(|i| f64::from(uniform(draw(key, i)))).collect()
 }
 
-/// The number of points of a grid; `None` if it is beyond all bounds.
+/// The number of points of a grid; `None` if it overflows.
 pub fn grid_size(space: &Space, steps: usize) -> Option<usize> {
     space.values().try_fold(1_usize, |size, range| size.checked_mul(range.steps(steps)))
 }
 
-/// All points of a grid, whose ranges of numbers have so many steps, their ends included.
+/// All points of a grid with `steps` values for each range of numbers, the ends included.
 pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
     let mut points = vec![Point::new()];
     for range in space.values() {

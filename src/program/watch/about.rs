@@ -36,7 +36,7 @@ pub fn about(run: &Run, games: &Games) -> Result<Value> {
     }))
 }
 
-/// Describes a checkpoint, which is called `which` in requests.
+/// Describes a checkpoint by its name in requests, `best` or `newest`.
 pub fn describe(which: &str, policy: &Policy) -> Value {
     json!({
         "which": which,

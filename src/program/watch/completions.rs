@@ -5,8 +5,10 @@ use crate::run::COMPLETIONS;
 use std::fs::File;
 use std::io;
 
-/// Maximum size of a block, bytes.
+/// Maximum size of a block without long lines, bytes.
 const BLOCK: u64 = 1 << 18;
+/// Size up to which a block grows until it holds a whole line, bytes.
+const LONGEST: u64 = 1 << 24;
 /// Bytes read at a time to find the start of a line.
 const SCAN: u64 = 1 << 13;
 /// Prefix of each line, followed by its iteration.
@@ -21,19 +23,25 @@ impl Completions {
         files.open(COMPLETIONS).map(Self)
     }
 
-    /// Reads whole lines, at most [`BLOCK`] bytes: from the start of an iteration (or the next one with
-    /// completions), or the last lines of the file if `iteration` is `None`.
+    /// Reads whole lines, at most [`BLOCK`] bytes unless a line is longer: from the start of an iteration (or the
+    /// next one with completions), or the last lines of the file if `iteration` is `None`.
     pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         let end = self.0.metadata()?.len();
-        let start = match iteration {
-            Some(iteration) => self.first_of(iteration, end)?,
-            None => self.line_from(end.saturating_sub(BLOCK))?,
-        };
-        let mut bytes = self.read(start, BLOCK)?;
-        // The last line may be incomplete.
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        bytes.truncate(whole);
-        Ok(bytes)
+        let mut size = BLOCK;
+        loop {
+            let start = match iteration {
+                Some(iteration) => self.first_of(iteration, end)?,
+                None => self.line_from(end.saturating_sub(size))?,
+            };
+            let mut bytes = self.read(start, size)?;
+            // The last line may be incomplete.
+            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            if whole > 0 || size >= end.min(LONGEST) {
+                bytes.truncate(whole);
+                return Ok(bytes);
+            }
+            size *= 2;
+        }
     }
 
     /// Finds the offset of the first line of `iteration` or a later one by binary search.
@@ -130,5 +138,15 @@ mod tests {
         let last = block(&text, None);
         assert!(last.len() as u64 <= BLOCK && text.ends_with(&last));
         assert!(last.starts_with(str::from_utf8(PREFIX).unwrap()));
+    }
+
+    #[test]
+    fn a_line_longer_than_a_block_is_read_whole() {
+        let (short, long) = (line(2, "a"), line(3, &"x".repeat(3 * BLOCK as usize)));
+        let text = format!("{short}{long}");
+        assert_eq!(block(&text, Some(2)), short);
+        assert_eq!(block(&text, Some(3)), long);
+        assert_eq!(block(&text, None), text);
+        assert_eq!(block(&text, Some(4)), "");
     }
 }

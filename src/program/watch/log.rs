@@ -13,7 +13,7 @@ const BLOCK: usize = 1 << 16;
 /// The index of a metrics file, up to its last complete line.
 #[derive(Default)]
 pub struct Log {
-    /// Number of the file, counted up when another run replaces it.
+    /// Number of the file, counted up when the file is replaced, shortened or removed.
     pub epoch: u64,
     /// Identifier of the run: a hash of its first record, which is unique since it contains durations.
     run: String,
