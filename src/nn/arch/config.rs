@@ -36,7 +36,7 @@ pub fn supported() -> String {
 
 /// A whole number of a configuration.
 pub(super) fn count(config: &Value, name: &str) -> Option<usize> {
-    config[name].as_u64().map(|number| number as usize)
+    config[name].as_u64().map(|number| usize::try_from(number).unwrap_or(usize::MAX))
 }
 
 /// A switch of a configuration, off if it is absent.
@@ -289,7 +289,7 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         "max_position_embeddings": shape.context,
         "tie_word_embeddings": shape.tie_word_embeddings,
         "rope_theta": shape.rope_theta,
-        "rope_scaling": shape.rope_scaling.map(scaling_table),
+        "rope_scaling": shape.rope_scaling,
         "partial_rotary_factor": shape.partial_rotary_factor,
         "rms_norm_eps": shortest(shape.rms_norm_eps),
         "hidden_act": match shape.activation {
@@ -308,44 +308,6 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         config.extend(more);
     }
     config
-}
-
-/// The `rope_scaling` of a `config.json`.
-fn scaling_table(scaling: RopeScaling) -> Value {
-    match scaling {
-        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
-        RopeScaling::Dynamic { factor, .. } => {
-            json!({ "rope_type": "dynamic", "factor": factor })
-        }
-        RopeScaling::Yarn {
-            factor,
-            original_max_position_embeddings,
-            beta_fast,
-            beta_slow,
-            attention_factor,
-            truncate,
-        } => json!({
-            "rope_type": "yarn",
-            "factor": factor,
-            "original_max_position_embeddings": original_max_position_embeddings as u64,
-            "beta_fast": beta_fast,
-            "beta_slow": beta_slow,
-            "attention_factor": attention_factor,
-            "truncate": truncate,
-        }),
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
-        } => json!({
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": low_freq_factor,
-            "high_freq_factor": high_freq_factor,
-            "original_max_position_embeddings": original_max_position_embeddings as u64,
-        }),
-    }
 }
 
 /// The layers of a model with sliding windows: `layer_types`, or by `default` where older files have none.

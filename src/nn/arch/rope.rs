@@ -4,10 +4,13 @@
 
 use super::DecoderShape;
 use crate::nn::ops::rope::RopeTable;
+use serde::{Serialize, Serializer};
 use std::f64::consts::TAU;
 
-/// A change of the rotary frequencies for contexts longer than those of pre-training.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A change of the rotary frequencies for contexts longer than those of pre-training; serialized as the `rope_scaling` of
+/// a `config.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "rope_type", rename_all = "lowercase")]
 pub enum RopeScaling {
     /// Positions are divided by `factor` (Chen et al. 2023).
     Linear {
@@ -20,6 +23,7 @@ pub enum RopeScaling {
         /// The growth of the context.
         factor: f64,
         /// Tokens of the context in pre-training.
+        #[serde(skip_serializing)]
         original_max_position_embeddings: f64,
     },
     /// Slow frequencies are divided by `factor`, fast ones stay, with a ramp between them (Peng et al. 2023).
@@ -27,6 +31,7 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
         /// Tokens of the context in pre-training.
+        #[serde(serialize_with = "whole")]
         original_max_position_embeddings: f64,
         /// Rotations in the original context from which on a frequency is fast.
         beta_fast: f64,
@@ -46,8 +51,14 @@ pub enum RopeScaling {
         /// Rotations in the original context from which on a frequency is fast.
         high_freq_factor: f64,
         /// Tokens of the context in pre-training.
+        #[serde(serialize_with = "whole")]
         original_max_position_embeddings: f64,
     },
+}
+
+/// Serializes a number as a whole one.
+fn whole<S: Serializer>(x: &f64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(*x as u64)
 }
 
 impl RopeScaling {
