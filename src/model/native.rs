@@ -1,7 +1,7 @@
 //! A policy of any network on the CPU: on vector units for built-in networks, else by Burn's operations.
 
 use super::rows::RowsActor;
-use super::{Actor, Gradients, Lanes, Network, TensorActor, registry};
+use super::{Actor, Gradients, Lanes, Network, TensorActor};
 use crate::nn::parameters;
 use burn::cubecl::future::block_on;
 use std::any::Any;
@@ -78,11 +78,6 @@ impl NativePolicy {
     /// A policy that acts by the forward pass of `gradients`, so that learning has the same logits to the last bit.
     pub(crate) fn by_hand(gradients: Box<dyn Gradients>) -> Self {
         Self::of(RowsActor(gradients))
-    }
-
-    /// A built-in network like this one with other parameters; `None` for a user-defined one.
-    pub(crate) fn of_built_in(network: &Network, params: &[f32]) -> Option<Self> {
-        registry::native_with(network, params)
     }
 }
 

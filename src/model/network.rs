@@ -1,6 +1,5 @@
 //! A model of any type: the one form in which trainers, learners and rollouts hold a policy.
 
-use super::registry;
 use super::tensors::Forward;
 use super::{Memory, Model, NamedModel, PolicyConfig};
 use crate::nn::{Parameter, Precision, flatten, named_parameters, unflatten};
@@ -82,11 +81,6 @@ impl Network {
     pub fn get<M: Model>(&self) -> Option<&M> {
         let model: &dyn Any = &*self.0;
         model.downcast_ref()
-    }
-
-    /// The name of its kind in settings; `None` for a user-defined network.
-    pub fn kind(&self) -> Option<&'static str> {
-        registry::kind_of(self)
     }
 
     /// Names and shapes of its parameters, in the order of [`Network::flatten`].
