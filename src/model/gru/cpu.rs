@@ -3,8 +3,8 @@
 //! [`LANES`] games go through the network side by side, one in each lane. A lane's result depends on its own
 //! observations alone.
 
+use super::learn::cell;
 use crate::math::Activation;
-use crate::math::{sigmoid, tanh};
 use crate::model::dense::{self, Dense, stack};
 use crate::model::{Actor, LANES, Lanes};
 use multiversion::multiversion;
@@ -99,10 +99,8 @@ fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
         let (ir, iz, i_new) = (inputs[j], inputs[size + j], inputs[2 * size + j]);
         let (hr, hz, h_new) = (own[j], own[size + j], own[2 * size + j]);
         for lane in 0..LANES {
-            let reset = sigmoid(ir[lane] + hr[lane]);
-            let keep = sigmoid(iz[lane] + hz[lane]);
-            let new = tanh(i_new[lane] + reset * h_new[lane]);
-            memory[lane] = (memory[lane] - new) * keep + new;
+            let gates = [ir[lane] + hr[lane], iz[lane] + hz[lane], i_new[lane]];
+            [.., memory[lane]] = cell(gates, h_new[lane], memory[lane]);
         }
     }
 }

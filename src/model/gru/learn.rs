@@ -340,7 +340,7 @@ fn put(lanes: &Lanes, row: &mut [f32], at: usize) {
 
 /// The gates `r`, `z` and `n` of a unit and its memory after a step, from what the gates get and its memory before.
 #[inline(always)]
-fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
+pub(super) fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
     let (reset, keep) = (sigmoid(reset), sigmoid(keep));
     let new = tanh(new + reset * own_new);
     [reset, keep, new, (before - new) * keep + new]
