@@ -33,14 +33,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// The numbers in f32; none of a stored matrix.
-    fn into_values(self) -> Vec<f32> {
-        match self {
-            Self::Values(values) => values,
-            Self::Weight(_) | Self::Table(_) => Vec::new(),
-        }
-    }
-
     /// The number of numbers.
     fn len(&self) -> usize {
         match self {
@@ -93,7 +85,9 @@ impl DecoderParams {
         if parts.iter().all(|part| matches!(part, Part::Values(_))) {
             let mut values = Vec::with_capacity(parts.iter().map(Part::len).sum());
             for part in parts {
-                values.extend(part.into_values());
+                if let Part::Values(some) = part {
+                    values.extend(some);
+                }
             }
             return values.into();
         }

@@ -148,9 +148,10 @@ impl<G: Rules> Batch<G> {
 
     /// Writes the observations of all games, `[num_envs, num_features]`.
     pub fn observe(&self, obs: &mut [f32]) {
-        let rows = obs.chunks_mut(LANES * self.game.num_features());
-        for (block, rows) in self.blocks.iter().zip(rows) {
-            block.observe(self.game, rows, &mut self.scratch());
+        let features = self.game.num_features();
+        let mut scratch = vec![[0.0; LANES]; features];
+        for (block, rows) in self.blocks.iter().zip(obs.chunks_mut(LANES * features)) {
+            block.observe(self.game, rows, &mut scratch);
         }
     }
 
@@ -216,10 +217,6 @@ impl<G: Rules> Batch<G> {
             blocks.into_par_iter().with_min_len(8).for_each_init(scratch, step);
         }
         Ok(ended.contains(&1))
-    }
-
-    fn scratch(&self) -> Vec<Lanes> {
-        vec![[0.0; LANES]; self.game.num_features()]
     }
 
     fn check(&self, actions: &[i64]) -> Result<(), EnvError> {

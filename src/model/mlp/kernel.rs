@@ -56,11 +56,6 @@ impl FlatMlp {
         let shape = MlpShape::of(mlp)?;
         Some(Self { shape, params: flatten(mlp).without_autodiff() })
     }
-
-    /// All parameters, in the order of [`flatten`]: `[num_params]`.
-    pub fn params(&self) -> &Tensor<1> {
-        &self.params
-    }
 }
 
 impl MlpShape {
