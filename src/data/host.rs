@@ -61,9 +61,8 @@ impl HostTrajectory {
         self.obs.resize(steps * self.obs_stride(), 0.0);
         self.actions.resize(steps, 0);
         self.ends.resize(steps, End::None);
-        for values in [&mut self.logprobs, &mut self.rewards] {
-            values.resize(steps, 0.0);
-        }
+        self.logprobs.resize(steps, 0.0);
+        self.rewards.resize(steps, 0.0);
         if !self.scores.is_empty() {
             self.keep_scores();
         }

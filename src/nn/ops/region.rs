@@ -45,7 +45,8 @@ pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
         for _ in 0..helpers {
             scope.spawn(|_| region.help());
         }
-        let _open = Open::new(&region);
+        CURRENT.set(&region);
+        let _open = Open(&region);
         pass()
     })
 }
@@ -240,13 +241,6 @@ fn wait(looks: &mut u32, may_doze: bool) {
 
 /// A region while it is open.
 struct Open<'a>(&'a Region);
-
-impl<'a> Open<'a> {
-    fn new(region: &'a Region) -> Self {
-        CURRENT.set(region);
-        Self(region)
-    }
-}
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {

@@ -75,12 +75,8 @@ impl DeviceCopy {
         present: DeviceDecoder,
         change: impl FnOnce(DeviceDecoder) -> DeviceDecoder,
     ) {
-        let learns_adapters = present.added.is_some();
         // No second owner, so that tensors change in their own memory.
-        match learns_adapters {
-            true => self.adapters = Arc::default(),
-            false => self.weights = Arc::default(),
-        }
+        self.invalidate(present.added.is_some());
         let (changed, adapters) = change(present).split_adapters();
         match adapters {
             Some(added) => {

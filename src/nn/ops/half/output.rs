@@ -38,12 +38,13 @@ impl<'a> Output<'a> {
     /// No other thread accesses this tile.
     #[inline]
     pub unsafe fn put(&self, place: [usize; 2], sums: &Sums) {
-        if !self.add {
-            // SAFETY: as this function demands.
-            return unsafe { self.set(place, sums) };
-        }
         // SAFETY: as this function demands.
-        unsafe { self.each_row(place, sums, |y, x| *y += x) }
+        unsafe {
+            match self.add {
+                true => self.each_row(place, sums, |y, x| *y += x),
+                false => self.set(place, sums),
+            }
+        }
     }
 
     /// Writes the sums of a tile, as [`Output::put`].
