@@ -10,14 +10,23 @@ pub trait Actor: Sync {
     /// Buffers of one thread.
     type Scratch;
 
+    /// Features of an observation, actions, and floats of memory for each game.
+    fn sizes(&self) -> [usize; 3];
+
     /// The number of features of an observation.
-    fn num_features(&self) -> usize;
+    fn num_features(&self) -> usize {
+        self.sizes()[0]
+    }
 
     /// The number of actions.
-    fn num_actions(&self) -> usize;
+    fn num_actions(&self) -> usize {
+        self.sizes()[1]
+    }
 
     /// The number of floats of memory for each game.
-    fn memory_size(&self) -> usize;
+    fn memory_size(&self) -> usize {
+        self.sizes()[2]
+    }
 
     /// The memory of a game at the start of an episode, `[memory_size]`.
     fn initial_memory(&self) -> Vec<f32> {

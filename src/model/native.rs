@@ -11,8 +11,8 @@ use std::fmt::Debug;
 #[derive(Debug)]
 pub struct NativePolicy {
     actor: Box<dyn AnyActor>,
-    num_features: usize,
-    num_actions: usize,
+    /// As [`Actor::sizes`].
+    sizes: [usize; 3],
     /// The memory at the start of an episode, `[memory_size]`.
     initial_memory: Vec<f32>,
 }
@@ -51,8 +51,7 @@ impl NativePolicy {
     /// A policy that acts by `actor`.
     pub(super) fn of(actor: impl Actor<Scratch: Send + 'static> + Debug + Send + 'static) -> Self {
         Self {
-            num_features: actor.num_features(),
-            num_actions: actor.num_actions(),
+            sizes: actor.sizes(),
             initial_memory: actor.initial_memory(),
             actor: Box::new(actor),
         }
@@ -84,16 +83,8 @@ impl NativePolicy {
 impl Actor for NativePolicy {
     type Scratch = NativeScratch;
 
-    fn num_features(&self) -> usize {
-        self.num_features
-    }
-
-    fn num_actions(&self) -> usize {
-        self.num_actions
-    }
-
-    fn memory_size(&self) -> usize {
-        self.initial_memory.len()
+    fn sizes(&self) -> [usize; 3] {
+        self.sizes
     }
 
     fn initial_memory(&self) -> Vec<f32> {

@@ -15,19 +15,8 @@ pub(super) struct Scratch(Vec<f32>, Vec<Lanes>);
 impl Actor for RowsActor {
     type Scratch = Scratch;
 
-    fn num_features(&self) -> usize {
-        let [features, ..] = self.0.sizes();
-        features
-    }
-
-    fn num_actions(&self) -> usize {
-        let [_, actions, _] = self.0.sizes();
-        actions
-    }
-
-    fn memory_size(&self) -> usize {
-        let [.., memory] = self.0.sizes();
-        memory
+    fn sizes(&self) -> [usize; 3] {
+        self.0.sizes()
     }
 
     fn scratch(&self) -> Scratch {

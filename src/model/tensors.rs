@@ -74,16 +74,8 @@ impl TensorActor {
 impl Actor for TensorActor {
     type Scratch = Vec<Lanes>;
 
-    fn num_features(&self) -> usize {
-        self.num_features
-    }
-
-    fn num_actions(&self) -> usize {
-        self.num_actions
-    }
-
-    fn memory_size(&self) -> usize {
-        self.initial_memory.len()
+    fn sizes(&self) -> [usize; 3] {
+        [self.num_features, self.num_actions, self.initial_memory.len()]
     }
 
     fn initial_memory(&self) -> Vec<f32> {

@@ -130,16 +130,8 @@ impl NativeDecoder {
 impl Actor for NativeDecoder {
     type Scratch = Scratch;
 
-    fn num_features(&self) -> usize {
-        self.shape.num_features
-    }
-
-    fn num_actions(&self) -> usize {
-        self.shape.num_actions
-    }
-
-    fn memory_size(&self) -> usize {
-        self.shape.memory_size()
+    fn sizes(&self) -> [usize; 3] {
+        [self.shape.num_features, self.shape.num_actions, self.shape.memory_size()]
     }
 
     fn scratch(&self) -> Scratch {

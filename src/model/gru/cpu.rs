@@ -55,16 +55,8 @@ impl NativeGru {
 impl Actor for NativeGru {
     type Scratch = Scratch;
 
-    fn num_features(&self) -> usize {
-        self.layers[0].inputs
-    }
-
-    fn num_actions(&self) -> usize {
-        self.head.outputs
-    }
-
-    fn memory_size(&self) -> usize {
-        self.memory_gates.inputs
+    fn sizes(&self) -> [usize; 3] {
+        [self.layers[0].inputs, self.head.outputs, self.memory_gates.inputs]
     }
 
     fn scratch(&self) -> Scratch {

@@ -196,16 +196,9 @@ fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
 impl SequenceModel for GruSequences {
     type Record = Record;
 
-    fn num_features(&self) -> usize {
-        self.encoder.first().unwrap_or(&self.input_gates).inputs
-    }
-
-    fn num_actions(&self) -> usize {
-        self.head.outputs
-    }
-
-    fn memory_size(&self) -> usize {
-        self.head.inputs
+    fn sizes(&self) -> [usize; 3] {
+        let features = self.encoder.first().unwrap_or(&self.input_gates).inputs;
+        [features, self.head.outputs, self.head.inputs]
     }
 
     fn params(&self) -> &[f32] {

@@ -40,16 +40,8 @@ impl NativeMlp {
 impl Actor for NativeMlp {
     type Scratch = Scratch;
 
-    fn num_features(&self) -> usize {
-        self.layers[0].inputs
-    }
-
-    fn num_actions(&self) -> usize {
-        self.layers[self.layers.len() - 1].outputs
-    }
-
-    fn memory_size(&self) -> usize {
-        0
+    fn sizes(&self) -> [usize; 3] {
+        [self.layers[0].inputs, self.layers[self.layers.len() - 1].outputs, 0]
     }
 
     fn scratch(&self) -> Scratch {

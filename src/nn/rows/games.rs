@@ -102,16 +102,9 @@ impl Attend for Remembering<'_> {
 impl SequenceModel for DecoderSequences {
     type Record = Vec<Game>;
 
-    fn num_features(&self) -> usize {
-        self.weights.shape.num_features
-    }
-
-    fn num_actions(&self) -> usize {
-        self.weights.shape.num_actions
-    }
-
-    fn memory_size(&self) -> usize {
-        self.weights.shape.memory_size()
+    fn sizes(&self) -> [usize; 3] {
+        let shape = &self.weights.shape;
+        [shape.num_features, shape.num_actions, shape.memory_size()]
     }
 
     fn params(&self) -> &[f32] {
@@ -124,7 +117,8 @@ impl SequenceModel for DecoderSequences {
     }
 
     fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Vec<Game>, logits: &mut [f32]) {
-        assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
+        let size = self.weights.shape.memory_size();
+        assert_eq!(memory.len(), size, "memory: [memory_size][LANES]");
         record.resize_with(1, Game::default);
         let game = &mut record[0];
         game.obs.clear();

@@ -63,14 +63,8 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// The forward pass of some games, as the backward pass needs it.
     type Record: Debug + Default + Send;
 
-    /// The number of features of an observation.
-    fn num_features(&self) -> usize;
-
-    /// The number of actions.
-    fn num_actions(&self) -> usize;
-
-    /// The number of floats of a game's memory.
-    fn memory_size(&self) -> usize;
+    /// Features of an observation, actions, and floats of a game's memory.
+    fn sizes(&self) -> [usize; 3];
 
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
@@ -177,7 +171,7 @@ impl<M: SequenceModel> SequenceGradients<M> {
 
     /// Takes all games forward, in at most `count` parts side by side.
     fn forward(&self, of: &Sequences, parts: &mut Vec<Part<M::Record>>, count: usize) -> Vec<f32> {
-        let (actions, steps) = (self.model.num_actions(), of.num_steps());
+        let ([_, actions, _], steps) = (self.model.sizes(), of.num_steps());
         let share = of.games.div_ceil(count);
         parts.resize_with(of.games.div_ceil(share), Part::default);
         parts.par_iter_mut().enumerate().for_each(|(number, part)| {
@@ -198,7 +192,7 @@ impl<M: SequenceModel> SequenceGradients<M> {
 
     /// Takes all games back, and adds up their gradients.
     fn backward(&self, parts: &mut [Part<M::Record>], d_logits: &[f32], games: usize) -> Vec<f32> {
-        let actions = self.model.num_actions();
+        let [_, actions, _] = self.model.sizes();
         let partial = |Part { games: range, record, logits }: &mut Part<M::Record>| {
             let mut gradient = self.gradients.take();
             gradient.clear();
@@ -235,7 +229,7 @@ impl<M: SequenceModel> Gradients for SequenceGradients<M> {
     }
 
     fn sizes(&self) -> [usize; 3] {
-        [self.model.num_features(), self.model.num_actions(), self.model.memory_size()]
+        self.model.sizes()
     }
 
     fn act(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]) {
