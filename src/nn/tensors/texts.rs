@@ -7,7 +7,7 @@ use super::Decoder;
 use super::arenas::{Arenas, Packing};
 use super::attention::{KeysValues, Prefix, UNSEEN, attend, causal, causal_rows};
 use super::decoder::AdapterTensors;
-use super::products::{Products, scale_of};
+use super::products::scale_of;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
 use crate::nn::text::Text;
@@ -323,8 +323,7 @@ impl DeviceDecoder {
         let added = self.added.as_ref();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let own = own.map(|x| products.operand(x));
-            let attended =
-                attend(self.attention_form(), queries, &own, self.mask_of_layer(i, &masks), None);
+            let attended = self.attend(i, queries, &own, &masks, None);
             keys_values.push(own);
             attended
         });
@@ -375,13 +374,7 @@ impl DeviceDecoder {
                 *all = old.slice_assign(here, products.operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
-            attend(
-                self.attention_form(),
-                queries,
-                &all.keys_values[i],
-                self.mask_of_layer(i, &own_masks),
-                Some(prefix),
-            )
+            self.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
         });
         all.count += 1;
         let size = hidden.dims()[2];
@@ -419,13 +412,7 @@ impl DeviceDecoder {
         let added = self.added.as_ref();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
-            attend(
-                self.attention_form(),
-                queries,
-                &own,
-                self.mask_of_layer(i, &masks),
-                Some(prefix),
-            )
+            self.attend(i, queries, &own, &masks, Some(prefix))
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -437,9 +424,18 @@ impl DeviceDecoder {
         self.decoder.head(hidden.unsqueeze()).squeeze_dim(0)
     }
 
-    /// The products of attention, and the factor of its scores.
-    fn attention_form(&self) -> (Products, f32) {
-        (self.decoder.products, self.decoder.shape().head_shape().scale)
+    /// The result of a layer's attention, as [`attend`], with one of `masks`, one for each window.
+    fn attend(
+        &self,
+        layer: usize,
+        queries: Tensor<4>,
+        own: &KeysValues,
+        masks: &[Tensor<3>],
+        prefix: Option<Prefix>,
+    ) -> Tensor<3> {
+        let shape = self.decoder.shape();
+        let mask = masks[shape.window_number(layer)].clone();
+        attend((self.decoder.products, shape.head_shape().scale), queries, own, mask, prefix)
     }
 
     /// For each window the mask of a text's own tokens: `[1, count, count]`.
@@ -473,11 +469,6 @@ impl DeviceDecoder {
             padding.clone().expand([groups, count, longest]) + is_far.float() * UNSEEN
         });
         windows.collect()
-    }
-
-    /// The mask of a layer, of one for each window.
-    fn mask_of_layer(&self, layer: usize, masks: &[Tensor<3>]) -> Tensor<3> {
-        masks[self.decoder.shape().window_number(layer)].clone()
     }
 
     /// The prompts as the prefix of a layer.
