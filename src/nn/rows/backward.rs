@@ -48,8 +48,7 @@ impl Weights {
         let activations = match tape.streams.get(number) {
             Some(kept) => {
                 let mut stream = mem::take(&mut scratch.stream);
-                stream.clear();
-                stream.extend_from_slice(kept);
+                kept.clone_into(&mut stream);
                 let rotations = &tape.rotations;
                 self.layer(number, rotations, &mut stream, attend, &mut recomputed, scratch);
                 scratch.stream = stream;
@@ -104,8 +103,7 @@ impl Weights {
         d_block.clear();
         d_block.resize(d_stream.len(), 0.0);
         let d_input = &mut scratch.d_input;
-        d_input.clear();
-        d_input.extend_from_slice(d_stream);
+        d_stream.clone_into(d_input);
         self.norm_backward(normed, place, d_input, &mut d_block, gradient);
         Some(d_block)
     }

@@ -121,8 +121,7 @@ impl SequenceModel for DecoderSequences {
         assert_eq!(memory.len(), size, "memory: [memory_size][LANES]");
         record.resize_with(1, Game::default);
         let game = &mut record[0];
-        game.obs.clear();
-        game.obs.extend_from_slice(obs);
+        obs.clone_into(&mut game.obs);
         game.begin_rotations(&self.weights);
         memory[0].iter().for_each(|seen| game.rotate(&self.weights, *seen as usize));
         self.scratches.with(|scratch| {
@@ -245,10 +244,8 @@ impl DecoderSequences {
         let memory = of.memory.chunks_exact(shape.memory_size()).nth(i);
         let seen = memory.map_or(0, |memory| memory[0] as usize);
         let steps = of.num_steps();
-        let (features, context) = (shape.num_features, shape.context);
-        let row = |t: usize| &of.obs[(t * games + i) * features..][..features];
-        game.obs.clear();
-        (0..steps).for_each(|t| game.obs.extend_from_slice(row(t)));
+        let context = shape.context;
+        of.rows(&of.obs, i..i + 1, &mut game.obs);
         let is_start = |t: usize| of.starts[t * games + i] == 1.0;
         let prefix = if is_start(0) { 0 } else { seen.min(context - 1) };
         game.begin_rotations(&self.weights);

@@ -27,8 +27,7 @@ impl Weights {
         tape.streams.resize_with(kept, Vec::new);
         for number in 0..layers {
             if let Some(kept) = tape.streams.get_mut(number) {
-                kept.clear();
-                kept.extend_from_slice(stream);
+                stream.clone_into(kept);
             }
             let activations = &mut tape.layers[if is_all { number } else { 0 }];
             self.layer(number, &tape.rotations, stream, attend, activations, scratch);

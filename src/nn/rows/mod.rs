@@ -176,8 +176,7 @@ impl Piece {
     /// Gathers all keys and values that the piece sees in a layer: `[prefix + rows, kv_size]` each.
     fn gather(&self, layer: usize, heads: &[Vec<f32>; 3], kv: usize, to: &mut [Vec<f32>; 2]) {
         for (i, (to, prefix)) in to.iter_mut().zip(self.prefix(layer, heads, kv)).enumerate() {
-            to.clear();
-            to.extend_from_slice(prefix);
+            prefix.clone_into(to);
             to.extend_from_slice(&heads[i + 1][self.rows.start * kv..self.rows.end * kv]);
         }
     }

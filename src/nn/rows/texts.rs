@@ -260,8 +260,7 @@ impl TokenDecoder {
     ) {
         let weights = &self.weights;
         let Pass { rows: kept, tape, stream, scratch } = pass;
-        kept.clear();
-        kept.extend_from_slice(rows);
+        rows.clone_into(kept);
         if rows.is_empty() {
             *tape = Tape::default();
             return;

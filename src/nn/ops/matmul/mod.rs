@@ -189,11 +189,6 @@ impl Packed {
         self.inner
     }
 
-    /// The number of columns.
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
     /// All strips.
     pub fn strips(&self) -> Strips<'_> {
         let Self { lanes, inner, columns } = self;
