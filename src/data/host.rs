@@ -210,12 +210,12 @@ pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("all tensors are f32")
 }
 
-pub(crate) fn integers(tensor: Tensor<2, Int>) -> Vec<i32> {
+fn integers(tensor: Tensor<2, Int>) -> Vec<i32> {
     tensor.into_data().convert::<i32>().try_into_vec().expect("converted to i32")
 }
 
 /// Converts action masks, `[num_steps, games, num_actions]`, to a bit mask per step, bit 0 for action 0.
-pub(crate) fn bit_masks(legal: &Tensor<3>) -> Vec<u32> {
+fn bit_masks(legal: &Tensor<3>) -> Vec<u32> {
     let [_, _, actions] = legal.dims();
     let bits = |row: &[f32]| {
         let bits = row.iter().enumerate().map(|(a, legal)| u32::from(*legal > 0.5) << a);
