@@ -4,8 +4,8 @@ use super::Lanes;
 
 /// A policy that acts on the CPU, for [`LANES`](super::LANES) games at once.
 ///
-/// Its memory of the games is plain numbers, `[memory_size][LANES]`, held by the caller; they are 0 at the
-/// start of an episode unless [`Actor::initial_memory`] gives others.
+/// The caller holds the games' memory, `[memory_size][LANES]`, which is [`Actor::initial_memory`], by default 0, at the start
+/// of an episode.
 pub trait Actor: Sync {
     /// Buffers of one thread.
     type Scratch;

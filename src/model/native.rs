@@ -7,7 +7,7 @@ use burn::cubecl::future::block_on;
 use std::any::Any;
 use std::fmt::Debug;
 
-/// A policy on the CPU, without the type of its network.
+/// A policy on the CPU, with the type of its network erased.
 #[derive(Debug)]
 pub struct NativePolicy {
     actor: Box<dyn AnyActor>,

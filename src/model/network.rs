@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
 
-/// A model without its type, so that everything that takes models is compiled once.
+/// A type-erased model, so that code over models is compiled once instead of once per model.
 ///
 /// Made from settings by [`Network::new`], or from any [`Model`] by `From`. Cloning copies no weights.
 pub struct Network(Box<dyn AnyModel>);

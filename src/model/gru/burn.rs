@@ -126,8 +126,8 @@ struct Affine {
     bias: Tensor<2>,
 }
 
-/// A recurrent layer whose weights have been taken apart: once for a sequence, so that its gradient need
-/// not put the gates of every step together.
+/// The recurrent layer with its weights split by gate: once for a sequence, so that the backward pass does not concatenate
+/// the gates at every step.
 struct Cell {
     /// The gates' weights of the input, in the order `r`, `z`, `n`.
     inputs: [Affine; 3],

@@ -1,7 +1,7 @@
 //! The gated recurrent network on the CPU's vector units, for acting.
 //!
-//! [`LANES`] games go through the network side by side, one in each lane. A lane's result depends on its own
-//! observations alone.
+//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own observations
+//! alone.
 
 use super::learn::cell;
 use crate::math::Activation;
@@ -23,7 +23,7 @@ pub struct NativeGru {
 #[derive(Clone, Debug)]
 pub struct Scratch {
     layers: dense::Scratch,
-    /// What memory gives to the gates, then the logits.
+    /// The products of memory and the gates' weights, then the logits.
     own: Vec<Lanes>,
 }
 
@@ -83,7 +83,7 @@ impl Actor for NativeGru {
     }
 }
 
-/// The memory after a step, from what inputs and memory give to the gates (see [`Gru`](super::Gru)).
+/// Computes the memory after a step from the gates' products with input and memory (see [`Gru`](super::Gru)).
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
     let size = memory.len();

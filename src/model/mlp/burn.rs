@@ -70,7 +70,7 @@ impl Memoryless for Mlp {
     }
 }
 
-/// The result of layers one after the other, with an activation after each.
+/// Forward pass through a stack of layers, with an activation after each.
 pub(in crate::model) fn hidden(
     layers: &[Linear],
     activation: Activation,

@@ -338,10 +338,10 @@ pub trait Observed: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// Whether some actions are illegal in some steps.
     const MASKED: bool;
 
-    /// Words that it reads for each step.
+    /// Words read for each step.
     fn num_words(&self) -> usize;
 
-    /// Features that it computes from them.
+    /// Features computed from them.
     fn num_features(&self) -> usize;
 }
 
