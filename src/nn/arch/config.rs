@@ -1,4 +1,4 @@
-//! The `config.json` of Hugging Face's folders: to a shape, and back.
+//! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
@@ -29,7 +29,7 @@ pub enum ConfigError {
     Sizes(String),
 }
 
-/// The architectures that can be loaded, in words.
+/// The `model_type`s of the architectures that can be loaded, as a list in words.
 pub fn supported() -> String {
     FAMILIES.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", ")
 }
@@ -105,7 +105,7 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     Ok(shape)
 }
 
-/// Layers at most.
+/// Maximum number of layers.
 const MAX_LAYERS: usize = 1 << 10;
 /// The largest size of an axis; products of two of them fit 64 bits with room to spare.
 const MAX_SIZE: usize = 1 << 24;
@@ -152,7 +152,7 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
     }
 }
 
-/// Entries that divide, are divided by or are taken roots and logarithms of: names, values, and what they must exceed.
+/// Entries that are divisors or arguments of roots and logarithms: names, values, and exclusive lower bounds.
 fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
     let mut all = vec![
         ("rms_norm_eps", f64::from(shape.rms_norm_eps), 0.0),
@@ -199,8 +199,8 @@ fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
     all
 }
 
-/// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`; of several by kind of
-/// layer that of full attention.
+/// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`. If there is one for each
+/// kind of layer, that of full attention.
 fn rope(config: &Value) -> Value {
     let table = match (&config["rope_parameters"], &config["rope_scaling"]) {
         (Value::Object(table), _) | (_, Value::Object(table)) => Value::Object(table.clone()),
@@ -212,10 +212,10 @@ fn rope(config: &Value) -> Value {
     }
 }
 
-/// Positions of a table by position at most.
+/// Maximum positions of a table with frequencies by position.
 const MOST_POSITIONS: f64 = 1048576.0;
 
-/// The change of the rotary frequencies, if there is one.
+/// The scaling of the rotary frequencies, if there is one.
 fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
     let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
     let number = |name: &str| {

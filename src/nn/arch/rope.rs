@@ -62,8 +62,8 @@ fn whole<S: Serializer>(x: &f64, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl RopeScaling {
-    /// The Llama 3 scaling whose divisors of the frequencies are these, among those of its released models: files of
-    /// llama.cpp hold the divisors, not what they follow from.
+    /// The Llama 3 scaling that divides the frequencies by `divisors`, among those of its released models; `None` if there is
+    /// none. Files of llama.cpp hold the divisors instead of the scaling's settings.
     pub fn llama3_by(divisors: &[f64], theta: f64) -> Option<Self> {
         let dim = 2 * divisors.len();
         let plain = frequencies(dim, theta, None);
@@ -138,8 +138,8 @@ fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64>
     }
 }
 
-/// The pairs between which frequencies turn from fast to slow: those whose wavelengths, over 2 pi, are these; rounded
-/// outwards to whole pairs if `truncate`.
+/// The indices of the pairs at which the ramp from fast to slow frequencies begins and ends: those with these wavelengths
+/// over 2 pi, rounded outwards to whole pairs if `truncate`.
 fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 2] {
     let [mut low, mut high] =
         wavelengths.map(|length| dim as f64 * length.ln() / (2.0 * theta.ln()));

@@ -60,7 +60,7 @@ impl Weight {
         }
     }
 
-    /// Packs another weight, in the memory of this one where it has some of its own.
+    /// Packs another weight, in this one's memory unless that is shared.
     pub fn repack(&mut self, parallelism: Parallelism, weight: View, [inner, columns]: [usize; 2]) {
         match self {
             Self::Stored(_) => {

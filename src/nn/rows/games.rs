@@ -1,8 +1,8 @@
 //! Games on the CPU: a decoder over observations learns from whole sequences, a row for each step, and acts on the
-//! present step of some games, a row for each game.
+//! current step of some games, a row for each game.
 //!
-//! One thread takes a game from the first layer to the last and back. Acting runs the code of learning, so that both
-//! give the same logits to the last bit.
+//! One thread runs the whole forward and backward pass of a game. Acting runs the code of learning, so that both give the
+//! same logits to the last bit.
 
 use super::backward::ForwardRecord;
 use super::sequences::{SequenceModel, Sequences};
@@ -23,7 +23,7 @@ pub struct DecoderSequences {
     scratches: Pool<Scratch>,
 }
 
-/// The forward pass of a game, as the backward pass needs it, or of a step of some games.
+/// The activations of a game for the backward pass, or of a step of some games.
 #[derive(Debug, Default)]
 pub struct Game {
     obs: Vec<f32>,
@@ -32,7 +32,7 @@ pub struct Game {
     logits: Vec<f32>,
 }
 
-/// Attention over a game's own steps and those remembered before.
+/// Attention over a game's own steps and the earlier ones in its memory.
 struct Remembered<'a> {
     piece: &'a Piece,
     keys_values: [Vec<f32>; 2],
@@ -56,7 +56,7 @@ impl Attend for Remembered<'_> {
     }
 }
 
-/// Attention of the present step of [`LANES`] games over those in their memory, to which it is added.
+/// Attention of the current step of [`LANES`] games over their memory, to which the step is appended.
 struct Remembering<'a> {
     memory: &'a mut [Lanes],
     keys_values: [Vec<f32>; 2],
@@ -218,7 +218,7 @@ impl DecoderSequences {
         self.weights.layout.input.as_ref().expect("observations enter")
     }
 
-    /// Takes the rows of a game, or of some games, forward.
+    /// Runs the forward pass of the rows of one game, or of a step of some games.
     fn game_forward(
         &self,
         game: &mut Game,
@@ -238,7 +238,7 @@ impl DecoderSequences {
         self.weights.linear(&layout.head, &tape.hidden, logits, false);
     }
 
-    /// Copies into game `i` all that does not depend on parameters; returns its rows and what they see.
+    /// Copies the inputs of game `i` into `game`; returns its rows and the keys that they attend to.
     fn begin(&self, of: &Sequences, i: usize, game: &mut Game) -> Piece {
         let (shape, games) = (&self.weights.shape, of.games);
         let memory = of.memory.chunks_exact(shape.memory_size()).nth(i);
@@ -259,7 +259,7 @@ impl DecoderSequences {
             game.rotate(&self.weights, position);
             position += 1;
         }
-        // The remembered steps that the first rows see, the oldest first.
+        // The steps in memory that the first rows attend to, oldest first.
         let kv = shape.kv_size();
         let rows = |cache: &[f32]| {
             let rows = (seen - prefix..seen).map(|step| step % context);

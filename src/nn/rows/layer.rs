@@ -11,7 +11,7 @@ use std::mem;
 use std::ops::Range;
 
 impl Weights {
-    /// Takes the stream, `[rows, hidden_size]`, through all layers and the last norm. The tape has the rows' rotations.
+    /// Runs all layers and the last norm on the stream, `[rows, hidden_size]`. The tape has the rows' rotations.
     pub(super) fn forward(
         &self,
         stream: &mut [f32],
@@ -36,7 +36,7 @@ impl Weights {
         tape.last.forward(self.parallelism, stream, norm, &mut tape.hidden);
     }
 
-    /// Takes the stream through a layer.
+    /// Runs a layer on the stream, in place.
     pub(super) fn layer(
         &self,
         number: usize,
@@ -80,8 +80,8 @@ impl Weights {
         }
     }
 
-    /// Fills queries, keys and values, normed and rotated. In bf16 keys and values are rounded as caches store them; the
-    /// gradient takes no notice of it.
+    /// Computes queries, keys and values, normed and rotated. In bf16 keys and values are rounded as caches store them, which
+    /// the gradient ignores (straight through).
     fn heads(
         &self,
         number: usize,
@@ -118,7 +118,7 @@ impl Weights {
         }
     }
 
-    /// Fills the gate, the values that it multiplies, and their product.
+    /// Computes the gate, the values that it multiplies, and their product.
     fn feed_forward(
         &self,
         number: usize,

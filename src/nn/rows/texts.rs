@@ -18,7 +18,7 @@ use crate::nn::tensors::device_copy::DeviceCopy;
 use crate::nn::text::Text;
 use std::ops::Range;
 
-/// Parameters from which on each product uses all threads; of smaller decoders, whole passes run side by side.
+/// Minimum parameters for products to use all threads; of smaller decoders, whole passes run in parallel.
 const LARGE: usize = 1 << 22;
 
 /// A decoder over tokens with its weights in host memory. Clones share the weights until one of them changes its own.
@@ -31,7 +31,7 @@ pub struct TokenDecoder {
     pub(super) decoding: Pool<Decoding>,
 }
 
-/// Buffers of generation, kept between calls: the system would clear fresh pages again.
+/// Buffers of generation, kept between calls so that the system need not zero fresh pages.
 #[derive(Debug, Default)]
 pub struct Decoding {
     /// Caches of completions.
@@ -239,18 +239,18 @@ impl TokenDecoder {
         self.weights.parallelism
     }
 
-    /// Whether whole passes of this decoder are to run side by side: it is too small to share out its products.
+    /// Whether whole passes of this decoder should run in parallel, as it is too small to divide its products among threads.
     pub fn is_small(&self) -> bool {
         self.parallelism() == Parallelism::Sequential
     }
 
-    /// Replaces a cache's piece of text, and makes room for `tokens` tokens that follow the text of `prefix`, if any.
+    /// Replaces a cache's piece of text and allocates `tokens` tokens after the text of `prefix`, if any.
     pub fn begin_cache(&self, cache: &mut Cache, tokens: usize, prefix: Option<PrefixCache>) {
         self.weights.begin_cache(cache, self.shape().num_layers, tokens, prefix);
     }
 
-    /// Takes rows, in the order of their caches, through all layers, and writes their keys and values into `caches`. The
-    /// predecessors of a token must be in the same pass or in a cache.
+    /// Runs all layers on rows, in the order of their caches, and writes their keys and values into `caches`. The predecessors
+    /// of a token must be in the same pass or in a cache.
     pub fn forward(
         &self,
         rows: &[Row],
@@ -326,7 +326,7 @@ impl TextPass {
         }
     }
 
-    /// Lays out other texts, and returns their rows.
+    /// Replaces the texts and returns their rows.
     fn begin(&mut self, weights: &Weights, texts: &[Text]) -> Vec<Row> {
         let mut all = Vec::new();
         let mut piece = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
@@ -360,7 +360,7 @@ impl TextPass {
 }
 
 impl TokenDecoder {
-    /// Takes texts through all layers.
+    /// Runs the forward pass over texts.
     ///
     /// # Panics
     /// If a prompt or a completion has no token.

@@ -1,4 +1,4 @@
-//! The weights of a decoder over tokens on its device, and which of the two copies of them is the present one.
+//! The copy of a decoder's weights on its device, kept in sync with the host's: each is transferred when the other needs it.
 
 use super::texts::{DeviceAdapters, DeviceDecoder};
 use crate::nn::arch::{Adapters, DecoderShape};
@@ -69,7 +69,7 @@ impl DeviceCopy {
         Some(self.weights.get_or_init(new).clone().with_adapters(added))
     }
 
-    /// Takes the decoder out of [`DeviceCopy::get`], changes it, and makes the result the present one.
+    /// Changes a decoder from [`DeviceCopy::get`], and makes the result the current weights.
     pub(crate) fn change(
         &mut self,
         present: DeviceDecoder,
@@ -90,7 +90,7 @@ impl DeviceCopy {
         }
     }
 
-    /// The present weights in host memory, where `host` are those that it had last.
+    /// The current weights in host memory; `host` are the last ones that the host had.
     pub(crate) fn params<'a>(&'a self, host: &'a DecoderParams) -> &'a DecoderParams {
         match (&self.newer, self.weights.get()) {
             (Some(Newer::Weights(newer)), Some(on)) => newer.get_or_init(|| on.download().into()),
@@ -98,7 +98,7 @@ impl DeviceCopy {
         }
     }
 
-    /// The present adapters in host memory, where `host` are those that it had last.
+    /// The current adapters in host memory; `host` are the last ones that the host had.
     pub(crate) fn adapters<'a>(&'a self, host: &'a Adapters) -> &'a Adapters {
         match (&self.newer, self.weights.get(), self.adapters.get()) {
             (Some(Newer::Adapters(newer)), Some(on), Some(added)) => newer.get_or_init(|| {
@@ -109,7 +109,7 @@ impl DeviceCopy {
         }
     }
 
-    /// Whether the device has changed the learnt parameters since the host had them last.
+    /// Whether the device has changed the learnt parameters since their last download.
     pub(crate) fn is_newer(&self) -> bool {
         self.newer.is_some()
     }

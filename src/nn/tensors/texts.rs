@@ -192,8 +192,8 @@ impl DeviceDecoder {
         self.adapters.as_ref().unwrap_or(&self.weights)
     }
 
-    /// Replaces each arena of the learnt parameters, `[len]`, by what `change` makes of it and its number. An arena is given
-    /// away whole, so that its memory can become that of the result.
+    /// Replaces each arena of the learnt parameters, `[len]`, with the result of `change` for its number and the arena.
+    /// `change` owns the arena, so that the result can reuse its memory.
     pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
         // Views go first: nothing else may refer to memory that changes.
         match self.adapters.take().zip(self.added.take()) {
@@ -221,8 +221,8 @@ impl DeviceDecoder {
         self.learnt().download(|x| x.into_data().try_into_vec().expect("all are f32"))
     }
 
-    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide what
-    /// comes back. If products are in f16 it is the power of two that makes the largest number about 1/16 (loss scaling,
+    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide the
+    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16 (loss scaling,
     /// Micikevicius et al. 2018), else 1.
     pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
         match self.decoder.products.need_scale() {
@@ -303,7 +303,7 @@ impl DeviceDecoder {
         gradients
     }
 
-    /// Takes prompts through all layers.
+    /// Runs the forward pass over prompts.
     ///
     /// # Panics
     /// If one has no token.
@@ -345,8 +345,7 @@ impl DeviceDecoder {
         Completions { keys_values, most, count: 0 }
     }
 
-    /// Takes the next token of each completion, `[rows]`, through all layers; returns the normed streams,
-    /// `[rows, hidden_size]`. The same number of completions follows each prompt, group by group.
+    /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows, hidden_size]`. The same number of completions follows each prompt, group by group.
     pub fn step(
         &self,
         prompts: &Prompts,
@@ -381,7 +380,7 @@ impl DeviceDecoder {
         hidden.reshape([rows, size])
     }
 
-    /// Takes whole texts through all layers.
+    /// Runs the forward pass over whole texts.
     pub fn forward_texts(&self, texts: &[Text]) -> HiddenStates {
         let (groups, device) = (texts.len(), self.device());
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
@@ -438,14 +437,14 @@ impl DeviceDecoder {
         attend((self.decoder.products, shape.head_shape().scale), queries, own, mask, prefix)
     }
 
-    /// For each window the mask of a text's own tokens: `[1, count, count]`.
+    /// Masks of a text's own tokens, one for each window: `[1, count, count]` each.
     fn masks(&self, count: usize) -> Vec<Tensor<3>> {
         let windows = self.decoder.shape().windows().into_iter();
         windows.map(|window| causal(count, window, self.device())).collect()
     }
 
-    /// For each window the mask of the prompts' tokens for these steps of their completions:
-    /// `[groups, steps or 1, longest]`.
+    /// Masks of the prompts' tokens for these steps of their completions, one for each window:
+    /// `[groups, steps or 1, longest]` each.
     fn prefix_masks(&self, prompts: &Prompts, steps: Range<usize>) -> Vec<Tensor<3>> {
         let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest());
         let columns = Tensor::<1, Int>::arange(0..longest as i64, self.device());

@@ -18,7 +18,7 @@ thread_local! {
     static SCORES: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// The text that a piece follows, in another cache.
+/// The text that precedes a piece, in another cache.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefixCache {
     /// Index of the cache among all.
@@ -43,8 +43,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Replaces the piece of text, and makes room for `tokens` tokens in each of `layers` layers: all layers, or one
-    /// that each layer takes over from the one before.
+    /// Replaces the piece of text and allocates `tokens` tokens in each of `layers` layers: all layers, or one that each
+    /// layer overwrites.
     pub fn begin(
         &mut self,
         shape: &HeadShape,

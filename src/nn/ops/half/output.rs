@@ -3,7 +3,7 @@
 use super::tiles::SIDE;
 use std::marker::PhantomData;
 
-/// Most strips of a right operand that a kernel multiplies at a time.
+/// Maximum strips of a right operand that a kernel multiplies at a time.
 pub const GROUP: usize = 4;
 
 /// A tile of sums: `[16 rows, 16 columns]`.
@@ -57,7 +57,7 @@ impl<'a> Output<'a> {
         unsafe { self.each_row(place, sums, |y, x| *y = *x) }
     }
 
-    /// Calls `change` with each number of a tile and its sum.
+    /// Calls `change` with each number of a tile and its sum, row by row.
     ///
     /// # Safety
     /// As for [`Output::put`].

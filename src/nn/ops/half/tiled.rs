@@ -9,7 +9,7 @@ use crate::nn::ops::Parallelism;
 use crate::nn::ops::matmul::View;
 use std::cell::RefCell;
 
-/// Size in bytes of a part of the left operand, which stays in the second cache while columns pass by.
+/// Size in bytes of a part of the left operand, which stays in the L2 cache while the columns are traversed.
 const PART: usize = 1 << 19;
 /// Parts of a product for each thread.
 const PARTS: usize = 4;

@@ -103,7 +103,7 @@ pub trait Columns: Copy + Send + Sync {
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
     fn multiply(self, x: &[f32], y: &mut [f32], add: bool);
 
-    /// The number of strips that are worth expanding at a time, of about so many numbers.
+    /// The number of strips of a block of about `numbers` numbers, which is expanded at a time.
     fn strips_of_block(self, numbers: usize) -> usize;
 
     /// The columns packed in f32, in `memory` unless they are already.

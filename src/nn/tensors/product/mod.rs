@@ -218,7 +218,7 @@ pub(super) fn matrix_units(properties: &DeviceProperties, rounded: ElemType) -> 
     (has_form && plane == hardware.plane_size_min).then_some(plane as usize)
 }
 
-/// Into how many spans to split the inner dimension: enough to occupy the device, but none shorter than `least`.
+/// The number of spans of the inner dimension: enough to occupy the device, but none shorter than `least`.
 fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
     let (units, least) = match (is_narrow, tiling.has_matrix_units()) {
         (true, false) => (20 << 10, 192),

@@ -1,4 +1,4 @@
-//! Tiles of operands, and their way through workgroup memory.
+//! Tiles of operands, and how units stage them in workgroup memory.
 
 // Compile-time conditions are apart from run-time ones.
 #![allow(clippy::collapsible_if)]

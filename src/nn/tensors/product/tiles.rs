@@ -11,7 +11,7 @@ use burn::cubecl::prelude::*;
 /// Rows, columns and inner steps of a fragment, which a plane's matrix units multiply at a time.
 pub(super) const FRAGMENT: usize = 16;
 
-/// How a cube divides a tile of the product among its units; a compile-time value of the kernel.
+/// The division of a tile of the product among a cube's units; a compile-time value of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tiling {
     /// Rows and columns of a part.
