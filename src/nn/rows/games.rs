@@ -122,8 +122,7 @@ impl SequenceModel for DecoderSequences {
         record.resize_with(1, Game::default);
         let game = &mut record[0];
         obs.clone_into(&mut game.obs);
-        game.begin_rotations(&self.weights);
-        memory[0].iter().for_each(|seen| game.rotate(&self.weights, *seen as usize));
+        game.tape.rotate(&self.weights.rope, memory[0].iter().map(|seen| *seen as usize));
         self.scratches.with(|scratch| {
             let keys_values = std::mem::take(&mut scratch.keys_values);
             let mut attend = Remembering { memory, keys_values };
@@ -170,21 +169,6 @@ impl SequenceModel for DecoderSequences {
                 self.game_backward(game, &d_logits, gradient, scratch);
             }
         });
-    }
-}
-
-impl Game {
-    /// Drops the rotations of earlier rows.
-    fn begin_rotations(&mut self, weights: &Weights) {
-        self.tape.rotations.resize_with(weights.rope.len(), Vec::new);
-        self.tape.rotations.iter_mut().for_each(Vec::clear);
-    }
-
-    /// Adds the rotations of a row at a position.
-    fn rotate(&mut self, weights: &Weights, position: usize) {
-        for (rotations, table) in self.tape.rotations.iter_mut().zip(&weights.rope) {
-            rotations.extend(table.at(position));
-        }
     }
 }
 
@@ -248,17 +232,17 @@ impl DecoderSequences {
         of.rows(&of.obs, i..i + 1, &mut game.obs);
         let is_start = |t: usize| of.starts[t * games + i] == 1.0;
         let prefix = if is_start(0) { 0 } else { seen.min(context - 1) };
-        game.begin_rotations(&self.weights);
         let (mut start, mut position) = (0, seen);
-        let mut starts = Vec::with_capacity(steps);
+        let (mut starts, mut positions) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
         for t in 0..steps {
             if is_start(t) {
                 (start, position) = (prefix + t, 0);
             }
             starts.push(start);
-            game.rotate(&self.weights, position);
+            positions.push(position);
             position += 1;
         }
+        game.tape.rotate(&self.weights.rope, positions.into_iter());
         // The steps in memory that the first rows attend to, oldest first.
         let kv = shape.kv_size();
         let rows = |cache: &[f32]| {

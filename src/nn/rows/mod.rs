@@ -22,7 +22,7 @@ pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::Normed;
-use crate::nn::ops::rope::Rotation;
+use crate::nn::ops::rope::{RopeTable, Rotation};
 use backward::PieceScratch;
 use std::ops::Range;
 use weights::Weights;
@@ -64,6 +64,17 @@ struct Tape {
     last: Normed,
     /// The result of the last norm: `[rows, hidden_size]`.
     hidden: Vec<f32>,
+}
+
+impl Tape {
+    /// Replaces the rotations by those of rows at these positions.
+    fn rotate(&mut self, rope: &[RopeTable], positions: impl Iterator<Item = usize> + Clone) {
+        self.rotations.resize_with(rope.len(), Vec::new);
+        for (rotations, table) in self.rotations.iter_mut().zip(rope) {
+            rotations.clear();
+            positions.clone().for_each(|position| rotations.extend(table.at(position)));
+        }
+    }
 }
 
 /// The activations that a forward pass keeps for the backward pass.

@@ -275,13 +275,8 @@ impl TokenDecoder {
                 embed::forward(weights.params.slice(&table), size, scale, tokens, stream);
             }
         }
-        tape.rotations.resize_with(weights.rope.len(), Vec::new);
-        for (rotations, table) in tape.rotations.iter_mut().zip(&weights.rope) {
-            rotations.clear();
-            for row in rows {
-                rotations.extend(table.at(caches[row.cache].position(row.at)));
-            }
-        }
+        let positions = rows.iter().map(|row| caches[row.cache].position(row.at));
+        tape.rotate(&weights.rope, positions);
         weights.forward(stream, retention, &mut Cached { rows, caches }, tape, scratch);
     }
 
