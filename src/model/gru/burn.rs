@@ -169,11 +169,10 @@ impl Model for Gru {
 
     /// Steps one by one, and the head for all steps at once. Encoding all steps at once does not pay: the gradient of
     /// a slice costs as much as the gradient of the whole tensor.
-    fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Tensor<2>) -> Tensor<3> {
+    fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, mut memory: Tensor<2>) -> Tensor<3> {
         let [num_steps, batch, _] = obs.dims();
         let cell = self.cell();
         let continues = -starts + 1.0;
-        let mut memory = memory;
         let mut memories = Vec::with_capacity(num_steps);
         for t in 0..num_steps {
             let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);

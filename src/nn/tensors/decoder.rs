@@ -279,12 +279,11 @@ impl Decoder {
     /// `[batch, num_steps, heads, head_dim]`, rotated.
     pub(super) fn run_layers(
         &self,
-        x: Tensor<3>,
+        mut x: Tensor<3>,
         rotations: &[[Tensor<4>; 2]],
         added: Option<&AdapterTensors>,
         mut attend: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
     ) -> Tensor<3> {
-        let mut x = x;
         for (i, layer) in self.layers.iter().enumerate() {
             let apply = |which: Projection, x: Tensor<3>| self.apply(added, i, which, x);
             let [before_attention, after_attention, before_mlp, after_mlp] =

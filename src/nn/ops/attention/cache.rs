@@ -184,13 +184,12 @@ impl Cache {
 /// Fills the results of all queries that share a head of keys, some side by side, and the logarithms of their
 /// softmaxes' totals.
 fn attend_group<const N: usize>(
-    queries: &[f32],
+    mut queries: &[f32],
     shape: &HeadShape,
     pieces: &[Piece],
     scores: &mut Vec<f32>,
     [mut output, mut log_totals]: [&mut [f32]; 2],
 ) {
-    let mut queries = queries;
     while !log_totals.is_empty() {
         // Three at a time, but never one that could be two.
         let count = match log_totals.len() {

@@ -53,12 +53,11 @@ impl Default for Tiling {
 
 impl Tiling {
     /// The tiling with as many of its groups as have room in workgroup memory, bytes.
-    pub fn within(self, bytes: usize) -> Self {
-        let mut tiling = self;
-        while tiling.groups > 1 && tiling.bytes() > bytes {
-            tiling.groups /= 2;
+    pub fn within(mut self, bytes: usize) -> Self {
+        while self.groups > 1 && self.bytes() > bytes {
+            self.groups /= 2;
         }
-        tiling
+        self
     }
 
     /// Whether matrix units multiply.
