@@ -217,10 +217,7 @@ fn integers(tensor: Tensor<2, Int>) -> Vec<i32> {
 /// Converts action masks, `[num_steps, games, num_actions]`, to a bit mask per step, bit 0 for action 0.
 fn bit_masks(legal: &Tensor<3>) -> Vec<u32> {
     let [_, _, actions] = legal.dims();
-    let bits = |row: &[f32]| {
-        let bits = row.iter().enumerate().map(|(a, legal)| u32::from(*legal > 0.5) << a);
-        bits.fold(0, |word, bit| word | bit)
-    };
+    let bits = |row: &[f32]| row.iter().rev().fold(0u32, |bits, x| bits << 1 | u32::from(*x > 0.5));
     floats(legal.clone()).chunks_exact(actions).map(bits).collect()
 }
 

@@ -130,8 +130,7 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
         if is_bf16 {
             params.extend(data.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])));
         } else {
-            let words = data.chunks_exact(4);
-            params.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+            params.extend(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)));
         }
         if params[start..].iter().any(|x| !x.is_finite()) {
             return Err(SavedError::Unreadable(format!(

@@ -68,9 +68,8 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     let number = |name: &str| count(config, name).ok_or_else(|| ConfigError::Missing(name.into()));
     let (hidden_size, num_heads) = (number("hidden_size")?, number("num_attention_heads")?);
     let rope = rope(config);
-    let theta = rope["rope_theta"].as_f64().or_else(|| config["rope_theta"].as_f64());
+    let rotary = |name: &str| rope[name].as_f64().or_else(|| config[name].as_f64());
     let context = count(config, "max_position_embeddings").unwrap_or(2048);
-    let partial = rope["partial_rotary_factor"].as_f64();
     let mut shape = DecoderShape {
         family,
         num_actions: number("vocab_size")?,
@@ -84,11 +83,9 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
         qkv_bias: is_on(config, "attention_bias"),
         output_bias: is_on(config, "attention_bias"),
         tie_word_embeddings: is_on(config, "tie_word_embeddings"),
-        rope_theta: theta.unwrap_or(1e4),
+        rope_theta: rotary("rope_theta").unwrap_or(1e4),
         rope_scaling: scaling(&rope, context)?,
-        partial_rotary_factor: partial
-            .or_else(|| config["partial_rotary_factor"].as_f64())
-            .unwrap_or(1.0),
+        partial_rotary_factor: rotary("partial_rotary_factor").unwrap_or(1.0),
         rms_norm_eps: config["rms_norm_eps"].as_f64().unwrap_or(1e-6) as f32,
         ..DecoderShape::default()
     };
