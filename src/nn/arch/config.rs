@@ -110,7 +110,7 @@ const MAX_SIZE: usize = 1 << 24;
 /// Checks that sizes fit together, and that all numbers are within what a decoder can have.
 ///
 /// # Errors
-/// [`ConfigError::Sizes`] or [`ConfigError::Value`], with what is wrong.
+/// [`ConfigError::Sizes`], or [`ConfigError::Value`] with the entry at fault.
 pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
     let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = shape;
     let heads = *num_kv_heads > 0 && num_heads.is_multiple_of(*num_kv_heads);

@@ -1,5 +1,5 @@
-//! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, beside the product of a weight. The product `a b` is
-//! never computed.
+//! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, in addition to the product with a weight. The product
+//! `a b` is never computed.
 
 use super::Parallelism;
 use super::linear::{self, Arithmetic, Weight};

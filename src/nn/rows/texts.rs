@@ -25,7 +25,7 @@ const LARGE: usize = 1 << 22;
 #[derive(Clone, Debug)]
 pub struct TokenDecoder {
     pub(super) weights: Weights,
-    /// The device that texts go through, if it is not the CPU.
+    /// The device that runs the passes over texts, if it is not the CPU.
     pub(super) device: DeviceCopy,
     /// Buffers of generation.
     pub(super) decoding: Pool<Decoding>,
@@ -168,12 +168,12 @@ impl TokenDecoder {
         self.device.params(&self.weights.params)
     }
 
-    /// Whether adapters are learnt in the place of the weights.
+    /// Whether adapters are learnt instead of the weights.
     pub fn has_adapters(&self) -> bool {
         self.weights.adapters.is_some()
     }
 
-    /// The adapters that are learnt in the place of the weights, if any; downloaded if a device has changed them.
+    /// The adapters that are learnt instead of the weights, if any; downloaded if a device has changed them.
     pub fn adapters(&self) -> Option<&Adapters> {
         self.weights.adapters.as_ref().map(|host| self.device.adapters(host))
     }

@@ -20,7 +20,7 @@ pub struct Weights {
     pub(super) layout: Layout,
     pub(super) rope: Vec<RopeTable>,
     pub(super) params: DecoderParams,
-    /// Adapters that are learnt in the place of the weights, if any.
+    /// Adapters that are learnt instead of the weights, if any.
     pub(super) adapters: Option<Adapters>,
     pub(super) packed: Arc<PackedWeights>,
     /// Whether packed copies in f32 are kept; else large weights are packed anew for each product, a block at a time.
@@ -41,7 +41,7 @@ pub(super) struct PackedWeights {
 }
 
 impl PackedWeights {
-    /// No copies yet, of so many matrices.
+    /// Empty cells for the copies of `matrices` matrices.
     fn empty(matrices: usize) -> Self {
         let none = || (0..matrices).map(|_| OnceLock::new()).collect();
         Self { forward: none(), transpose: none() }

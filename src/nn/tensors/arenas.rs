@@ -45,8 +45,8 @@ impl Packing {
         Self::within(parameters, 0)
     }
 
-    /// The places in arenas of at most so many numbers; a larger parameter is alone. Matrices are one behind the other in
-    /// the order of their parameters, and so are vectors.
+    /// The places in arenas of at most `most` numbers; a larger parameter has an arena of its own. Matrices follow each other
+    /// in the order of their parameters, and so do vectors.
     pub fn within(parameters: &[Parameter], most: usize) -> Self {
         let (mut places, mut arenas) = (Vec::new(), Vec::<Form>::new());
         let mut last = [None; 2];

@@ -120,7 +120,7 @@ impl Layer {
     }
 }
 
-/// Low-rank adapters beside the matrices of the layers: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
+/// Low-rank adapters of the layers' matrices: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
 #[derive(Clone, Debug)]
 pub(crate) struct AdapterTensors {
     /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them, layer by layer in the order of

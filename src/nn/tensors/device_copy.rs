@@ -13,14 +13,13 @@ pub struct DeviceCopy {
     device: Option<(Device, Precision)>,
     /// The weights without adapters, uploaded when first needed.
     weights: Arc<OnceLock<DeviceDecoder>>,
-    /// The adapters, likewise.
+    /// The adapters, uploaded when first needed.
     adapters: Arc<OnceLock<DeviceAdapters>>,
-    /// The learnt parameters if the device has changed them since the host had them last: downloaded when first asked
-    /// for.
+    /// The learnt parameters, if the device has changed them after the host; downloaded when first needed.
     newer: Option<Newer>,
 }
 
-/// Learnt parameters that a device has changed, in host memory once they have been asked for.
+/// Learnt parameters that a device has changed, downloaded when first needed.
 #[derive(Clone, Debug)]
 enum Newer {
     Weights(OnceLock<DecoderParams>),
@@ -109,7 +108,7 @@ impl DeviceCopy {
         }
     }
 
-    /// Whether the device has changed the learnt parameters since their last download.
+    /// Whether the device has changed the learnt parameters after the host.
     pub(crate) fn is_newer(&self) -> bool {
         self.newer.is_some()
     }

@@ -1,7 +1,7 @@
 //! Texts on a device: prompts and their completions side by side, with or without autodiff.
 //!
-//! A prompt goes through once, whatever the number of its completions, which see its keys and values. Short texts are
-//! padded on the right; no token sees the padding.
+//! A prompt runs once, whatever the number of its completions, which attend to its keys and values. Short texts are padded
+//! on the right; no token attends to the padding.
 
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
@@ -23,7 +23,7 @@ pub struct DeviceDecoder {
     pub(crate) added: Option<AdapterTensors>,
     /// The parameters of the decoder, in whose memory its tensors are.
     weights: Arenas,
-    /// Parameters of the adapters, likewise.
+    /// The parameters of the adapters, in whose memory their tensors are.
     adapters: Option<Arenas>,
 }
 

@@ -32,7 +32,7 @@ impl<'a> Output<'a> {
         Self { values: values.as_mut_ptr(), rows, columns, add, matrix: PhantomData }
     }
 
-    /// Writes or adds the sums of the tile in row `i` and column `j` of tiles, without what is beyond the edges.
+    /// Writes or adds the sums of the tile in row `i` and column `j` of tiles, clipped to the matrix.
     ///
     /// # Safety
     /// No other thread accesses this tile.
@@ -78,13 +78,13 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Whether sums are added to what is there.
+    /// Whether sums are added to the matrix instead of replacing it.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn adds(&self) -> bool {
         self.add
     }
 
-    /// Fills `sums` with the tile in row `i` and column `j` of tiles, as far as the matrix goes.
+    /// Loads the tile in row `i` and column `j` of tiles, clipped to the matrix, into `sums`.
     ///
     /// # Safety
     /// No other thread accesses this tile.

@@ -8,8 +8,8 @@
 //! Each element is summed in the order of the inner dimension with one rounding a step, so it depends on its own
 //! row and column alone: not on the sizes of the product, the number of threads or the instruction set.
 //!
-//! [`Packed`] owns the storage format of the right operand. Callers pack and multiply, and never see its numbers,
-//! so a narrower format changes this folder alone.
+//! [`Packed`] owns the storage format of the right operand: callers pack and multiply, and never see its numbers. Weights in
+//! other formats implement [`Columns`].
 
 mod parts;
 mod tiles;
@@ -97,7 +97,7 @@ pub trait Columns: Copy + Send + Sync {
     /// The number of columns.
     fn columns(self) -> usize;
 
-    /// Chunks of so many times [`STRIP_COLUMNS`] columns.
+    /// Chunks of `strips` times [`STRIP_COLUMNS`] columns; the last one may be narrower.
     fn parts(self, strips: usize) -> impl Iterator<Item = Self>;
 
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.

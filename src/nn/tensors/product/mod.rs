@@ -32,8 +32,8 @@ const UNITS: usize = 128;
 /// The products of the matrices in the last two dimensions, `[.., rows, inner]`, with each of the right operands, `[..,
 /// inner, columns]` of one type, plus a bias of each column, in one launch. The other dimensions are those of batches; they
 /// are equal, or 1 in one of the operands, and 1 in each of several right operands. Operands are rounded to `rounded`; the
-/// products are contiguous and f32, in new memory or in `into`, `[numbers]`: one behind the other, each from a multiple of
-/// [`ALIGNMENT`] on, with anything in between.
+/// products are contiguous and f32, in new memory or in `into`, `[numbers]`: one after the other, each at a multiple of
+/// [`ALIGNMENT`], with unspecified numbers in between.
 ///
 /// # Panics
 /// If the right operands are more than [`JOINED`], or several with batches, or `into` has another size.
@@ -173,7 +173,7 @@ pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
     rows.div_ceil(64) * columns.div_ceil(64) < BUSY
 }
 
-/// Tiling of products of so many rows.
+/// Tiling of products of `rows` rows.
 fn tiling(rows: usize, is_narrow: bool) -> Tiling {
     let (part, parts, groups) = match rows {
         _ if !is_narrow => ([8, 8], [8, 8], 2),
@@ -187,7 +187,7 @@ fn tiling(rows: usize, is_narrow: bool) -> Tiling {
 /// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the device.
 const FEW: usize = 128;
 
-/// Tiling of products of `[rows, columns]` on matrix units of planes of so many units.
+/// Tiling of products of `[rows, columns]` on the matrix units of planes of `plane` units.
 fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
     let is_few = rows <= FEW && is_narrow(rows, columns);
     let (part, parts, groups, steps) = match rows {

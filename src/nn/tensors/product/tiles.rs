@@ -1,6 +1,6 @@
 //! Tiles of a product, and how cubes divide them.
 
-// Compile-time conditions are apart from run-time ones.
+// Keeps compile-time conditions separate from run-time ones.
 #![allow(clippy::collapsible_if)]
 
 use super::operands::{Block, Rights};
