@@ -61,13 +61,11 @@ impl FlatMlp {
 impl MlpShape {
     /// The shape of a perceptron; `None` unless it has one or two hidden layers.
     pub fn of(mlp: &Mlp) -> Option<Self> {
-        let sizes: Vec<[usize; 2]> = mlp.layers().iter().map(|l| l.weight.dims()).collect();
-        let (first, second) = match sizes.as_slice() {
-            [_, _] => (sizes[0][1], 0),
-            [_, _, _] => (sizes[0][1], sizes[1][1]),
+        let (features, first, second, actions) = match mlp.widths()[..] {
+            [features, first, actions] => (features, first, 0, actions),
+            [features, first, second, actions] => (features, first, second, actions),
             _ => return None,
         };
-        let (features, actions) = (sizes[0][0], sizes[sizes.len() - 1][1]);
         let wide = plane_units(&mlp.layers()[0].weight.device()) >= WIDE_PLANE;
         let block = if wide { side_by_side(first) } else { 1 };
         Some(Self { features, first, second, actions, activation: mlp.activation(), block })
