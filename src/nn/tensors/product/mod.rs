@@ -89,8 +89,7 @@ pub(super) fn products<const N: usize>(
     let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
     let spans = inner.div_ceil(span).max(1);
 
-    let blocks = Blocks::new(rows, &columns, tiling.columns());
-    let numbers = blocks.numbers;
+    let (starts, numbers) = blocks(rows, columns, tiling.columns());
     let product = into.unwrap_or_else(|| uninit(&a, &[count * numbers], DType::F32));
     assert_eq!(product.meta.num_elements(), count * numbers, "numbers of the products");
     let shares = match spans {
@@ -100,7 +99,7 @@ pub(super) fn products<const N: usize>(
     let sizes = SizesLaunch::new(count, rows, numbers, inner, span, spans, row_tiles, column_tiles);
     let launch = |number: usize| {
         let number = number.min(N - 1);
-        let [tile, place] = blocks.starts[number];
+        let [tile, place] = starts[number];
         let operand = operand(&right[number], &strides[number], tiling.side(1));
         // The kernel does not read this buffer if there is no bias.
         let bias = biases.map_or(&a, |biases| &biases[number]);
@@ -142,30 +141,25 @@ pub(super) fn products<const N: usize>(
     std::array::from_fn(|number| {
         let matrix = [a.meta.shape()[dims - 2], columns[number]];
         let shape: Vec<usize> = batches.iter().copied().chain(matrix).collect();
-        view(&product, blocks.starts[number][1], shape.into())
+        view(&product, starts[number][1], shape.into())
     })
 }
 
-/// The blocks of the results of a launch with several right operands.
-struct Blocks {
-    /// First column tile and place of each block.
-    starts: Vec<[usize; 2]>,
-    /// Numbers of all blocks.
-    numbers: usize,
-}
-
-impl Blocks {
-    fn new(rows: usize, columns: &[usize], tile: usize) -> Self {
-        let mut next = [0usize; 2];
-        let mut starts = Vec::with_capacity(columns.len());
-        for columns in columns {
-            // A device binds buffers from such places on.
-            next[1] = next[1].next_multiple_of(ALIGNMENT);
-            starts.push(next);
-            next = [next[0] + columns.div_ceil(tile), next[1] + rows * columns];
-        }
-        Self { starts, numbers: next[1] }
-    }
+/// The first column tile and the place of each block of the results, one for each right operand, and the numbers of all
+/// blocks.
+fn blocks<const N: usize>(
+    rows: usize,
+    columns: [usize; N],
+    tile: usize,
+) -> ([[usize; 2]; N], usize) {
+    let mut next = [0usize; 2];
+    let starts = columns.map(|columns| {
+        // Devices bind buffers at such places.
+        let start = [next[0], next[1].next_multiple_of(ALIGNMENT)];
+        next = [start[0] + columns.div_ceil(tile), start[1] + rows * columns];
+        start
+    });
+    (starts, next[1])
 }
 
 /// Whether a product has so few tiles that large ones would leave most of a device idle.
