@@ -1,7 +1,7 @@
 //! The backward pass of a decoder's layers over packed rows.
 
 use super::weights::Weights;
-use super::{Activations, Attend, Piece, Prefix, Scratch, Tape};
+use super::{Activations, Attend, Piece, PieceScratch, Prefix, Scratch, Tape};
 use crate::nn::arch::{LayerLayout, Projection, QkNorm};
 use crate::nn::ops::attention::sequence::{self, Attended, Heads};
 use crate::nn::ops::gate;
@@ -263,14 +263,6 @@ impl Weights {
         scratch.d_heads = d_heads;
         self.input_backward(input, &layout.norms[0], d_stream, gradient, scratch);
     }
-}
-
-/// Buffers of the backward pass of one piece's attention.
-#[derive(Debug, Default)]
-pub(super) struct PieceScratch {
-    attention: sequence::Scratch,
-    /// Keys and values that the piece attends to.
-    keys_values: [Vec<f32>; 2],
 }
 
 impl Piece {

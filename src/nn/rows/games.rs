@@ -7,7 +7,7 @@
 use super::backward::ForwardRecord;
 use super::sequences::{SequenceModel, Sequences};
 use super::weights::Weights;
-use super::{Activations, Attend, Piece, Pool, Prefix, Retention, Scratch, Tape};
+use super::{Activations, Attend, Piece, PieceScratch, Pool, Prefix, Retention, Scratch, Tape};
 use crate::math::{LANES, Lanes};
 use crate::nn::arch::{DecoderShape, LinearLayout};
 use crate::nn::ops::Parallelism;
@@ -35,50 +35,40 @@ pub struct Game {
 /// Attention over a game's own steps and the earlier ones in its memory.
 struct Remembered<'a> {
     piece: &'a Piece,
-    keys_values: [Vec<f32>; 2],
+    scratch: PieceScratch,
 }
 
 impl Attend for Remembered<'_> {
-    fn attend(
-        &mut self,
-        weights: &Weights,
-        layer: usize,
-        activations: &mut Activations,
-        scratch: &mut sequence::Scratch,
-    ) {
+    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let shape = weights.shape.head_shape();
         let Activations { heads, attended, log_totals, .. } = activations;
-        self.piece.gather(layer, heads, shape.kv_size(), &mut self.keys_values);
-        let [keys, values] = &self.keys_values;
+        let PieceScratch { attention, keys_values } = &mut self.scratch;
+        self.piece.gather(layer, heads, shape.kv_size(), keys_values);
+        let [keys, values] = &*keys_values;
         let of = Heads { queries: &heads[0], keys, values };
         let mask = self.piece.mask(weights, layer);
-        sequence::forward(&shape, of, &mask, [attended, log_totals], scratch);
+        sequence::forward(&shape, of, &mask, [attended, log_totals], attention);
     }
 }
 
 /// Attention of the current step of [`LANES`] games over their memory, to which the step is appended.
 struct Remembering<'a> {
     memory: &'a mut [Lanes],
-    keys_values: [Vec<f32>; 2],
+    scratch: PieceScratch,
 }
 
 impl Attend for Remembering<'_> {
-    fn attend(
-        &mut self,
-        weights: &Weights,
-        layer: usize,
-        activations: &mut Activations,
-        scratch: &mut sequence::Scratch,
-    ) {
+    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let (shape, heads) = (&weights.shape, weights.shape.head_shape());
         let (size, kv) = (heads.query_size(), heads.kv_size());
         let Activations { heads: [queries, new @ ..], attended, log_totals, .. } = activations;
+        let PieceScratch { attention, keys_values } = &mut self.scratch;
         let (seen, caches) = self.memory.split_at_mut(shape.cache_start(layer));
         for lane in 0..LANES {
             let seen = seen[0][lane] as usize;
             let prefix = seen.min(shape.context - 1);
             let caches = caches.chunks_exact_mut(shape.cache_size());
-            for ((cache, new), to) in caches.zip(&*new).zip(&mut self.keys_values) {
+            for ((cache, new), to) in caches.zip(&*new).zip(&mut *keys_values) {
                 let new = &new[lane * kv..][..kv];
                 to.clear();
                 for step in seen - prefix..seen {
@@ -89,12 +79,12 @@ impl Attend for Remembering<'_> {
                 let row = &mut cache[seen % shape.context * kv..][..kv];
                 row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
             }
-            let [keys, values] = &self.keys_values;
+            let [keys, values] = &*keys_values;
             let of = Heads { queries: &queries[lane * size..][..size], keys, values };
             let mask = AttentionMask { rows: 1, prefix, starts: &[], window: shape.window(layer) };
             let totals = &mut log_totals[lane * heads.heads..][..heads.heads];
             let to = [&mut attended[lane * size..][..size], totals];
-            sequence::forward(&heads, of, &mask, to, scratch);
+            sequence::forward(&heads, of, &mask, to, attention);
         }
     }
 }
@@ -124,10 +114,9 @@ impl SequenceModel for DecoderSequences {
         obs.clone_into(&mut game.obs);
         game.tape.rotate(&self.weights.rope, memory[0].iter().map(|seen| *seen as usize));
         self.scratches.with(|scratch| {
-            let keys_values = std::mem::take(&mut scratch.keys_values);
-            let mut attend = Remembering { memory, keys_values };
+            let mut attend = Remembering { memory, scratch: std::mem::take(&mut scratch.game) };
             self.game_forward(game, Retention::Nothing, &mut attend, scratch);
-            scratch.keys_values = attend.keys_values;
+            scratch.game = attend.scratch;
         });
         memory[0].iter_mut().for_each(|seen| *seen += 1.0);
         logits.copy_from_slice(&game.logits);
@@ -148,10 +137,10 @@ impl SequenceModel for DecoderSequences {
         self.scratches.with(|scratch| {
             for (i, game) in games.zip(&mut *record) {
                 let piece = self.begin(of, i, game);
-                let keys_values = std::mem::take(&mut scratch.keys_values);
-                let mut attend = Remembered { piece: &piece, keys_values };
+                let own = std::mem::take(&mut scratch.game);
+                let mut attend = Remembered { piece: &piece, scratch: own };
                 self.game_forward(game, self.retention, &mut attend, scratch);
-                scratch.keys_values = attend.keys_values;
+                scratch.game = attend.scratch;
                 game.piece = Some(piece);
             }
         });
@@ -278,11 +267,12 @@ impl DecoderSequences {
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
         let of = ForwardRecord { tape, pieces: std::slice::from_ref(piece) };
-        let mut attend = Remembered { piece, keys_values: Default::default() };
+        let mut attend = Remembered { piece, scratch: std::mem::take(&mut scratch.game) };
         for number in (0..weights.shape.num_layers).rev() {
             weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
         }
         weights.weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
         scratch.d_stream = d_stream;
+        scratch.game = attend.scratch;
     }
 }

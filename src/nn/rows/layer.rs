@@ -54,7 +54,7 @@ impl Weights {
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
         activations.log_totals.resize(rows * self.shape.num_heads, 0.0);
-        attend.attend(self, number, activations, &mut scratch.attention);
+        attend.attend(self, number, activations);
         let Activations { attended, attention_output, .. } = activations;
         let output = (Projection::Output, after_attention);
         let blocks = [&mut scratch.block, &mut scratch.normed];

@@ -23,7 +23,6 @@ pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
 use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::Normed;
 use crate::nn::ops::rope::{RopeTable, Rotation};
-use backward::PieceScratch;
 use std::ops::Range;
 use weights::Weights;
 
@@ -91,7 +90,6 @@ pub enum Retention {
 /// Buffers of a pass, for reuse.
 #[derive(Debug, Default)]
 struct Scratch {
-    attention: sequence::Scratch,
     /// The input of a block: `[rows, hidden_size]`.
     input: Vec<f32>,
     /// The product of the gate and its values: `[rows, intermediate_size]`.
@@ -118,8 +116,8 @@ struct Scratch {
     d_unnormed: Vec<f32>,
     /// The gradient of the stream: `[rows, hidden_size]`.
     d_stream: Vec<f32>,
-    /// Keys and values that a game attends to.
-    keys_values: [Vec<f32>; 2],
+    /// Buffers of a game's attention.
+    game: PieceScratch,
     /// Buffers of the backward pass of pieces, and the gradients of the keys and values that they attend to.
     pieces: Pool<PieceScratch>,
     d_pieces: Pool<[Vec<f32>; 2]>,
@@ -127,16 +125,18 @@ struct Scratch {
     d_rows: [Vec<f32>; 2],
 }
 
+/// Buffers of the attention of one piece, forward or backward.
+#[derive(Debug, Default)]
+struct PieceScratch {
+    attention: sequence::Scratch,
+    /// Keys and values that the piece attends to.
+    keys_values: [Vec<f32>; 2],
+}
+
 /// Attention of rows over the keys and values of earlier rows, wherever these are stored.
 trait Attend {
     /// Fills `attended` and `log_totals` of a layer from its queries, keys and values.
-    fn attend(
-        &mut self,
-        weights: &Weights,
-        layer: usize,
-        activations: &mut Activations,
-        scratch: &mut sequence::Scratch,
-    );
+    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations);
 }
 
 /// A sequence of rows, and the keys that it attends to besides its own.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
-use crate::nn::ops::attention::{HeadShape, sequence};
+use crate::nn::ops::attention::HeadShape;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, embed};
 use crate::nn::tensors::device_copy::DeviceCopy;
@@ -100,13 +100,7 @@ impl Cached<'_> {
 }
 
 impl Attend for Cached<'_> {
-    fn attend(
-        &mut self,
-        weights: &Weights,
-        layer: usize,
-        activations: &mut Activations,
-        _: &mut sequence::Scratch,
-    ) {
+    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let (shape, window) = (weights.shape.head_shape(), weights.shape.window(layer));
         let Activations { heads: [queries, keys, values], attended, log_totals, .. } = activations;
         self.write(&shape, layer, [keys, values], weights.parallelism);
