@@ -11,7 +11,7 @@ use std::fmt::Debug;
 #[derive(Debug)]
 pub struct NativePolicy {
     actor: Box<dyn AnyActor>,
-    /// As [`Actor::sizes`].
+    /// The result of [`Actor::sizes`].
     sizes: [usize; 3],
     /// The memory at the start of an episode, `[memory_size]`.
     initial_memory: Vec<f32>,

@@ -153,7 +153,7 @@ struct Piece {
 enum Prefix {
     /// Keys and values of earlier rows of the same pass.
     Rows(Range<usize>),
-    /// Those in a game's memory, to which no gradient flows: `[rows, kv_size]` each, layer by layer.
+    /// Keys and values in a game's memory, to which no gradient flows: `[rows, kv_size]` each, layer by layer.
     Memory(Vec<[Vec<f32>; 2]>),
 }
 

@@ -315,7 +315,7 @@ mod tests {
                     assert_eq!((side.numbers() % 16, side.stride % 8), (0, 0), "{tiling:?}");
                 }
                 assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
-                // What every device has that has matrix units.
+                // The least workgroup memory of devices with matrix units.
                 assert!(tiling.within(32 << 10).groups >= 1);
             }
         }
