@@ -61,9 +61,8 @@ impl HostTrajectory {
         self.obs.resize(steps * self.obs_stride(), 0.0);
         self.actions.resize(steps, 0);
         self.ends.resize(steps, End::None);
-        for values in [&mut self.logprobs, &mut self.rewards] {
-            values.resize(steps, 0.0);
-        }
+        self.logprobs.resize(steps, 0.0);
+        self.rewards.resize(steps, 0.0);
         if !self.scores.is_empty() {
             self.keep_scores();
         }
@@ -211,17 +210,14 @@ pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("all tensors are f32")
 }
 
-pub(crate) fn integers(tensor: Tensor<2, Int>) -> Vec<i32> {
+fn integers(tensor: Tensor<2, Int>) -> Vec<i32> {
     tensor.into_data().convert::<i32>().try_into_vec().expect("converted to i32")
 }
 
 /// Converts action masks, `[num_steps, games, num_actions]`, to a bit mask per step, bit 0 for action 0.
-pub(crate) fn bit_masks(legal: &Tensor<3>) -> Vec<u32> {
+fn bit_masks(legal: &Tensor<3>) -> Vec<u32> {
     let [_, _, actions] = legal.dims();
-    let bits = |row: &[f32]| {
-        let bits = row.iter().enumerate().map(|(a, legal)| u32::from(*legal > 0.5) << a);
-        bits.fold(0, |word, bit| word | bit)
-    };
+    let bits = |row: &[f32]| row.iter().rev().fold(0u32, |bits, x| bits << 1 | u32::from(*x > 0.5));
     floats(legal.clone()).chunks_exact(actions).map(bits).collect()
 }
 

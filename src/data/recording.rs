@@ -156,8 +156,8 @@ impl Recording {
 pub struct RecordingAdvantages {
     /// Number of steps to learn from.
     pub(crate) learn_steps: usize,
-    /// For each part `[learn_steps + 2, games]`: the unscaled advantages; the number of leading
-    /// steps that count; the return of the game.
+    /// The unscaled advantages, then the number of leading steps that count, then the return of each
+    /// game: `[learn_steps + 2, games]` for each part.
     pub(crate) parts: Vec<Tensor<2>>,
     /// Totals over all games, indexed by [`summary`].
     pub(crate) summary: Tensor<1>,
@@ -220,8 +220,8 @@ impl RecordingAdvantages {
         self.learn_steps
     }
 
-    /// For each part `[learn_steps + 2, games]`: the unscaled advantages; the number of leading
-    /// steps that count; the return of the game.
+    /// The unscaled advantages, then the number of leading steps that count, then the return of each
+    /// game: `[learn_steps + 2, games]` for each part.
     pub fn parts(&self) -> &[Tensor<2>] {
         &self.parts
     }

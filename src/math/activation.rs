@@ -21,7 +21,7 @@ names! {
 }
 
 impl Activation {
-    /// Whether the derivative follows from the value.
+    /// Whether the derivative is a function of the value, so that a backward pass need not keep the input.
     pub fn has_slope_by_value(self) -> bool {
         matches!(self, Self::Relu | Self::Tanh)
     }
@@ -38,25 +38,16 @@ pub struct Activated {
 
 /// Evaluates `$run` with the activation as a constant, so that the compiler specialises its loops.
 macro_rules! for_activation {
-    ($activation:expr, $known:ident => $run:expr) => {
+    (@ $activation:expr, $known:ident => $run:expr; $($Kind:ident)+) => {
         match $activation {
-            Activation::Relu => {
-                const $known: Activation = Activation::Relu;
+            $(Activation::$Kind => {
+                const $known: Activation = Activation::$Kind;
                 $run
-            }
-            Activation::Tanh => {
-                const $known: Activation = Activation::Tanh;
-                $run
-            }
-            Activation::Silu => {
-                const $known: Activation = Activation::Silu;
-                $run
-            }
-            Activation::Gelu => {
-                const $known: Activation = Activation::Gelu;
-                $run
-            }
+            })+
         }
+    };
+    ($activation:expr, $known:ident => $run:expr) => {
+        for_activation!(@ $activation, $known => $run; Relu Tanh Silu Gelu)
     };
 }
 pub(crate) use for_activation;
@@ -115,8 +106,8 @@ pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
     activated(x, activation).value
 }
 
-/// Evaluates the derivative of [`activate()`] where its value is `y`, which must tell
-/// ([`Activation::has_slope_by_value`]).
+/// Evaluates the derivative of [`activate()`] from its value `y`, for activations with
+/// [`Activation::has_slope_by_value`].
 #[cube]
 #[inline(always)]
 pub fn slope_by_value(y: f32, #[comptime] activation: Activation) -> f32 {

@@ -55,9 +55,7 @@ impl Factors {
             rate: (learning_rate / bias(beta1)) as f32,
         }
     }
-}
 
-impl Factors {
     /// The factors as an argument of kernels.
     pub fn launch(&self) -> FactorsLaunch {
         FactorsLaunch::new(

@@ -11,7 +11,7 @@ mod elementary;
 pub(crate) mod quads;
 pub mod softmax;
 
-/// Numbers of a vector: games that go through a network side by side, or columns of a matrix.
+/// Width of a vector in numbers: games that a network processes side by side, or columns of a matrix.
 pub const LANES: usize = 16;
 
 /// A vector of [`LANES`] numbers.
@@ -21,8 +21,8 @@ pub use activation::Activation;
 pub(crate) use elementary::{any, mul_add};
 pub use elementary::{at_least, at_most, exp, ln, sigmoid, tanh};
 
-/// Applies a function to each element, always inlined. Of [`array::map`] the compiler often makes a call, which costs more
-/// than the function, and which has none of the vector instructions that its caller is compiled for.
+/// Applies a function to each element, always inlined. The compiler often makes a call of [`array::map`], which costs
+/// more than the function and lacks the vector instructions that its caller is compiled for.
 #[inline(always)]
 pub(crate) fn each<T: Copy, U, const N: usize>(from: [T; N], f: impl Fn(T) -> U) -> [U; N] {
     std::array::from_fn(

@@ -4,20 +4,29 @@ use super::Lanes;
 
 /// A policy that acts on the CPU, for [`LANES`](super::LANES) games at once.
 ///
-/// Its memory of the games is plain numbers, `[memory_size][LANES]`, held by the caller; they are 0 at the
-/// start of an episode unless [`Actor::initial_memory`] gives others.
+/// The caller holds the games' memory, `[memory_size][LANES]`, which is [`Actor::initial_memory`], by default 0, at the start
+/// of an episode.
 pub trait Actor: Sync {
     /// Buffers of one thread.
     type Scratch;
 
+    /// Features of an observation, actions, and floats of memory for each game.
+    fn sizes(&self) -> [usize; 3];
+
     /// The number of features of an observation.
-    fn num_features(&self) -> usize;
+    fn num_features(&self) -> usize {
+        self.sizes()[0]
+    }
 
     /// The number of actions.
-    fn num_actions(&self) -> usize;
+    fn num_actions(&self) -> usize {
+        self.sizes()[1]
+    }
 
     /// The number of floats of memory for each game.
-    fn memory_size(&self) -> usize;
+    fn memory_size(&self) -> usize {
+        self.sizes()[2]
+    }
 
     /// The memory of a game at the start of an episode, `[memory_size]`.
     fn initial_memory(&self) -> Vec<f32> {

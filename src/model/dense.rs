@@ -1,8 +1,8 @@
 //! Linear layers and activations on the CPU's vector units.
 //!
-//! [`LANES`] games go through a layer side by side, one in each lane. A lane's result depends on its own inputs
-//! alone, so neither the order of the games nor the number of threads changes it. The loops are compiled for
-//! several instruction sets, of which the best is chosen at run time.
+//! A layer processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own inputs alone, so
+//! neither the order of the games nor the number of threads changes it. The loops are compiled for several instruction
+//! sets, of which the best is chosen at run time.
 
 use super::lanes::{LANES, Lanes};
 use crate::math::Activation;
@@ -52,7 +52,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Room for the results of these layers.
+    /// Allocates buffers for the results of these layers.
     pub(super) fn new(layers: &[Dense]) -> Self {
         let widest = layers.iter().map(|layer| layer.outputs).max().unwrap_or(0);
         let room = || vec![[0.0; LANES]; widest];
@@ -66,7 +66,7 @@ impl Scratch {
     }
 }
 
-/// The result of layers one after the other, with an activation after each but the last one.
+/// Forward pass through a stack of layers, with an activation after each but the last one.
 pub(super) fn stack<'a>(
     layers: &[Dense],
     activation: Activation,
@@ -97,8 +97,8 @@ pub(super) fn stack<'a>(
     &back[..layers[last].outputs]
 }
 
-/// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, and with a ReLU
-/// behind it if `rectified`.
+/// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, followed by a ReLU if
+/// `rectified`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes], rectified: bool) {
     let outputs = output.len();

@@ -49,7 +49,7 @@ pub use tensors::TensorActor;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-/// A network from an observation, and what it remembers of an episode, to a logit for each action.
+/// A network that maps an observation, and its memory of the episode, to a logit for each action.
 ///
 /// A network without memory implements [`Memoryless`] instead, which makes it a model.
 pub trait Model: Module + Sync + 'static {
@@ -92,7 +92,7 @@ pub trait Model: Module + Sync + 'static {
     }
 }
 
-/// A network from an observation alone to a logit for each action.
+/// A network that maps an observation alone to a logit for each action.
 pub trait Memoryless: Module + Sync + 'static {
     /// Logits `[batch, num_actions]` for observations `[batch, num_features]`.
     fn logits(&self, obs: Tensor<2>) -> Tensor<2>;

@@ -1,18 +1,18 @@
 //! A policy of any network on the CPU: on vector units for built-in networks, else by Burn's operations.
 
 use super::rows::RowsActor;
-use super::{Actor, Gradients, Lanes, Network, TensorActor, registry};
+use super::{Actor, Gradients, Lanes, Network, TensorActor};
 use crate::nn::parameters;
 use burn::cubecl::future::block_on;
 use std::any::Any;
 use std::fmt::Debug;
 
-/// A policy on the CPU, without the type of its network.
+/// A policy on the CPU, with the type of its network erased.
 #[derive(Debug)]
 pub struct NativePolicy {
     actor: Box<dyn AnyActor>,
-    num_features: usize,
-    num_actions: usize,
+    /// The result of [`Actor::sizes`].
+    sizes: [usize; 3],
     /// The memory at the start of an episode, `[memory_size]`.
     initial_memory: Vec<f32>,
 }
@@ -51,8 +51,7 @@ impl NativePolicy {
     /// A policy that acts by `actor`.
     pub(super) fn of(actor: impl Actor<Scratch: Send + 'static> + Debug + Send + 'static) -> Self {
         Self {
-            num_features: actor.num_features(),
-            num_actions: actor.num_actions(),
+            sizes: actor.sizes(),
             initial_memory: actor.initial_memory(),
             actor: Box::new(actor),
         }
@@ -79,26 +78,13 @@ impl NativePolicy {
     pub(crate) fn by_hand(gradients: Box<dyn Gradients>) -> Self {
         Self::of(RowsActor(gradients))
     }
-
-    /// A built-in network like this one with other parameters; `None` for a user-defined one.
-    pub(crate) fn of_built_in(network: &Network, params: &[f32]) -> Option<Self> {
-        registry::native_with(network, params)
-    }
 }
 
 impl Actor for NativePolicy {
     type Scratch = NativeScratch;
 
-    fn num_features(&self) -> usize {
-        self.num_features
-    }
-
-    fn num_actions(&self) -> usize {
-        self.num_actions
-    }
-
-    fn memory_size(&self) -> usize {
-        self.initial_memory.len()
+    fn sizes(&self) -> [usize; 3] {
+        self.sizes
     }
 
     fn initial_memory(&self) -> Vec<f32> {

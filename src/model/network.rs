@@ -1,6 +1,5 @@
 //! A model of any type: the one form in which trainers, learners and rollouts hold a policy.
 
-use super::registry;
 use super::tensors::Forward;
 use super::{Memory, Model, NamedModel, PolicyConfig};
 use crate::nn::{Parameter, Precision, flatten, named_parameters, unflatten};
@@ -8,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
 
-/// A model without its type, so that everything that takes models is compiled once.
+/// A type-erased model, so that code over models is compiled once instead of once per model.
 ///
 /// Made from settings by [`Network::new`], or from any [`Model`] by `From`. Cloning copies no weights.
 pub struct Network(Box<dyn AnyModel>);
@@ -82,11 +81,6 @@ impl Network {
     pub fn get<M: Model>(&self) -> Option<&M> {
         let model: &dyn Any = &*self.0;
         model.downcast_ref()
-    }
-
-    /// The name of its kind in settings; `None` for a user-defined network.
-    pub fn kind(&self) -> Option<&'static str> {
-        registry::kind_of(self)
     }
 
     /// Names and shapes of its parameters, in the order of [`Network::flatten`].

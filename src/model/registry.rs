@@ -137,6 +137,14 @@ macro_rules! networks {
                     ModelKind::UserDefined(name) => not_built_in(name),
                 }
             }
+
+            /// The name of its kind in settings; `None` for a user-defined network.
+            pub fn kind(&self) -> Option<&'static str> {
+                $(if self.get::<$Kind>().is_some() {
+                    return Some(<$Kind as BuiltIn>::NAME);
+                })*
+                None
+            }
         }
 
         impl NativePolicy {
@@ -158,22 +166,14 @@ macro_rules! networks {
                     ModelKind::UserDefined(name) => not_built_in(name),
                 }
             }
-        }
 
-        /// The name of a network's kind; `None` for a user-defined network.
-        pub(super) fn kind_of(network: &Network) -> Option<&'static str> {
-            $(if network.get::<$Kind>().is_some() {
-                return Some(<$Kind as BuiltIn>::NAME);
-            })*
-            None
-        }
-
-        /// The native form of a network with other parameters; `None` for a user-defined network.
-        pub(super) fn native_with(network: &Network, params: &[f32]) -> Option<NativePolicy> {
-            $(if let Some(network) = network.get::<$Kind>() {
-                return Some(NativePolicy::of(network.native_with(params)));
-            })*
-            None
+            /// A built-in network like this one with other parameters; `None` for a user-defined one.
+            pub(crate) fn of_built_in(network: &Network, params: &[f32]) -> Option<Self> {
+                $(if let Some(network) = network.get::<$Kind>() {
+                    return Some(Self::of(network.native_with(params)));
+                })*
+                None
+            }
         }
     };
 }

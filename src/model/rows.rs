@@ -3,8 +3,8 @@
 use super::{Actor, LANES, Lanes};
 use crate::nn::rows::{Gradients, to_lanes, to_rows};
 
-/// A network that acts by the forward pass that it learns by. The rounding of operands to bf16 would make the logits of
-/// two different forward passes differ by more than the last bits.
+/// A policy that acts through the forward pass of its learner, since operands rounded to bf16 make the logits of two
+/// different forward passes differ by more than the last bits.
 #[derive(Debug)]
 pub(super) struct RowsActor(pub Box<dyn Gradients>);
 
@@ -15,19 +15,8 @@ pub(super) struct Scratch(Vec<f32>, Vec<Lanes>);
 impl Actor for RowsActor {
     type Scratch = Scratch;
 
-    fn num_features(&self) -> usize {
-        let [features, ..] = self.0.sizes();
-        features
-    }
-
-    fn num_actions(&self) -> usize {
-        let [_, actions, _] = self.0.sizes();
-        actions
-    }
-
-    fn memory_size(&self) -> usize {
-        let [.., memory] = self.0.sizes();
-        memory
+    fn sizes(&self) -> [usize; 3] {
+        self.0.sizes()
     }
 
     fn scratch(&self) -> Scratch {

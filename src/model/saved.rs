@@ -49,21 +49,15 @@ pub enum Numbers<'a> {
 impl<'a> Numbers<'a> {
     /// The type, its bytes per number, and the bytes in a file's order, copied only where the machine has another.
     fn bytes(self) -> (Dtype, usize, Cow<'a, [u8]>) {
-        let is_little = cfg!(target_endian = "little");
-        match self {
-            Self::F32(numbers) if is_little => {
-                (Dtype::F32, 4, bytemuck::cast_slice(numbers).into())
-            }
-            Self::Bf16(numbers) if is_little => {
-                (Dtype::BF16, 2, bytemuck::cast_slice(numbers).into())
-            }
-            Self::F32(numbers) => {
-                (Dtype::F32, 4, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
-            }
-            Self::Bf16(numbers) => {
-                (Dtype::BF16, 2, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
-            }
-        }
+        let (dtype, size, bytes): (Dtype, usize, &'a [u8]) = match self {
+            Self::F32(numbers) => (Dtype::F32, 4, bytemuck::cast_slice(numbers)),
+            Self::Bf16(numbers) => (Dtype::BF16, 2, bytemuck::cast_slice(numbers)),
+        };
+        let bytes = match cfg!(target_endian = "little") {
+            true => Cow::Borrowed(bytes),
+            false => bytes.chunks_exact(size).flat_map(|x| x.iter().rev().copied()).collect(),
+        };
+        (dtype, size, bytes)
     }
 }
 
@@ -136,8 +130,7 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
         if is_bf16 {
             params.extend(data.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])));
         } else {
-            let words = data.chunks_exact(4);
-            params.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+            params.extend(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)));
         }
         if params[start..].iter().any(|x| !x.is_finite()) {
             return Err(SavedError::Unreadable(format!(

@@ -1,6 +1,7 @@
 //! Forward passes of any network in Burn's tensors, for the general engine.
 
 use super::{Actor, LANES, Lanes, Memory, Model, Network};
+use crate::nn::rows::{to_lanes, to_rows};
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// The forward passes of a [`Model`], with its memory as rows `[batch, memory_size]`.
@@ -73,16 +74,8 @@ impl TensorActor {
 impl Actor for TensorActor {
     type Scratch = Vec<Lanes>;
 
-    fn num_features(&self) -> usize {
-        self.num_features
-    }
-
-    fn num_actions(&self) -> usize {
-        self.num_actions
-    }
-
-    fn memory_size(&self) -> usize {
-        self.initial_memory.len()
+    fn sizes(&self) -> [usize; 3] {
+        [self.num_features, self.num_actions, self.initial_memory.len()]
     }
 
     fn initial_memory(&self) -> Vec<f32> {
@@ -100,18 +93,15 @@ impl Actor for TensorActor {
         scratch: &'a mut Vec<Lanes>,
     ) -> &'a [Lanes] {
         let rows = |lanes: &[Lanes]| {
-            let rows = (0..LANES).flat_map(|lane| lanes.iter().map(move |x| x[lane])).collect();
-            Tensor::<2>::from_data(
-                TensorData::new::<f32, _>(rows, [LANES, lanes.len()]),
-                &self.device,
-            )
+            let rows = TensorData::new(to_rows(lanes), [LANES, lanes.len()]);
+            Tensor::<2>::from_data(rows, &self.device)
         };
         let before = (!memory.is_empty()).then(|| rows(memory));
         let (logits, after) = self.network.step(rows(obs), before);
         assert_eq!(logits.dims(), [LANES, self.num_actions], "logits: [batch, num_actions]");
-        into_lanes(&host_floats(logits), scratch);
+        to_lanes(&host_floats(logits), scratch);
         if let Some(rows) = after {
-            into_lanes(&host_floats(rows), memory);
+            to_lanes(&host_floats(rows), memory);
         }
         scratch
     }
@@ -120,14 +110,4 @@ impl Actor for TensorActor {
 /// The numbers of a tensor in host memory.
 fn host_floats(tensor: Tensor<2>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("models compute in f32")
-}
-
-/// Transposes numbers `[LANES, count]` into `count` lanes.
-fn into_lanes(rows: &[f32], lanes: &mut [Lanes]) {
-    let count = lanes.len();
-    for (i, lanes) in lanes.iter_mut().enumerate() {
-        for (lane, x) in lanes.iter_mut().enumerate() {
-            *x = rows[lane * count + i];
-        }
-    }
 }

@@ -15,7 +15,7 @@ pub struct DecoderParams(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// All numbers, once they have been asked for.
+    /// All numbers in f32, once [`DecoderParams::values`] has been called.
     values: OnceLock<Vec<f32>>,
     /// The parameters by their places, without gaps; none if they were in f32 from the start.
     parts: Vec<(Range<usize>, Part)>,
@@ -33,15 +33,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The numbers in f32; none of a stored matrix.
-    fn into_values(self) -> Vec<f32> {
-        match self {
-            Self::Values(values) => values,
-            Self::Weight(_) | Self::Table(_) => Vec::new(),
-        }
-    }
-
-    /// The number of numbers.
+    /// The number of elements.
     fn len(&self) -> usize {
         match self {
             Self::Values(values) => values.len(),
@@ -93,7 +85,9 @@ impl DecoderParams {
         if parts.iter().all(|part| matches!(part, Part::Values(_))) {
             let mut values = Vec::with_capacity(parts.iter().map(Part::len).sum());
             for part in parts {
-                values.extend(part.into_values());
+                if let Part::Values(some) = part {
+                    values.extend(some);
+                }
             }
             return values.into();
         }
@@ -117,8 +111,8 @@ impl DecoderParams {
         self.len() == 0
     }
 
-    /// All numbers; stored matrices are expanded at the first call, by all threads: not from work that runs side by side
-    /// with other work on the same parameters, which would wait for itself.
+    /// All numbers. The first call expands stored matrices on all threads of the pool, so it must not come from work that
+    /// runs in parallel with other work on the same parameters: that could wait for itself.
     pub fn values(&self) -> &[f32] {
         self.0.values.get_or_init(|| {
             let mut values = vec![0.0; self.len()];
@@ -180,7 +174,7 @@ impl DecoderParams {
         shared.values.get_mut().expect("new parameters are in f32")
     }
 
-    /// The part that parameter number `at` is in; `None` if all were in f32 from the start.
+    /// The part that contains parameter number `at`; `None` if all were in f32 from the start.
     fn part(&self, at: usize) -> Option<&(Range<usize>, Part)> {
         let next = self.0.parts.partition_point(|(place, _)| place.end <= at);
         self.0.parts.get(next)

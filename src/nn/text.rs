@@ -1,4 +1,4 @@
-//! A text as a decoder takes it.
+//! The input of a decoder over tokens.
 
 /// A prompt and its completions, as tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

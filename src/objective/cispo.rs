@@ -1,7 +1,7 @@
 //! CISPO: `log pi`, weighted by the advantage and the capped, detached ratio (MiniMax 2025,
 //! equations 4 and 5, with the upper bound only, as used there). The cap is `clip_eps_high` itself, as in TRL.
 
-use super::{Averaging, Coefficients, TensorSteps, TensorTerms, LossConfig, Objective, Step, Term};
+use super::{Averaging, Coefficients, LossConfig, Objective, Step, TensorSteps, TensorTerms, Term};
 use crate::math::at_most;
 use burn::cubecl;
 use burn::cubecl::prelude::*;

@@ -3,7 +3,7 @@
 //! The weight `w` takes the place of the advantage: 1 for behaviour cloning, or a quality measure
 //! of the data. The behaviour policy is irrelevant, so the ratio is not used.
 
-use super::{Averaging, Coefficients, TensorSteps, TensorTerms, LossConfig, Objective, Step, Term};
+use super::{Averaging, Coefficients, LossConfig, Objective, Step, TensorSteps, TensorTerms, Term};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 

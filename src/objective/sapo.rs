@@ -5,7 +5,7 @@
 //! derivative by `ln r` is `-4 s (1 - s) r A`: equal to the unclipped surrogate's at `r = 1`,
 //! vanishing on both sides.
 
-use super::{Averaging, Coefficients, TensorSteps, TensorTerms, LossConfig, Objective, Step, Term};
+use super::{Averaging, Coefficients, LossConfig, Objective, Step, TensorSteps, TensorTerms, Term};
 use crate::math::sigmoid;
 use burn::cubecl;
 use burn::cubecl::prelude::*;

@@ -6,7 +6,7 @@ use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// The most steps that a baseline may take, so that it costs a fraction of a second.
+/// Maximum steps of a baseline, so that it costs a fraction of a second.
 const MAX_STEPS: u64 = 2_000_000;
 
 /// The mean score of a player without a network.
@@ -22,8 +22,8 @@ pub struct Baseline {
 
 /// Known reference scores of a game, then measured ones of random actions and scripted players that have none.
 ///
-/// Players take part in the first of `episodes` episodes of [`evaluate`](super::evaluate): all of them, unless
-/// these are longer than two million steps together.
+/// Each player plays the first episodes of an [`evaluate`](super::evaluate) of `episodes` episodes: as many as fit in two
+/// million steps, at least two.
 pub fn baselines<G: Rules>(game: G, episodes: usize, stream: Stream, seed: u64) -> Vec<Baseline> {
     let affordable = (MAX_STEPS / u64::from(game.max_steps().max(1))).max(2);
     let episodes = episodes.min(affordable as usize);

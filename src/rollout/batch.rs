@@ -95,7 +95,7 @@ pub struct StepBuffers<'a> {
     pub terminated: &'a mut [u8],
     /// 1 if the episode was cut off: `[num_envs]`.
     pub truncated: &'a mut [u8],
-    /// 1 if the episode ended, one way or the other: `[num_envs]`.
+    /// 1 if the episode ended, by termination or truncation: `[num_envs]`.
     pub ended: &'a mut [u8],
     /// Scores of the episodes that ended with the step, else 0: `[num_envs]`.
     pub scores: &'a mut [f32],
@@ -148,9 +148,10 @@ impl<G: Rules> Batch<G> {
 
     /// Writes the observations of all games, `[num_envs, num_features]`.
     pub fn observe(&self, obs: &mut [f32]) {
-        let rows = obs.chunks_mut(LANES * self.game.num_features());
-        for (block, rows) in self.blocks.iter().zip(rows) {
-            block.observe(self.game, rows, &mut self.scratch());
+        let features = self.game.num_features();
+        let mut scratch = vec![[0.0; LANES]; features];
+        for (block, rows) in self.blocks.iter().zip(obs.chunks_mut(LANES * features)) {
+            block.observe(self.game, rows, &mut scratch);
         }
     }
 
@@ -218,10 +219,6 @@ impl<G: Rules> Batch<G> {
         Ok(ended.contains(&1))
     }
 
-    fn scratch(&self) -> Vec<Lanes> {
-        vec![[0.0; LANES]; self.game.num_features()]
-    }
-
     fn check(&self, actions: &[i64]) -> Result<(), EnvError> {
         let (expected, found) = (self.num_envs, actions.len());
         if expected != found {
@@ -282,7 +279,7 @@ impl<G: Rules> Block<G> {
         let mut played = PlayedLanes::default();
         self.lanes.advance(game, &chosen, &mut played);
         if restarts.contains(&true) {
-            // These games start their next level in place of the step.
+            // These games ignore the action and start their next level.
             self.lanes.start_next(game, &restarts);
             played.clear(&restarts);
         }
@@ -319,7 +316,7 @@ fn transpose(lanes: &[Lanes], rows: &mut [f32]) {
     }
 }
 
-/// Writes the lanes of a block's games; a full block in one go.
+/// Writes the lanes of a block's games; a full block as one array, without a loop.
 fn write<T: Copy>(to: &mut [T], values: &[T; LANES]) {
     match <&mut [T; LANES]>::try_from(&mut *to) {
         Ok(to) => *to = *values,

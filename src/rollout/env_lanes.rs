@@ -84,7 +84,7 @@ impl SumLanes {
         }
     }
 
-    /// Clears the sums of the lanes from `game` on.
+    /// Zeroes the sums of lanes `game..`, which hold no game.
     pub fn forget_from(&mut self, game: usize) {
         for lanes in [&mut self.rewards, &mut self.episodes, &mut self.scores] {
             lanes[game..].fill(0.0);
@@ -269,7 +269,7 @@ fn restart<G: Rules>(game: G, lanes: &mut EnvLanes<G>, restarts: &[bool; LANES])
         game,
         #[inline(always)]
         |game| {
-            // All lanes, and then those that restart: so it is vector code.
+            // Computes all lanes and then selects those that restart, so that the loop vectorises.
             let mut fresh = lanes.words;
             for lane in 0..LANES {
                 let mut state: G::State = take(&fresh, lane);

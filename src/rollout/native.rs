@@ -209,7 +209,7 @@ impl<G: Rules> NativeRollout<G> {
             for lane in 0..envs.len() {
                 let slot = lane * steps + t;
                 let row = &mut block.obs[slot * stride..][..obs.len()];
-                expect(row.as_ptr().wrapping_add(AHEAD * stride));
+                prefetch(row.as_ptr().wrapping_add(AHEAD * stride));
                 match policy.active() {
                     None => row.iter_mut().zip(obs).for_each(|(x, feature)| *x = feature[lane]),
                     Some(active) => {
@@ -255,7 +255,7 @@ const AHEAD: usize = 2;
 
 /// Prefetches a cache line for writing; the address may lie past the end of a buffer.
 #[inline(always)]
-fn expect(place: *const f32) {
+fn prefetch(place: *const f32) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch does not access memory, so any address is valid.
     unsafe {

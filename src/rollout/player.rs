@@ -1,4 +1,4 @@
-//! Actions that a policy chooses for games side by side.
+//! Action selection of a policy for games side by side.
 
 use super::env_lanes::{EnvLanes, action_uniforms};
 use super::masks::masked;
@@ -15,8 +15,8 @@ pub enum Player {
 }
 
 impl Player {
-    /// Chooses the action of each lane at step `t` by the keys of their draws. Returns the actions with their
-    /// log-probabilities, which only samples have.
+    /// Chooses the action of each lane at step `t`; `keys` are the lanes' action keys. Returns the actions and, if they are
+    /// sampled, their log-probabilities, else 0.
     #[inline(always)]
     pub(super) fn choose(
         self,

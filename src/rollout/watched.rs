@@ -95,7 +95,7 @@ impl<G: Rules> Watched<G> {
     /// # Panics
     /// If `count` is 0.
     pub fn new(game: G, count: usize, seed: u64) -> Self {
-        assert!(count > 0, "somebody looks at a game or more");
+        assert!(count > 0, "one game or more is shown");
         let key = Stream::Evaluation.key(seed);
         let (levels, actions) = (draw(key, 0), draw(key, 1));
         let numbers = 0..count as u32;

@@ -1,7 +1,7 @@
 //! The decoder on the CPU's vector units, for acting.
 //!
-//! [`LANES`] games go through the network side by side, one in each lane, whose result depends on nothing
-//! but its own observations. Keys and values are written into the games' memory in place.
+//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own observations
+//! alone. Keys and values are written into the games' memory in place.
 
 use crate::math::{at_least, each, exp, mul_add, sigmoid};
 use crate::model::dense::Dense;
@@ -37,17 +37,17 @@ struct Layer {
     down: Dense,
 }
 
-/// Room for the activations of one thread.
+/// Scratch buffers of one thread.
 #[derive(Clone, Debug)]
 pub struct Scratch {
-    /// The stream, and what is normed or added: `[hidden_size]` each.
+    /// The residual stream, the stream after a norm, and the result of a block: `[hidden_size]` each.
     stream: Vec<Lanes>,
     normed: Vec<Lanes>,
     added: Vec<Lanes>,
     queries: Vec<Lanes>,
     keys: Vec<Lanes>,
     values: Vec<Lanes>,
-    /// The gate and what it multiplies: `[intermediate_size]` each.
+    /// The gate, and the values that it multiplies: `[intermediate_size]` each.
     gate: Vec<Lanes>,
     up: Vec<Lanes>,
     /// The scores of a head: `[context]`.
@@ -58,7 +58,7 @@ pub struct Scratch {
 }
 
 impl NativeDecoder {
-    /// From parameters in the order of [`flatten`](crate::model::flatten).
+    /// Creates the network from parameters in the order of [`flatten`](crate::model::flatten).
     ///
     /// # Panics
     /// If the number of parameters is another.
@@ -99,8 +99,8 @@ impl NativeDecoder {
         Self { input, layers, norm, head, rope, shape: Box::new(shape) }
     }
 
-    /// Adds the step at hand to a layer's cache in `memory`, and looks back at what is there: the normed
-    /// stream becomes what attention adds to it.
+    /// Computes a layer's attention from `scratch.normed` to `scratch.added`, after appending the step's keys and values
+    /// to the layer's cache in `memory`.
     fn attend(&self, number: usize, layer: &Layer, memory: &mut [Lanes], scratch: &mut Scratch) {
         let (shape, s) = (&self.shape, scratch);
         let (kv, head_dim) = (shape.kv_size(), shape.head_dim);
@@ -121,7 +121,7 @@ impl NativeDecoder {
             let from = head / group * head_dim;
             let found = &mut s.normed[head * head_dim..][..head_dim];
             let cache = Cache { keys: &keys[from..], values: &values[from..], row: kv };
-            look_back(query, &cache, &seen, &mut s.scores[..rows], found);
+            attend_head(query, &cache, &seen, &mut s.scores[..rows], found);
         }
         layer.output.apply(&s.normed, &mut s.added);
     }
@@ -130,16 +130,8 @@ impl NativeDecoder {
 impl Actor for NativeDecoder {
     type Scratch = Scratch;
 
-    fn num_features(&self) -> usize {
-        self.shape.num_features
-    }
-
-    fn num_actions(&self) -> usize {
-        self.shape.num_actions
-    }
-
-    fn memory_size(&self) -> usize {
-        self.shape.memory_size()
+    fn sizes(&self) -> [usize; 3] {
+        [self.shape.num_features, self.shape.num_actions, self.shape.memory_size()]
     }
 
     fn scratch(&self) -> Scratch {
@@ -195,7 +187,7 @@ impl Actor for NativeDecoder {
     }
 }
 
-/// `x` over the root of its mean square, times the norm's weights.
+/// Root-mean-square norm: `x / sqrt(mean(x^2) + eps) * weight`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn norm(x: &[Lanes], weight: &[f32], eps: f32, normed: &mut [Lanes]) {
     let mut squares = [0.0f32; LANES];
@@ -255,17 +247,17 @@ fn write(cache: &mut [Lanes], step: &[Lanes], seen: &Lanes, context: usize) {
     }
 }
 
-/// A head's keys and values: those of the first step at the front, the next ones `row` further each.
+/// Keys and values of a head; those of consecutive steps are `row` apart.
 struct Cache<'a> {
     keys: &'a [Lanes],
     values: &'a [Lanes],
     row: usize,
 }
 
-/// Fills the result of attention over as many rows of a cache as there are scores. A lane that has `seen` `n`
-/// steps before this one has filled `n + 1` rows; it sees no others.
+/// Computes the attention of one query over the first `scores.len()` rows of a cache. A lane with `n` earlier steps
+/// (`seen`) attends to rows `0..=n` alone.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn look_back(
+fn attend_head(
     query: &[Lanes],
     cache: &Cache,
     seen: &Lanes,

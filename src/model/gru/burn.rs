@@ -126,8 +126,8 @@ struct Affine {
     bias: Tensor<2>,
 }
 
-/// A recurrent layer whose weights have been taken apart: once for a sequence, so that its gradient need
-/// not put the gates of every step together.
+/// The recurrent layer with its weights split by gate: once for a sequence, so that the backward pass does not concatenate
+/// the gates at every step.
 struct Cell {
     /// The gates' weights of the input, in the order `r`, `z`, `n`.
     inputs: [Affine; 3],
@@ -169,11 +169,10 @@ impl Model for Gru {
 
     /// Steps one by one, and the head for all steps at once. Encoding all steps at once does not pay: the gradient of
     /// a slice costs as much as the gradient of the whole tensor.
-    fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Tensor<2>) -> Tensor<3> {
+    fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, mut memory: Tensor<2>) -> Tensor<3> {
         let [num_steps, batch, _] = obs.dims();
         let cell = self.cell();
         let continues = -starts + 1.0;
-        let mut memory = memory;
         let mut memories = Vec::with_capacity(num_steps);
         for t in 0..num_steps {
             let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);

@@ -1,10 +1,10 @@
 //! The gated recurrent network on the CPU's vector units, for acting.
 //!
-//! [`LANES`] games go through the network side by side, one in each lane. A lane's result depends on its own
-//! observations alone.
+//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own observations
+//! alone.
 
+use super::learn::cell;
 use crate::math::Activation;
-use crate::math::{sigmoid, tanh};
 use crate::model::dense::{self, Dense, stack};
 use crate::model::{Actor, LANES, Lanes};
 use multiversion::multiversion;
@@ -23,7 +23,7 @@ pub struct NativeGru {
 #[derive(Clone, Debug)]
 pub struct Scratch {
     layers: dense::Scratch,
-    /// What memory gives to the gates, then the logits.
+    /// The products of memory and the gates' weights, then the logits.
     own: Vec<Lanes>,
 }
 
@@ -55,16 +55,8 @@ impl NativeGru {
 impl Actor for NativeGru {
     type Scratch = Scratch;
 
-    fn num_features(&self) -> usize {
-        self.layers[0].inputs
-    }
-
-    fn num_actions(&self) -> usize {
-        self.head.outputs
-    }
-
-    fn memory_size(&self) -> usize {
-        self.memory_gates.inputs
+    fn sizes(&self) -> [usize; 3] {
+        [self.layers[0].inputs, self.head.outputs, self.memory_gates.inputs]
     }
 
     fn scratch(&self) -> Scratch {
@@ -91,7 +83,7 @@ impl Actor for NativeGru {
     }
 }
 
-/// The memory after a step, from what inputs and memory give to the gates (see [`Gru`](super::Gru)).
+/// Computes the memory after a step from the gates' products with input and memory (see [`Gru`](super::Gru)).
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
     let size = memory.len();
@@ -99,10 +91,8 @@ fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
         let (ir, iz, i_new) = (inputs[j], inputs[size + j], inputs[2 * size + j]);
         let (hr, hz, h_new) = (own[j], own[size + j], own[2 * size + j]);
         for lane in 0..LANES {
-            let reset = sigmoid(ir[lane] + hr[lane]);
-            let keep = sigmoid(iz[lane] + hz[lane]);
-            let new = tanh(i_new[lane] + reset * h_new[lane]);
-            memory[lane] = (memory[lane] - new) * keep + new;
+            let gates = [ir[lane] + hr[lane], iz[lane] + hz[lane], i_new[lane]];
+            [.., memory[lane]] = cell(gates, h_new[lane], memory[lane]);
         }
     }
 }

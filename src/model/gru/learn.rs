@@ -1,7 +1,7 @@
 //! The gated recurrent network's hand-written backward pass on the CPU, a packed row for each step of a game.
 //!
-//! Only the memory's products go step by step. The encoder, the gates' products with the input, the head and all
-//! gradients of weights take the rows of all steps at once.
+//! Only the products with the memory run step by step. The encoder, the gates' products with the input, the head and all
+//! gradients of weights process the rows of all steps at once.
 
 use crate::math::activation::activate_with_slopes;
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
@@ -56,7 +56,7 @@ pub struct Record {
     scratch: Scratch,
 }
 
-/// Gradients on the way back.
+/// Scratch buffers of the backward pass.
 #[derive(Debug, Default)]
 struct Scratch {
     /// Gradient of the memory after each step: `[num_steps, games, memory_size]`.
@@ -115,7 +115,7 @@ impl GruSequences {
         hidden.last().map_or(obs, |[values, _]| values)
     }
 
-    /// Fills the hidden layers, and what they give to the gates, of all steps.
+    /// Computes the hidden layers and the gates' products with the input for all steps.
     fn encode(&self, record: &mut Record) {
         let (params, size) = (&self.params[..], self.head.inputs);
         let Record { obs, starts, hidden, gates, own, before, after, .. } = record;
@@ -137,7 +137,7 @@ impl GruSequences {
         self.input_gates.forward(params, Self::input(obs, hidden), gates);
     }
 
-    /// Takes step number `t`; `memory`, `[games, size]` or nothing, is what the first step remembers.
+    /// Runs step `t`; `memory`, `[games, size]` or empty for zeros, is the memory before the first step.
     fn step(&self, t: usize, memory: &[f32], record: &mut Record) {
         let Record { games, starts, gates, own, before, after, .. } = record;
         let (size, games) = (self.head.inputs, *games);
@@ -196,16 +196,9 @@ fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
 impl SequenceModel for GruSequences {
     type Record = Record;
 
-    fn num_features(&self) -> usize {
-        self.encoder.first().unwrap_or(&self.input_gates).inputs
-    }
-
-    fn num_actions(&self) -> usize {
-        self.head.outputs
-    }
-
-    fn memory_size(&self) -> usize {
-        self.head.inputs
+    fn sizes(&self) -> [usize; 3] {
+        let features = self.encoder.first().unwrap_or(&self.input_gates).inputs;
+        [features, self.head.outputs, self.head.inputs]
     }
 
     fn params(&self) -> &[f32] {
@@ -292,8 +285,8 @@ macro_rules! blocks {
     };
 }
 
-/// The memory after a step of some games, and its gates in the place of what inputs give to them (see
-/// [`Gru`](super::Gru)).
+/// Computes the memory after a step of some games and overwrites the gates' products with the input, `gates`, with the
+/// activated gates (see [`Gru`](super::Gru)).
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember(gates: &mut [f32], own: &[f32], before: &[f32], after: &mut [f32], size: usize) {
     for (row, before) in before.chunks_exact(size).enumerate() {
@@ -338,9 +331,10 @@ fn put(lanes: &Lanes, row: &mut [f32], at: usize) {
     }
 }
 
-/// The gates `r`, `z` and `n` of a unit and its memory after a step, from what the gates get and its memory before.
+/// The gates `r`, `z` and `n` of a unit and its memory after a step. `r` and `z` are given as sums of their products with
+/// input and memory, `n` as its product with the input alone and `own_new`, that with the memory.
 #[inline(always)]
-fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
+pub(super) fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
     let (reset, keep) = (sigmoid(reset), sigmoid(keep));
     let new = tanh(new + reset * own_new);
     [reset, keep, new, (before - new) * keep + new]
@@ -348,7 +342,7 @@ fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
 
 /// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient by the memory after this step that
 /// comes from later ones; on exit it is the gradient by the memory before this step, without the path through the gates.
-/// The gradients by what input and memory give to the gates take the place of `gates` and `own`.
+/// The gradients by the gates' products with input and memory overwrite `gates` and `own`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember_backward(
     gates: &mut [f32],
@@ -384,8 +378,8 @@ fn remember_backward(
     }
 }
 
-/// The backward pass of [`cell`], from the gradient `d` by the memory after the step: by what the gates `r`, `z` and `n`
-/// get, by what the memory gives to `n`, and by the memory before the step, but for the part that goes through its gates.
+/// The backward pass of [`cell`], from the gradient `d` by the memory after the step: the gradients by the arguments of `r`,
+/// `z` and `n`, by `own_new`, and by the memory before the step without the path through the gates.
 #[inline(always)]
 fn cell_backward([r, z, n]: [f32; 3], own_new: f32, before: f32, d: f32) -> [f32; 5] {
     let d_new = d * (1.0 - z) * (1.0 - n * n);

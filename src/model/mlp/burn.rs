@@ -38,9 +38,8 @@ impl Mlp {
             .windows(2)
             .enumerate()
             .map(|(i, size)| {
-                let (inputs, outputs) = (size[0], size[1]);
                 let gain = if i == last { 0.01 } else { std::f64::consts::SQRT_2 };
-                linear(inputs, outputs, gain, draw(key, i as u32), device)
+                linear(size[0], size[1], gain, draw(key, i as u32), device)
             })
             .collect();
         Self { layers, activation: config.activation }
@@ -70,7 +69,7 @@ impl Memoryless for Mlp {
     }
 }
 
-/// The result of layers one after the other, with an activation after each.
+/// Forward pass through a stack of layers, with an activation after each.
 pub(in crate::model) fn hidden(
     layers: &[Linear],
     activation: Activation,

@@ -1,7 +1,7 @@
 //! The multi-layer perceptron on the CPU's vector units.
 //!
-//! [`LANES`](crate::model::LANES) games go through the network side by side, one in each lane. A lane's result depends on its own
-//! observation alone.
+//! The network processes [`LANES`](crate::model::LANES) games side by side, one in each lane. A lane's result depends on its
+//! own observation alone.
 
 use super::Mlp;
 use crate::math::Activation;
@@ -40,16 +40,8 @@ impl NativeMlp {
 impl Actor for NativeMlp {
     type Scratch = Scratch;
 
-    fn num_features(&self) -> usize {
-        self.layers[0].inputs
-    }
-
-    fn num_actions(&self) -> usize {
-        self.layers[self.layers.len() - 1].outputs
-    }
-
-    fn memory_size(&self) -> usize {
-        0
+    fn sizes(&self) -> [usize; 3] {
+        [self.layers[0].inputs, self.layers[self.layers.len() - 1].outputs, 0]
     }
 
     fn scratch(&self) -> Scratch {

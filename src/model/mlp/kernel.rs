@@ -56,23 +56,16 @@ impl FlatMlp {
         let shape = MlpShape::of(mlp)?;
         Some(Self { shape, params: flatten(mlp).without_autodiff() })
     }
-
-    /// All parameters, in the order of [`flatten`]: `[num_params]`.
-    pub fn params(&self) -> &Tensor<1> {
-        &self.params
-    }
 }
 
 impl MlpShape {
     /// The shape of a perceptron; `None` unless it has one or two hidden layers.
     pub fn of(mlp: &Mlp) -> Option<Self> {
-        let sizes: Vec<[usize; 2]> = mlp.layers().iter().map(|l| l.weight.dims()).collect();
-        let (first, second) = match sizes.as_slice() {
-            [_, _] => (sizes[0][1], 0),
-            [_, _, _] => (sizes[0][1], sizes[1][1]),
+        let (features, first, second, actions) = match mlp.widths()[..] {
+            [features, first, actions] => (features, first, 0, actions),
+            [features, first, second, actions] => (features, first, second, actions),
             _ => return None,
         };
-        let (features, actions) = (sizes[0][0], sizes[sizes.len() - 1][1]);
         let wide = plane_units(&mlp.layers()[0].weight.device()) >= WIDE_PLANE;
         let block = if wide { side_by_side(first) } else { 1 };
         Some(Self { features, first, second, actions, activation: mlp.activation(), block })
@@ -343,10 +336,10 @@ pub trait Observed: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// Whether some actions are illegal in some steps.
     const MASKED: bool;
 
-    /// Words that it reads for each step.
+    /// Words read for each step.
     fn num_words(&self) -> usize;
 
-    /// Features that it computes from them.
+    /// Features computed from them.
     fn num_features(&self) -> usize;
 }
 

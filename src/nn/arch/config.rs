@@ -1,4 +1,4 @@
-//! The `config.json` of Hugging Face's folders: to a shape, and back.
+//! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
@@ -29,14 +29,14 @@ pub enum ConfigError {
     Sizes(String),
 }
 
-/// The architectures that can be loaded, in words.
+/// The `model_type`s of the architectures that can be loaded, as a list in words.
 pub fn supported() -> String {
     FAMILIES.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", ")
 }
 
 /// A whole number of a configuration.
 pub(super) fn count(config: &Value, name: &str) -> Option<usize> {
-    config[name].as_u64().map(|number| number as usize)
+    config[name].as_u64().map(|number| usize::try_from(number).unwrap_or(usize::MAX))
 }
 
 /// A switch of a configuration, off if it is absent.
@@ -68,9 +68,8 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     let number = |name: &str| count(config, name).ok_or_else(|| ConfigError::Missing(name.into()));
     let (hidden_size, num_heads) = (number("hidden_size")?, number("num_attention_heads")?);
     let rope = rope(config);
-    let theta = rope["rope_theta"].as_f64().or_else(|| config["rope_theta"].as_f64());
+    let rotary = |name: &str| rope[name].as_f64().or_else(|| config[name].as_f64());
     let context = count(config, "max_position_embeddings").unwrap_or(2048);
-    let partial = rope["partial_rotary_factor"].as_f64();
     let mut shape = DecoderShape {
         family,
         num_actions: number("vocab_size")?,
@@ -84,11 +83,9 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
         qkv_bias: is_on(config, "attention_bias"),
         output_bias: is_on(config, "attention_bias"),
         tie_word_embeddings: is_on(config, "tie_word_embeddings"),
-        rope_theta: theta.unwrap_or(1e4),
+        rope_theta: rotary("rope_theta").unwrap_or(1e4),
         rope_scaling: scaling(&rope, context)?,
-        partial_rotary_factor: partial
-            .or_else(|| config["partial_rotary_factor"].as_f64())
-            .unwrap_or(1.0),
+        partial_rotary_factor: rotary("partial_rotary_factor").unwrap_or(1.0),
         rms_norm_eps: config["rms_norm_eps"].as_f64().unwrap_or(1e-6) as f32,
         ..DecoderShape::default()
     };
@@ -105,7 +102,7 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     Ok(shape)
 }
 
-/// Layers at most.
+/// Maximum number of layers.
 const MAX_LAYERS: usize = 1 << 10;
 /// The largest size of an axis; products of two of them fit 64 bits with room to spare.
 const MAX_SIZE: usize = 1 << 24;
@@ -113,7 +110,7 @@ const MAX_SIZE: usize = 1 << 24;
 /// Checks that sizes fit together, and that all numbers are within what a decoder can have.
 ///
 /// # Errors
-/// [`ConfigError::Sizes`] or [`ConfigError::Value`], with what is wrong.
+/// [`ConfigError::Sizes`], or [`ConfigError::Value`] with the entry at fault.
 pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
     let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = shape;
     let heads = *num_kv_heads > 0 && num_heads.is_multiple_of(*num_kv_heads);
@@ -152,7 +149,7 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
     }
 }
 
-/// Entries that divide, are divided by or are taken roots and logarithms of: names, values, and what they must exceed.
+/// Entries that are divisors or arguments of roots and logarithms: names, values, and exclusive lower bounds.
 fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
     let mut all = vec![
         ("rms_norm_eps", f64::from(shape.rms_norm_eps), 0.0),
@@ -199,8 +196,8 @@ fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
     all
 }
 
-/// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`; of several by kind of
-/// layer that of full attention.
+/// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`. If there is one for each
+/// kind of layer, that of full attention.
 fn rope(config: &Value) -> Value {
     let table = match (&config["rope_parameters"], &config["rope_scaling"]) {
         (Value::Object(table), _) | (_, Value::Object(table)) => Value::Object(table.clone()),
@@ -212,10 +209,10 @@ fn rope(config: &Value) -> Value {
     }
 }
 
-/// Positions of a table by position at most.
+/// Maximum positions of a table with frequencies by position.
 const MOST_POSITIONS: f64 = 1048576.0;
 
-/// The change of the rotary frequencies, if there is one.
+/// The scaling of the rotary frequencies, if there is one.
 fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
     let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
     let number = |name: &str| {
@@ -289,7 +286,7 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         "max_position_embeddings": shape.context,
         "tie_word_embeddings": shape.tie_word_embeddings,
         "rope_theta": shape.rope_theta,
-        "rope_scaling": shape.rope_scaling.map(scaling_table),
+        "rope_scaling": shape.rope_scaling,
         "partial_rotary_factor": shape.partial_rotary_factor,
         "rms_norm_eps": shortest(shape.rms_norm_eps),
         "hidden_act": match shape.activation {
@@ -308,44 +305,6 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         config.extend(more);
     }
     config
-}
-
-/// The `rope_scaling` of a `config.json`.
-fn scaling_table(scaling: RopeScaling) -> Value {
-    match scaling {
-        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
-        RopeScaling::Dynamic { factor, .. } => {
-            json!({ "rope_type": "dynamic", "factor": factor })
-        }
-        RopeScaling::Yarn {
-            factor,
-            original_max_position_embeddings,
-            beta_fast,
-            beta_slow,
-            attention_factor,
-            truncate,
-        } => json!({
-            "rope_type": "yarn",
-            "factor": factor,
-            "original_max_position_embeddings": original_max_position_embeddings as u64,
-            "beta_fast": beta_fast,
-            "beta_slow": beta_slow,
-            "attention_factor": attention_factor,
-            "truncate": truncate,
-        }),
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
-        } => json!({
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": low_freq_factor,
-            "high_freq_factor": high_freq_factor,
-            "original_max_position_embeddings": original_max_position_embeddings as u64,
-        }),
-    }
 }
 
 /// The layers of a model with sliding windows: `layer_types`, or by `default` where older files have none.

@@ -1,4 +1,4 @@
-//! The parameters of a decoder: names, shapes and places in the vector of all, stated once.
+//! The parameters of a decoder: names, shapes and offsets in the parameter vector, stated once.
 
 use super::{DecoderShape, NormPlacement, QkNorm};
 use std::collections::HashMap;
@@ -185,7 +185,7 @@ pub struct LinearLayout {
     pub outputs: usize,
     /// Whether the weight is stored transposed: it is the table of token embeddings.
     pub transposed: bool,
-    /// Index of the matrix in the decoder, by which packed copies and adapters are kept.
+    /// Index of the matrix in the decoder, which also indexes packed copies and adapters.
     pub number: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Low-rank adapters of a decoder: the settings, and the layout of what is learnt in the place of the weights.
+//! Low-rank adapters of a decoder: the settings, and the layout of the matrices that are learnt instead of the weights.
 //!
 //! The names are those of the package PEFT.
 
@@ -152,7 +152,7 @@ impl Adapters {
         Some((layout, LowRank { a, b, rank: self.config.r, scale: self.scale() }))
     }
 
-    /// The factor of the adapters' results.
+    /// The factor of the adapters' results, `lora_alpha / r`.
     pub(crate) fn scale(&self) -> f32 {
         self.config.lora_alpha / self.config.r as f32
     }

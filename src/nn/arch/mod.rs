@@ -84,7 +84,7 @@ pub struct DecoderShape {
     pub head_dim: usize,
     /// Width of a layer's feed-forward block.
     pub intermediate_size: usize,
-    /// Steps of a game that attention sees, the present one included; the longest text of a decoder over tokens.
+    /// Steps of a game that attention sees, the current one included; for a decoder over tokens, the longest text.
     pub context: usize,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
@@ -118,7 +118,7 @@ pub struct DecoderShape {
     pub sliding: Option<SlidingWindow>,
 }
 
-/// The window of layers that see all of a text: more tokens than any has, in numbers that devices count with.
+/// The window of layers without a limit: more tokens than any text has, and still an `i32` on devices.
 pub const UNLIMITED: usize = 1 << 30;
 
 /// The norms of a layer, around its attention and its feed-forward block.
@@ -145,7 +145,7 @@ pub enum QkNorm {
     AllHeads,
 }
 
-/// Layers whose attention sees the nearest tokens alone.
+/// Sliding-window attention in some of the layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     /// Tokens that a query sees, its own included.
@@ -233,7 +233,7 @@ impl DecoderShape {
         if self.takes_tokens() { UNLIMITED } else { self.context }
     }
 
-    /// The different windows of the layers: that of most, then that of sliding layers if there are any.
+    /// The distinct windows of the layers: the full one, then that of sliding layers if there are any.
     pub fn windows(&self) -> Vec<usize> {
         let sliding = self.sliding.as_ref().map(|sliding| sliding.size.min(UNLIMITED));
         [self.full_window()].into_iter().chain(sliding).collect()

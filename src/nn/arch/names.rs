@@ -2,7 +2,7 @@
 
 use super::{DecoderShape, NormPlacement};
 
-/// The name of a parameter in GGUF files, as `llama.cpp`'s `gguf-py/gguf/tensor_mapping.py` has it.
+/// The name of a parameter in GGUF files, after `llama.cpp`'s `gguf-py/gguf/tensor_mapping.py`.
 pub fn gguf_name(shape: &DecoderShape, name: &str) -> String {
     match name {
         "embed_tokens.weight" => return "token_embd.weight".to_string(),

@@ -4,10 +4,13 @@
 
 use super::DecoderShape;
 use crate::nn::ops::rope::RopeTable;
+use serde::{Serialize, Serializer};
 use std::f64::consts::TAU;
 
-/// A change of the rotary frequencies for contexts longer than those of pre-training.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A change of the rotary frequencies for contexts longer than those of pre-training; serialized as the `rope_scaling` of
+/// a `config.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "rope_type", rename_all = "lowercase")]
 pub enum RopeScaling {
     /// Positions are divided by `factor` (Chen et al. 2023).
     Linear {
@@ -20,6 +23,7 @@ pub enum RopeScaling {
         /// The growth of the context.
         factor: f64,
         /// Tokens of the context in pre-training.
+        #[serde(skip_serializing)]
         original_max_position_embeddings: f64,
     },
     /// Slow frequencies are divided by `factor`, fast ones stay, with a ramp between them (Peng et al. 2023).
@@ -27,6 +31,7 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
         /// Tokens of the context in pre-training.
+        #[serde(serialize_with = "whole")]
         original_max_position_embeddings: f64,
         /// Rotations in the original context from which on a frequency is fast.
         beta_fast: f64,
@@ -46,13 +51,19 @@ pub enum RopeScaling {
         /// Rotations in the original context from which on a frequency is fast.
         high_freq_factor: f64,
         /// Tokens of the context in pre-training.
+        #[serde(serialize_with = "whole")]
         original_max_position_embeddings: f64,
     },
 }
 
+/// Serializes a number as a whole one.
+fn whole<S: Serializer>(x: &f64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(*x as u64)
+}
+
 impl RopeScaling {
-    /// The Llama 3 scaling whose divisors of the frequencies are these, among those of its released models: files of
-    /// llama.cpp hold the divisors, not what they follow from.
+    /// The Llama 3 scaling that divides the frequencies by `divisors`, among those of its released models; `None` if there is
+    /// none. Files of llama.cpp hold the divisors instead of the scaling's settings.
     pub fn llama3_by(divisors: &[f64], theta: f64) -> Option<Self> {
         let dim = 2 * divisors.len();
         let plain = frequencies(dim, theta, None);
@@ -127,8 +138,8 @@ fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64>
     }
 }
 
-/// The pairs between which frequencies turn from fast to slow: those whose wavelengths, over 2 pi, are these; rounded
-/// outwards to whole pairs if `truncate`.
+/// The indices of the pairs at which the ramp from fast to slow frequencies begins and ends: those with these wavelengths
+/// over 2 pi, rounded outwards to whole pairs if `truncate`.
 fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 2] {
     let [mut low, mut high] =
         wavelengths.map(|length| dim as f64 * length.ln() / (2.0 * theta.ln()));

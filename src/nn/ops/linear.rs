@@ -60,25 +60,7 @@ impl Weight {
         }
     }
 
-    /// The number of rows: the inner dimension of a product.
-    pub fn inner(&self) -> usize {
-        match self {
-            Self::F32(packed) => packed.inner(),
-            Self::Stored(matrix) => matrix.inner(),
-            Self::Bf16(_, operand) => operand.inner(),
-        }
-    }
-
-    /// The number of columns.
-    pub fn columns(&self) -> usize {
-        match self {
-            Self::F32(packed) => packed.columns(),
-            Self::Stored(matrix) => matrix.columns(),
-            Self::Bf16(_, operand) => operand.outer(),
-        }
-    }
-
-    /// Packs another weight, in the memory of this one where it has some of its own.
+    /// Packs another weight, in this one's memory unless that is shared.
     pub fn repack(&mut self, parallelism: Parallelism, weight: View, [inner, columns]: [usize; 2]) {
         match self {
             Self::Stored(_) => {

@@ -1,5 +1,5 @@
-//! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, beside the product of a weight. The product `a b` is
-//! never computed.
+//! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, in addition to the product with a weight. The product
+//! `a b` is never computed.
 
 use super::Parallelism;
 use super::linear::{self, Arithmetic, Weight};
@@ -22,7 +22,7 @@ impl LowRank<'_> {
     /// Adds the adapter's result for rows `x`, `[rows, inputs]`, to `y`, `[rows, outputs]`.
     pub fn forward(&self, parallelism: Parallelism, x: &[f32], y: &mut [f32]) {
         let ([inputs, outputs], [a, b]) = self.views();
-        let inner = self.scaled(parallelism, x, &packed(a, [inputs, self.rank]));
+        let inner = self.scaled(parallelism, x, a, [inputs, self.rank]);
         let b = packed(b, [self.rank, outputs]);
         linear::forward(parallelism, &inner, &b, y, true);
     }
@@ -36,11 +36,11 @@ impl LowRank<'_> {
         [d_a, d_b]: [&mut [f32]; 2],
     ) {
         let ([inputs, outputs], [a, b]) = self.views();
-        let d_inner = self.scaled(parallelism, dy, &packed(b.transpose(), [outputs, self.rank]));
+        let d_inner = self.scaled(parallelism, dy, b.transpose(), [outputs, self.rank]);
         let a_transpose = packed(a.transpose(), [self.rank, inputs]);
         linear::forward(parallelism, &d_inner, &a_transpose, dx, true);
         linear::weight_grads(Arithmetic::F32, parallelism, x, inputs, [(&d_inner, d_a)]);
-        let inner = self.scaled(parallelism, x, &packed(a, [inputs, self.rank]));
+        let inner = self.scaled(parallelism, x, a, [inputs, self.rank]);
         linear::weight_grads(Arithmetic::F32, parallelism, &inner, self.rank, [(dy, d_b)]);
     }
 
@@ -50,9 +50,10 @@ impl LowRank<'_> {
         (sizes, [View::rows(self.a, self.rank), View::rows(self.b, sizes[1])])
     }
 
-    fn scaled(&self, parallelism: Parallelism, x: &[f32], by: &Weight) -> Vec<f32> {
-        let mut y = vec![0.0; x.len() / by.inner() * by.columns()];
-        linear::forward(parallelism, x, by, &mut y, false);
+    /// The product of rows and a matrix of these sizes, times the adapter's factor.
+    fn scaled(&self, parallelism: Parallelism, x: &[f32], by: View, sizes: [usize; 2]) -> Vec<f32> {
+        let mut y = vec![0.0; x.len() / sizes[0] * sizes[1]];
+        linear::forward(parallelism, x, &packed(by, sizes), &mut y, false);
         y.iter_mut().for_each(|y| *y *= self.scale);
         y
     }

@@ -25,15 +25,15 @@ use crate::math::{LANES, at_least, mul_add};
 /// The number of threads that an operator may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parallelism {
-    /// The calling thread alone: many small passes run side by side.
+    /// The calling thread alone, as many small passes run in parallel.
     Sequential,
-    /// All threads of the pool: one large pass runs at a time.
+    /// All threads of the pool, as one large pass runs at a time.
     Parallel,
 }
 
-/// Fewest results that are worth a portion of their own.
+/// Minimum results of a portion; fewer are not worth a task of their own.
 const PORTION: usize = 1 << 13;
-/// Most portions per thread.
+/// Maximum portions per thread.
 const PORTIONS: usize = 2;
 
 /// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of rows,

@@ -49,10 +49,8 @@ impl Normed {
     /// Copies the rows to `output` and keeps them, where an architecture has no norm.
     pub fn identity(&mut self, x: &[f32], output: &mut Vec<f32>) {
         self.scale.clear();
-        for copy in [&mut self.input, output] {
-            copy.clear();
-            copy.extend_from_slice(x);
-        }
+        x.clone_into(&mut self.input);
+        x.clone_into(output);
     }
 
     /// Recomputes the output from the kept input.

@@ -1,9 +1,9 @@
-//! Parallel regions: threads that stay at hand between the operators of a pass.
+//! Parallel regions: worker threads that spin between the operators of a pass instead of going to sleep.
 //!
-//! A pass of a large decoder is hundreds of short operators, each of them shared by all threads; to wake a sleeping thread
-//! takes longer than many of them. Within a region the threads of the pool wait for the next operator awake, so that
-//! it begins on all of them within a microsecond. Parts of an operator are taken by the threads that are there: a
-//! thread that is busy elsewhere is never waited for.
+//! A pass of a large decoder is hundreds of short operators, each divided among all threads; waking a sleeping thread takes
+//! longer than many of them. Within a region the threads of the pool poll for the next operator, so that it begins on all
+//! of them within a microsecond. Whichever threads are free claim the parts of an operator: a thread that is busy
+//! elsewhere is never waited for.
 
 use super::Parallelism;
 use rayon::prelude::*;
@@ -20,19 +20,19 @@ use std::{hint, ptr, slice};
 const PART_BITS: u32 = 24;
 /// The part number of a job whose parts cannot be claimed yet.
 const CLOSED: u64 = (1 << PART_BITS) - 1;
-/// Idle looks at a region before a thread gives way to others.
+/// Idle polls of a region before a thread yields to others.
 const SPINS: u32 = 1 << 12;
-/// Idle looks at a region before a thread dozes off.
+/// Idle polls of a region before a thread parks.
 const YIELDS: u32 = SPINS + (1 << 6);
-/// The time that a thread dozes.
-const NAP: Duration = Duration::from_micros(100);
+/// The time for which a thread parks.
+const PARK_TIME: Duration = Duration::from_micros(100);
 
 thread_local! {
     /// The region that this thread has opened.
     static CURRENT: Cell<*const Region> = const { Cell::new(ptr::null()) };
 }
 
-/// Executes `pass` with the threads of the pool at hand for its parallel operators.
+/// Executes `pass` while the threads of the pool poll for its parallel operators.
 pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
     let helpers = rayon::current_num_threads() - 1;
     let is_alone = parallelism == Parallelism::Sequential || helpers == 0;
@@ -45,7 +45,8 @@ pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
         for _ in 0..helpers {
             scope.spawn(|_| region.help());
         }
-        let _open = Open::new(&region);
+        CURRENT.set(&region);
+        let _open = Open(&region);
         pass()
     })
 }
@@ -107,7 +108,7 @@ impl<T> Chunked<T> {
     }
 
     /// # Safety
-    /// The slice is borrowed as long as the chunk is, nobody else has this chunk, and there are more than `number`.
+    /// The slice outlives the chunk, no other reference to this chunk exists, and there are more than `number` chunks.
     unsafe fn chunk<'a>(&self, number: usize) -> &'a mut [T] {
         let start = number * self.length;
         // SAFETY: as this function demands.
@@ -117,7 +118,7 @@ impl<T> Chunked<T> {
     }
 }
 
-/// A job, of which the threads of a region take parts until none is left, one job after the other.
+/// A region: one job at a time, whose parts its threads claim until none is left.
 struct Region {
     owner: ThreadId,
     /// The job's number, then the number of its next part.
@@ -173,16 +174,16 @@ impl Region {
             self.execute(part);
         }
         CURRENT.set(outside);
-        let mut looks = 0;
+        let mut polls = 0;
         while self.done.load(Ordering::Acquire) < count {
-            wait(&mut looks, false);
+            wait(&mut polls, false);
         }
         if let Some(reason) = self.panic.lock().expect("held for a moment").take() {
             panic::resume_unwind(reason);
         }
     }
 
-    /// A part of the present job that nobody else has.
+    /// Claims a part of the current job; `None` if none is left.
     fn claim(&self) -> Option<usize> {
         let mut next = self.next.load(Ordering::Relaxed);
         loop {
@@ -209,44 +210,37 @@ impl Region {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes parts of all jobs until the region closes.
+    /// Executes parts of all jobs until the region closes.
     fn help(&self) {
         if thread::current().id() == self.owner {
             return;
         }
-        let mut looks = 0;
+        let mut polls = 0;
         while !self.is_closed.load(Ordering::Acquire) {
             match self.claim() {
                 Some(part) => {
                     self.execute(part);
-                    looks = 0;
+                    polls = 0;
                 }
-                None => wait(&mut looks, true),
+                None => wait(&mut polls, true),
             }
         }
     }
 }
 
-/// Waits a moment, longer after many looks.
-fn wait(looks: &mut u32, may_doze: bool) {
-    *looks = looks.saturating_add(1);
-    match *looks {
+/// Waits a moment, longer after many polls.
+fn wait(polls: &mut u32, may_park: bool) {
+    *polls = polls.saturating_add(1);
+    match *polls {
         0..SPINS => hint::spin_loop(),
         SPINS..YIELDS => thread::yield_now(),
-        _ if may_doze => thread::park_timeout(NAP),
+        _ if may_park => thread::park_timeout(PARK_TIME),
         _ => thread::yield_now(),
     }
 }
 
 /// A region while it is open.
 struct Open<'a>(&'a Region);
-
-impl<'a> Open<'a> {
-    fn new(region: &'a Region) -> Self {
-        CURRENT.set(region);
-        Self(region)
-    }
-}
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {

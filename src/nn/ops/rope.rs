@@ -122,24 +122,14 @@ mod tests {
             let rotations: Vec<Rotation> = (0..rows).flat_map(|row| table.at(row * 700)).collect();
             let x = draws.numbers(rows * heads * head_dim);
             let dy = draws.numbers(x.len());
-            let mut dx = dy.clone();
-            rotate(
-                Parallelism::Parallel,
-                &mut dx,
-                [head_dim, half],
-                &rotations,
-                Direction::Backward,
-            );
-            assert_gradient("heads", &x, &dx, |x| {
+            let rotated = |x: &[f32], parallelism, direction| {
                 let mut y = x.to_vec();
-                rotate(
-                    Parallelism::Sequential,
-                    &mut y,
-                    [head_dim, half],
-                    &rotations,
-                    Direction::Forward,
-                );
-                weighted(&y, &dy)
+                rotate(parallelism, &mut y, [head_dim, half], &rotations, direction);
+                y
+            };
+            let dx = rotated(&dy, Parallelism::Parallel, Direction::Backward);
+            assert_gradient("heads", &x, &dx, |x| {
+                weighted(&rotated(x, Parallelism::Sequential, Direction::Forward), &dy)
             });
         }
     }

@@ -10,11 +10,11 @@ pub fn sharpness(temperature: f32) -> f32 {
     if temperature == 0.0 { 1.0 } else { 1.0 / temperature }
 }
 
-/// Distance below the other logits of those that cannot be drawn: beyond the lower clamp of the exponential, and small
-/// enough that its product with a probability is next to nothing.
+/// The amount by which logits of excluded tokens are lowered: beyond the lower clamp of the exponential, yet so small that
+/// its product with their probabilities is negligible.
 pub const EXCLUDED: f32 = 1e4;
 
-/// Moves the logits of all tokens but the `candidates` out of the distribution; nothing where there are none.
+/// Excludes all tokens but the `candidates` from the distribution by lowering their logits; no candidates exclude none.
 pub fn restrict(logits: &mut [f32], candidates: &[u32]) {
     if candidates.is_empty() {
         return;

@@ -1,7 +1,7 @@
 //! The backward pass of a decoder's layers over packed rows.
 
 use super::weights::Weights;
-use super::{Activations, Attend, Piece, Prefix, Scratch, Tape};
+use super::{Activations, Attend, Piece, PieceScratch, Prefix, Scratch, Tape};
 use crate::nn::arch::{LayerLayout, Projection, QkNorm};
 use crate::nn::ops::attention::sequence::{self, Attended, Heads};
 use crate::nn::ops::gate;
@@ -19,8 +19,8 @@ pub(super) struct ForwardRecord<'a> {
 }
 
 impl Weights {
-    /// Adds to `gradient` that of the last norm, and returns that of the stream before it; `d_normed` is that of its
-    /// result.
+    /// The backward pass of the last norm: fills `d_stream` from the gradient of its result, `d_normed`, and adds that of its
+    /// weights to `gradient`.
     pub(super) fn last_norm_backward(
         &self,
         tape: &Tape,
@@ -32,8 +32,8 @@ impl Weights {
         self.norm_backward(&tape.last, &self.layout.norm, d_normed, d_stream, gradient);
     }
 
-    /// Takes the gradient of the stream after a layer to that before it, and adds that of the parameters. `attend`
-    /// recomputes the layer where its activations were not kept.
+    /// The backward pass of a layer: turns `d_stream`, the gradient of the stream after it, into that before it, and adds that
+    /// of the parameters to `gradient`. `attend` recomputes the layer if its activations were not kept.
     pub(super) fn layer_backward(
         &self,
         number: usize,
@@ -48,8 +48,7 @@ impl Weights {
         let activations = match tape.streams.get(number) {
             Some(kept) => {
                 let mut stream = mem::take(&mut scratch.stream);
-                stream.clear();
-                stream.extend_from_slice(kept);
+                kept.clone_into(&mut stream);
                 let rotations = &tape.rotations;
                 self.layer(number, rotations, &mut stream, attend, &mut recomputed, scratch);
                 scratch.stream = stream;
@@ -104,8 +103,7 @@ impl Weights {
         d_block.clear();
         d_block.resize(d_stream.len(), 0.0);
         let d_input = &mut scratch.d_input;
-        d_input.clear();
-        d_input.extend_from_slice(d_stream);
+        d_stream.clone_into(d_input);
         self.norm_backward(normed, place, d_input, &mut d_block, gradient);
         Some(d_block)
     }
@@ -160,7 +158,7 @@ impl Weights {
         self.input_backward(mlp_input, &norms[2], d_stream, gradient, scratch);
     }
 
-    /// Fills the gradients of the rows' queries, keys and values from that of the result of attention.
+    /// Computes the gradients of the rows' queries, keys and values from that of the result of attention.
     fn attention_backward(
         &self,
         number: usize,
@@ -198,7 +196,7 @@ impl Weights {
         scratch.d_heads = d_heads;
     }
 
-    /// Fills the gradients of a piece's queries, and those of all keys and values that it sees,
+    /// Computes the gradients of a piece's queries, and of all keys and values that it attends to,
     /// `[prefix + rows, kv_size]` each.
     fn piece_backward(
         &self,
@@ -232,7 +230,7 @@ impl Weights {
         sequence::backward(&shape, Heads { queries, keys, values }, &mask, of, to, attention);
     }
 
-    /// Takes the gradients of queries, keys and values to that of the stream before the layer.
+    /// Propagates the gradients of queries, keys and values to the stream before the layer.
     fn heads_backward(
         &self,
         layout: &LayerLayout,
@@ -267,17 +265,9 @@ impl Weights {
     }
 }
 
-/// Buffers of the backward pass of one piece's attention.
-#[derive(Debug, Default)]
-pub(super) struct PieceScratch {
-    attention: sequence::Scratch,
-    /// Keys and values that the piece sees.
-    keys_values: [Vec<f32>; 2],
-}
-
 impl Piece {
-    /// Adds the gradients of the keys, or of the values, that the piece sees, `[prefix + rows, kv_size]`, to those of the
-    /// rows; remembered ones have none.
+    /// Adds the gradients of the keys, or of the values, that the piece attends to, `[prefix + rows, kv_size]`, to those of
+    /// the rows; those in memory have none.
     fn add_gradients(&self, found: &[f32], kv: usize, to: &mut [f32]) {
         let (of_prefix, own) = found.split_at(self.prefix_len(kv) * kv);
         let mut add = |rows: &Range<usize>, found: &[f32]| {

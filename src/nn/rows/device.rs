@@ -1,4 +1,4 @@
-//! Decoders over tokens whose texts go through a device.
+//! Decoders over tokens that run on a device.
 
 use super::TokenDecoder;
 use crate::nn::tensors::device_copy::DeviceCopy;
@@ -25,8 +25,8 @@ impl TokenDecoder {
         self.device.missing_bytes(self.weights.shape.num_params(), self.weights.adapters.as_ref())
     }
 
-    /// Replaces each arena of the learnt parameters on the device, `[len]`, by what `change` makes of it and its number.
-    /// The host gets the result when it asks for it ([`TokenDecoder::trained`]), and gives the memory of its own copy back.
+    /// Replaces each arena of the learnt parameters on the device, `[len]`, with the result of `change` for its number and the
+    /// arena. The host frees its own copy, and downloads the result when it needs it ([`TokenDecoder::trained`]).
     ///
     /// # Panics
     /// If the decoder is on the CPU.

@@ -1,13 +1,13 @@
 //! Games on the CPU: a decoder over observations learns from whole sequences, a row for each step, and acts on the
-//! present step of some games, a row for each game.
+//! current step of some games, a row for each game.
 //!
-//! One thread takes a game from the first layer to the last and back. Acting runs the code of learning, so that both
-//! give the same logits to the last bit.
+//! One thread runs the whole forward and backward pass of a game. Acting runs the code of learning, so that both give the
+//! same logits to the last bit.
 
 use super::backward::ForwardRecord;
 use super::sequences::{SequenceModel, Sequences};
 use super::weights::Weights;
-use super::{Activations, Attend, Piece, Pool, Prefix, Retention, Scratch, Tape};
+use super::{Activations, Attend, Piece, PieceScratch, Pool, Prefix, Retention, Scratch, Tape};
 use crate::math::{LANES, Lanes};
 use crate::nn::arch::{DecoderShape, LinearLayout};
 use crate::nn::ops::Parallelism;
@@ -23,7 +23,7 @@ pub struct DecoderSequences {
     scratches: Pool<Scratch>,
 }
 
-/// The forward pass of a game, as the backward pass needs it, or of a step of some games.
+/// The activations of a game for the backward pass, or of a step of some games.
 #[derive(Debug, Default)]
 pub struct Game {
     obs: Vec<f32>,
@@ -32,53 +32,43 @@ pub struct Game {
     logits: Vec<f32>,
 }
 
-/// Attention over a game's own steps and those remembered before.
+/// Attention over a game's own steps and the earlier ones in its memory.
 struct Remembered<'a> {
     piece: &'a Piece,
-    keys_values: [Vec<f32>; 2],
+    scratch: PieceScratch,
 }
 
 impl Attend for Remembered<'_> {
-    fn attend(
-        &mut self,
-        weights: &Weights,
-        layer: usize,
-        activations: &mut Activations,
-        scratch: &mut sequence::Scratch,
-    ) {
+    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let shape = weights.shape.head_shape();
         let Activations { heads, attended, log_totals, .. } = activations;
-        self.piece.gather(layer, heads, shape.kv_size(), &mut self.keys_values);
-        let [keys, values] = &self.keys_values;
+        let PieceScratch { attention, keys_values } = &mut self.scratch;
+        self.piece.gather(layer, heads, shape.kv_size(), keys_values);
+        let [keys, values] = &*keys_values;
         let of = Heads { queries: &heads[0], keys, values };
         let mask = self.piece.mask(weights, layer);
-        sequence::forward(&shape, of, &mask, [attended, log_totals], scratch);
+        sequence::forward(&shape, of, &mask, [attended, log_totals], attention);
     }
 }
 
-/// Attention of the present step of [`LANES`] games over those in their memory, to which it is added.
+/// Attention of the current step of [`LANES`] games over their memory, to which the step is appended.
 struct Remembering<'a> {
     memory: &'a mut [Lanes],
-    keys_values: [Vec<f32>; 2],
+    scratch: PieceScratch,
 }
 
 impl Attend for Remembering<'_> {
-    fn attend(
-        &mut self,
-        weights: &Weights,
-        layer: usize,
-        activations: &mut Activations,
-        scratch: &mut sequence::Scratch,
-    ) {
+    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let (shape, heads) = (&weights.shape, weights.shape.head_shape());
         let (size, kv) = (heads.query_size(), heads.kv_size());
         let Activations { heads: [queries, new @ ..], attended, log_totals, .. } = activations;
+        let PieceScratch { attention, keys_values } = &mut self.scratch;
         let (seen, caches) = self.memory.split_at_mut(shape.cache_start(layer));
         for lane in 0..LANES {
             let seen = seen[0][lane] as usize;
             let prefix = seen.min(shape.context - 1);
             let caches = caches.chunks_exact_mut(shape.cache_size());
-            for ((cache, new), to) in caches.zip(&*new).zip(&mut self.keys_values) {
+            for ((cache, new), to) in caches.zip(&*new).zip(&mut *keys_values) {
                 let new = &new[lane * kv..][..kv];
                 to.clear();
                 for step in seen - prefix..seen {
@@ -89,12 +79,12 @@ impl Attend for Remembering<'_> {
                 let row = &mut cache[seen % shape.context * kv..][..kv];
                 row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
             }
-            let [keys, values] = &self.keys_values;
+            let [keys, values] = &*keys_values;
             let of = Heads { queries: &queries[lane * size..][..size], keys, values };
             let mask = AttentionMask { rows: 1, prefix, starts: &[], window: shape.window(layer) };
             let totals = &mut log_totals[lane * heads.heads..][..heads.heads];
             let to = [&mut attended[lane * size..][..size], totals];
-            sequence::forward(&heads, of, &mask, to, scratch);
+            sequence::forward(&heads, of, &mask, to, attention);
         }
     }
 }
@@ -102,16 +92,9 @@ impl Attend for Remembering<'_> {
 impl SequenceModel for DecoderSequences {
     type Record = Vec<Game>;
 
-    fn num_features(&self) -> usize {
-        self.weights.shape.num_features
-    }
-
-    fn num_actions(&self) -> usize {
-        self.weights.shape.num_actions
-    }
-
-    fn memory_size(&self) -> usize {
-        self.weights.shape.memory_size()
+    fn sizes(&self) -> [usize; 3] {
+        let shape = &self.weights.shape;
+        [shape.num_features, shape.num_actions, shape.memory_size()]
     }
 
     fn params(&self) -> &[f32] {
@@ -124,18 +107,16 @@ impl SequenceModel for DecoderSequences {
     }
 
     fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Vec<Game>, logits: &mut [f32]) {
-        assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
+        let size = self.weights.shape.memory_size();
+        assert_eq!(memory.len(), size, "memory: [memory_size][LANES]");
         record.resize_with(1, Game::default);
         let game = &mut record[0];
-        game.obs.clear();
-        game.obs.extend_from_slice(obs);
-        game.begin_rotations(&self.weights);
-        memory[0].iter().for_each(|seen| game.rotate(&self.weights, *seen as usize));
+        obs.clone_into(&mut game.obs);
+        game.tape.rotate(&self.weights.rope, memory[0].iter().map(|seen| *seen as usize));
         self.scratches.with(|scratch| {
-            let keys_values = std::mem::take(&mut scratch.keys_values);
-            let mut attend = Remembering { memory, keys_values };
+            let mut attend = Remembering { memory, scratch: std::mem::take(&mut scratch.game) };
             self.game_forward(game, Retention::Nothing, &mut attend, scratch);
-            scratch.keys_values = attend.keys_values;
+            scratch.game = attend.scratch;
         });
         memory[0].iter_mut().for_each(|seen| *seen += 1.0);
         logits.copy_from_slice(&game.logits);
@@ -156,10 +137,10 @@ impl SequenceModel for DecoderSequences {
         self.scratches.with(|scratch| {
             for (i, game) in games.zip(&mut *record) {
                 let piece = self.begin(of, i, game);
-                let keys_values = std::mem::take(&mut scratch.keys_values);
-                let mut attend = Remembered { piece: &piece, keys_values };
+                let own = std::mem::take(&mut scratch.game);
+                let mut attend = Remembered { piece: &piece, scratch: own };
                 self.game_forward(game, self.retention, &mut attend, scratch);
-                scratch.keys_values = attend.keys_values;
+                scratch.game = attend.scratch;
                 game.piece = Some(piece);
             }
         });
@@ -177,21 +158,6 @@ impl SequenceModel for DecoderSequences {
                 self.game_backward(game, &d_logits, gradient, scratch);
             }
         });
-    }
-}
-
-impl Game {
-    /// Drops the rotations of earlier rows.
-    fn begin_rotations(&mut self, weights: &Weights) {
-        self.tape.rotations.resize_with(weights.rope.len(), Vec::new);
-        self.tape.rotations.iter_mut().for_each(Vec::clear);
-    }
-
-    /// Adds the rotations of a row at a position.
-    fn rotate(&mut self, weights: &Weights, position: usize) {
-        for (rotations, table) in self.tape.rotations.iter_mut().zip(&weights.rope) {
-            rotations.extend(table.at(position));
-        }
     }
 }
 
@@ -225,7 +191,7 @@ impl DecoderSequences {
         self.weights.layout.input.as_ref().expect("observations enter")
     }
 
-    /// Takes the rows of a game, or of some games, forward.
+    /// Runs the forward pass of the rows of one game, or of a step of some games.
     fn game_forward(
         &self,
         game: &mut Game,
@@ -245,30 +211,28 @@ impl DecoderSequences {
         self.weights.linear(&layout.head, &tape.hidden, logits, false);
     }
 
-    /// Copies into game `i` all that does not depend on parameters; returns its rows and what they see.
+    /// Copies the inputs of game `i` into `game`; returns its rows and the keys that they attend to.
     fn begin(&self, of: &Sequences, i: usize, game: &mut Game) -> Piece {
         let (shape, games) = (&self.weights.shape, of.games);
         let memory = of.memory.chunks_exact(shape.memory_size()).nth(i);
         let seen = memory.map_or(0, |memory| memory[0] as usize);
         let steps = of.num_steps();
-        let (features, context) = (shape.num_features, shape.context);
-        let row = |t: usize| &of.obs[(t * games + i) * features..][..features];
-        game.obs.clear();
-        (0..steps).for_each(|t| game.obs.extend_from_slice(row(t)));
+        let context = shape.context;
+        of.rows(&of.obs, i..i + 1, &mut game.obs);
         let is_start = |t: usize| of.starts[t * games + i] == 1.0;
         let prefix = if is_start(0) { 0 } else { seen.min(context - 1) };
-        game.begin_rotations(&self.weights);
         let (mut start, mut position) = (0, seen);
-        let mut starts = Vec::with_capacity(steps);
+        let (mut starts, mut positions) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
         for t in 0..steps {
             if is_start(t) {
                 (start, position) = (prefix + t, 0);
             }
             starts.push(start);
-            game.rotate(&self.weights, position);
+            positions.push(position);
             position += 1;
         }
-        // The remembered steps that the first rows see, the oldest first.
+        game.tape.rotate(&self.weights.rope, positions.into_iter());
+        // The steps in memory that the first rows attend to, oldest first.
         let kv = shape.kv_size();
         let rows = |cache: &[f32]| {
             let rows = (seen - prefix..seen).map(|step| step % context);
@@ -303,11 +267,12 @@ impl DecoderSequences {
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
         let of = ForwardRecord { tape, pieces: std::slice::from_ref(piece) };
-        let mut attend = Remembered { piece, keys_values: Default::default() };
+        let mut attend = Remembered { piece, scratch: std::mem::take(&mut scratch.game) };
         for number in (0..weights.shape.num_layers).rev() {
             weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
         }
         weights.weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
         scratch.d_stream = d_stream;
+        scratch.game = attend.scratch;
     }
 }

@@ -11,7 +11,7 @@ use std::mem;
 use std::ops::Range;
 
 impl Weights {
-    /// Takes the stream, `[rows, hidden_size]`, through all layers and the last norm. The tape has the rows' rotations.
+    /// Runs all layers and the last norm on the stream, `[rows, hidden_size]`. The tape has the rows' rotations.
     pub(super) fn forward(
         &self,
         stream: &mut [f32],
@@ -27,8 +27,7 @@ impl Weights {
         tape.streams.resize_with(kept, Vec::new);
         for number in 0..layers {
             if let Some(kept) = tape.streams.get_mut(number) {
-                kept.clear();
-                kept.extend_from_slice(stream);
+                stream.clone_into(kept);
             }
             let activations = &mut tape.layers[if is_all { number } else { 0 }];
             self.layer(number, &tape.rotations, stream, attend, activations, scratch);
@@ -37,7 +36,7 @@ impl Weights {
         tape.last.forward(self.parallelism, stream, norm, &mut tape.hidden);
     }
 
-    /// Takes the stream through a layer.
+    /// Runs a layer on the stream, in place.
     pub(super) fn layer(
         &self,
         number: usize,
@@ -55,7 +54,7 @@ impl Weights {
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
         activations.log_totals.resize(rows * self.shape.num_heads, 0.0);
-        attend.attend(self, number, activations, &mut scratch.attention);
+        attend.attend(self, number, activations);
         let Activations { attended, attention_output, .. } = activations;
         let output = (Projection::Output, after_attention);
         let blocks = [&mut scratch.block, &mut scratch.normed];
@@ -81,8 +80,8 @@ impl Weights {
         }
     }
 
-    /// Fills queries, keys and values, normed and rotated. In bf16 keys and values are rounded as caches store them; the
-    /// gradient takes no notice of it.
+    /// Computes queries, keys and values, normed and rotated. In bf16 keys and values are rounded as caches store them, which
+    /// the gradient ignores (straight through).
     fn heads(
         &self,
         number: usize,
@@ -119,7 +118,7 @@ impl Weights {
         }
     }
 
-    /// Fills the gate, the values that it multiplies, and their product.
+    /// Computes the gate, the values that it multiplies, and their product.
     fn feed_forward(
         &self,
         number: usize,

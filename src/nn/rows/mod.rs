@@ -1,7 +1,7 @@
 //! The execution of a decoder on the CPU, a packed row for each token of a text or step of a game.
 //!
-//! One layer, forward and backward, serves generation, learning from texts and learning from games; they differ in
-//! what enters the decoder, and in how rows reach the keys of earlier rows (`Attend`).
+//! One layer, forward and backward, serves generation, learning from texts and learning from games; they differ in the
+//! decoder's input, and in how rows reach the keys of earlier rows (`Attend`).
 
 mod backward;
 #[cfg(text_kernels)]
@@ -22,8 +22,7 @@ pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::Normed;
-use crate::nn::ops::rope::Rotation;
-use backward::PieceScratch;
+use crate::nn::ops::rope::{RopeTable, Rotation};
 use std::ops::Range;
 use weights::Weights;
 
@@ -51,7 +50,7 @@ struct Activations {
     mlp_output: Normed,
 }
 
-/// The activations of all layers, or what recomputes them.
+/// The activations of all layers, or the streams from which the backward pass recomputes them.
 #[derive(Clone, Debug, Default)]
 struct Tape {
     /// The rotations of the rows, for each of the decoder's tables: `[rows, rotary_dim / 2]`.
@@ -64,6 +63,17 @@ struct Tape {
     last: Normed,
     /// The result of the last norm: `[rows, hidden_size]`.
     hidden: Vec<f32>,
+}
+
+impl Tape {
+    /// Replaces the rotations by those of rows at these positions.
+    fn rotate(&mut self, rope: &[RopeTable], positions: impl Iterator<Item = usize> + Clone) {
+        self.rotations.resize_with(rope.len(), Vec::new);
+        for (rotations, table) in self.rotations.iter_mut().zip(rope) {
+            rotations.clear();
+            positions.clone().for_each(|position| rotations.extend(table.at(position)));
+        }
+    }
 }
 
 /// The activations that a forward pass keeps for the backward pass.
@@ -80,7 +90,6 @@ pub enum Retention {
 /// Buffers of a pass, for reuse.
 #[derive(Debug, Default)]
 struct Scratch {
-    attention: sequence::Scratch,
     /// The input of a block: `[rows, hidden_size]`.
     input: Vec<f32>,
     /// The product of the gate and its values: `[rows, intermediate_size]`.
@@ -107,28 +116,30 @@ struct Scratch {
     d_unnormed: Vec<f32>,
     /// The gradient of the stream: `[rows, hidden_size]`.
     d_stream: Vec<f32>,
-    /// Keys and values that a game sees.
-    keys_values: [Vec<f32>; 2],
-    /// Buffers of the backward pass of pieces, and the gradients of the keys and values that they see.
+    /// Buffers of a game's attention.
+    game: PieceScratch,
+    /// Buffers of the backward pass of pieces, and the gradients of the keys and values that they attend to.
     pieces: Pool<PieceScratch>,
     d_pieces: Pool<[Vec<f32>; 2]>,
     /// The gradients of the rows of a text pass, normed and before the norm: `[rows, hidden_size]`.
     d_rows: [Vec<f32>; 2],
 }
 
-/// The access of rows to the keys and values of earlier rows.
-trait Attend {
-    /// Fills `attended` and `log_totals` of a layer from its queries, keys and values.
-    fn attend(
-        &mut self,
-        weights: &Weights,
-        layer: usize,
-        activations: &mut Activations,
-        scratch: &mut sequence::Scratch,
-    );
+/// Buffers of the attention of one piece, forward or backward.
+#[derive(Debug, Default)]
+struct PieceScratch {
+    attention: sequence::Scratch,
+    /// Keys and values that the piece attends to.
+    keys_values: [Vec<f32>; 2],
 }
 
-/// A sequence of rows, and the keys that it sees besides its own.
+/// Attention of rows over the keys and values of earlier rows, wherever these are stored.
+trait Attend {
+    /// Fills `attended` and `log_totals` of a layer from its queries, keys and values.
+    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations);
+}
+
+/// A sequence of rows, and the keys that it attends to besides its own.
 #[derive(Clone, Debug)]
 struct Piece {
     rows: Range<usize>,
@@ -142,7 +153,7 @@ struct Piece {
 enum Prefix {
     /// Keys and values of earlier rows of the same pass.
     Rows(Range<usize>),
-    /// Remembered ones, which no gradient reaches: of each layer `[rows, kv_size]`.
+    /// Keys and values in a game's memory, to which no gradient flows: `[rows, kv_size]` each, layer by layer.
     Memory(Vec<[Vec<f32>; 2]>),
 }
 
@@ -155,7 +166,7 @@ impl Piece {
         }
     }
 
-    /// The keys and values of the prefix, of those of a layer's rows, `heads`.
+    /// The keys and values of the prefix in a layer; `heads` are those of the layer's rows.
     fn prefix<'a>(&'a self, layer: usize, heads: &'a [Vec<f32>; 3], kv: usize) -> [&'a [f32]; 2] {
         match &self.prefix {
             Prefix::Rows(rows) => [1, 2].map(|i| &heads[i][rows.start * kv..rows.end * kv]),
@@ -163,7 +174,7 @@ impl Piece {
         }
     }
 
-    /// The mask of a layer.
+    /// The attention mask of a layer.
     fn mask(&self, weights: &Weights, layer: usize) -> sequence::AttentionMask<'_> {
         sequence::AttentionMask {
             rows: self.rows.len(),
@@ -173,11 +184,10 @@ impl Piece {
         }
     }
 
-    /// Gathers all keys and values that the piece sees in a layer: `[prefix + rows, kv_size]` each.
+    /// Gathers all keys and values that the piece attends to in a layer: `[prefix + rows, kv_size]` each.
     fn gather(&self, layer: usize, heads: &[Vec<f32>; 3], kv: usize, to: &mut [Vec<f32>; 2]) {
         for (i, (to, prefix)) in to.iter_mut().zip(self.prefix(layer, heads, kv)).enumerate() {
-            to.clear();
-            to.extend_from_slice(prefix);
+            prefix.clone_into(to);
             to.extend_from_slice(&heads[i + 1][self.rows.start * kv..self.rows.end * kv]);
         }
     }

@@ -1,4 +1,4 @@
-//! Buffers that several threads take turns with.
+//! A pool of buffers shared by threads.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -46,12 +46,12 @@ impl Sequences {
     }
 }
 
-/// The rows of games, `[LANES, width]`, that lie side by side.
+/// Transposes lanes, `[width][LANES]`, to rows, `[LANES, width]`.
 pub fn to_rows(lanes: &[Lanes]) -> Vec<f32> {
     (0..LANES).flat_map(|lane| lanes.iter().map(move |lanes| lanes[lane])).collect()
 }
 
-/// Reverses [`to_rows`].
+/// Transposes rows, `[LANES, width]`, to lanes, `[width][LANES]`.
 pub fn to_lanes(rows: &[f32], lanes: &mut [Lanes]) {
     for (lane, row) in rows.chunks_exact(lanes.len()).enumerate() {
         lanes.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
@@ -60,29 +60,24 @@ pub fn to_lanes(rows: &[f32], lanes: &mut [Lanes]) {
 
 /// A network with a hand-written backward pass over sequences.
 pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
-    /// The forward pass of some games, as the backward pass needs it.
+    /// The activations of some games that the backward pass needs.
     type Record: Debug + Default + Send;
 
-    /// The number of features of an observation.
-    fn num_features(&self) -> usize;
-
-    /// The number of actions.
-    fn num_actions(&self) -> usize;
-
-    /// The number of floats of a game's memory.
-    fn memory_size(&self) -> usize;
+    /// Features of an observation, actions, and floats of a game's memory.
+    fn sizes(&self) -> [usize; 3];
 
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
 
-    /// Changes the parameters, and what is kept of them in another form.
+    /// Changes the parameters and updates the packed copies of them.
     fn change(&mut self, change: &mut dyn FnMut(&mut [f32]));
 
-    /// Takes a step of [`LANES`](crate::math::LANES) games: logits `[LANES, num_actions]`, those of whole sequences to the
-    /// last bit, of observations `[LANES, num_features]`; updates `memory`, `[memory_size][LANES]`, in place.
+    /// Computes a step of [`LANES`](crate::math::LANES) games: logits `[LANES, num_actions]` of observations
+    /// `[LANES, num_features]`, equal to those of whole sequences to the last bit; updates `memory`, `[memory_size][LANES]`,
+    /// in place.
     fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Self::Record, logits: &mut [f32]);
 
-    /// Takes the games of this range forward: logits `[num_steps, range, num_actions]`.
+    /// Runs the forward pass of the games in this range: logits `[num_steps, range, num_actions]`.
     fn forward(
         &self,
         of: &Sequences,
@@ -100,13 +95,13 @@ pub trait Gradients: Debug + Send + Sync {
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
 
-    /// Changes the parameters for all that follows.
+    /// Changes the parameters.
     fn change(&mut self, change: &mut dyn FnMut(&mut [f32]));
 
     /// Features of an observation, actions, and floats of a game's memory.
     fn sizes(&self) -> [usize; 3];
 
-    /// Takes a step of some games ([`SequenceModel::act`]).
+    /// Computes a step of some games ([`SequenceModel::act`]).
     ///
     /// # Panics
     /// If there are no parameters yet, or lengths do not belong together.
@@ -130,7 +125,7 @@ pub trait Gradients: Debug + Send + Sync {
         slopes: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32>;
 
-    /// Takes back the memory of a gradient, for the next one.
+    /// Returns the buffer of a gradient for reuse.
     fn give_back(&self, gradient: Vec<f32>);
 
     /// A copy with the same parameters.
@@ -147,13 +142,13 @@ impl Clone for Box<dyn Gradients> {
 #[derive(Debug)]
 pub struct SequenceGradients<M: SequenceModel> {
     model: M,
-    /// Steps of games that are played.
+    /// Records of acting.
     steps: Pool<M::Record>,
     passes: Pool<Vec<Part<M::Record>>>,
     gradients: Pool<Vec<f32>>,
 }
 
-/// Some games that one thread takes forward and back.
+/// Some games whose forward and backward pass one thread runs.
 #[derive(Debug, Default)]
 struct Part<R> {
     games: Range<usize>,
@@ -175,9 +170,9 @@ impl<M: SequenceModel> SequenceGradients<M> {
         Self { model, steps, passes: Pool::default(), gradients: Pool::default() }
     }
 
-    /// Takes all games forward, in at most `count` parts side by side.
+    /// Runs the forward pass of all games, in at most `count` parts in parallel.
     fn forward(&self, of: &Sequences, parts: &mut Vec<Part<M::Record>>, count: usize) -> Vec<f32> {
-        let (actions, steps) = (self.model.num_actions(), of.num_steps());
+        let ([_, actions, _], steps) = (self.model.sizes(), of.num_steps());
         let share = of.games.div_ceil(count);
         parts.resize_with(of.games.div_ceil(share), Part::default);
         parts.par_iter_mut().enumerate().for_each(|(number, part)| {
@@ -196,9 +191,9 @@ impl<M: SequenceModel> SequenceGradients<M> {
         logits
     }
 
-    /// Takes all games back, and adds up their gradients.
+    /// Runs the backward pass of all games and sums their gradients.
     fn backward(&self, parts: &mut [Part<M::Record>], d_logits: &[f32], games: usize) -> Vec<f32> {
-        let actions = self.model.num_actions();
+        let [_, actions, _] = self.model.sizes();
         let partial = |Part { games: range, record, logits }: &mut Part<M::Record>| {
             let mut gradient = self.gradients.take();
             gradient.clear();
@@ -235,7 +230,7 @@ impl<M: SequenceModel> Gradients for SequenceGradients<M> {
     }
 
     fn sizes(&self) -> [usize; 3] {
-        [self.model.num_features(), self.model.num_actions(), self.model.memory_size()]
+        self.model.sizes()
     }
 
     fn act(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]) {

@@ -11,27 +11,27 @@ use super::{
 };
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
-use crate::nn::ops::attention::{HeadShape, sequence};
+use crate::nn::ops::attention::HeadShape;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, embed};
 use crate::nn::tensors::device_copy::DeviceCopy;
 use crate::nn::text::Text;
 use std::ops::Range;
 
-/// Parameters from which on each product uses all threads; of smaller decoders, whole passes run side by side.
+/// Minimum parameters for products to use all threads; of smaller decoders, whole passes run in parallel.
 const LARGE: usize = 1 << 22;
 
 /// A decoder over tokens with its weights in host memory. Clones share the weights until one of them changes its own.
 #[derive(Clone, Debug)]
 pub struct TokenDecoder {
     pub(super) weights: Weights,
-    /// The device that texts go through, if it is not the CPU.
+    /// The device that runs the passes over texts, if it is not the CPU.
     pub(super) device: DeviceCopy,
     /// Buffers of generation.
     pub(super) decoding: Pool<Decoding>,
 }
 
-/// Buffers of generation, kept between calls: the system would clear fresh pages again.
+/// Buffers of generation, kept between calls so that the system need not zero fresh pages.
 #[derive(Debug, Default)]
 pub struct Decoding {
     /// Caches of completions.
@@ -100,13 +100,7 @@ impl Cached<'_> {
 }
 
 impl Attend for Cached<'_> {
-    fn attend(
-        &mut self,
-        weights: &Weights,
-        layer: usize,
-        activations: &mut Activations,
-        _: &mut sequence::Scratch,
-    ) {
+    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let (shape, window) = (weights.shape.head_shape(), weights.shape.window(layer));
         let Activations { heads: [queries, keys, values], attended, log_totals, .. } = activations;
         self.write(&shape, layer, [keys, values], weights.parallelism);
@@ -168,12 +162,12 @@ impl TokenDecoder {
         self.device.params(&self.weights.params)
     }
 
-    /// Whether adapters are learnt in the place of the weights.
+    /// Whether adapters are learnt instead of the weights.
     pub fn has_adapters(&self) -> bool {
         self.weights.adapters.is_some()
     }
 
-    /// The adapters that are learnt in the place of the weights, if any; downloaded if a device has changed them.
+    /// The adapters that are learnt instead of the weights, if any; downloaded if a device has changed them.
     pub fn adapters(&self) -> Option<&Adapters> {
         self.weights.adapters.as_ref().map(|host| self.device.adapters(host))
     }
@@ -239,18 +233,18 @@ impl TokenDecoder {
         self.weights.parallelism
     }
 
-    /// Whether whole passes of this decoder are to run side by side: it is too small to share out its products.
+    /// Whether whole passes of this decoder should run in parallel, as it is too small to divide its products among threads.
     pub fn is_small(&self) -> bool {
         self.parallelism() == Parallelism::Sequential
     }
 
-    /// Replaces a cache's piece of text, and makes room for `tokens` tokens that follow the text of `prefix`, if any.
+    /// Replaces a cache's piece of text and allocates `tokens` tokens after the text of `prefix`, if any.
     pub fn begin_cache(&self, cache: &mut Cache, tokens: usize, prefix: Option<PrefixCache>) {
         self.weights.begin_cache(cache, self.shape().num_layers, tokens, prefix);
     }
 
-    /// Takes rows, in the order of their caches, through all layers, and writes their keys and values into `caches`. The
-    /// predecessors of a token must be in the same pass or in a cache.
+    /// Runs all layers on rows, in the order of their caches, and writes their keys and values into `caches`. The predecessors
+    /// of a token must be in the same pass or in a cache.
     pub fn forward(
         &self,
         rows: &[Row],
@@ -260,8 +254,7 @@ impl TokenDecoder {
     ) {
         let weights = &self.weights;
         let Pass { rows: kept, tape, stream, scratch } = pass;
-        kept.clear();
-        kept.extend_from_slice(rows);
+        rows.clone_into(kept);
         if rows.is_empty() {
             *tape = Tape::default();
             return;
@@ -276,13 +269,8 @@ impl TokenDecoder {
                 embed::forward(weights.params.slice(&table), size, scale, tokens, stream);
             }
         }
-        tape.rotations.resize_with(weights.rope.len(), Vec::new);
-        for (rotations, table) in tape.rotations.iter_mut().zip(&weights.rope) {
-            rotations.clear();
-            for row in rows {
-                rotations.extend(table.at(caches[row.cache].position(row.at)));
-            }
-        }
+        let positions = rows.iter().map(|row| caches[row.cache].position(row.at));
+        tape.rotate(&weights.rope, positions);
         weights.forward(stream, retention, &mut Cached { rows, caches }, tape, scratch);
     }
 
@@ -327,7 +315,7 @@ impl TextPass {
         }
     }
 
-    /// Lays out other texts, and returns their rows.
+    /// Replaces the texts and returns their rows.
     fn begin(&mut self, weights: &Weights, texts: &[Text]) -> Vec<Row> {
         let mut all = Vec::new();
         let mut piece = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
@@ -361,7 +349,7 @@ impl TextPass {
 }
 
 impl TokenDecoder {
-    /// Takes texts through all layers.
+    /// Runs the forward pass over texts.
     ///
     /// # Panics
     /// If a prompt or a completion has no token.

@@ -20,7 +20,7 @@ pub struct Weights {
     pub(super) layout: Layout,
     pub(super) rope: Vec<RopeTable>,
     pub(super) params: DecoderParams,
-    /// Adapters that are learnt in the place of the weights, if any.
+    /// Adapters that are learnt instead of the weights, if any.
     pub(super) adapters: Option<Adapters>,
     pub(super) packed: Arc<PackedWeights>,
     /// Whether packed copies in f32 are kept; else large weights are packed anew for each product, a block at a time.
@@ -41,7 +41,7 @@ pub(super) struct PackedWeights {
 }
 
 impl PackedWeights {
-    /// No copies yet, of so many matrices.
+    /// Empty cells for the copies of `matrices` matrices.
     fn empty(matrices: usize) -> Self {
         let none = || (0..matrices).map(|_| OnceLock::new()).collect();
         Self { forward: none(), transpose: none() }
@@ -60,8 +60,8 @@ impl LinearLayout {
 
     /// Calls `work` with the weight, `[inputs, outputs]`; a stored matrix is expanded for the call alone.
     ///
-    /// A cell that is being filled must not wait for other threads where they run side by side, since a thread that waits
-    /// takes up other work, which may ask for the same cell: hence `parallelism`, that of the pass.
+    /// `parallelism` is that of the pass: where passes run in parallel, the initialisation of a cell must not wait for other
+    /// threads, since a waiting thread steals other work, which may ask for the same cell.
     fn with_view<T>(
         &self,
         params: &DecoderParams,
@@ -92,7 +92,7 @@ impl Weights {
         Self { shape, layout, rope, params, adapters, packed, keep_packed, parallelism, arithmetic }
     }
 
-    /// Makes room in a cache for `tokens` tokens after a prefix, if any, in each of `layers` layers ([`Cache::begin`]).
+    /// Allocates `tokens` tokens of a cache after a prefix, if any, in each of `layers` layers ([`Cache::begin`]).
     pub(super) fn begin_cache(
         &self,
         cache: &mut Cache,
@@ -107,12 +107,12 @@ impl Weights {
         cache.begin(&self.shape.head_shape(), format, layers, tokens, prefix);
     }
 
-    /// Drops the packed copies, which are those of other weights.
+    /// Drops the packed copies, which no longer match the weights.
     pub(super) fn drop_packed(&mut self) {
         self.packed = Arc::new(PackedWeights::empty(self.layout.matrices()));
     }
 
-    /// Packs again what has been packed, in the same memory if nobody shares it, after the weights have changed.
+    /// Updates the packed copies after the weights have changed: in place, or if they are shared by dropping them.
     pub(super) fn repack(&mut self) {
         let Self { layout, params, packed, parallelism, .. } = self;
         let Some(packed) = Arc::get_mut(packed) else { return self.drop_packed() };

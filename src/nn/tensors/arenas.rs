@@ -1,5 +1,5 @@
-//! Tensors of learnt parameters, of their gradients and of their moments in a few large buffers, so that what an optimiser
-//! does to each number is a launch per buffer.
+//! Learnt parameters, their gradients and their moments in a few large buffers, so that an optimiser step is one launch per
+//! buffer instead of one per tensor.
 
 use crate::nn::arch::Parameter;
 use crate::nn::buffers::{ALIGNMENT, cube_tensor, probe, runs_kernels, view};
@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Numbers of an arena at most, unless a single tensor has more: 256 MiB, which nearly all devices bind.
+/// Maximum numbers of an arena, unless a single tensor has more: 256 MiB, which nearly all devices bind.
 const MOST: usize = 1 << 26;
 
 /// The places of parameters in arenas.
@@ -45,8 +45,8 @@ impl Packing {
         Self::within(parameters, 0)
     }
 
-    /// The places in arenas of at most so many numbers; a larger parameter is alone. Matrices are one behind the other in
-    /// the order of their parameters, and so are vectors.
+    /// The places in arenas of at most `most` numbers; a larger parameter has an arena of its own. Matrices follow each other
+    /// in the order of their parameters, and so do vectors.
     pub fn within(parameters: &[Parameter], most: usize) -> Self {
         let (mut places, mut arenas) = (Vec::new(), Vec::<Form>::new());
         let mut last = [None; 2];
@@ -89,7 +89,7 @@ impl Packing {
         self.places.iter().map(|place| place.range.len())
     }
 
-    /// For each parameter its place in the vector of all, and in its arena.
+    /// The place of each parameter in the parameter vector, and in its arena.
     fn moves(&self) -> impl Iterator<Item = (Range<usize>, &Place)> {
         self.places.iter().scan(0, |end, place| {
             let start = std::mem::replace(end, *end + place.range.len());
@@ -166,18 +166,18 @@ impl Arenas {
         (0..self.packing.len()).map(|number| self.arena(number).clone())
     }
 
-    /// Takes an arena out, `[len]`, and leaves none.
+    /// Moves an arena, `[len]`, out; its numbers are 0 until [`Arenas::put`].
     pub fn take(&mut self, number: usize) -> Tensor<1> {
         self.arena(number);
         self.buffers[number].take().expect("it is there now")
     }
 
-    /// Puts an arena in, `[len]`.
+    /// Replaces an arena, `[len]`.
     pub fn put(&mut self, number: usize, arena: Tensor<1>) {
         self.buffers[number] = Some(arena);
     }
 
-    /// Puts the numbers of a parameter in, `[count]`, which has an arena of its own.
+    /// Replaces the numbers, `[count]`, of a parameter that has an arena of its own.
     pub fn put_alone(&mut self, parameter: usize, numbers: Tensor<1>) {
         let place = &self.packing.places[parameter];
         debug_assert_eq!(place.range, 0..self.packing.arenas[place.arena].len);
@@ -195,8 +195,8 @@ impl Arenas {
         part(self.arena(arena), range)
     }
 
-    /// The numbers of some parameters in the memory of their arena, `[count]`, if each begins at the first multiple of
-    /// the alignment behind the one before: where a launch puts several products.
+    /// The numbers of some parameters in the memory of their arena, `[count]`, if each begins at the next multiple of the
+    /// alignment after the one before: the layout of several products of one launch.
     pub fn joined(&mut self, parameters: &[usize]) -> Option<Tensor<1>> {
         let packing = self.packing.clone();
         let places: Vec<&Place> = parameters.iter().map(|i| &packing.places[*i]).collect();
@@ -221,7 +221,7 @@ impl Arenas {
         }
     }
 
-    /// Replaces each arena, `[len]`, by what `change` makes of it and its number.
+    /// Replaces each arena, `[len]`, with the result of `change` for its number and the arena.
     pub fn map(mut self, mut change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
         for number in 0..self.packing.len() {
             let changed = change(number, self.take(number));

@@ -120,7 +120,7 @@ impl Layer {
     }
 }
 
-/// Low-rank adapters beside the matrices of the layers: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
+/// Low-rank adapters of the layers' matrices: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
 #[derive(Clone, Debug)]
 pub(crate) struct AdapterTensors {
     /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them, layer by layer in the order of
@@ -176,7 +176,7 @@ impl Decoder {
         self.map(&mut Fill(next))
     }
 
-    /// The same decoder without the memory of its parameters, whose values are unspecified.
+    /// Frees the memory of the parameters, whose values are unspecified then.
     pub(crate) fn release_memory(self, device: &Device) -> Self {
         let any = Tensor::empty([1], device);
         self.with_parameters(|_| any.clone())
@@ -274,17 +274,16 @@ impl Decoder {
         self.rope.iter().map(|table| table.at(positions.clone())).collect()
     }
 
-    /// Takes a stream of vectors, `[batch, num_steps, hidden_size]`, through all layers and the last norm. `attend`
+    /// Runs all layers and the last norm on a stream of vectors, `[batch, num_steps, hidden_size]`. `attend`
     /// computes attention, `[batch, num_steps, query_size]`, from the number of a layer and its queries, keys and values,
     /// `[batch, num_steps, heads, head_dim]`, rotated.
     pub(super) fn run_layers(
         &self,
-        x: Tensor<3>,
+        mut x: Tensor<3>,
         rotations: &[[Tensor<4>; 2]],
         added: Option<&AdapterTensors>,
         mut attend: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
     ) -> Tensor<3> {
-        let mut x = x;
         for (i, layer) in self.layers.iter().enumerate() {
             let apply = |which: Projection, x: Tensor<3>| self.apply(added, i, which, x);
             let [before_attention, after_attention, before_mlp, after_mlp] =
@@ -292,7 +291,7 @@ impl Decoder {
             let rotations = &rotations[self.shape.rope_table(i)];
             let [query_norm, key_norm] = layer.head_norms();
             let input = self.norm_if(before_attention, x.clone());
-            // Values are kept: a buffer of all three would keep the others, too.
+            // A product of its own: values are cached, and a buffer of all three would keep the others alive.
             let values = self.heads(apply(Projection::Value, input.clone()));
             let [queries, keys] = self.apply_all(added, i, Projection::OF_SCORES, input);
             let queries = rotate(self.normed_heads(query_norm, queries), rotations);

@@ -1,4 +1,4 @@
-//! The weights of a decoder over tokens on its device, and which of the two copies of them is the present one.
+//! The copy of a decoder's weights on its device, kept in sync with the host's: each is transferred when the other needs it.
 
 use super::texts::{DeviceAdapters, DeviceDecoder};
 use crate::nn::arch::{Adapters, DecoderShape};
@@ -13,14 +13,13 @@ pub struct DeviceCopy {
     device: Option<(Device, Precision)>,
     /// The weights without adapters, uploaded when first needed.
     weights: Arc<OnceLock<DeviceDecoder>>,
-    /// The adapters, likewise.
+    /// The adapters, uploaded when first needed.
     adapters: Arc<OnceLock<DeviceAdapters>>,
-    /// The learnt parameters if the device has changed them since the host had them last: downloaded when first asked
-    /// for.
+    /// The learnt parameters, if the device has changed them after the host; downloaded when first needed.
     newer: Option<Newer>,
 }
 
-/// Learnt parameters that a device has changed, in host memory once they have been asked for.
+/// Learnt parameters that a device has changed, downloaded when first needed.
 #[derive(Clone, Debug)]
 enum Newer {
     Weights(OnceLock<DecoderParams>),
@@ -69,18 +68,14 @@ impl DeviceCopy {
         Some(self.weights.get_or_init(new).clone().with_adapters(added))
     }
 
-    /// Takes the decoder out of [`DeviceCopy::get`], changes it, and makes the result the present one.
+    /// Changes a decoder from [`DeviceCopy::get`], and makes the result the current weights.
     pub(crate) fn change(
         &mut self,
         present: DeviceDecoder,
         change: impl FnOnce(DeviceDecoder) -> DeviceDecoder,
     ) {
-        let learns_adapters = present.added.is_some();
         // No second owner, so that tensors change in their own memory.
-        match learns_adapters {
-            true => self.adapters = Arc::default(),
-            false => self.weights = Arc::default(),
-        }
+        self.invalidate(present.added.is_some());
         let (changed, adapters) = change(present).split_adapters();
         match adapters {
             Some(added) => {
@@ -94,7 +89,7 @@ impl DeviceCopy {
         }
     }
 
-    /// The present weights in host memory, where `host` are those that it had last.
+    /// The current weights in host memory; `host` are the last ones that the host had.
     pub(crate) fn params<'a>(&'a self, host: &'a DecoderParams) -> &'a DecoderParams {
         match (&self.newer, self.weights.get()) {
             (Some(Newer::Weights(newer)), Some(on)) => newer.get_or_init(|| on.download().into()),
@@ -102,7 +97,7 @@ impl DeviceCopy {
         }
     }
 
-    /// The present adapters in host memory, where `host` are those that it had last.
+    /// The current adapters in host memory; `host` are the last ones that the host had.
     pub(crate) fn adapters<'a>(&'a self, host: &'a Adapters) -> &'a Adapters {
         match (&self.newer, self.weights.get(), self.adapters.get()) {
             (Some(Newer::Adapters(newer)), Some(on), Some(added)) => newer.get_or_init(|| {
@@ -113,7 +108,7 @@ impl DeviceCopy {
         }
     }
 
-    /// Whether the device has changed the learnt parameters since the host had them last.
+    /// Whether the device has changed the learnt parameters after the host.
     pub(crate) fn is_newer(&self) -> bool {
         self.newer.is_some()
     }

@@ -8,7 +8,7 @@ use crate::nn::arch::Adapters;
 pub struct DeviceCopy;
 
 impl DeviceCopy {
-    /// Does nothing.
+    /// No-op: there is no uploaded copy.
     pub(crate) fn invalidate(&mut self, _are_adapters: bool) {}
 
     /// The host's weights.
@@ -21,7 +21,7 @@ impl DeviceCopy {
         host
     }
 
-    /// Never: no device changes anything.
+    /// False: no device changes parameters.
     pub(crate) fn is_newer(&self) -> bool {
         false
     }

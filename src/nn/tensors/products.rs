@@ -100,19 +100,7 @@ impl Products {
     fn is_joined<const D: usize>(self, x: &Tensor<D>, weight: &Tensor<D>) -> bool {
         !has_autodiff(x, weight) && self.is_ours(x, weight)
     }
-}
 
-/// Whether an operand is on a device with autodiff; data may be on the same device without.
-fn has_autodiff<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
-    a.device().is_autodiff() || b.device().is_autodiff()
-}
-
-/// Casts to single precision.
-pub(crate) fn single<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    x.cast(FloatDType::F32)
-}
-
-impl Products {
     /// Whether gradients leave the range of the operands unless they are scaled.
     pub(super) fn need_scale(self) -> bool {
         matches!(self.half, Some(FloatDType::F16))
@@ -127,7 +115,18 @@ impl Products {
     }
 }
 
-/// The power of two that makes a gradient's `largest` number about 1/16, as far as f32 has it; 1 if there is none.
+/// Whether an operand is on a device with autodiff; data may be on the same device without.
+fn has_autodiff<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
+    a.device().is_autodiff() || b.device().is_autodiff()
+}
+
+/// Casts to single precision.
+pub(crate) fn single<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    x.cast(FloatDType::F32)
+}
+
+/// The power of two that scales a gradient's `largest` number to about 1/16, within the range of f32; 1 if it is 0 or not
+/// finite.
 pub(super) fn scale_of(largest: f32) -> f32 {
     if largest == 0.0 || !largest.is_finite() {
         return 1.0;

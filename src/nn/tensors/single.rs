@@ -64,8 +64,8 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
 }
 
 /// The products `a b + bias` with several matrices, at most three, in one launch, without autodiff, of operands that are
-/// rounded to half precision if `half` says so. The results are in single precision; `into` may be their memory, as
-/// [`product::products`] has it.
+/// rounded to half precision if `half` is given. The results are in single precision, in `into` if it is given
+/// ([`product::products`]).
 pub(crate) fn linear<const D: usize, const N: usize>(
     a: Tensor<D>,
     matrices: [Tensor<D>; N],
@@ -87,7 +87,7 @@ fn is_narrow<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
     product::is_narrow(batches * a[D - 2], b[D - 1])
 }
 
-/// Backends that can be asked for products in single precision.
+/// Backends with products in single precision.
 #[backend_extension(Cube, Autodiff)]
 pub(crate) trait SingleProducts: Backend {
     /// The product `a b` in single precision.

@@ -76,11 +76,9 @@ impl Steps {
                 && from + 1 < self.context
             {
                 mask = Tensor::cat(vec![self.memory_mask(memory, from..to), mask], 2);
-                let mut old = old.iter();
-                keys_values = keys_values.map(|new| {
-                    let old = old.next().expect("keys and values").clone();
-                    Tensor::cat(vec![old, new], 1)
-                });
+                let [keys, values] = keys_values;
+                let after = |i: usize, new: Tensor<4>| Tensor::cat(vec![old[i].clone(), new], 1);
+                keys_values = [after(0, keys), after(1, values)];
             }
             let queries = queries.clone().narrow(1, from, to - from);
             attended.push(attend((self.products, self.scale), queries, &keys_values, mask, None));

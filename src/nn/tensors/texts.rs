@@ -1,13 +1,13 @@
 //! Texts on a device: prompts and their completions side by side, with or without autodiff.
 //!
-//! A prompt goes through once, whatever the number of its completions, which see its keys and values. Short texts are
-//! padded on the right; no token sees the padding.
+//! A prompt runs once, whatever the number of its completions, which attend to its keys and values. Short texts are padded
+//! on the right; no token attends to the padding.
 
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
 use super::attention::{KeysValues, Prefix, UNSEEN, attend, causal, causal_rows};
 use super::decoder::AdapterTensors;
-use super::products::{Products, scale_of};
+use super::products::scale_of;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
 use crate::nn::text::Text;
@@ -23,7 +23,7 @@ pub struct DeviceDecoder {
     pub(crate) added: Option<AdapterTensors>,
     /// The parameters of the decoder, in whose memory its tensors are.
     weights: Arenas,
-    /// Parameters of the adapters, likewise.
+    /// The parameters of the adapters, in whose memory their tensors are.
     adapters: Option<Arenas>,
 }
 
@@ -192,8 +192,8 @@ impl DeviceDecoder {
         self.adapters.as_ref().unwrap_or(&self.weights)
     }
 
-    /// Replaces each arena of the learnt parameters, `[len]`, by what `change` makes of it and its number. An arena is given
-    /// away whole, so that its memory can become that of the result.
+    /// Replaces each arena of the learnt parameters, `[len]`, with the result of `change` for its number and the arena.
+    /// `change` owns the arena, so that the result can reuse its memory.
     pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
         // Views go first: nothing else may refer to memory that changes.
         match self.adapters.take().zip(self.added.take()) {
@@ -221,8 +221,8 @@ impl DeviceDecoder {
         self.learnt().download(|x| x.into_data().try_into_vec().expect("all are f32"))
     }
 
-    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide what
-    /// comes back. If products are in f16 it is the power of two that makes the largest number about 1/16 (loss scaling,
+    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide the
+    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16 (loss scaling,
     /// Micikevicius et al. 2018), else 1.
     pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
         match self.decoder.products.need_scale() {
@@ -303,7 +303,7 @@ impl DeviceDecoder {
         gradients
     }
 
-    /// Takes prompts through all layers.
+    /// Runs the forward pass over prompts.
     ///
     /// # Panics
     /// If one has no token.
@@ -323,8 +323,7 @@ impl DeviceDecoder {
         let added = self.added.as_ref();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let own = own.map(|x| products.operand(x));
-            let attended =
-                attend(self.attention_form(), queries, &own, self.mask_of_layer(i, &masks), None);
+            let attended = self.attend(i, queries, &own, &masks, None);
             keys_values.push(own);
             attended
         });
@@ -346,8 +345,7 @@ impl DeviceDecoder {
         Completions { keys_values, most, count: 0 }
     }
 
-    /// Takes the next token of each completion, `[rows]`, through all layers; returns the normed streams,
-    /// `[rows, hidden_size]`. The same number of completions follows each prompt, group by group.
+    /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows, hidden_size]`. The same number of completions follows each prompt, group by group.
     pub fn step(
         &self,
         prompts: &Prompts,
@@ -375,20 +373,14 @@ impl DeviceDecoder {
                 *all = old.slice_assign(here, products.operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
-            attend(
-                self.attention_form(),
-                queries,
-                &all.keys_values[i],
-                self.mask_of_layer(i, &own_masks),
-                Some(prefix),
-            )
+            self.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
         });
         all.count += 1;
         let size = hidden.dims()[2];
         hidden.reshape([rows, size])
     }
 
-    /// Takes whole texts through all layers.
+    /// Runs the forward pass over whole texts.
     pub fn forward_texts(&self, texts: &[Text]) -> HiddenStates {
         let (groups, device) = (texts.len(), self.device());
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
@@ -419,13 +411,7 @@ impl DeviceDecoder {
         let added = self.added.as_ref();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
-            attend(
-                self.attention_form(),
-                queries,
-                &own,
-                self.mask_of_layer(i, &masks),
-                Some(prefix),
-            )
+            self.attend(i, queries, &own, &masks, Some(prefix))
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -437,19 +423,28 @@ impl DeviceDecoder {
         self.decoder.head(hidden.unsqueeze()).squeeze_dim(0)
     }
 
-    /// The products of attention, and the factor of its scores.
-    fn attention_form(&self) -> (Products, f32) {
-        (self.decoder.products, self.decoder.shape().head_shape().scale)
+    /// The result of a layer's attention, as [`attend`], with one of `masks`, one for each window.
+    fn attend(
+        &self,
+        layer: usize,
+        queries: Tensor<4>,
+        own: &KeysValues,
+        masks: &[Tensor<3>],
+        prefix: Option<Prefix>,
+    ) -> Tensor<3> {
+        let shape = self.decoder.shape();
+        let mask = masks[shape.window_number(layer)].clone();
+        attend((self.decoder.products, shape.head_shape().scale), queries, own, mask, prefix)
     }
 
-    /// For each window the mask of a text's own tokens: `[1, count, count]`.
+    /// Masks of a text's own tokens, one for each window: `[1, count, count]` each.
     fn masks(&self, count: usize) -> Vec<Tensor<3>> {
         let windows = self.decoder.shape().windows().into_iter();
         windows.map(|window| causal(count, window, self.device())).collect()
     }
 
-    /// For each window the mask of the prompts' tokens for these steps of their completions:
-    /// `[groups, steps or 1, longest]`.
+    /// Masks of the prompts' tokens for these steps of their completions, one for each window:
+    /// `[groups, steps or 1, longest]` each.
     fn prefix_masks(&self, prompts: &Prompts, steps: Range<usize>) -> Vec<Tensor<3>> {
         let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest());
         let columns = Tensor::<1, Int>::arange(0..longest as i64, self.device());
@@ -473,11 +468,6 @@ impl DeviceDecoder {
             padding.clone().expand([groups, count, longest]) + is_far.float() * UNSEEN
         });
         windows.collect()
-    }
-
-    /// The mask of a layer, of one for each window.
-    fn mask_of_layer(&self, layer: usize, masks: &[Tensor<3>]) -> Tensor<3> {
-        masks[self.decoder.shape().window_number(layer)].clone()
     }
 
     /// The prompts as the prefix of a layer.

@@ -12,7 +12,7 @@ use crate::settings::{RolloutConfig, Start};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 
-/// The states from which the groups continue, on a CubeCL device; none before the first rollout.
+/// Branch points, from which the groups continue, on a CubeCL device; none before the first rollout.
 #[derive(Clone, Debug)]
 pub struct DeviceBranches {
     device: Device,
@@ -20,12 +20,12 @@ pub struct DeviceBranches {
 }
 
 impl DeviceBranches {
-    /// No states yet; `None` if the device has no kernels.
+    /// Creates branch points without states; `None` if the device has no kernels.
     pub fn on(device: &Device) -> Option<Self> {
         has_kernels(device).then(|| Self { device: device.clone(), envs: None })
     }
 
-    /// Plays an iteration, and keeps the states from which the groups continue.
+    /// Plays an iteration and stores the states from which the groups continue.
     pub(in crate::rollout) fn collect<G: Rules>(
         &mut self,
         game: G,
@@ -51,7 +51,7 @@ impl DeviceBranches {
         download_envs(self.envs.as_deref()).await
     }
 
-    /// Replaces the states by those of [`DeviceBranches::export`].
+    /// Restores the states from [`DeviceBranches::export`].
     pub fn import(&mut self, words: &[u32], groups: usize) {
         let upload = || Box::new(upload_envs(words, groups, &self.device));
         self.envs = (!words.is_empty()).then(upload);

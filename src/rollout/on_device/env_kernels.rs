@@ -19,8 +19,8 @@ use burn_cubecl::tensor::CubeTensor;
 /// drivers and browsers, enough to make the launch overhead negligible.
 const LAUNCH_STEPS: usize = 1 << 22;
 
-/// Iterations of all loops of a unit in a launch: Mesa's lavapipe ends every loop of an invocation that has made
-/// 65,535 of them together, without an error.
+/// Maximum loop iterations of a unit per launch: Mesa's lavapipe leaves every loop of an invocation without an error once
+/// they have made 65,535 iterations in total.
 const LAUNCH_ITERATIONS: usize = 60_000;
 
 /// Games per cube; smaller for few games, so that they spread over all of a GPU's processors.
@@ -33,7 +33,7 @@ pub(super) fn steps_per_launch(num_envs: usize) -> usize {
     (LAUNCH_STEPS / num_envs).clamp(1, LAUNCH_ITERATIONS)
 }
 
-/// The most steps of a game per launch, each of which takes so many iterations of loops.
+/// Maximum steps of a game per launch, where a step takes `iterations` iterations of loops.
 pub(super) fn most_steps_per_launch(iterations: usize) -> usize {
     (LAUNCH_ITERATIONS / iterations).max(1)
 }

@@ -81,7 +81,7 @@ impl<G: Rules> FusedRollout<G> {
         Self { launches: Launches { steps, ..self.launches }, ..self }
     }
 
-    /// Makes launches a share of their usual size; it does not affect the result.
+    /// Scales the size of launches; it does not affect the result.
     pub fn with_launch_size(self, size: f64) -> Self {
         Self { launches: Launches { size, ..self.launches }, ..self }
     }

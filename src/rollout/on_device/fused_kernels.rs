@@ -25,9 +25,9 @@ const MAX_SHARED_BYTES: usize = 32 * 1024;
 /// Size of launches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launches {
-    /// A share of the usual size.
+    /// Factor on the usual size.
     pub size: f64,
-    /// Steps of each game, at most.
+    /// Maximum steps of each game.
     pub steps: usize,
 }
 
@@ -114,7 +114,7 @@ impl Games {
     }
 }
 
-/// Plays the steps of a cube's games, one per unit, with weights in global or workgroup memory.
+/// Plays the steps of a cube's games, one game per unit, with weights in global or workgroup memory.
 #[cube]
 // Keeps compile-time conditions separate from run-time ones.
 #[allow(clippy::collapsible_if)]

@@ -1,4 +1,4 @@
-//! The hidden layers of a perceptron for all games of a cube, shared out among its units.
+//! The hidden layers of a perceptron for all games of a cube, divided among its units.
 //!
 //! A unit that computes two hidden layers of its game alone needs the activations of the first, too many for its
 //! registers. Here the cube's activations are in workgroup memory, and a unit computes a few neurons for several games, so
@@ -15,7 +15,7 @@ use crate::settings::Activation;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Games of a unit's part of a layer: two runs of four, each of which it reads at once.
+/// Games for which a unit computes its neurons: two runs of four, each read as one vector.
 const PART: usize = 2 * RUN;
 const RUN: usize = 4;
 /// Maximum units per cube supported by every device.
@@ -33,7 +33,7 @@ pub(super) struct Workgroup {
 }
 
 impl Workgroup {
-    /// A cube of at most so many games, a power of two, with activations of at most so many bytes.
+    /// Chooses the largest cube of at most `games` games, a power of two, whose activations fit in `bytes`.
     pub fn new(shape: &MlpShape, games: usize, bytes: usize) -> Self {
         let alone = Self { games, units: games, rows: 0 };
         // With one hidden layer no activation is stored.
@@ -73,7 +73,7 @@ impl Workgroup {
     }
 }
 
-/// Columns of units that compute a layer, each of them several neurons.
+/// Columns of units that compute a layer, each of which computes several neurons.
 fn columns(layer: &Dense) -> usize {
     layer.outputs / side_by_side(layer.outputs)
 }
@@ -94,7 +94,7 @@ fn hidden_layer<W: Float, I: Float>(
     let neurons = comptime!(side_by_side(layer.outputs));
     let columns = comptime!(columns(&layer));
     let step = comptime!(side_by_side(layer.inputs));
-    // Of its part's first game, and its first neuron; the others are a number of columns apart.
+    // Place of the unit's first game, and its first neuron; its other neurons are `columns` apart.
     let (place, column) = (unit % parts * RUN, unit / parts);
     let works = column < columns;
     let mut sums = Array::<f32>::new(comptime!(neurons * PART));

@@ -18,7 +18,7 @@ thread_local! {
     static SCORES: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// The text that a piece follows, in another cache.
+/// The text that precedes a piece, in another cache.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefixCache {
     /// Index of the cache among all.
@@ -43,8 +43,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Replaces the piece of text, and makes room for `tokens` tokens in each of `layers` layers: all layers, or one
-    /// that each layer takes over from the one before.
+    /// Replaces the piece of text and allocates `tokens` tokens in each of `layers` layers: all layers, or one that each
+    /// layer overwrites.
     pub fn begin(
         &mut self,
         shape: &HeadShape,
@@ -184,13 +184,12 @@ impl Cache {
 /// Fills the results of all queries that share a head of keys, some side by side, and the logarithms of their
 /// softmaxes' totals.
 fn attend_group<const N: usize>(
-    queries: &[f32],
+    mut queries: &[f32],
     shape: &HeadShape,
     pieces: &[Piece],
     scores: &mut Vec<f32>,
     [mut output, mut log_totals]: [&mut [f32]; 2],
 ) {
-    let mut queries = queries;
     while !log_totals.is_empty() {
         // Three at a time, but never one that could be two.
         let count = match log_totals.len() {

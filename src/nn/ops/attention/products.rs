@@ -1,4 +1,4 @@
-//! The two products of attention over a KV cache: of a few queries with blocks of keys, and of their weights with values.
+//! The two products of attention over a KV cache: a few queries with blocks of keys, and their weights with values.
 //!
 //! Each number is summed in one order, that of a head's numbers or of the tokens, whichever queries are side by side
 //! and whatever the instruction set.
@@ -8,7 +8,7 @@ use crate::math::{LANES, each, mul_add};
 use multiversion::multiversion;
 
 /// Fills `scores` of `Q` queries, `[Q, dim]`, with `blocks` blocks of keys, `[blocks, dim / N, LANES]` words of `N` numbers,
-/// times `scale`; the scores of a query are `length` apart from those of the next.
+/// times `scale`. `length` is the stride between the scores of successive queries.
 ///
 /// # Panics
 /// If a length does not match.
@@ -33,7 +33,7 @@ pub fn compare<const Q: usize, const N: usize>(
 }
 
 /// Adds to `output`, `[Q, dim]`, the values of `tokens` tokens, `[tokens / N, dim]` words of `N` numbers, times each
-/// query's weights, which are `length` apart from those of the next query.
+/// query's weights. `length` is the stride between the weights of successive queries.
 ///
 /// # Panics
 /// If a length does not match.

@@ -1,8 +1,8 @@
 //! Products of tiles by Advanced Matrix Extensions, on Linux.
 //!
-//! Two by two tiles of sums stay in registers while a block of the inner dimension is traversed; sums that are added to
-//! begin with what is there. `tdpbf16ps` sums the even and the odd numbers of a tile's inner dimension apart before it
-//! adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
+//! Two by two tiles of sums stay in registers while a block of the inner dimension is traversed; where products are added,
+//! the sums begin with the destination. `tdpbf16ps` sums the even and the odd numbers of a tile's inner dimension
+//! separately before it adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::{Output, Sums};
 use super::tiles::{Operand, SIDE, Tile};
@@ -17,7 +17,7 @@ const TILE_DATA: libc::c_long = 18;
 /// The bits of `cpuid(7, 0).edx` that stand for `amx_bf16` and `amx_tile`.
 const FEATURES: u32 = 1 << 22 | 1 << 24;
 
-/// Most tiles of the inner dimension in a block: two strips of columns as deep stay in the first cache.
+/// Maximum tiles of the inner dimension in a block: two strips of columns of this depth stay in the L1 cache.
 const BLOCK: usize = 20;
 
 /// The operand of `ldtilecfg`.
@@ -74,7 +74,7 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
             let right = right.map(|strip| &strip[block.clone()]);
             let start = if first > 0 || to.adds() { Start::Present } else { Start::Zero };
             for i in rows.clone().step_by(2) {
-                // The first rows meet columns that come from memory: the next ones are fetched meanwhile.
+                // The columns of the first rows come from memory: prefetch the next ones meanwhile.
                 let ahead = match (i - rows.start) / 2 {
                     strip @ 0..2 => Some((2 + strip) * deep * size_of::<Tile>()),
                     _ => None,
@@ -176,8 +176,8 @@ macro_rules! products {
     };
 }
 
-/// The product of two strips of rows by two of columns; `row` is the distance of rows of the destination. The strip
-/// `ahead` bytes after the first one of columns is fetched from memory.
+/// The product of two strips of rows by two of columns; `row` is the row stride of the destination. The strip `ahead`
+/// bytes after the first one of columns is prefetched.
 ///
 /// # Safety
 /// Tiles are configured, all strips have the same length, which is not 0, and each destination has 16 rows of 16

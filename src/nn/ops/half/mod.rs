@@ -73,7 +73,7 @@ impl Kernel {
         }
     }
 
-    /// Whether a product of small whole numbers, which no order of the sums rounds, is that of the portable kernel.
+    /// Whether a product of small whole numbers, which is exact in any order of summation, equals the portable kernel's.
     fn is_exact(self) -> bool {
         let [rows, inner, columns] = [35, 70, 37];
         let numbers = |count: usize, step: usize| -> Vec<f32> {

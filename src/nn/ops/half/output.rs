@@ -3,7 +3,7 @@
 use super::tiles::SIDE;
 use std::marker::PhantomData;
 
-/// Most strips of a right operand that a kernel multiplies at a time.
+/// Maximum strips of a right operand that a kernel multiplies at a time.
 pub const GROUP: usize = 4;
 
 /// A tile of sums: `[16 rows, 16 columns]`.
@@ -32,18 +32,19 @@ impl<'a> Output<'a> {
         Self { values: values.as_mut_ptr(), rows, columns, add, matrix: PhantomData }
     }
 
-    /// Writes or adds the sums of the tile in row `i` and column `j` of tiles, without what is beyond the edges.
+    /// Writes or adds the sums of the tile in row `i` and column `j` of tiles, clipped to the matrix.
     ///
     /// # Safety
     /// No other thread accesses this tile.
     #[inline]
     pub unsafe fn put(&self, place: [usize; 2], sums: &Sums) {
-        if !self.add {
-            // SAFETY: as this function demands.
-            return unsafe { self.set(place, sums) };
-        }
         // SAFETY: as this function demands.
-        unsafe { self.each_row(place, sums, |y, x| *y += x) }
+        unsafe {
+            match self.add {
+                true => self.each_row(place, sums, |y, x| *y += x),
+                false => self.set(place, sums),
+            }
+        }
     }
 
     /// Writes the sums of a tile, as [`Output::put`].
@@ -56,7 +57,7 @@ impl<'a> Output<'a> {
         unsafe { self.each_row(place, sums, |y, x| *y = *x) }
     }
 
-    /// Calls `change` with each number of a tile and its sum.
+    /// Calls `change` with each number of a tile and its sum, row by row.
     ///
     /// # Safety
     /// As for [`Output::put`].
@@ -77,13 +78,13 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Whether sums are added to what is there.
+    /// Whether sums are added to the matrix instead of replacing it.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn adds(&self) -> bool {
         self.add
     }
 
-    /// Fills `sums` with the tile in row `i` and column `j` of tiles, as far as the matrix goes.
+    /// Loads the tile in row `i` and column `j` of tiles, clipped to the matrix, into `sums`.
     ///
     /// # Safety
     /// No other thread accesses this tile.

@@ -54,7 +54,7 @@ impl Operand {
         Strip { pairs: self.pairs(number), scales: UNSCALED }
     }
 
-    /// The number of rows that the scales hold for: all.
+    /// Rows that share a scale: all.
     fn group(&self) -> usize {
         self.inner().next_multiple_of(2)
     }

@@ -8,9 +8,8 @@ use super::{Kernel, avx512};
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::matmul::View;
 use std::cell::RefCell;
-use std::ops::Range;
 
-/// Size in bytes of a part of the left operand, which stays in the second cache while columns pass by.
+/// Size in bytes of a part of the left operand, which stays in the L2 cache while the columns are traversed.
 const PART: usize = 1 << 19;
 /// Parts of a product for each thread.
 const PARTS: usize = 4;
@@ -90,28 +89,13 @@ fn multiply(
         let (number, part) = &parts[at];
         let (b, to) = &outputs[*number];
         // SAFETY: parts are apart, and each is one thread's.
-        unsafe { multiply_part(kernel, a, b, part.clone(), to) };
-    });
-}
-
-/// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
-///
-/// # Safety
-/// No other thread may access that part of `to`.
-unsafe fn multiply_part(
-    kernel: Kernel,
-    a: &Operand,
-    b: &Operand,
-    part: [Range<usize>; 2],
-    to: &Output,
-) {
-    // SAFETY: as this function demands.
-    unsafe {
-        match kernel {
-            #[cfg(target_os = "linux")]
-            Kernel::Amx => amx::multiply(a, b, part, to),
-            Kernel::Avx512 => avx512::multiply(a, b, part, to),
-            _ => unreachable!("no instructions that multiply tiles"),
+        unsafe {
+            match kernel {
+                #[cfg(target_os = "linux")]
+                Kernel::Amx => amx::multiply(a, b, part.clone(), to),
+                Kernel::Avx512 => avx512::multiply(a, b, part.clone(), to),
+                _ => unreachable!("no instructions that multiply tiles"),
+            }
         }
-    }
+    });
 }

@@ -8,8 +8,8 @@
 //! Each element is summed in the order of the inner dimension with one rounding a step, so it depends on its own
 //! row and column alone: not on the sizes of the product, the number of threads or the instruction set.
 //!
-//! [`Packed`] owns the storage format of the right operand. Callers pack and multiply, and never see its numbers,
-//! so a narrower format changes this folder alone.
+//! [`Packed`] owns the storage format of the right operand: callers pack and multiply, and never see its numbers. Weights in
+//! other formats implement [`Columns`].
 
 mod parts;
 mod tiles;
@@ -97,13 +97,13 @@ pub trait Columns: Copy + Send + Sync {
     /// The number of columns.
     fn columns(self) -> usize;
 
-    /// Chunks of so many times [`STRIP_COLUMNS`] columns.
+    /// Chunks of `strips` times [`STRIP_COLUMNS`] columns; the last one may be narrower.
     fn parts(self, strips: usize) -> impl Iterator<Item = Self>;
 
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
     fn multiply(self, x: &[f32], y: &mut [f32], add: bool);
 
-    /// The number of strips that are worth expanding at a time, of about so many numbers.
+    /// The number of strips of a block of about `numbers` numbers, which is expanded at a time.
     fn strips_of_block(self, numbers: usize) -> usize;
 
     /// The columns packed in f32, in `memory` unless they are already.
@@ -187,11 +187,6 @@ impl Packed {
     /// The number of rows: the inner dimension of a product.
     pub fn inner(&self) -> usize {
         self.inner
-    }
-
-    /// The number of columns.
-    pub fn columns(&self) -> usize {
-        self.columns
     }
 
     /// All strips.

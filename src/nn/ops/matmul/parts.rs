@@ -1,14 +1,14 @@
-//! Products in f32 cut into parts for several threads. Each number of a result is still the same sum in the same order.
+//! Products in f32 divided into parts for several threads. Each number of a result is still the same sum in the same order.
 
 use super::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
 use crate::nn::ops::Parallelism;
 use std::cell::RefCell;
 
-/// The fewest rows of a product that is cut by rows, and the most rows of one part.
+/// Minimum rows of a product that is divided by rows, and maximum rows of one part.
 const ROWS: usize = 128;
 /// Rows of a tile: parts are multiples of it.
 const TILE: usize = 8;
-/// The most strips of columns in a part of a product of few rows.
+/// Maximum strips of columns in a part of a product of few rows.
 const STRIPS: usize = 4;
 /// Rows of a weight gradient in one part.
 const INPUTS: usize = 64;
@@ -41,7 +41,7 @@ pub fn forward(
     }
 }
 
-/// Computes parts of the rows side by side, block by block of a weight that has to be expanded.
+/// Computes parts of the rows in parallel, block by block of a weight that has to be expanded.
 fn by_rows(
     parallelism: Parallelism,
     (x, inner): (&[f32], usize),
@@ -68,7 +68,7 @@ fn by_rows(
     OPERAND.set(memory);
 }
 
-/// Computes parts of the columns side by side, and puts them together.
+/// Computes parts of the columns in parallel, each in a buffer of its own, and copies them to the rows of the result.
 fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
     let (rows, columns) = (x.len() / inner, w.columns());
     let mut scratch = PARTS.take();

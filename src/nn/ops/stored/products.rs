@@ -1,4 +1,4 @@
-//! Products with weights that are expanded on the way: as they are multiplied for a few rows, else strip by strip.
+//! Products with stored weights, which are expanded in registers for a few rows, else strip by strip in memory.
 
 use super::codes::Pair;
 use crate::math::{LANES, Lanes, each, mul_add};
@@ -22,7 +22,7 @@ thread_local! {
 pub struct Strip<'a, P> {
     /// `[inner / 2]`.
     pub pairs: &'a [P],
-    /// Scales and offsets of each group, `[groups]`; of numbers without them, one of any.
+    /// Scales and offsets of each group, `[groups]`; for formats without them, one arbitrary entry.
     pub scales: &'a [[Lanes; 2]],
 }
 

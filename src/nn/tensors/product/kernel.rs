@@ -13,7 +13,7 @@ use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
 /// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its share, `[batches, spans,
-/// numbers]`: the blocks of the right operands, `[rows, columns]`, one behind the other.
+/// numbers]`: the blocks of the right operands, `[rows, columns]`, one after the other.
 ///
 /// Buffers: those of the operands; the product. Workgroup memory: the operands' tiles of each group, which their sums
 /// replace; on matrix units those are beside them.
@@ -87,7 +87,7 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
         b_moved.write::<I>(&mut room, &b_tile, b_side);
         sync_cube();
         first += comptime!(depth * groups);
-        // The next tiles are on their way while these are multiplied.
+        // Prefetches the next tiles while these are multiplied.
         let from = first + group * depth;
         a_moved.read(a, &a_tile, from, a_side);
         b_moved.read_right(rights, work.block.number, &b_tile, from, b_side, joined);

@@ -88,7 +88,7 @@ pub(super) fn by_matrix_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
         b_moved.write_vectors::<I>(&mut b_all, &b_tile, b_side);
         sync_cube();
         first += comptime!(depth * groups);
-        // The next tiles are on their way while these are multiplied.
+        // Prefetches the next tiles while these are multiplied.
         let from = first + group * depth;
         a_moved.read(a, &a_tile, from, a_side);
         b_moved.read_right(rights, work.block.number, &b_tile, from, b_side, joined);

@@ -32,8 +32,8 @@ const UNITS: usize = 128;
 /// The products of the matrices in the last two dimensions, `[.., rows, inner]`, with each of the right operands, `[..,
 /// inner, columns]` of one type, plus a bias of each column, in one launch. The other dimensions are those of batches; they
 /// are equal, or 1 in one of the operands, and 1 in each of several right operands. Operands are rounded to `rounded`; the
-/// products are contiguous and f32, in new memory or in `into`, `[numbers]`: one behind the other, each from a multiple of
-/// [`ALIGNMENT`] on, with anything in between.
+/// products are contiguous and f32, in new memory or in `into`, `[numbers]`: one after the other, each at a multiple of
+/// [`ALIGNMENT`], with unspecified numbers in between.
 ///
 /// # Panics
 /// If the right operands are more than [`JOINED`], or several with batches, or `into` has another size.
@@ -89,8 +89,7 @@ pub(super) fn products<const N: usize>(
     let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
     let spans = inner.div_ceil(span).max(1);
 
-    let blocks = Blocks::new(rows, &columns, tiling.columns());
-    let numbers = blocks.numbers;
+    let (starts, numbers) = blocks(rows, columns, tiling.columns());
     let product = into.unwrap_or_else(|| uninit(&a, &[count * numbers], DType::F32));
     assert_eq!(product.meta.num_elements(), count * numbers, "numbers of the products");
     let shares = match spans {
@@ -100,7 +99,7 @@ pub(super) fn products<const N: usize>(
     let sizes = SizesLaunch::new(count, rows, numbers, inner, span, spans, row_tiles, column_tiles);
     let launch = |number: usize| {
         let number = number.min(N - 1);
-        let [tile, place] = blocks.starts[number];
+        let [tile, place] = starts[number];
         let operand = operand(&right[number], &strides[number], tiling.side(1));
         // The kernel does not read this buffer if there is no bias.
         let bias = biases.map_or(&a, |biases| &biases[number]);
@@ -142,30 +141,25 @@ pub(super) fn products<const N: usize>(
     std::array::from_fn(|number| {
         let matrix = [a.meta.shape()[dims - 2], columns[number]];
         let shape: Vec<usize> = batches.iter().copied().chain(matrix).collect();
-        view(&product, blocks.starts[number][1], shape.into())
+        view(&product, starts[number][1], shape.into())
     })
 }
 
-/// The blocks of the results of a launch with several right operands.
-struct Blocks {
-    /// First column tile and place of each block.
-    starts: Vec<[usize; 2]>,
-    /// Numbers of all blocks.
-    numbers: usize,
-}
-
-impl Blocks {
-    fn new(rows: usize, columns: &[usize], tile: usize) -> Self {
-        let mut next = [0usize; 2];
-        let mut starts = Vec::with_capacity(columns.len());
-        for columns in columns {
-            // A device binds buffers from such places on.
-            next[1] = next[1].next_multiple_of(ALIGNMENT);
-            starts.push(next);
-            next = [next[0] + columns.div_ceil(tile), next[1] + rows * columns];
-        }
-        Self { starts, numbers: next[1] }
-    }
+/// The first column tile and the place of each block of the results, one for each right operand, and the numbers of all
+/// blocks.
+fn blocks<const N: usize>(
+    rows: usize,
+    columns: [usize; N],
+    tile: usize,
+) -> ([[usize; 2]; N], usize) {
+    let mut next = [0usize; 2];
+    let starts = columns.map(|columns| {
+        // Devices bind buffers at such places.
+        let start = [next[0], next[1].next_multiple_of(ALIGNMENT)];
+        next = [start[0] + columns.div_ceil(tile), start[1] + rows * columns];
+        start
+    });
+    (starts, next[1])
 }
 
 /// Whether a product has so few tiles that large ones would leave most of a device idle.
@@ -173,7 +167,7 @@ pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
     rows.div_ceil(64) * columns.div_ceil(64) < BUSY
 }
 
-/// Tiling of products of so many rows.
+/// Tiling of products of `rows` rows.
 fn tiling(rows: usize, is_narrow: bool) -> Tiling {
     let (part, parts, groups) = match rows {
         _ if !is_narrow => ([8, 8], [8, 8], 2),
@@ -187,7 +181,7 @@ fn tiling(rows: usize, is_narrow: bool) -> Tiling {
 /// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the device.
 const FEW: usize = 128;
 
-/// Tiling of products of `[rows, columns]` on matrix units of planes of so many units.
+/// Tiling of products of `[rows, columns]` on the matrix units of planes of `plane` units.
 fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
     let is_few = rows <= FEW && is_narrow(rows, columns);
     let (part, parts, groups, steps) = match rows {
@@ -218,7 +212,7 @@ pub(super) fn matrix_units(properties: &DeviceProperties, rounded: ElemType) -> 
     (has_form && plane == hardware.plane_size_min).then_some(plane as usize)
 }
 
-/// Into how many spans to split the inner dimension: enough to occupy the device, but none shorter than `least`.
+/// The number of spans of the inner dimension: enough to occupy the device, but none shorter than `least`.
 fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
     let (units, least) = match (is_narrow, tiling.has_matrix_units()) {
         (true, false) => (20 << 10, 192),
@@ -321,7 +315,7 @@ mod tests {
                     assert_eq!((side.numbers() % 16, side.stride % 8), (0, 0), "{tiling:?}");
                 }
                 assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
-                // What every device has that has matrix units.
+                // The least workgroup memory of devices with matrix units.
                 assert!(tiling.within(32 << 10).groups >= 1);
             }
         }

@@ -1,7 +1,7 @@
 //! The operands of a product of matrices: one on the left, and up to three on the right, whose products with it are
 //! blocks of one buffer.
 
-// Compile-time conditions are apart from run-time ones.
+// Keeps compile-time conditions separate from run-time ones.
 #![allow(clippy::collapsible_if)]
 
 use crate::nn::buffers::Buffer;

@@ -1,6 +1,6 @@
-//! Tiles of operands, and their way through workgroup memory.
+//! Tiles of operands, and how units stage them in workgroup memory.
 
-// Compile-time conditions are apart from run-time ones.
+// Keeps compile-time conditions separate from run-time ones.
 #![allow(clippy::collapsible_if)]
 
 use super::operands::{Operand, Rights};
@@ -39,7 +39,7 @@ impl Side {
         self.extents().iter().product::<usize>() / self.group
     }
 
-    /// Whether the units can move it in vectors of so many numbers.
+    /// Whether the units can move it in vectors of `vector` numbers.
     pub fn can_move(self, vector: usize) -> bool {
         let [near, far] = Self { vector: 1, ..self }.extents();
         let side = Self { vector, ..self };

@@ -1,6 +1,6 @@
 //! Tiles of a product, and how cubes divide them.
 
-// Compile-time conditions are apart from run-time ones.
+// Keeps compile-time conditions separate from run-time ones.
 #![allow(clippy::collapsible_if)]
 
 use super::operands::{Block, Rights};
@@ -11,7 +11,7 @@ use burn::cubecl::prelude::*;
 /// Rows, columns and inner steps of a fragment, which a plane's matrix units multiply at a time.
 pub(super) const FRAGMENT: usize = 16;
 
-/// How a cube divides a tile of the product among its units; a compile-time value of the kernel.
+/// The division of a tile of the product among a cube's units; a compile-time value of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tiling {
     /// Rows and columns of a part.
@@ -53,12 +53,11 @@ impl Default for Tiling {
 
 impl Tiling {
     /// The tiling with as many of its groups as have room in workgroup memory, bytes.
-    pub fn within(self, bytes: usize) -> Self {
-        let mut tiling = self;
-        while tiling.groups > 1 && tiling.bytes() > bytes {
-            tiling.groups /= 2;
+    pub fn within(mut self, bytes: usize) -> Self {
+        while self.groups > 1 && self.bytes() > bytes {
+            self.groups /= 2;
         }
-        tiling
+        self
     }
 
     /// Whether matrix units multiply.
