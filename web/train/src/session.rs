@@ -47,8 +47,6 @@ pub trait Run {
     fn policy(&self) -> LocalFuture<'_, Vec<u8>>;
     /// All settings, as TOML.
     fn settings(&self) -> String;
-    /// The engine, for people.
-    fn describe(&self) -> String;
     /// Opens a wall of `games` games on a canvas.
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError>;
     /// Plays a step of the games on the wall.
@@ -105,10 +103,6 @@ impl<G: Playable> Run for Session<G> {
 
     fn settings(&self) -> String {
         config_toml(&self.trainer.game(), self.trainer.config())
-    }
-
-    fn describe(&self) -> String {
-        self.trainer.describe()
     }
 
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
