@@ -25,7 +25,7 @@ _REAL = (float, int, np.floating, np.integer)
 #: Types of truth values.
 _FLAG = (bool, np.bool_)
 
-#: What an environment returns.
+#: The values that an environment returns.
 _RESET = ("observation", "info")
 _STEP = ("observation", "reward", "terminated", "truncated", "info")
 

@@ -106,7 +106,7 @@ class Encoding:
     def _hint(self) -> str:
         if not self.lacks_space:
             return ""
-        return "; to other observations than vectors the policy needs their space: Policy.load(path, env.observation_space)"
+        return "; for observations that are not vectors the policy needs their space: Policy.load(path, env.observation_space)"
 
     def scaled(
         self, flat: NDArray[np.float32], out: NDArray[np.float32] | None = None
