@@ -38,6 +38,7 @@ use burn::cubecl;
 #[doc(hidden)]
 pub use burn::cubecl as __cubecl;
 use burn::cubecl::prelude::*;
+use state::Expanded;
 use std::fmt::Debug;
 use std::hash::Hash;
 
@@ -239,8 +240,6 @@ pub trait Rules: Env {
 pub fn num_words<G: Rules>(game: G) -> usize {
     G::State::WORDS.min(game.used_words())
 }
-
-type Expanded<T> = <T as CubeType>::ExpandType;
 
 #[cube]
 fn always() -> bool {
