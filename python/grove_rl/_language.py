@@ -57,6 +57,12 @@ class LanguageModel:
             num_completions: Completions of each prompt; if more than 1, each result is a list.
             seed: Seed of the draws.
             stop: Texts that end a completion.
+
+        Returns:
+            The completion of one prompt, or a list of those of a list.
+
+        Raises:
+            ValueError: If an argument is out of its range, or a prompt and its completion exceed the context.
         """
         if not hasattr(prompts, "__len__"):
             raise ValueError(f"`prompts` is {prompts!r}, but must be a text or a conversation, or a list of either")

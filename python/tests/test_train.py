@@ -195,3 +195,6 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
     model = grove_rl.LanguageModel.load(report.run)
     assert isinstance(model.generate("1>", max_new_tokens=4), str)
     assert len(model.generate(["1>", "2>"], max_new_tokens=4, num_completions=3)[1]) == 3
+    for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"num_completions": 0}, {"stop": [""]}):
+        with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is out of range: must be"):
+            model.generate("1>", max_new_tokens=4, **wrong)
