@@ -51,7 +51,7 @@ class Policy:
         file = _spaces_file(Path(path))
         if file is None:
             raise ValueError(
-                f"the policy {os.fspath(path)} was trained in an environment of one's own, but neither its folder nor "
+                f"the policy {os.fspath(path)} was trained in an environment of Python, but neither its folder nor "
                 f"that of its run has the file {SPACES}, which tells how observations are scaled"
             )
         self._encoding = Encoding.load(json.loads(file.read_text()), observation_space)
