@@ -121,15 +121,10 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     }
 }
 
-/// The legal actions of a state.
-pub fn legal_actions<G: Rules>(state: &G::State, game: G) -> impl Iterator<Item = u32> + Clone {
-    let actions = 0..game.num_actions() as u32;
-    actions.filter(move |action| !G::MASKED || G::legal(state, *action as usize, game))
-}
-
 /// A legal action by the bits of a draw, each equally likely; `None` if no action is legal.
 pub fn random_legal<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
-    let mut legal = legal_actions(state, game);
+    let actions = 0..game.num_actions() as u32;
+    let mut legal = actions.filter(|action| !G::MASKED || G::legal(state, *action as usize, game));
     let count = legal.clone().count() as u64;
     legal.nth(((u64::from(bits) * count) >> 32) as usize)
 }

@@ -21,7 +21,7 @@ pub trait Kind {
     /// The name in settings and checkpoints.
     fn name(&self) -> &'static str;
     /// The title for people.
-    fn title(&self) -> String;
+    fn title(&self) -> &'static str;
     /// The rules in one line; empty for a game without a look.
     fn rules(&self) -> &'static str;
     /// The names of the actions, in their order.
@@ -97,8 +97,8 @@ impl<G: Playable> Kind for Game<G> {
         G::NAME
     }
 
-    fn title(&self) -> String {
-        (self.words.title)(&self.game).to_string()
+    fn title(&self) -> &'static str {
+        (self.words.title)(&self.game)
     }
 
     fn rules(&self) -> &'static str {

@@ -118,23 +118,28 @@ impl Canvas {
         sprites: &[Instance],
     ) -> Result<(), JsError> {
         match self {
-            Self::Gpu(gpu) => gpu.draw(kind, count, sprites),
-            Self::Plain(plain) => plain.draw(kind, count, sprites),
+            Self::Gpu(gpu) => {
+                gpu.draw(kind, count, sprites);
+                Ok(())
+            }
+            Self::Plain(Plain { context, picture, .. }) => {
+                paint(kind.setting(), count, sprites, picture);
+                let Picture { width, height, pixels } = &*picture;
+                let refused = |_| JsError::new("the canvas does not take the picture");
+                let data =
+                    ImageData::new_with_u8_clamped_array_and_sh(Clamped(pixels), *width, *height);
+                context.put_image_data(&data.map_err(refused)?, 0.0, 0.0).map_err(refused)
+            }
         }
     }
 }
 
 impl Gpu {
-    fn draw(
-        &mut self,
-        kind: &Rc<dyn Kind>,
-        count: usize,
-        sprites: &[Instance],
-    ) -> Result<(), JsError> {
+    fn draw(&mut self, kind: &Rc<dyn Kind>, count: usize, sprites: &[Instance]) {
         use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
             // No frame is available now; the next one will be drawn.
-            return Ok(());
+            return;
         };
         let view = target.texture.create_view(&Default::default());
         if self.renderer.as_ref().is_none_or(|(drawn, _)| !drawn.is(&**kind)) {
@@ -147,22 +152,5 @@ impl Gpu {
             renderer.draw(&view, width, height, count, sprites);
         }
         self.queue.present(target);
-        Ok(())
-    }
-}
-
-impl Plain {
-    fn draw(
-        &mut self,
-        kind: &Rc<dyn Kind>,
-        count: usize,
-        sprites: &[Instance],
-    ) -> Result<(), JsError> {
-        paint(kind.setting(), count, sprites, &mut self.picture);
-        let Picture { width, height, pixels } = &self.picture;
-        let refused = |_| JsError::new("the canvas does not take the picture");
-        let data = ImageData::new_with_u8_clamped_array_and_sh(Clamped(pixels), *width, *height);
-        let data = data.map_err(refused)?;
-        self.context.put_image_data(&data, 0.0, 0.0).map_err(refused)
     }
 }
