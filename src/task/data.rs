@@ -18,7 +18,7 @@ settings! {
     pub struct DataSettings {
         /// The file of prompts.
         path: String;
-        /// SHA-256 of that file, by which a resumed run knows it at another place; written by --task-data.
+        /// SHA-256 of that file, which identifies it to a resumed run if it has moved; written by --task-data.
         digest: String;
         /// Shell command of the verifier; if empty, completions are compared with solutions.
         verifier: String;
