@@ -168,7 +168,7 @@ def test_settings_are_checked(folder: Path) -> None:
         grove_rl.train("catch", learning_rat=1e-3)
     with pytest.raises(ValueError, match="group_size"):
         grove_rl.train("catch", group_size=1)
-    with pytest.raises(ValueError, match="none of Discrete"):
+    with pytest.raises(ValueError, match="neither Discrete"):
         grove_rl.train("Pendulum-v1")
 
 

@@ -147,7 +147,7 @@ fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations,
     let (manifest, steps) = read_games(PathBuf::from("your games"), file)?;
     let (features, actions) = (game.num_features(), game.num_actions());
     if manifest.env != G::NAME || steps.num_features() != features {
-        return Err(JsError::new(&format!("your games are not games of {}", G::NAME)));
+        return Err(JsError::new(&format!("the recorded games are not of {}", G::NAME)));
     }
     let episodes = steps.episodes();
     let pieces = Pieces::new(Arc::new(steps), &episodes, Cut::plain(1, actions));
@@ -172,7 +172,7 @@ fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<
     match Trainer::obstacle_to(game, config, device) {
         None => Ok(()),
         Some(obstacle) => {
-            Err(JsError::new(&format!("a page has the fast engines alone: {obstacle}")))
+            Err(JsError::new(&format!("a page has only the fast engines: {obstacle}")))
         }
     }
 }
