@@ -90,7 +90,7 @@ impl Session {
     }
 }
 
-/// Does some work without the GIL. A panic of it is a `RuntimeError`.
+/// Runs `work` without the GIL; a panic becomes a `RuntimeError`.
 pub fn detached<T: Send>(py: Python, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
     let outcome = py.detach(|| caught_on_devices(work));
     outcome.unwrap_or_else(|panic| Err(PyRuntimeError::new_err(panic.to_string())))

@@ -31,7 +31,7 @@ const FEW: usize = 64;
 
 /// A training run, without the type of its game.
 pub trait Run {
-    /// When the run is evaluated, and when it is over.
+    /// The schedule of evaluations, and the end of the run.
     fn schedule(&self) -> Schedule;
     /// Whether it is over.
     fn is_over(&self) -> bool;
