@@ -51,6 +51,7 @@ pub trait Kind {
 }
 
 /// A game's words for people, and its scene: from its look, or the defaults of a game without one.
+#[derive(Clone, Copy)]
 pub struct Words<G: Playable> {
     /// The scene of a game with these parameters.
     pub scene: fn(G) -> Scene<G>,
@@ -61,13 +62,6 @@ pub struct Words<G: Playable> {
     /// The action of a person who presses no key.
     pub idle: fn(&G) -> Option<u32>,
 }
-
-impl<G: Playable> Clone for Words<G> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<G: Playable> Copy for Words<G> {}
 
 /// A game, its words and its scene.
 pub struct Game<G: Playable> {
