@@ -61,7 +61,7 @@ def _spaces(native: _native.Games) -> tuple[spaces.Box, spaces.Discrete]:
 
 
 def _masks(native: _native.Games, *envs: int) -> dict[str, Any]:
-    """Returns the infos of every state: legal actions, ``[*envs, num_actions]``, of games with illegal ones."""
+    """Returns the infos of the current states: ``action_mask``, ``[*envs, num_actions]``, if actions may be illegal."""
     if not native.masked:
         return {}
     mask = np.empty((*envs, native.num_actions), np.uint8)
