@@ -114,7 +114,7 @@ module() {
     esac
     cp -r "$kept/." "$new"
     size=$(gzip -9 <"$new/${name}_bg.wasm" | wc -c)
-    echo "${name}_bg.wasm: $(stat -c %s "$new/${name}_bg.wasm") bytes, $size gzipped"
+    echo "${name}_bg.wasm: $(wc -c <"$new/${name}_bg.wasm") bytes, $size gzipped"
     if [ "$dist" = "$here/dist" ] && [ "$size" -gt "$limit" ]; then
         echo "that is more than the $limit that it may have" >&2
         exit 1

@@ -1,9 +1,9 @@
 """Grove: GRPO, vectorised everywhere.
 
 - :func:`make_vec` and ``gymnasium.make("grove/Fruit-v0")``: the built-in games as Gymnasium environments;
-- :func:`train`: policies for built-in games, for environments of Python, and language models;
-- :class:`Policy` and :class:`LanguageModel`: what they have learnt;
-- :class:`Tracker`: a run's records in W&B or Trackio.
+- :func:`train`: training of policies for built-in games and for environments of Python, and of language models;
+- :class:`Policy` and :class:`LanguageModel`: trained models;
+- :class:`Tracker`: a callback that logs a run's records to W&B or Trackio.
 """
 
 from ._envs import GroveEnv, GroveVectorEnv, games, make_vec, register_envs

@@ -25,7 +25,7 @@ _REAL = (float, int, np.floating, np.integer)
 #: Types of truth values.
 _FLAG = (bool, np.bool_)
 
-#: What an environment returns.
+#: The values that an environment returns.
 _RESET = ("observation", "info")
 _STEP = ("observation", "reward", "terminated", "truncated", "info")
 
@@ -183,14 +183,19 @@ class ProcessBatch:
         self._pipes: list[Connection] = []
         self._workers: list[tuple[Any, range]] = []
         cuts = np.linspace(0, self.num_envs, min(num_processes, self.num_envs) + 1).astype(int)
-        for first, end in zip(cuts, cuts[1:]):
-            ours, theirs = context.Pipe()
-            arguments = (theirs, list(env_fns[first:end]), self.encoding, names, first, end)
-            worker = context.Process(target=_work, args=arguments, daemon=True)
-            worker.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._workers.append((worker, range(first, end)))
+        try:
+            for first, end in zip(cuts, cuts[1:]):
+                ours, theirs = context.Pipe()
+                arguments = (theirs, list(env_fns[first:end]), self.encoding, names, first, end)
+                worker = context.Process(target=_work, args=arguments, daemon=True)
+                worker.start()
+                theirs.close()
+                self._pipes.append(ours)
+                self._workers.append((worker, range(first, end)))
+        except BaseException:
+            # For instance, functions that cannot be pickled: the memory would outlive this process.
+            self.close()
+            raise
 
     def reset(self) -> None:
         """Starts episodes."""

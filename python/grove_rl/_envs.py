@@ -55,13 +55,18 @@ def _check_unrendered(render_mode: str | None) -> None:
         raise TypeError(f"render_mode is {render_mode!r}, but games are drawn by `grove record` alone")
 
 
-class _Spaces:
-    """Spaces of one game of a batch."""
+def _spaces(native: _native.Games) -> tuple[spaces.Box, spaces.Discrete]:
+    """Returns the spaces of the observations and the actions of one game."""
+    return spaces.Box(-np.inf, np.inf, (native.num_features,), np.float32), spaces.Discrete(native.num_actions)
 
-    def __init__(self, native: _native.Games) -> None:
-        shape = (native.num_features,)
-        self.observation = spaces.Box(-np.inf, np.inf, shape, np.float32)
-        self.action = spaces.Discrete(native.num_actions)
+
+def _masks(native: _native.Games, *envs: int) -> dict[str, Any]:
+    """Returns the infos of the current states: ``action_mask``, ``[*envs, num_actions]``, if actions may be illegal."""
+    if not native.masked:
+        return {}
+    mask = np.empty((*envs, native.num_actions), np.uint8)
+    native.legal(mask)
+    return {"action_mask": mask.view(np.int8)}
 
 
 class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
@@ -90,7 +95,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         Args:
             game: A name of :func:`games`.
             num_envs: The number of games.
-            autoreset_mode: What happens where an episode has ended, as in Gymnasium.
+            autoreset_mode: When an environment whose episode has ended is reset, as in Gymnasium.
             copy: Whether each step returns new arrays. If false, each step overwrites those of the last one.
             render_mode: None: ``grove record`` and ``grove watch`` draw games.
             **parameters: The game's parameters, for instance ``rows=12`` for catch.
@@ -108,11 +113,10 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         self.game = game
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": mode, "render_modes": []}
-        single = _Spaces(self._games)
-        self.single_observation_space = single.observation
-        self.single_action_space = single.action
-        self.observation_space = batch_space(single.observation, num_envs)
-        self.action_space = batch_space(single.action, num_envs)
+        observation, action = _spaces(self._games)
+        self.single_observation_space, self.single_action_space = observation, action
+        self.observation_space = batch_space(observation, num_envs)
+        self.action_space = batch_space(action, num_envs)
         self.feature_names = self._games.feature_names
         self.action_names = self._games.action_names
         self.references = dict(self._games.references)
@@ -155,7 +159,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         self._is_ready = True
         obs = np.empty((self.num_envs, self._games.num_features), np.float32)
         self._games.observe(obs)
-        return obs, self._masks()
+        return obs, _masks(self._games, self.num_envs)
 
     def step(
         self, actions: NDArray[np.integer[Any]]
@@ -182,7 +186,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         obs, final_obs, rewards, ends, scores = self._buffers
         taken = np.ascontiguousarray(given, np.int64)
         has_ended = self._games.step(taken, obs, final_obs, rewards, ends, scores)
-        infos = self._masks()
+        infos = _masks(self._games, self.num_envs)
         terminated, truncated, ended = ends.view(np.bool_)
         if has_ended:
             infos["score"], infos["_score"] = scores, ended
@@ -208,13 +212,6 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
     def _draw(self) -> int:
         return int(self.np_random.integers(_MAX_SEED))
 
-    def _masks(self) -> dict[str, Any]:
-        if not self._games.masked:
-            return {}
-        mask = np.empty((self.num_envs, self._games.num_actions), np.uint8)
-        self._games.legal(mask)
-        return {"action_mask": mask.view(np.int8)}
-
 
 class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     """One game. Infos hold ``score`` at the end of an episode, and ``action_mask`` where a game has one."""
@@ -226,9 +223,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._games = _native.Games(game, 1, "Disabled", 0, _settings(game, parameters))
         self.game = game
         self._is_ready, self._is_closed = False, False
-        single = _Spaces(self._games)
-        self.observation_space = single.observation
-        self.action_space = single.action
+        self.observation_space, self.action_space = _spaces(self._games)
         self._obs, self._final = np.empty((1, self._games.num_features), np.float32), np.empty(0, np.float32)
         self._rewards, self._scores = np.empty(1, np.float64), np.empty(1, np.float32)
         self._ends = np.empty((3, 1), np.uint8)
@@ -245,7 +240,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._games.reset(level)
         self._is_ready = True
         self._games.observe(self._obs)
-        return self._obs[0].copy(), self._masks()
+        return self._obs[0].copy(), _masks(self._games)
 
     def step(
         self, action: np.int64
@@ -261,7 +256,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             actions, self._obs, self._final, self._rewards, self._ends, self._scores
         )
         terminated, truncated, _ = (bool(end[0]) for end in self._ends)
-        info = self._masks()
+        info = _masks(self._games)
         if terminated or truncated:
             info["score"] = float(self._scores[0])
         return self._obs[0].copy(), float(self._rewards[0]), terminated, truncated, info
@@ -269,13 +264,6 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def close(self) -> None:
         """Ends the environment."""
         self._is_ready, self._is_closed = False, True
-
-    def _masks(self) -> dict[str, Any]:
-        if not self._games.masked:
-            return {}
-        mask = np.empty(self._games.num_actions, np.uint8)
-        self._games.legal(mask)
-        return {"action_mask": mask.view(np.int8)}
 
 
 def make_vec(game: str, num_envs: int = 1, **options: Any) -> GroveVectorEnv:

@@ -51,12 +51,18 @@ class LanguageModel:
             prompts: A text or a conversation, or a list of either.
             max_new_tokens: Largest number of tokens of a completion.
             temperature: 0 for the most likely tokens.
-            top_k: Draws from so many of the likeliest tokens; 0 for all.
-            top_p: Draws from the likeliest tokens that have this probability together.
-            min_p: Draws from tokens that are at least so likely relative to the likeliest.
+            top_k: Number of likeliest tokens to draw from; 0 for all.
+            top_p: Cumulative probability of the likeliest tokens to draw from; 1 for all.
+            min_p: Least probability of the tokens to draw from, relative to the likeliest one's; 0 for all.
             num_completions: Completions of each prompt; if more than 1, each result is a list.
             seed: Seed of the draws.
             stop: Texts that end a completion.
+
+        Returns:
+            The completion of one prompt, or a list of those of a list.
+
+        Raises:
+            ValueError: If an argument is out of its range, or a prompt and its completion exceed the context.
         """
         if not hasattr(prompts, "__len__"):
             raise ValueError(f"`prompts` is {prompts!r}, but must be a text or a conversation, or a list of either")
@@ -64,10 +70,7 @@ class LanguageModel:
             len(prompts) > 0 and isinstance(prompts[0], Mapping)
         )
         batch: Any = [prompts] if single else prompts
-        pairs = []
-        for prompt in batch:
-            text, messages = _prompt(prompt)
-            pairs.append((text, json.dumps(messages)))
+        pairs = [(text, json.dumps(messages)) for text, messages in map(_prompt, batch)]
         options = {
             "max_new_tokens": max_new_tokens,
             "temperature": temperature,
@@ -119,7 +122,7 @@ class Judge:
         names = [getattr(function, "__name__", "reward") for function in functions]
         self.names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
         self._functions = functions
-        #: What a function has raised.
+        #: The exception that a function has raised.
         self.error: BaseException | None = None
 
     def __call__(self, completions: list[str], prompts: list[str]) -> list[list[float | None]]:
@@ -183,7 +186,7 @@ def text_request(
     reward: RewardFn | Sequence[RewardFn] | None,
     weights: Sequence[float] | None,
 ) -> tuple[dict[str, Any], Judge]:
-    """Returns a task's prompts and reward parts, and what judges completions."""
+    """Returns a task's prompts and reward parts, and the judge of its completions."""
     functions = [reward] if callable(reward) else list(reward or [])
     if not functions or not all(callable(function) for function in functions):
         raise ValueError(

@@ -18,8 +18,8 @@ from ._spaces import NUMBERS, SPACES, Encoding
 class Policy:
     """A policy on the CPU.
 
-    Call it with an observation, or with a batch of them, for the most likely actions. A policy with memory
-    remembers its last call; :meth:`reset` makes it forget.
+    Call it with an observation, or with a batch of them, for the most likely actions. A policy with memory keeps its
+    state from call to call; :meth:`reset` clears it at the start of an episode.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class Policy:
         """Loads the policy of a run, of a checkpoint or of a policy's file.
 
         Args:
-            path: Where it is.
+            path: The folder of the run or checkpoint, the file, or the name of a run in ``runs`` without its number.
             observation_space: The space of its environment, if observations are to be flattened.
 
         Raises:
-            ValueError: If there is no policy, or one of an environment of Python without the file of its run that tells
-                how observations are scaled.
+            ValueError: If there is no policy, or if it was trained in an environment of Python and the file that
+                describes the scaling of its observations is missing.
         """
         self._native = _native.Policy(path)
         self.game = self._native.game
@@ -51,7 +51,7 @@ class Policy:
         file = _spaces_file(Path(path))
         if file is None:
             raise ValueError(
-                f"the policy {os.fspath(path)} was trained in an environment of one's own, but neither its folder nor "
+                f"the policy {os.fspath(path)} was trained in an environment of Python, but neither its folder nor "
                 f"that of its run has the file {SPACES}, which tells how observations are scaled"
             )
         self._encoding = Encoding.load(json.loads(file.read_text()), observation_space)
@@ -72,7 +72,11 @@ class Policy:
         return cls(path, observation_space)
 
     def logits(self, obs: Any) -> NDArray[np.float32]:
-        """Returns logits, ``[num_envs, num_actions]``, of observations, ``[num_envs, num_features]``."""
+        """Returns logits, ``[num_envs, num_actions]``, of observations, ``[num_envs, num_features]``.
+
+        Raises:
+            ValueError: If observations have another shape, or are not finite numbers.
+        """
         if self._encoding is not None:
             obs = self._encoding.encode_batch(obs)
         obs = np.asarray(obs)
@@ -116,7 +120,14 @@ class Policy:
         return actions[0] if single else actions
 
     def reset(self, ended: NDArray[np.bool_] | None = None) -> None:
-        """Forgets all environments, or those whose episode has ended."""
+        """Clears the memory of all environments, or of those whose episode has ended.
+
+        Args:
+            ended: Whether each environment's episode has ended, ``[num_envs]``.
+
+        Raises:
+            ValueError: If it is no vector of truth values, one for each environment of the last call.
+        """
         if ended is None:
             self._memory = np.empty((0, self._fresh.size), np.float32)
             return

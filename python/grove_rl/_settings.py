@@ -36,7 +36,7 @@ def as_json(settings: Mapping[str, Any]) -> str:
     """Returns settings as JSON; numbers and arrays of NumPy are numbers and lists.
 
     Raises:
-        ValueError: If a value is none of numbers, texts, truth values, lists and sections.
+        ValueError: If a value is no number, text, truth value, list or section, or not finite.
     """
     return json.dumps({str(name): _plain(str(name), value) for name, value in settings.items()})
 

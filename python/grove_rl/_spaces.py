@@ -47,7 +47,7 @@ class Encoding:
         """Makes the encoding of an environment's spaces.
 
         Raises:
-            ValueError: If they are of another kind than described above.
+            ValueError: If observations cannot be flattened, or actions are neither ``Discrete`` nor ``MultiDiscrete``.
         """
         space, action = env.observation_space, env.action_space
         if not space.is_np_flattenable:
@@ -66,7 +66,7 @@ class Encoding:
             sizes, multi = tuple(int(n) for n in action.nvec), True
             first = tuple(int(n) for n in action.start)
         else:
-            raise ValueError(f"actions of {action} are none of Discrete and MultiDiscrete")
+            raise ValueError(f"actions of {action} are neither Discrete nor a MultiDiscrete of one dimension")
         return cls(center, scale, sizes, first, multi, None if is_vector(space) else space)
 
     @property
@@ -83,7 +83,7 @@ class Encoding:
         """Returns an observation as a vector, ``[num_features]``, before it is scaled.
 
         Raises:
-            ValueError: If it is none of the space, as far as shapes and types go.
+            ValueError: If its shape or type does not fit the space.
         """
         space = self.space
         if space is not None and space.shape is not None and np.shape(obs) != space.shape:
@@ -106,7 +106,7 @@ class Encoding:
     def _hint(self) -> str:
         if not self.lacks_space:
             return ""
-        return "; to other observations than vectors the policy needs their space: Policy.load(path, env.observation_space)"
+        return "; for observations that are not vectors the policy needs their space: Policy.load(path, env.observation_space)"
 
     def scaled(
         self, flat: NDArray[np.float32], out: NDArray[np.float32] | None = None

@@ -45,7 +45,7 @@ class Report:
     seconds: float
     #: Steps of all episodes; of language models, tokens.
     env_steps: int
-    #: Everything that the program reports.
+    #: The whole report, with the names of the program's JSON output.
     details: dict[str, Any] = field(repr=False)
     #: Space of the observations of environments of Python.
     observation_space: gymnasium.Space[Any] | None = field(default=None, repr=False)
@@ -91,10 +91,10 @@ def train(
         run_dir: A new folder; by default the next free one in ``runs``.
         callback: A function that takes every iteration's record, as in ``metrics.jsonl``. If it returns ``False``
             the run stops.
-        num_processes: Processes that step environments of Python; 0 for none but this one.
+        num_processes: Worker processes that step environments of Python; 0 to step them in this process.
         max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit.
         **settings: Settings as in a settings file: ``iterations=100``, ``rollout={"num_groups": 8}``. A name
-            without its section will do where it is unambiguous: ``learning_rate=1e-3``.
+            without its section will do if it is unambiguous: ``learning_rate=1e-3``.
 
     Returns:
         The result.

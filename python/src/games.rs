@@ -165,7 +165,10 @@ impl Games {
     /// Resets one game to the first level of `seed`.
     fn reset_env(&mut self, env: usize, seed: u64) -> PyResult<()> {
         if env >= self.num_envs {
-            return Err(value_error(format!("environment {env} is none of {}", self.num_envs)));
+            return Err(value_error(format!(
+                "there is no environment {env} in a batch of {}",
+                self.num_envs
+            )));
         }
         self.batch.reset_env(env, seed);
         Ok(())

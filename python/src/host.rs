@@ -5,11 +5,10 @@
 
 use super::buffers::{slice, slice_mut};
 use super::games::settings;
-use super::session::{Session, check, detached};
+use super::session::{Session, detached};
 use super::value_error;
-use grove::env::{Env, HostEnvError, HostEnvs, HostGame, HostVecEnv, Transition};
-use grove::run::GameRun;
-use grove::trainer::{GameTrainer, config_toml};
+use grove::env::{HostEnvError, HostEnvs, HostGame, HostVecEnv, Transition};
+use grove::trainer::GameTrainer;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -109,7 +108,7 @@ impl HostVecEnv for PythonEnvs {
     }
 }
 
-/// Trains a policy in a batch of environments of Python; `settings` is a JSON object of changes to the defaults.
+/// Trains a policy in a batch of environments of Python; `changes` is a JSON object of changes to the defaults.
 /// Returns the report as JSON.
 #[pyfunction]
 pub fn train_envs(
@@ -127,11 +126,7 @@ pub fn train_envs(
         let session = Session::new(device, run_dir, callback)?;
         let envs = HostEnvs::new(batch);
         let trainer = GameTrainer::with_envs(game, envs, &config, &session.chosen.device);
-        let trainer = trainer.map_err(value_error)?;
-        check(&trainer)?;
-        let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
-        let mut run = GameRun::new(trainer, config.iterations, actions);
-        session.train(&mut run, name, &config_toml(&game, &config))
+        session.train_game(trainer.map_err(value_error)?, name)
     });
     match raised.lock().expect("no holder panics").take() {
         Some(error) => Err(error),

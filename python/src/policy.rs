@@ -19,7 +19,7 @@ pub struct Policy {
     /// The name of the game.
     #[pyo3(get)]
     game: String,
-    /// The iteration of the run that it is of.
+    /// The iteration of the run at which it was saved.
     #[pyo3(get)]
     iteration: u64,
     #[pyo3(get)]

@@ -4,7 +4,7 @@ use super::games::{Visitor, settings, visit_game};
 use super::value_error;
 use grove::checkpoint;
 use grove::device::{self, Chosen};
-use grove::env::{Playable, Rules};
+use grove::env::Playable;
 use grove::run::{
     GameRun, Observer, Run, RunError, RunFiles, RunNote, Step, caught_on_devices, drive, finish,
 };
@@ -19,12 +19,12 @@ use std::path::PathBuf;
 /// The surroundings of a run.
 pub struct Session {
     /// The folder; `None` for the next free one in `runs`.
-    pub run_dir: Option<PathBuf>,
+    run_dir: Option<PathBuf>,
     /// A function that takes every iteration's record as JSON and may return `False` to stop the run.
-    pub callback: Option<Py<PyAny>>,
+    callback: Option<Py<PyAny>>,
     /// The device.
     pub chosen: Chosen,
-    /// Whether the device was to be chosen.
+    /// Whether the device was chosen among those of the machine.
     is_auto: bool,
 }
 
@@ -52,6 +52,20 @@ impl Session {
         Ok(())
     }
 
+    /// Trains a policy for a game, as [`train`](Self::train) does.
+    ///
+    /// # Errors
+    /// If the device lacks the engine or the precision of the settings, and those of [`train`](Self::train).
+    pub fn train_game<G: Playable>(&self, trainer: GameTrainer<G>, name: &str) -> PyResult<String> {
+        if let Some(missing) = trainer.missing() {
+            return Err(value_error(missing));
+        }
+        let (game, iterations) = (trainer.game(), trainer.config().iterations);
+        let settings = config_toml(&game, trainer.config());
+        let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
+        self.train(&mut GameRun::new(trainer, iterations, actions), name, &settings)
+    }
+
     /// Trains a run to its end or until it is stopped, and evaluates its best policy. Returns the report as JSON.
     /// `name` is that of the folder, up to its number, and `settings` are those of the run as TOML.
     ///
@@ -76,14 +90,14 @@ impl Session {
     }
 }
 
-/// Does some work without the GIL. A panic of it is a `RuntimeError`.
+/// Runs `work` without the GIL; a panic becomes a `RuntimeError`.
 pub fn detached<T: Send>(py: Python, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
     let outcome = py.detach(|| caught_on_devices(work));
     outcome.unwrap_or_else(|panic| Err(PyRuntimeError::new_err(panic.to_string())))
 }
 
 /// A Python `RuntimeError` for a run that failed.
-pub fn runtime_error(error: RunError) -> PyErr {
+fn runtime_error(error: RunError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
@@ -132,11 +146,6 @@ impl Observer for Listener<'_> {
     }
 }
 
-/// Checks that the engine and the precision of the settings are available.
-pub fn check<G: Rules>(trainer: &GameTrainer<G>) -> PyResult<()> {
-    trainer.missing().map_or(Ok(()), |missing| Err(value_error(missing)))
-}
-
 struct TrainGame<'a> {
     settings: &'a str,
     session: Session,
@@ -153,10 +162,7 @@ impl Visitor for TrainGame<'_> {
         }
         session.rehearse(game, &config)?;
         let trainer = GameTrainer::new(game, &config, &session.chosen.device);
-        check(&trainer)?;
-        let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
-        let mut run = GameRun::new(trainer, config.iterations, actions);
-        session.train(&mut run, G::NAME, &config_toml(&game, &config))
+        session.train_game(trainer, G::NAME)
     }
 }
 

@@ -36,6 +36,26 @@ struct Options {
     stop: Vec<String>,
 }
 
+impl Options {
+    /// Checks the ranges, which are those of `grove generate`.
+    fn check(&self) -> PyResult<()> {
+        let (temperature, top_p) = (self.temperature, self.top_p);
+        let is_temperature = temperature == 0.0 || (1e-6..=f32::MAX).contains(&temperature);
+        for (name, is_valid, range) in [
+            ("temperature", is_temperature, "0, or 1e-6 or more"),
+            ("top_p", top_p > 0.0 && top_p <= 1.0, "above 0, at most 1"),
+            ("min_p", (0.0..1.0).contains(&self.min_p), "0 to below 1"),
+            ("num_completions", (1..=4096).contains(&self.completions), "1 to 4096"),
+            ("stop", self.stop.iter().all(|text| !text.is_empty()), "texts that are not empty"),
+        ] {
+            if !is_valid {
+                return Err(value_error(format!("`{name}` is out of range: must be {range}")));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The folder or file of a model. A run keeps its model in a folder of its own.
 fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
     let of_run = path.join("model");
@@ -68,6 +88,7 @@ impl LanguageModel {
         options: &str,
     ) -> PyResult<Vec<Vec<String>>> {
         let options: Options = serde_json::from_str(options).map_err(value_error)?;
+        options.check()?;
         let key = Stream::Evaluation.key(options.seed);
         let mut batch = Vec::with_capacity(prompts.len());
         for (at, (text, messages)) in prompts.iter().enumerate() {

@@ -57,7 +57,7 @@ def test_every_path_to_a_policy_leads_to_its_encoding() -> None:
     assert trained(Pair).run == str(Path("runs/host-2"))
     grove_rl.Policy.load("host")
     shutil.copytree(run / "best", "elsewhere")
-    with pytest.raises(ValueError, match="elsewhere was trained in an environment of one's own, but .* spaces.json"):
+    with pytest.raises(ValueError, match="elsewhere was trained in an environment of Python, but .* spaces.json"):
         grove_rl.Policy.load("elsewhere")
 
 

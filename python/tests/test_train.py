@@ -168,7 +168,7 @@ def test_settings_are_checked(folder: Path) -> None:
         grove_rl.train("catch", learning_rat=1e-3)
     with pytest.raises(ValueError, match="group_size"):
         grove_rl.train("catch", group_size=1)
-    with pytest.raises(ValueError, match="none of Discrete"):
+    with pytest.raises(ValueError, match="neither Discrete"):
         grove_rl.train("Pendulum-v1")
 
 
@@ -195,3 +195,6 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
     model = grove_rl.LanguageModel.load(report.run)
     assert isinstance(model.generate("1>", max_new_tokens=4), str)
     assert len(model.generate(["1>", "2>"], max_new_tokens=4, num_completions=3)[1]) == 3
+    for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"num_completions": 0}, {"stop": [""]}):
+        with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is out of range: must be"):
+            model.generate("1>", max_new_tokens=4, **wrong)

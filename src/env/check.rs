@@ -179,7 +179,7 @@ impl<'a, G: Rules> Player<'a, G> {
     }
 
     /// Records an error, unless the subject has one already: later ones are usually consequences.
-    fn tell(&mut self, subject: Subject, message: impl FnOnce() -> String) {
+    fn report(&mut self, subject: Subject, message: impl FnOnce() -> String) {
         if self.findings.iter().all(|finding| finding.subject != subject) {
             self.findings.push(Finding::error(subject, message()));
         }
@@ -192,7 +192,7 @@ impl<'a, G: Rules> Player<'a, G> {
         let actions = draw(draw(self.options.seed, 1), number);
         let mut env: Playing<G> = self.start(level);
         for time in 0..self.options.max_steps.min(game.max_steps()) {
-            self.look(&env.0, time);
+            self.inspect(&env.0, time);
             let action = self.choose(&env.0, draw(actions, time));
             let before = env;
             let mut copy = (again(&env.0), env.1);
@@ -200,7 +200,7 @@ impl<'a, G: Rules> Player<'a, G> {
             let played = advance::<G>(&mut env.0, &mut env.1, action, game);
             let replayed = advance::<G>(&mut copy.0, &mut copy.1, action, game);
             if bits(&played) != bits(&replayed) || env.0.words() != copy.0.words() {
-                self.tell(Subject::Packing, || {
+                self.report(Subject::Packing, || {
                     format!(
                         "a state that is packed and unpacked plays on differently (level {level}, \
                          step {time}, action {action}): is a number too large for its field?"
@@ -232,7 +232,7 @@ impl<'a, G: Rules> Player<'a, G> {
         let mut episode = Episode { level, ..Episode::default() };
         super::episode::restart::<G>(&mut used, &mut episode, game);
         if used.words() != words {
-            self.tell(Subject::Draws, || {
+            self.report(Subject::Draws, || {
                 format!(
                     "level {level} starts differently after another episode: reset leaves a part of \
                      the state as it was, or draws from something other than its key"
@@ -244,10 +244,10 @@ impl<'a, G: Rules> Player<'a, G> {
     }
 
     /// Validates features, words and masks of a state.
-    fn look(&mut self, state: &G::State, time: u32) {
+    fn inspect(&mut self, state: &G::State, time: u32) {
         let game = self.game;
         if let Some(field) = state.too_large() {
-            self.tell(Subject::Packing, || {
+            self.report(Subject::Packing, || {
                 format!("field `{field}` of the state holds a number that its bits cannot, at step {time}")
             });
         }
@@ -255,13 +255,13 @@ impl<'a, G: Rules> Player<'a, G> {
         for i in 0..game.num_features() {
             let x = G::feature(state, i, game);
             if x.to_bits() != G::feature(&unpacked, i, game).to_bits() {
-                self.tell(Subject::Packing, || {
+                self.report(Subject::Packing, || {
                     let name = game.feature_name(i);
                     format!("feature {i} ({name}) is of something that packing loses: is a number too large for its field?")
                 });
             }
             if !x.is_finite() {
-                self.tell(Subject::Features, || {
+                self.report(Subject::Features, || {
                     format!("feature {i} ({}) is {x} at step {time}", game.feature_name(i))
                 });
             }
@@ -270,17 +270,17 @@ impl<'a, G: Rules> Player<'a, G> {
         let used = num_words(game);
         let unused = state.words().into_iter().enumerate().skip(used).find(|(_, word)| *word != 0);
         if let Some((w, _)) = unused {
-            self.tell(Subject::Packing, || {
+            self.report(Subject::Packing, || {
                 format!("word {w} is not 0, but used_words is {used}: it would be lost")
             });
         }
         let legal = |a: &usize| G::legal(state, *a, game);
         let all = 0..game.num_actions();
         if G::MASKED && !all.clone().any(|a| legal(&a)) {
-            self.tell(Subject::Masks, || format!("no action may be taken at step {time}"));
+            self.report(Subject::Masks, || format!("no action may be taken at step {time}"));
         }
         if let (false, Some(a)) = (G::MASKED, all.clone().find(|a| !legal(a))) {
-            self.tell(Subject::Masks, || {
+            self.report(Subject::Masks, || {
                 let name = game.action_name(a);
                 format!("action {a} ({name}) may not be taken at step {time}, but MASKED is false")
             });
@@ -304,7 +304,7 @@ impl<'a, G: Rules> Player<'a, G> {
         let [(first, outcome), (second, other), (third, _)] = [step(key), step(key), step(!key)];
         let bits = |o: &Outcome| (o.reward.to_bits(), o.score.to_bits(), o.terminated);
         if first != second || bits(&outcome) != bits(&other) {
-            self.tell(Subject::Draws, || {
+            self.report(Subject::Draws, || {
                 format!(
                     "the same step gives different results (level {level}, step {time}, action \
                      {action}): draw from the step's key, and from nothing else"
@@ -314,11 +314,11 @@ impl<'a, G: Rules> Player<'a, G> {
         self.steps_differ |= first != third;
         if !outcome.reward.is_finite() || !outcome.score.is_finite() {
             let Outcome { reward, score, .. } = outcome;
-            self.tell(Subject::Rewards, || format!("reward {reward}, score {score}: not finite"));
+            self.report(Subject::Rewards, || format!("reward {reward}, score {score}: not finite"));
         }
         if G::SCORE_IS_REWARD && outcome.reward != outcome.score {
             let Outcome { reward, score, .. } = outcome;
-            self.tell(Subject::Rewards, || {
+            self.report(Subject::Rewards, || {
                 format!("reward {reward} and score {score} differ, but SCORE_IS_REWARD is true")
             });
         }

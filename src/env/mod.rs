@@ -38,6 +38,7 @@ use burn::cubecl;
 #[doc(hidden)]
 pub use burn::cubecl as __cubecl;
 use burn::cubecl::prelude::*;
+use state::Expanded;
 use std::fmt::Debug;
 use std::hash::Hash;
 
@@ -120,15 +121,10 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     }
 }
 
-/// The legal actions of a state.
-pub fn legal_actions<G: Rules>(state: &G::State, game: G) -> impl Iterator<Item = u32> + Clone {
-    let actions = 0..game.num_actions() as u32;
-    actions.filter(move |action| !G::MASKED || G::legal(state, *action as usize, game))
-}
-
 /// A legal action by the bits of a draw, each equally likely; `None` if no action is legal.
 pub fn random_legal<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
-    let mut legal = legal_actions(state, game);
+    let actions = 0..game.num_actions() as u32;
+    let mut legal = actions.filter(|action| !G::MASKED || G::legal(state, *action as usize, game));
     let count = legal.clone().count() as u64;
     legal.nth(((u64::from(bits) * count) >> 32) as usize)
 }
@@ -239,8 +235,6 @@ pub trait Rules: Env {
 pub fn num_words<G: Rules>(game: G) -> usize {
     G::State::WORDS.min(game.used_words())
 }
-
-type Expanded<T> = <T as CubeType>::ExpandType;
 
 #[cube]
 fn always() -> bool {

@@ -1,4 +1,4 @@
-//! Answers without merit, to find out which of them a verifier rewards.
+//! Adversarial answers, which show the loopholes of a verifier: none of them deserves a reward.
 
 use super::{Completion, Prompt, Split, Task, TaskError};
 
@@ -20,7 +20,7 @@ pub struct AttackResult {
     pub full: usize,
     /// Number of answers that the verifier could not judge.
     pub unjudged: usize,
-    /// The reason of the first of these.
+    /// The reason for the first of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -54,7 +54,7 @@ fn answers(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> 
     all
 }
 
-/// Verifies solutions, if the task has any, and with `attack` answers without merit, for the first `count` prompts of
+/// Verifies the solutions, if the task has any, and with `attack` adversarial answers, for the first `count` prompts of
 /// a split.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! The user-defined task: prompts from a file of JSON lines, verified by a command or against solutions.
 
-use super::external::{Verifier, VerifierOptions, VerifierSandbox};
+use super::external::{MAX_TIMEOUT, Verifier, VerifierOptions, VerifierSandbox};
 use super::text::indicator;
 use super::{
     Completion, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError, TaskSettings,
@@ -18,7 +18,7 @@ settings! {
     pub struct DataSettings {
         /// The file of prompts.
         path: String;
-        /// SHA-256 of that file, by which a resumed run knows it at another place; written by --task-data.
+        /// SHA-256 of that file, which identifies it to a resumed run if it has moved; written by --task-data.
         digest: String;
         /// Shell command of the verifier; if empty, completions are compared with solutions.
         verifier: String;
@@ -30,7 +30,7 @@ settings! {
         /// Number of verifier processes; 0 for one per core.
         workers: usize = 0, in whole(0..=1024);
         /// Time limit per completion in seconds.
-        timeout: f64 = 10.0, in above(0.0).at_most(86_400.0);
+        timeout: f64 = 10.0, in above(0.0).at_most(MAX_TIMEOUT);
         /// Runs the verifier in a sandbox: without a network, and with nothing to read but the system's programs,
         /// `folder`, and what the command names.
         sandbox: bool = true;
@@ -307,17 +307,13 @@ fn take_prompt(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>)
     let (key, value) = match (fields.remove("prompt"), fields.remove("messages")) {
         (Some(_), Some(_)) => return Err("both `prompt` and `messages`; keep one".to_string()),
         (None, None) => return Err("neither `prompt` nor `messages`".to_string()),
+        (Some(Value::String(text)), None) if text.is_empty() => {
+            return Err("`prompt` is empty".to_string());
+        }
+        (Some(Value::String(text)), None) => return Ok((text, vec![])),
         (Some(value), None) => ("prompt", value),
         (None, Some(value)) => ("messages", value),
     };
-    if let ("prompt", Value::String(text)) = (key, &value) {
-        let empty = text.is_empty();
-        return if empty {
-            Err("`prompt` is empty".to_string())
-        } else {
-            Ok((text.clone(), vec![]))
-        };
-    }
     let mut messages: Vec<Message> = serde_json::from_value(value).map_err(|e| {
         format!("`{key}` is not a list of messages with string `role` and `content`: {e}")
     })?;

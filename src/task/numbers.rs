@@ -7,7 +7,7 @@ use std::borrow::Cow;
 /// The mark before the digits: a code point that Unicode keeps for uses within programs.
 const MARK: char = '\u{fdd0}';
 
-/// JSON in which such integers are marked texts.
+/// Replaces integers beyond 64 bits by marked texts.
 pub fn marked(json: &[u8]) -> Cow<'_, [u8]> {
     let is_of_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
     let (mut marked, mut done, mut at) = (Vec::new(), 0, 0);
@@ -37,7 +37,7 @@ pub fn marked(json: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The place behind the text that starts at `start`.
+/// The index after the JSON string that starts at `start`.
 pub fn end_of_text(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(byte) = json.get(at) {
@@ -61,7 +61,7 @@ fn is_large(number: &[u8]) -> bool {
         && text.parse::<i64>().is_err()
 }
 
-/// JSON with the integers as they were.
+/// Writes the integers that [`marked`] has replaced as they were.
 pub fn unmarked(json: String) -> String {
     let start = format!("\"{MARK}");
     if !json.contains(&start) {

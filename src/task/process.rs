@@ -139,7 +139,7 @@ impl Drop for Process {
     }
 }
 
-/// The place of a program that is named by its path, or found as a shell finds it.
+/// The path of a program that is given as an absolute path, or is in a folder of `PATH`.
 #[cfg(unix)]
 pub fn on_path(program: &Path) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;

@@ -10,7 +10,7 @@ export class Agents {
   constructor(select, put) {
     Object.assign(this, { select, put });
     this.all = new Map();
-    this.listed = () => {}; // hears that others are offered, or are called otherwise
+    this.listed = () => {}; // called when the list or a label changes
     select.addEventListener("change", () => {
       try {
         this.choose(select.value);

@@ -175,11 +175,8 @@ class Chart {
     const points = [...lines.flat(), ...dots];
     const known = this.key === "score" && this.all.curves.references.length > 1; // a scale before the first point
     if (width === 0 || (points.length === 0 && !known)) {
-      this.from = undefined;
       [this.canvas.width, this.canvas.height] = pixels; // which clears it
-      write(this.output, "");
-      this.canvas.ariaLabel = `${this.title}: nothing yet`;
-      return;
+      return this.empty();
     }
     // The CPU draws: the GPU is busy with training.
     const context = this.canvas.getContext("2d", { willReadFrequently: true });
@@ -187,14 +184,16 @@ class Chart {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     this.frame(width, height, points, context);
-    if (points.length === 0) {
-      this.from = undefined;
-      write(this.output, "");
-      this.canvas.ariaLabel = `${this.title}: nothing yet`;
-      return;
-    }
+    if (points.length === 0) return this.empty();
     this.curves(context, { lines, dots, mean, evaluated });
     this.say(mean, evaluated);
+  }
+
+  /** Describes a chart without values. */
+  empty() {
+    this.from = undefined;
+    write(this.output, "");
+    this.canvas.ariaLabel = `${this.title}: nothing yet`;
   }
 
   /** Draws the scales, the grid and the references. */
@@ -231,7 +230,6 @@ class Chart {
       line(context, left, width - right, this.y(y));
       context.fillText(name(y), left - 6, this.y(y) + 4);
     }
-    context.textAlign = "right";
     context.fillText("iteration", width - 1, height - 4);
     const free = width - context.measureText("iteration").width - 8;
     context.textAlign = "center";

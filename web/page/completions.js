@@ -6,7 +6,7 @@ import { make, write, fixed, score } from "./dom.js";
 const KEPT = 8_192;
 /** Groups on the page at a time. */
 const SHOWN = 8;
-/** Milliseconds between two renewals of the list. */
+/** Milliseconds between two updates of the list. */
 const EVERY = 900;
 /** The number of shades of a token, from certain to unlikely: classes in page.css. */
 const SHADES = 7;
@@ -99,7 +99,7 @@ export class Completions {
     return { iteration: number("iteration"), least: number("least"), most: number("most"), end: elements.end.value, text: elements.text.value };
   }
 
-  /** Renews the list soon, but not under the pointer. */
+  /** Updates the list soon, but not under the pointer. */
   later() {
     if (this.waiting) return;
     this.waiting = true;

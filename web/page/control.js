@@ -13,8 +13,8 @@ const PACE = 60;
 
 export class Control {
   /** `module` trains, `store` names the run in the browser's storage, `trouble` is the element for errors, `here` the
-      curves; `on` hears what the training reports beside states, records and checkpoints. */
-  constructor({ module, store, trouble, here, on = {} }) {
+      curves; `on` has further callbacks of the training, or replaces those below. */
+  constructor({ module, store, trouble, here, on }) {
     Object.assign(this, { store, here, troubleId: trouble });
     this.records = new Map();
     this.failures = [];

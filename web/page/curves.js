@@ -40,7 +40,7 @@ export class Curves {
     if (!this.runs.has(name)) this.runs.set(name, { last: undefined, lines: {}, dots: {} });
     const run = this.runs.get(name);
     const { iteration: x, evaluation } = record;
-    if (run.last && x <= run.last.iteration) return false;
+    if (run.last && x <= run.last.iteration) return;
     run.last = record;
     if (record.warning) run.worry = record; // the last warning of a run of text
     for (const [key, y] of Object.entries(of(record))) if (Number.isFinite(y)) (run.lines[key] ??= []).push({ x, y });
@@ -50,7 +50,6 @@ export class Curves {
         if (Number.isFinite(y)) (run.dots[key] ??= []).push({ x, y });
       }
     }
-    return true;
   }
 
   /** All data as CSV, a line for each iteration of each run. */

@@ -3,9 +3,9 @@
 import { Policy } from "./watch.js";
 import { make } from "./dom.js";
 
-/** Offers a file for download. */
-export function download(name, bytes) {
-  const url = URL.createObjectURL(new Blob([bytes], { type: "application/octet-stream" }));
+/** Offers a file for download: bytes, or a text, which becomes UTF-8. */
+export function download(name, content) {
+  const url = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
   make("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
@@ -78,13 +78,13 @@ export const keepGames = (of, file) => withDrawer("readwrite", (drawer) => drawe
 export const keptGames = (of) => withDrawer("readonly", (drawer) => drawer.get(`games ${of}`));
 
 /** Stores a run as plain data, so that a reload can resume it; `name` is "run" for games or "text". */
-export const keepRun = (run, name = "run") => withDrawer("readwrite", (drawer) => drawer.put(run, name));
+export const keepRun = (run, name) => withDrawer("readwrite", (drawer) => drawer.put(run, name));
 
 /** The stored run, or undefined. */
-export const keptRun = (name = "run") => withDrawer("readonly", (drawer) => drawer.get(name));
+export const keptRun = (name) => withDrawer("readonly", (drawer) => drawer.get(name));
 
 /** Deletes the stored run. */
-export const forgetRun = (name = "run") => withDrawer("readwrite", (drawer) => drawer.delete(name));
+export const forgetRun = (name) => withDrawer("readwrite", (drawer) => drawer.delete(name));
 
 /** Whether this tab holds the lock of training. */
 let trains = false;

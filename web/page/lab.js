@@ -13,7 +13,7 @@ import { download, keepLast } from "./keep.js";
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
 const KEEP = 10_000;
 
-/** Milliseconds between two renewals of the words. */
+/** Milliseconds between two updates of the texts. */
 const RENEW = 100;
 
 /** Milliseconds between two frames while a software adapter trains. */
@@ -43,7 +43,7 @@ export class Lab extends Control {
     $("pause").addEventListener("click", () => this.toggle());
     $("train-here").addEventListener("click", () => this.press());
     $("reset").addEventListener("click", () => this.reset());
-    $("csv").addEventListener("click", () => download(`${this.source === "live" ? "run" : this.trained}-curves.csv`, new TextEncoder().encode(this.shownCurves().csv())));
+    $("csv").addEventListener("click", () => download(`${this.source === "live" ? "run" : this.trained}-curves.csv`, this.shownCurves().csv()));
     $("source").addEventListener("change", (event) => this.show(event.target.value));
     $("device-wall").addEventListener("toggle", () => this.wall());
     $("device-games").addEventListener("input", () => this.wall());
@@ -225,7 +225,7 @@ export class Lab extends Control {
   show(source) {
     this.source = source;
     for (const input of document.getElementsByName("source")) input.checked = input.value === source;
-    this.charts.show(source === "live" ? this.live : this.here);
+    this.charts.show(this.shownCurves());
     this.renew();
   }
 
@@ -245,7 +245,7 @@ export class Lab extends Control {
     this.later();
   }
 
-  /** Renews the words soon. */
+  /** Updates the texts soon. */
   later() {
     if (this.waiting) return;
     this.waiting = true;
@@ -270,7 +270,7 @@ export class Lab extends Control {
     write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && state === "done" ? "Train again" : "Train an agent"));
     $("train-here").hidden = $("reset").hidden = live;
     $("train-here").disabled = !this.trains || (staged && ["starting", "pausing"].includes(state));
-    write($("learn-title"), live ? "The run as it trains" : !this.trains ? "This agent has a memory" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
+    write($("learn-title"), live ? "Watching a run" : !this.trains ? "This agent has a memory" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
     const curves = this.shownCurves();
     const runs = curves.counted();
     const iteration = Math.min(...runs.map((run) => run.last.iteration));
@@ -324,7 +324,7 @@ export class Lab extends Control {
 
   /** The state beside the stage, for a visitor who knows nothing of it. */
   status(state) {
-    if (!this.trains) return `This page plays networks with a memory, and trains those without. In a terminal: grove train ${this.staged} --watch`;
+    if (!this.trains) return `This page plays networks with a memory but does not train them. Train one in a terminal: grove train ${this.staged} --watch`;
     const { iteration, score, greedy } = this.progress();
     const optimum = this.here.references.find(([name]) => name === "optimum")?.[1];
     const best = greedy ?? score;

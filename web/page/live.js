@@ -11,8 +11,8 @@ const LABELS = { newest: "Run: newest", best: "Run: best" };
 /** The cost of sharing a run between ranks. */
 function shared({ reduction: { members, ranks = members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
-  const told = `${percent(seconds / total)} of the time with each other, ${percent(hidden)} of that while computing`;
-  return `${ranks} ranks, ${told}, the slowest ${percent(imbalance)} behind the mean`;
+  const cost = `${percent(seconds / total)} of the time spent communicating, ${percent(hidden)} of that overlapped with computation`;
+  return `${ranks} ranks, ${cost}, the slowest ${percent(imbalance)} behind the mean`;
 }
 
 /** The description of the run; null on a static host. */

@@ -3,7 +3,7 @@
 import { $, make, write, score, fixed } from "./dom.js";
 import { HeatMaps, split } from "./heat.js";
 
-/** Milliseconds between two renewals. */
+/** Milliseconds between two updates. */
 const EVERY = 100;
 
 /** A list of named bars; with `both`, bars extend from the middle to either side. */

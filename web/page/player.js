@@ -51,7 +51,7 @@ export class Player {
   play(on) {
     this.playing = on;
     this.single = false;
-    this.dirty = true; // so that all that is told is of where it stops
+    this.dirty = true; // the texts must describe the step at which it stops
     this.changed();
   }
 

@@ -6,7 +6,7 @@ import { readToml, writeToml, at } from "./toml.js";
 /** Steps of all games of an iteration, at most. */
 const MOST_STEPS = 1 << 22;
 
-/** Fields, each with its name in the link, what it is called, its limits, and the settings that it stands for. */
+/** The fields: name in the link, label, limits, and paths of the settings that they set. */
 const FIELDS = [
   { id: "rate", label: "Learning rate", min: 1e-6, max: 0.1, step: "any", paths: ["optimizer.learning_rate"] },
   { id: "groups", label: "Groups", min: 1, max: 4096, step: 1, paths: ["rollout.num_groups"] },
@@ -45,7 +45,7 @@ export class Settings {
     this.way = way;
   }
 
-  /** Puts in the defaults of a game (TOML), with what a link says laid over. */
+  /** Puts in the defaults of a game (TOML), overlaid with the values of a link. */
   fill(game, text, link = this.kept.get(game) ?? {}) {
     this.game = game;
     this.defaults = readToml(text);
@@ -83,7 +83,7 @@ export class Settings {
     return Object.fromEntries(changed);
   }
 
-  /** Says beside a field what is wrong with it; whether nothing is. */
+  /** Shows beside a field the reason why its value is invalid, if it is; returns whether it is valid. */
   check(id, text = this.inputs[id].input.validationMessage) {
     const { input, note } = this.inputs[id];
     note.textContent = text;
@@ -92,7 +92,7 @@ export class Settings {
     return text === "";
   }
 
-  /** The settings of every run, as `{ seed, text }` with TOML, or undefined with what is wrong beside the fields. */
+  /** The settings of every run, as `{ seed, text }` with TOML, or undefined, with the reasons beside the fields. */
   read() {
     const wrong = FIELDS.filter(({ id }) => !this.check(id));
     const steps = this.value("groups") * this.value("size") * this.value("steps");
@@ -131,10 +131,8 @@ export class Settings {
     return table;
   }
 
-  /** Says beside the fields that an error names what it says; whether it names one. */
+  /** Shows an error beside the fields whose settings it names. */
   blame(message) {
-    const named = FIELDS.filter(({ paths }) => paths.some((path) => message.includes(path)));
-    for (const { id } of named) this.check(id, message);
-    return named.length > 0;
+    for (const { id, paths } of FIELDS) if (paths.some((path) => message.includes(path))) this.check(id, message);
   }
 }

@@ -4,7 +4,7 @@ import { $, score as text, write } from "./dom.js";
 
 /** The number of games from which on boards are shaded. */
 const MANY = 256;
-/** Milliseconds between two renewals. */
+/** Milliseconds between two updates. */
 const EVERY = 200;
 
 let drawn = 0;

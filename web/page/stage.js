@@ -67,10 +67,8 @@ export class Stage {
 
   /** Reports a missing WebGPU. */
   tell() {
-    const flat = this.screen.api() !== "WebGPU" && this.reason;
-    $("way").textContent = flat
-      ? `Without WebGPU: drawn on a 2D canvas. ${this.reason}` : "";
     const api = this.screen.api();
+    $("way").textContent = api !== "WebGPU" && this.reason ? `Without WebGPU: drawn on a 2D canvas. ${this.reason}` : "";
     $("tell-screen").textContent = api === "WebGPU" ? `${api}, ${this.adapter}` : api;
   }
 
@@ -87,14 +85,10 @@ export class Stage {
   fit() {
     if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
     const [width, height] = this.size;
-    const less = this.less(width, height);
+    // The CPU draws fewer pixels than the device has, if those are many.
+    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
     this.screen.resize(Math.round(width * less), Math.round(height * less));
     this.touched();
-  }
-
-  /** Pixels of the picture for each pixel of the device, along a side: fewer than 1 for large pictures by the CPU. */
-  less(width, height) {
-    return this.screen?.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
   }
 
   /** The layout of the boards, and the page's pixels for each of its pixels. */

@@ -53,7 +53,6 @@ export class Takeover {
       this.timer = setTimeout(() => { this.byShift = true; this.set(true); }, HELD);
     }
     if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
-    
     const side = steer(event);
     if (!this.on || side === undefined || writing()) return;
     event.preventDefault();

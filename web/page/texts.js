@@ -67,7 +67,7 @@ export class Text extends Control {
       await this.load($("text-files").files);
       $("text-files").value = "";
     });
-    $("text-csv").addEventListener("click", () => download("text-curves.csv", new TextEncoder().encode(this.curves.csv())));
+    $("text-csv").addEventListener("click", () => download("text-curves.csv", this.curves.csv()));
     $("ask").addEventListener("submit", (event) => { event.preventDefault(); this.ask(); });
     $("text-source").addEventListener("change", (event) => this.show(event.target.value));
     this.renew();
@@ -295,15 +295,10 @@ export class Text extends Control {
     const rest = [
       last && `iteration ${last.iteration} of ${this.here.end}`,
       Number.isFinite(exact) && `${fixed(100 * exact, 0)} % of held-out prompts right`,
-      state === "running" && last && `${short(this.rate(last))} tokens a second`,
+      state === "running" && last && `${short(last.steps_per_second)} tokens a second`,
       state === "running" && this.remaining(),
     ].filter(Boolean).join(", ");
     write($("text-state"), live ? `Iteration ${iteration} of ${end}` : rest ? `${words}: ${rest}` : words);
-    if (last && this.about) write($("tell-training"), `CPU, in WebAssembly, ${short(this.about.parameters)} parameters, ${short(this.rate(last))} tokens a second`);
-  }
-
-  /** Tokens learnt from a second: of completions, or of solutions. */
-  rate({ steps_per_second }) {
-    return steps_per_second;
+    if (last && this.about) write($("tell-training"), `CPU, in WebAssembly, ${short(this.about.parameters)} parameters, ${short(last.steps_per_second)} tokens a second`);
   }
 }

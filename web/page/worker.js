@@ -2,6 +2,7 @@
 // in turn. Several workers may share a run: rank 0 leads and reports, the others follow its commands.
 
 import { adapterName } from "./adapter.js";
+import { sentence } from "./dom.js";
 import { RATE } from "./player.js";
 import { plain, restored } from "./saved.js";
 import { trainer } from "./trainer.js";
@@ -30,8 +31,6 @@ let looping = false;
 let question;
 let answered = -Infinity;
 let wall;
-
-const sentence = (error) => String(error?.message ?? error);
 
 /** Runs tasks one after another: the module does one thing at a time. */
 let last = Promise.resolve();

@@ -1,15 +1,10 @@
 // Keeping policies: as files, and in the browser's storage.
 
-import { readFile } from 'node:fs/promises';
-import { course, goesOn, message, ok, restart, stored, text, until } from './visit.mjs';
+import { course, download, goesOn, message, ok, restart, stored, text, until } from './visit.mjs';
 import { small } from './training.mjs';
 
-/// Saves the agent on the stage: the file's path, name and bytes.
-export async function save(page) {
-  const [download] = await Promise.all([page.waitForEvent('download'), page.click('#save')]);
-  const path = await download.path();
-  return { path, name: download.suggestedFilename(), bytes: await readFile(path) };
-}
+/// Saves the agent on the stage.
+export const save = (page) => download(page, '#save');
 
 /// Loads files, given as `{ name, buffer }` or paths.
 export const load = (page, files) => page.setInputFiles('#files', files.map?.((file) => file.buffer ? { mimeType: 'application/octet-stream', ...file } : file) ?? files);

@@ -1,8 +1,7 @@
 // Playing along: a person beside the agent, walls of games, and the scores to compare with.
 
-import { readFile } from 'node:fs/promises';
 import { load, save, settings } from './keeping.mjs';
-import { changed, eventually, frames, goesOn, message, ok, pixels, restart, slide, standsStill, state, stored, text, until } from './visit.mjs';
+import { changed, download, eventually, frames, goesOn, message, ok, pixels, restart, slide, standsStill, state, stored, text, until } from './visit.mjs';
 
 /// Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
 /// game that was left before, after some moves, may be among those that are kept.
@@ -27,12 +26,8 @@ export async function playAlong(page, games) {
   }
 }
 
-/// Saves the games of the person: the file's path, name and bytes.
-export async function saveGames(page) {
-  const [download] = await Promise.all([page.waitForEvent('download'), page.click('#save-games')]);
-  const path = await download.path();
-  return { path, name: download.suggestedFilename(), bytes: await readFile(path) };
-}
+/// Saves the games of the person.
+export const saveGames = (page) => download(page, '#save-games');
 
 export default [
   {

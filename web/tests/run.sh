@@ -5,9 +5,8 @@
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 
-if ! [ -e "$here/node_modules/.package-lock.json" ] || [ "$here/package-lock.json" -nt "$here/node_modules/.package-lock.json" ]; then
-    npm ci --prefix "$here"
-fi
+source "$here/../tools.sh"
+(cd "$here" && node_packages)
 dist="$here/../dist"
 if [ -d "${1:-}" ]; then
     dist="$1"

@@ -1,7 +1,7 @@
 // Text: a language model learns to sort on the page, watched completion by completion, and is asked.
 
-import { readFile } from 'node:fs/promises';
-import { eventually, frames, message, ok, standsStill, stored, text, until } from './visit.mjs';
+import { violations } from './looking.mjs';
+import { download, eventually, frames, message, ok, standsStill, stored, text, until } from './visit.mjs';
 
 /// So many of the new prompts are to be answered rightly, of a hundred, before the training ends.
 const RIGHT = 60;
@@ -92,8 +92,7 @@ export default [
       const settings = { ...brief, 'text-iterations': 300 };
       const model = async (page) => {
         await until(page, '#text-state', /^Finished: iteration 300 of 300/);
-        const [file] = await Promise.all([page.waitForEvent('download'), page.click('#text-save')]);
-        return readFile(await file.path());
+        return (await download(page, '#text-save')).bytes;
       };
       const whole = await open(visit, settings);
       await whole.click('#text-start');
@@ -113,8 +112,7 @@ export default [
       ok((await page.inputValue('#text-length')) === '3', 'the form has other settings');
       ok(Buffer.compare(await model(page), expected) === 0, 'it is another model');
       await page.click('#text-curves summary');
-      const [file] = await Promise.all([page.waitForEvent('download'), page.click('#text-csv')]);
-      const lines = (await readFile(await file.path(), 'utf8')).trim().split('\n');
+      const lines = (await download(page, '#text-csv')).bytes.toString().trim().split('\n');
       ok(lines.length === 301, `the curves have ${lines.length} lines`);
       await stored(page, 'text', (run) => run === undefined);
       await page.reload();
@@ -154,16 +152,14 @@ export default [
       await page.fill('#question', '31245');
       await page.click('#ask-now');
       await until(page, '#ask-about', /trained on 3 digits; 5 may not work/);
-      const [file] = await Promise.all([page.waitForEvent('download'), page.click('#text-save')]);
-      ok(file.suggestedFilename() === 'sort.safetensors', `saved is ${file.suggestedFilename()}`);
-      const path = await file.path();
-      const header = await readFile(path);
-      ok(header.toString('latin1', 8, 4000).includes('embed_tokens'), 'the tensors have not their names');
+      const { name, bytes } = await download(page, '#text-save');
+      ok(name === 'sort.safetensors', `saved is ${name}`);
+      ok(bytes.toString('latin1', 8, 4000).includes('embed_tokens'), 'the tensors have not their names');
       await page.click('#text-reset');
       await page.fill('#question', '312');
       await page.click('#ask-now');
       await until(page, '#text-state', /^Not trained yet/);
-      await page.setInputFiles('#text-files', { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: header });
+      await page.setInputFiles('#text-files', { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: bytes });
       await message(page, /Loaded mine\.safetensors/);
       // It imitates nothing, but goes on from rewards.
       await until(page, '#text-state', /^(GRPO, learning|Finished)/);
@@ -173,7 +169,7 @@ export default [
       // On a game's view it opens the text.
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#rules', /ball falls/);
-      await page.setInputFiles('#files', { name: 'again.safetensors', mimeType: 'application/octet-stream', buffer: header });
+      await page.setInputFiles('#files', { name: 'again.safetensors', mimeType: 'application/octet-stream', buffer: bytes });
       await message(page, /Loaded again\.safetensors/);
       ok(await page.locator('#text').isVisible(), 'the text is not opened');
       return `its surest answer to 312 is ${surest}`;
@@ -213,7 +209,6 @@ export default [
     name: 'text looks right at every width, light and dark, and stands in nobody\'s way',
     only: false,
     async run(visit) {
-      const axe = await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
       const told = [];
       for (const [width, height] of [[320, 640], [390, 844], [1280, 900], [1920, 1080]]) {
         for (const colorScheme of ['light', 'dark']) {
@@ -227,9 +222,7 @@ export default [
           const wide = await page.evaluate(() => document.documentElement.scrollWidth);
           if (wide > width) told.push(`at ${width} the page is ${wide} px wide`);
           await visit.shot(page, `text-${width}-${colorScheme}`, true);
-          await page.evaluate(axe);
-          const { violations } = await page.evaluate(() => window.axe.run());
-          for (const { id, nodes } of violations) told.push(`${width}, ${colorScheme}: ${id} at ${nodes.map(({ target }) => target).join(', ')}`);
+          told.push(...(await violations(page, `${width}, ${colorScheme}`)));
           await page.context().close();
         }
       }

@@ -1,11 +1,10 @@
 // Training in the tab: to a score, with pause, reset and several seeds.
 
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { save } from './keeping.mjs';
-import { eventually, goesOn, message, ok, slide, standsStill, stored, text, until } from './visit.mjs';
+import { download, eventually, goesOn, message, ok, slide, standsStill, stored, text, until } from './visit.mjs';
 
 /// The greedy score at which catch counts as learnt; the optimum is 1.
 const SCORE = 0.9;
@@ -170,8 +169,7 @@ export default [
       ok(seeds.join() === 'seed 1,seed 2,mean,range', `the seeds are ${seeds}`);
       const colours = await page.evaluate(() => [...document.querySelectorAll('#seeds .seed')].map((one) => getComputedStyle(one, '::before').borderTopColor));
       ok(new Set(colours).size === 2, `their colours are ${colours}`);
-      const [file] = await Promise.all([page.waitForEvent('download'), page.click('#csv')]);
-      const lines = (await readFile(await file.path(), 'utf8')).trim().split('\n');
+      const lines = (await download(page, '#csv')).bytes.toString().trim().split('\n');
       ok(lines.length === 27 && /^run,iteration,score/.test(lines[0]), `${lines.length} lines, ${lines[0]}`);
     },
   },

@@ -1,5 +1,6 @@
 // A visit to the page: its browser contexts, what goes wrong in them, and what checks ask again and again.
 
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
 export function ok(holds, otherwise) {
@@ -155,6 +156,13 @@ export const stored = (page, name, holds) => eventually(`${name} in the storage`
     };
   };
 }), name), holds);
+
+/// Clicks an element that offers a file: the file's path, name and bytes.
+export async function download(page, selector) {
+  const [file] = await Promise.all([page.waitForEvent('download'), page.click(selector)]);
+  const path = await file.path();
+  return { path, name: file.suggestedFilename(), bytes: await readFile(path) };
+}
 
 /// Waits until the text of an element is so, and gives it.
 export async function until(page, selector, pattern) {

@@ -85,11 +85,6 @@ impl Fruit {
     fn landings(&self) -> usize {
         self.min_fruits as usize
     }
-
-    /// Number of words for the queue of fruits, two fruits per word.
-    fn queue_words(&self) -> usize {
-        (self.max_fruits as usize).div_ceil(2)
-    }
 }
 
 impl Env for Fruit {
@@ -133,9 +128,9 @@ impl Env for Fruit {
         3
     }
 
-    /// The basket's word and the used words of the queue.
+    /// The basket's word and the used words of the queue, two fruits per word.
     fn used_words(&self) -> usize {
-        1 + self.queue_words()
+        1 + (self.max_fruits as usize).div_ceil(2)
     }
 
     declared!();

@@ -31,7 +31,7 @@ pub struct VerifierOptions {
     pub folder: Option<PathBuf>,
     /// Number of processes; 0 for one per core.
     pub workers: usize,
-    /// Time limit per completion, seconds, above 0.
+    /// Time limit per completion, seconds, above 0 and at most a day.
     pub timeout: f64,
     /// The parts of a reward, at least one. A single part may be called `reward` in answers.
     pub parts: Vec<Part>,
@@ -75,6 +75,9 @@ impl VerifierOptions {
 /// The usual additional time limit for the first answer of a process.
 const START_UP: Duration = Duration::from_secs(60);
 
+/// The longest time limit per completion, seconds: a clock cannot add arbitrarily long ones.
+pub const MAX_TIMEOUT: f64 = 86_400.0;
+
 /// Processes that may fail before the first answer, until the command counts as broken.
 const MAX_FAILURES: usize = 3;
 
@@ -103,9 +106,11 @@ impl Verifier {
     /// If an option is out of range, or the command ends immediately.
     pub fn start(options: VerifierOptions) -> Result<Self, TaskError> {
         let timeout = Duration::try_from_secs_f64(options.timeout).unwrap_or_default();
-        if timeout.is_zero() {
-            let message =
-                format!("the verifier's timeout is {} s, but must be above 0", options.timeout);
+        if timeout.is_zero() || options.timeout > MAX_TIMEOUT {
+            let message = format!(
+                "the verifier's timeout is {} s, but must be above 0, at most {MAX_TIMEOUT}",
+                options.timeout
+            );
             return Err(TaskError::Setting(message));
         }
         if options.parts.is_empty() {

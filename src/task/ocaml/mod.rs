@@ -86,7 +86,7 @@ impl Ocaml {
         let notes = checker.notes();
         if !notes.is_empty() && !settings.r#unsafe {
             let why = notes.join(" ");
-            let message = format!("{why} `ocaml.unsafe=true` permits it all the same");
+            let message = format!("{why} --set ocaml.unsafe=true runs the code anyway");
             return Err(TaskError::Verifier(message));
         }
         let workers =

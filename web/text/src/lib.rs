@@ -13,6 +13,7 @@ use grove::trainer::text::{
 };
 use grove_web_base::Saved;
 use serde::Serialize;
+use serde_json::json;
 use toml::{Table, Value};
 use wasm_bindgen::prelude::*;
 
@@ -25,16 +26,6 @@ pub struct Training {
     trainer: LanguageTrainer,
     settings: String,
     health: Health,
-}
-
-/// The task and the model, for people.
-#[derive(Serialize)]
-struct About<'a> {
-    task: &'a str,
-    parts: Vec<&'a str>,
-    parameters: usize,
-    iterations: u32,
-    version: &'static str,
 }
 
 /// The result of an iteration.
@@ -177,16 +168,9 @@ impl Training {
         write_params(&model.shape.parameters(), model.params.values(), Some(&header))
     }
 
-    /// The task and the model, as JSON.
-    pub fn about(&self) -> Result<String, JsError> {
-        let task = self.trainer.task();
-        let about = About {
-            task: task.name(),
-            parts: task.parts().iter().map(|part| part.name.as_str()).collect(),
-            parameters: self.trainer.model().params.len(),
-            iterations: self.trainer.config().iterations,
-            version: env!("CARGO_PKG_VERSION"),
-        };
-        Ok(serde_json::to_string(&about)?)
+    /// The names of the reward's parts and the number of the model's parameters: `{parts, parameters}`, as JSON.
+    pub fn about(&self) -> String {
+        let parts: Vec<&str> = self.trainer.parts().iter().map(|part| part.name.as_str()).collect();
+        json!({ "parts": parts, "parameters": self.trainer.model().params.len() }).to_string()
     }
 }

@@ -7,6 +7,7 @@ use grove::checkpoint::Checkpoint;
 use grove::env::look::Look;
 use grove::env::{Catalog, Playable};
 use std::sync::OnceLock;
+use wasm_bindgen::prelude::*;
 
 /// The operations of a page on a game, without its type.
 pub trait Entry: Send + Sync {
@@ -51,7 +52,9 @@ impl Page {
 
     /// Adds a game that is not drawn while it is trained, in place of a game of the same name.
     pub fn game<G: Playable>(mut self) -> Self {
-        self.0.add::<G>(Box::new(Known::<G>(wall::none)));
+        self.0.add::<G>(Box::new(Known::<G>(|_, _, _, _, _| {
+            Err(JsError::new("a game without a look cannot be drawn while it is trained"))
+        })));
         self
     }
 

@@ -31,7 +31,7 @@ const FEW: usize = 64;
 
 /// A training run, without the type of its game.
 pub trait Run {
-    /// When the run is evaluated, and when it is over.
+    /// The schedule of evaluations, and the end of the run.
     fn schedule(&self) -> Schedule;
     /// Whether it is over.
     fn is_over(&self) -> bool;
@@ -47,8 +47,6 @@ pub trait Run {
     fn policy(&self) -> LocalFuture<'_, Vec<u8>>;
     /// All settings, as TOML.
     fn settings(&self) -> String;
-    /// The engine, for people.
-    fn describe(&self) -> String;
     /// Opens a wall of `games` games on a canvas.
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError>;
     /// Plays a step of the games on the wall.
@@ -107,10 +105,6 @@ impl<G: Playable> Run for Session<G> {
         config_toml(&self.trainer.game(), self.trainer.config())
     }
 
-    fn describe(&self) -> String {
-        self.trainer.describe()
-    }
-
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
         let seed = self.trainer.config().seed;
         self.wall = Some((self.open)(self.trainer.game(), games, seed, &self.device, canvas)?);
@@ -153,7 +147,7 @@ fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations,
     let (manifest, steps) = read_games(PathBuf::from("your games"), file)?;
     let (features, actions) = (game.num_features(), game.num_actions());
     if manifest.env != G::NAME || steps.num_features() != features {
-        return Err(JsError::new(&format!("your games are not games of {}", G::NAME)));
+        return Err(JsError::new(&format!("the recorded games are not of {}", G::NAME)));
     }
     let episodes = steps.episodes();
     let pieces = Pieces::new(Arc::new(steps), &episodes, Cut::plain(1, actions));
@@ -178,7 +172,7 @@ fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<
     match Trainer::obstacle_to(game, config, device) {
         None => Ok(()),
         Some(obstacle) => {
-            Err(JsError::new(&format!("a page has the fast engines alone: {obstacle}")))
+            Err(JsError::new(&format!("a page has only the fast engines: {obstacle}")))
         }
     }
 }

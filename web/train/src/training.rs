@@ -4,11 +4,9 @@ use crate::games::{self, Entry};
 use crate::session::{Run, Source};
 use crate::team::Place;
 use grove::device::{self, DeviceInfo};
-use grove::metrics::IterationRecord;
 use grove::settings::overlay;
 use grove::trainer::saved_game_name;
 use grove_web_base::Saved;
-use serde::Serialize;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 use web_sys::OffscreenCanvas;
@@ -26,23 +24,6 @@ fn named(name: &str) -> Result<&'static dyn Entry, JsError> {
 /// Starts WebGPU, or the CPU.
 async fn device(gpu: bool) -> Result<device::Chosen, JsError> {
     Ok(if gpu { device::start_in_browser().await? } else { device::choose("cpu")? })
-}
-
-/// The device and engine of a run, for people.
-#[derive(Serialize)]
-struct About {
-    device: String,
-    api: String,
-    way: String,
-    software: bool,
-    members: usize,
-    version: &'static str,
-}
-
-/// The result of an iteration.
-#[derive(Serialize)]
-struct News {
-    record: IterationRecord,
 }
 
 /// A training run of a policy.
@@ -117,7 +98,7 @@ impl Training {
             return Err(JsError::new("this run is over"));
         }
         let record = self.run.iterate().await?;
-        Ok(serde_json::to_string(&News { record })?)
+        Ok(json!({ "record": record }).to_string())
     }
 
     /// Opens a wall of `games` games on a canvas, for [`Training::step`] and [`Training::draw`]; WebGPU alone.
@@ -145,16 +126,14 @@ impl Training {
         self.run.settings()
     }
 
-    /// The device, its API and the engine, as JSON.
-    pub fn about(&self) -> Result<String, JsError> {
-        let about = About {
-            device: self.device.description.clone(),
-            api: self.device.api.clone(),
-            way: self.run.describe(),
-            software: self.device.software,
-            members: self.run.team().size(),
-            version: env!("CARGO_PKG_VERSION"),
-        };
-        Ok(serde_json::to_string(&about)?)
+    /// The device and the number of workers that share the run: `{device, api, software, members}`, as JSON.
+    pub fn about(&self) -> String {
+        json!({
+            "device": self.device.description,
+            "api": self.device.api,
+            "software": self.device.software,
+            "members": self.run.team().size(),
+        })
+        .to_string()
     }
 }

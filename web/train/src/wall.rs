@@ -29,18 +29,20 @@ pub fn open<G: Look>(
     device: &Device,
     canvas: OffscreenCanvas,
 ) -> Result<Box<dyn Wall>, JsError> {
-    Ok(Box::new(Looks::new(game, count, seed, device, canvas)?))
-}
-
-/// Refuses to open a wall, for a game without a look.
-pub fn none<G>(
-    _: G,
-    _: usize,
-    _: u64,
-    _: &Device,
-    _: OffscreenCanvas,
-) -> Result<Box<dyn Wall>, JsError> {
-    Err(JsError::new("a game without a look cannot be drawn while it is trained"))
+    let setup = graphics_setup(device)
+        .ok_or_else(|| JsError::new("a wall is played and drawn on a GPU"))?;
+    let (width, height) = (canvas.width().max(1), canvas.height().max(1));
+    let surface = setup.instance.create_surface(wgpu::SurfaceTarget::OffscreenCanvas(canvas))?;
+    let mut configuration = surface
+        .get_default_config(&setup.adapter, width, height)
+        .ok_or_else(|| JsError::new("this canvas cannot be drawn on by this GPU"))?;
+    configuration.alpha_mode = wgpu::CompositeAlphaMode::PreMultiplied;
+    surface.configure(&setup.device, &configuration);
+    let renderer = Renderer::new(&setup.device, &setup.queue, configuration.format, &game);
+    let games = DeviceGames::new(game, count, seed, device);
+    let queue = setup.queue;
+    let seats = None;
+    Ok(Box::new(Looks { game, count, games, seats, renderer, surface, configuration, queue }))
 }
 
 /// Games, and the canvas of their picture.
@@ -54,31 +56,6 @@ struct Looks<G: Look> {
     surface: wgpu::Surface<'static>,
     configuration: wgpu::SurfaceConfiguration,
     queue: wgpu::Queue,
-}
-
-impl<G: Look> Looks<G> {
-    fn new(
-        game: G,
-        count: usize,
-        seed: u64,
-        device: &Device,
-        canvas: OffscreenCanvas,
-    ) -> Result<Self, JsError> {
-        let setup = graphics_setup(device)
-            .ok_or_else(|| JsError::new("a wall is played and drawn on a GPU"))?;
-        let (width, height) = (canvas.width().max(1), canvas.height().max(1));
-        let surface =
-            setup.instance.create_surface(wgpu::SurfaceTarget::OffscreenCanvas(canvas))?;
-        let mut configuration = surface
-            .get_default_config(&setup.adapter, width, height)
-            .ok_or_else(|| JsError::new("this canvas cannot be drawn on by this GPU"))?;
-        configuration.alpha_mode = wgpu::CompositeAlphaMode::PreMultiplied;
-        surface.configure(&setup.device, &configuration);
-        let renderer = Renderer::new(&setup.device, &setup.queue, configuration.format, &game);
-        let games = DeviceGames::new(game, count, seed, device);
-        let queue = setup.queue;
-        Ok(Self { game, count, games, seats: None, renderer, surface, configuration, queue })
-    }
 }
 
 impl<G: Look> Wall for Looks<G> {

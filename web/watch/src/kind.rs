@@ -21,7 +21,7 @@ pub trait Kind {
     /// The name in settings and checkpoints.
     fn name(&self) -> &'static str;
     /// The title for people.
-    fn title(&self) -> String;
+    fn title(&self) -> &'static str;
     /// The rules in one line; empty for a game without a look.
     fn rules(&self) -> &'static str;
     /// The names of the actions, in their order.
@@ -51,6 +51,7 @@ pub trait Kind {
 }
 
 /// A game's words for people, and its scene: from its look, or the defaults of a game without one.
+#[derive(Clone, Copy)]
 pub struct Words<G: Playable> {
     /// The scene of a game with these parameters.
     pub scene: fn(G) -> Scene<G>,
@@ -61,13 +62,6 @@ pub struct Words<G: Playable> {
     /// The action of a person who presses no key.
     pub idle: fn(&G) -> Option<u32>,
 }
-
-impl<G: Playable> Clone for Words<G> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<G: Playable> Copy for Words<G> {}
 
 /// A game, its words and its scene.
 pub struct Game<G: Playable> {
@@ -97,8 +91,8 @@ impl<G: Playable> Kind for Game<G> {
         G::NAME
     }
 
-    fn title(&self) -> String {
-        (self.words.title)(&self.game).to_string()
+    fn title(&self) -> &'static str {
+        (self.words.title)(&self.game)
     }
 
     fn rules(&self) -> &'static str {

@@ -46,7 +46,7 @@ fn games_in(file: Vec<u8>) -> Result<(Manifest, Columns), JsError> {
 pub fn join_games(first: Vec<u8>, more: Vec<u8>) -> Result<Vec<u8>, JsError> {
     let ((of, mut games), (other, more)) = (games_in(first)?, games_in(more)?);
     if of.env != other.env || of.settings != other.settings {
-        return Err(JsError::new("these games have other rules"));
+        return Err(JsError::new("the files hold games with different rules"));
     }
     games.append(more);
     Ok(games_file(&of, &games))

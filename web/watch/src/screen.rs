@@ -1,6 +1,7 @@
-//! A canvas with a picture of games, drawn by the GPU or by the CPU.
+//! The screen: a canvas with a picture of games, drawn by the GPU or by the CPU.
 
 use crate::kind::Kind;
+use crate::watch::Show;
 use grove::viewer::{Instance, Picture, Renderer, paint};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -8,14 +9,21 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen::{Clamped, JsCast};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
+/// A canvas, drawn by the GPU or by the CPU.
+#[wasm_bindgen]
+pub struct Screen {
+    canvas: Canvas,
+    sprites: Vec<Instance>,
+}
+
 /// A canvas and its renderer.
-pub enum Canvas {
+enum Canvas {
     Gpu(Box<Gpu>),
     Plain(Plain),
 }
 
 /// A canvas drawn by WebGPU.
-pub struct Gpu {
+struct Gpu {
     surface: wgpu::Surface<'static>,
     configuration: wgpu::SurfaceConfiguration,
     device: wgpu::Device,
@@ -25,7 +33,7 @@ pub struct Gpu {
 }
 
 /// A 2D canvas with pixels painted by the CPU.
-pub struct Plain {
+struct Plain {
     canvas: HtmlCanvasElement,
     context: CanvasRenderingContext2d,
     picture: Picture,
@@ -36,7 +44,7 @@ impl Canvas {
     ///
     /// # Errors
     /// If the browser has no WebGPU or gives no device.
-    pub async fn on_gpu(canvas: HtmlCanvasElement) -> Result<Self, JsError> {
+    async fn on_gpu(canvas: HtmlCanvasElement) -> Result<Self, JsError> {
         let (width, height) = (canvas.width().max(1), canvas.height().max(1));
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
             backends: wgpu::Backends::BROWSER_WEBGPU,
@@ -68,37 +76,50 @@ impl Canvas {
     ///
     /// # Errors
     /// If the browser has no 2D canvas, or this canvas has another context.
-    pub fn plain(canvas: HtmlCanvasElement) -> Result<Self, JsError> {
+    fn plain(canvas: HtmlCanvasElement) -> Result<Self, JsError> {
         let none = || JsError::new("the browser gives no 2D canvas");
         let context = canvas.get_context("2d").map_err(|_| none())?.ok_or_else(none)?;
         let context = context.dyn_into().map_err(|_| none())?;
         let picture = Picture::new(canvas.width().max(1), canvas.height().max(1));
         Ok(Self::Plain(Plain { canvas, context, picture }))
     }
+}
 
-    pub fn api(&self) -> &'static str {
-        match self {
-            Self::Gpu(_) => "WebGPU",
-            Self::Plain(_) => "2D canvas",
-        }
+#[wasm_bindgen]
+impl Screen {
+    /// Draws on a canvas by WebGPU, or by the CPU.
+    pub async fn open(canvas: HtmlCanvasElement, gpu: bool) -> Result<Screen, JsError> {
+        let canvas = match gpu {
+            true => Canvas::on_gpu(canvas).await?,
+            false => Canvas::plain(canvas)?,
+        };
+        Ok(Self { canvas, sprites: Vec::new() })
     }
 
+    /// `WebGPU` or `2D canvas`.
+    pub fn api(&self) -> String {
+        let api = if matches!(self.canvas, Canvas::Gpu(_)) { "WebGPU" } else { "2D canvas" };
+        api.to_string()
+    }
+
+    /// The reason if the GPU device was lost.
     pub fn lost(&self) -> Option<String> {
-        match self {
-            Self::Gpu(gpu) => gpu.lost.get().cloned(),
-            Self::Plain(_) => None,
+        match &self.canvas {
+            Canvas::Gpu(gpu) => gpu.lost.get().cloned(),
+            Canvas::Plain(_) => None,
         }
     }
 
+    /// Sets the size of the picture in device pixels.
     pub fn resize(&mut self, width: u32, height: u32) {
-        match self {
-            Self::Gpu(gpu) => {
+        match &mut self.canvas {
+            Canvas::Gpu(gpu) => {
                 let most = gpu.device.limits().max_texture_dimension_2d;
                 gpu.configuration.width = width.clamp(1, most);
                 gpu.configuration.height = height.clamp(1, most);
                 gpu.surface.configure(&gpu.device, &gpu.configuration);
             }
-            Self::Plain(plain) => {
+            Canvas::Plain(plain) => {
                 let (width, height) = (width.max(1), height.max(1));
                 plain.canvas.set_width(width);
                 plain.canvas.set_height(height);
@@ -107,34 +128,33 @@ impl Canvas {
         }
     }
 
-    /// Draws `count` games.
-    ///
-    /// # Errors
-    /// If the canvas does not take the picture.
-    pub fn draw(
-        &mut self,
-        kind: &Rc<dyn Kind>,
-        count: usize,
-        sprites: &[Instance],
-    ) -> Result<(), JsError> {
-        match self {
-            Self::Gpu(gpu) => gpu.draw(kind, count, sprites),
-            Self::Plain(plain) => plain.draw(kind, count, sprites),
+    /// Draws the games after `part`, 0 to 1, of the motion of their last step.
+    pub fn draw(&mut self, show: &Show, part: f32) -> Result<(), JsError> {
+        let Self { canvas, sprites } = self;
+        show.sprites(part.clamp(0.0, 1.0), sprites);
+        match canvas {
+            Canvas::Gpu(gpu) => {
+                gpu.draw(&show.kind, show.boards(), sprites);
+                Ok(())
+            }
+            Canvas::Plain(Plain { context, picture, .. }) => {
+                paint(show.kind.setting(), show.boards(), sprites, picture);
+                let Picture { width, height, pixels } = &*picture;
+                let refused = |_| JsError::new("the canvas does not take the picture");
+                let data =
+                    ImageData::new_with_u8_clamped_array_and_sh(Clamped(pixels), *width, *height);
+                context.put_image_data(&data.map_err(refused)?, 0.0, 0.0).map_err(refused)
+            }
         }
     }
 }
 
 impl Gpu {
-    fn draw(
-        &mut self,
-        kind: &Rc<dyn Kind>,
-        count: usize,
-        sprites: &[Instance],
-    ) -> Result<(), JsError> {
+    fn draw(&mut self, kind: &Rc<dyn Kind>, count: usize, sprites: &[Instance]) {
         use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
             // No frame is available now; the next one will be drawn.
-            return Ok(());
+            return;
         };
         let view = target.texture.create_view(&Default::default());
         if self.renderer.as_ref().is_none_or(|(drawn, _)| !drawn.is(&**kind)) {
@@ -147,22 +167,5 @@ impl Gpu {
             renderer.draw(&view, width, height, count, sprites);
         }
         self.queue.present(target);
-        Ok(())
-    }
-}
-
-impl Plain {
-    fn draw(
-        &mut self,
-        kind: &Rc<dyn Kind>,
-        count: usize,
-        sprites: &[Instance],
-    ) -> Result<(), JsError> {
-        paint(kind.setting(), count, sprites, &mut self.picture);
-        let Picture { width, height, pixels } = &self.picture;
-        let refused = |_| JsError::new("the canvas does not take the picture");
-        let data = ImageData::new_with_u8_clamped_array_and_sh(Clamped(pixels), *width, *height);
-        let data = data.map_err(refused)?;
-        self.context.put_image_data(&data, 0.0, 0.0).map_err(refused)
     }
 }

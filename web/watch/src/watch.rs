@@ -1,10 +1,9 @@
-//! Policies, the games that they play on the CPU, and the screen that shows them: what JavaScript calls.
+//! Policies and the games that they play on the CPU, for JavaScript.
 
 use crate::beside::{MAX_RIVALS, Rival};
 use crate::games;
 use crate::kind::Kind;
 use crate::person::Demonstrations;
-use crate::screen::Canvas;
 use crate::shown::{Boards, Scores, Standing};
 use grove::data::{Manifest, games_file};
 use grove::model::saved::{Header, read_header, with_header, write_params};
@@ -17,7 +16,6 @@ use grove::viewer::{Cells, Instance, Wall};
 use serde_json::json;
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
-use web_sys::HtmlCanvasElement;
 
 /// The largest number of games on the screen.
 const MOST: u32 = 1024;
@@ -48,9 +46,9 @@ fn unknown(name: &str) -> JsError {
 /// A trained policy, with its game and settings.
 #[wasm_bindgen]
 pub struct Policy {
-    pub(crate) kind: Rc<dyn Kind>,
+    kind: Rc<dyn Kind>,
     config: TrainConfig,
-    pub(crate) network: Rc<NativePolicy>,
+    network: Rc<NativePolicy>,
     file: Vec<u8>,
     iteration: u64,
 }
@@ -127,18 +125,18 @@ impl Policy {
 pub struct Show {
     pub(crate) kind: Rc<dyn Kind>,
     network: Rc<NativePolicy>,
-    pub(crate) player: Player,
+    player: Player,
     games: Box<dyn Boards>,
     count: usize,
-    pub(crate) seed: u64,
+    seed: u64,
     /// The game that [`Show::report`] describes.
     watched: usize,
     /// The last action of a person, who plays game 1; `None` if no person plays.
     person: Option<u32>,
     /// The steps that the person has played.
-    pub(crate) played: Demonstrations,
+    played: Demonstrations,
     /// Other policies beside the one game, each with a game of its own.
-    pub(crate) rivals: Vec<Rival>,
+    rivals: Vec<Rival>,
     /// The games before a person took over, and the watched one among them.
     aside: Option<(Box<dyn Boards>, usize)>,
     /// The policy's choices in the present states, one for each game.
@@ -368,12 +366,18 @@ impl Show {
 
 impl Show {
     /// The number of boards in the picture.
-    fn boards(&self) -> usize {
+    pub(crate) fn boards(&self) -> usize {
         self.games.count() + self.rivals.len()
     }
 
+    /// Replaces the contents of `into` by the sprites of all boards, after `part` (0 to 1) of the motion of the last step.
+    pub(crate) fn sprites(&self, part: f32, into: &mut Vec<Instance>) {
+        self.games.instances(part, into);
+        self.rivals.iter().for_each(|rival| rival.sprites(part, into));
+    }
+
     /// Chooses the policies' next actions.
-    pub(crate) fn choose(&mut self) {
+    fn choose(&mut self) {
         self.choices = self.games.choose(&self.network, self.player);
         self.rivals.iter_mut().for_each(|rival| rival.choose(self.player));
     }
@@ -387,47 +391,5 @@ impl Show {
     /// Whether a duel has ended.
     fn over(&self) -> bool {
         self.person.is_some() && (0..2).all(|i| self.games.standing(i).ended)
-    }
-}
-
-/// A canvas, drawn by the GPU or by the CPU.
-#[wasm_bindgen]
-pub struct Screen {
-    canvas: Canvas,
-    sprites: Vec<Instance>,
-}
-
-#[wasm_bindgen]
-impl Screen {
-    /// Draws on a canvas by WebGPU, or by the CPU.
-    pub async fn open(canvas: HtmlCanvasElement, gpu: bool) -> Result<Screen, JsError> {
-        let canvas = match gpu {
-            true => Canvas::on_gpu(canvas).await?,
-            false => Canvas::plain(canvas)?,
-        };
-        Ok(Self { canvas, sprites: Vec::new() })
-    }
-
-    /// `WebGPU` or `2D canvas`.
-    pub fn api(&self) -> String {
-        self.canvas.api().to_string()
-    }
-
-    /// The reason if the GPU device was lost.
-    pub fn lost(&self) -> Option<String> {
-        self.canvas.lost()
-    }
-
-    /// Sets the size of the picture in device pixels.
-    pub fn resize(&mut self, width: u32, height: u32) {
-        self.canvas.resize(width, height);
-    }
-
-    /// Draws the games after `part`, 0 to 1, of the motion of their last step.
-    pub fn draw(&mut self, show: &Show, part: f32) -> Result<(), JsError> {
-        let part = part.clamp(0.0, 1.0);
-        show.games.instances(part, &mut self.sprites);
-        show.rivals.iter().for_each(|rival| rival.sprites(part, &mut self.sprites));
-        self.canvas.draw(&show.kind, show.boards(), &self.sprites)
     }
 }
