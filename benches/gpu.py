@@ -339,9 +339,10 @@ def devices_of(session, wanted):
     there = json.loads(done["stdout"])["devices"]
     session.result["devices"] = there
     if wanted:
-        return [d for d in there if d["name"] in wanted] or sys.exit(
-            f"none of {', '.join(wanted)} is among " + ", ".join(d["name"] for d in there)
-        )
+        names = [d["name"] for d in there]
+        if missing := set(wanted) - set(names):
+            sys.exit(f"no device {', '.join(sorted(missing))}; there are: {', '.join(names)}")
+        return [d for d in there if d["name"] in wanted]
     real = [d for d in there if d["kind"] != "cpu" and not d["software"]]
     first = {}
     for device in real:

@@ -87,7 +87,10 @@ pub(super) fn has_libdevice() -> bool {
 fn cpu(kind: &str, api: &str) -> Vec<DeviceInfo> {
     vec![DeviceInfo {
         name: kind.to_string(),
-        description: format!("{} threads", rayon::current_num_threads()),
+        description: match rayon::current_num_threads() {
+            1 => "1 thread".to_string(),
+            threads => format!("{threads} threads"),
+        },
         api: api.to_string(),
         kind: "cpu".to_string(),
         software: false,

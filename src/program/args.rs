@@ -306,7 +306,7 @@ fn sampling(key: &str, text: &str) -> std::result::Result<f32, String> {
 pub struct DemoArgs {
     /// The game.
     pub game: Option<String>,
-    /// The player: `random`, one of the game's scripted players, or a run (greedy actions of its best policy).
+    /// The player: `random`, one of the game's scripted players, or a run or a policy file (greedy actions).
     #[arg(long, value_name = "NAME|RUN")]
     pub player: String,
     /// Number of episodes, each on a different level.

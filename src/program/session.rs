@@ -203,9 +203,13 @@ impl Session<'_> {
         };
         let effort = self.drive(run, home.as_mut(), interrupt.clone())?;
         let best = home.as_ref().and_then(|home| best_policy(&home.files));
-        let result = patiently("Evaluating the best policy on fresh episodes.", || {
-            finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref())
-        })?;
+        let message = match run.subject() {
+            Subject::Env(_) => "Evaluating the best policy on fresh episodes.",
+            Subject::Task(_) => "Evaluating the best model on held-out prompts.",
+        };
+        let is_first = home.is_some();
+        let evaluate = || finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref());
+        let result = if is_first { patiently(message, evaluate) } else { evaluate() }?;
         let Some(home) = home else { return Ok(()) };
         if let Some(model) = run.model() {
             let run = History::read(home.path())?;

@@ -18,7 +18,7 @@ settings! {
         /// does not depend on the number of workers. A part of a text model's gradient takes as much
         /// memory as the trained weights.
         num_shards: usize = 16, in whole(0..=4096);
-        /// Recompute the activations of decoders in the backward pass on the CPU, to save memory.
+        /// Recompute the activations of decoders in the backward pass, to save memory.
         ///
         /// Only the inputs of layers are kept (Chen et al. 2016): a third more work, the same update. Language
         /// models also drop the packed copies of their matrices.

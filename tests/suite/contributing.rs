@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-const GUIDES: [&str; 2] = ["CONTRIBUTING.md", "docs/debugging.md"];
+const GUIDES: [&str; 3] = ["CONTRIBUTING.md", "ARCHITECTURE.md", "docs/debugging.md"];
 /// Folders and files at the top that a guide may name; what begins otherwise is no path of this repository.
 const TOP: [&str; 10] = [
     ".ci/",

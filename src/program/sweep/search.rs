@@ -131,14 +131,28 @@ fn candidate(places: &[f64], key: u32, choices: Option<usize>) -> f64 {
         // Box and Muller 1958.
         (Some(place), None) => {
             let normal = (-2.0 * (1.0 - u(1)).ln()).sqrt() * (std::f64::consts::TAU * u(2)).cos();
-            (place + bandwidth(places.len()) * normal).clamp(0.0, 1.0 - f64::EPSILON)
+            reflected(place + bandwidth(places.len()) * normal)
         }
     }
+}
+
+/// A number reflected at the ends of [0, 1) until it is inside: clamped, many candidates would be an end itself.
+fn reflected(x: f64) -> f64 {
+    let x = x.rem_euclid(2.0);
+    x.min(2.0 - x).min(1.0 - f64::EPSILON)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn candidates_are_reflected_at_the_ends() {
+        for (x, inside) in [(0.25, 0.25), (-0.25, 0.25), (1.25, 0.75), (-1.25, 0.75), (2.5, 0.5)] {
+            assert_eq!(reflected(x), inside);
+        }
+        assert!(reflected(1.0) < 1.0);
+    }
 
     fn sweep(search: Search, trials: usize, seed: u32) -> SweepFile {
         let space = toml::from_str("a = { linear = [0.0, 1.0] }\nb = { choices = [1, 2, 3] }");
