@@ -26,7 +26,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Options that refuse a link in the place of the file, and do not wait for the other end of a pipe.
+/// Open options that refuse a symbolic link and do not wait for the other end of a pipe.
 fn no_links() -> OpenOptions {
     let options = &mut OpenOptions::new();
     #[cfg(unix)]
@@ -54,7 +54,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     input::open_with(no_links().create(true).append(true), path)
 }
 
-/// Opens a file to read it.
+/// Opens a file to read it; unlike [`input::open`], refuses a symbolic link.
 pub fn read(path: &Path) -> io::Result<File> {
     input::open_with(no_links().read(true), path)
 }
@@ -79,7 +79,7 @@ pub fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Shortens a file, and waits until that is on the disk.
+/// Truncates a file to `length` bytes, and waits until that is on the disk.
 pub fn cut(path: &Path, length: u64) -> io::Result<()> {
     step()?;
     let file = input::open_with(no_links().write(true), path)?;
@@ -87,7 +87,7 @@ pub fn cut(path: &Path, length: u64) -> io::Result<()> {
     sync(&file)
 }
 
-/// Replaces a file, so that it has the old content or the new one at any time.
+/// Replaces a file atomically: at any time it has either the old content or the new one.
 #[cfg(on_disk)]
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| write(file, bytes))

@@ -12,7 +12,7 @@ const INTERVAL: f64 = 0.25;
 /// Clock ticks per second in which Linux reports a process's CPU time (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
-/// What was measured last of each device in use; `None` is the CPU without a tensor library.
+/// The latest measurements of each device in use; the device `None` is the CPU without a tensor library.
 static USAGES: Mutex<Vec<(Option<Device>, Usage)>> = Mutex::new(Vec::new());
 
 /// Measurements of a device.

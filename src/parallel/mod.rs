@@ -341,12 +341,12 @@ impl Team {
 }
 
 impl Node {
-    /// The sum of two nodes, of which the other comes next.
+    /// Adds the node that comes next in the order of shards.
     pub fn plus(self, other: Self) -> Self {
         self.plus_and(other, drop)
     }
 
-    /// The sum of two nodes, of which the other comes next; `give_back` takes its vector.
+    /// Adds like [`Node::plus`], and passes the other node's vector to `give_back` for reuse.
     pub fn plus_and(mut self, other: Self, give_back: impl FnOnce(Vec<f32>)) -> Self {
         self.vector.iter_mut().zip(&other.vector).for_each(|(sum, x)| *sum += x);
         self.numbers.iter_mut().zip(&other.numbers).for_each(|(sum, x)| *sum += x);
@@ -357,16 +357,11 @@ impl Node {
 
 /// The first line in which two texts differ, as each has it.
 fn first_difference(theirs: &str, ours: &str) -> (String, String) {
-    let mut lines = (theirs.lines(), ours.lines());
+    let (mut theirs, mut ours) = (theirs.lines(), ours.lines());
     loop {
-        match (lines.0.next(), lines.1.next()) {
-            (Some(theirs), Some(ours)) if theirs == ours => {}
-            (theirs, ours) => {
-                return (
-                    theirs.unwrap_or("nothing").to_string(),
-                    ours.unwrap_or("nothing").to_string(),
-                );
-            }
+        let lines = [theirs.next(), ours.next()];
+        if lines[0].is_none() || lines[0] != lines[1] {
+            return lines.map(|line| line.unwrap_or("nothing").to_string()).into();
         }
     }
 }
