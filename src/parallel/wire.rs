@@ -83,8 +83,8 @@ impl Wire {
         };
         let outgoing: Vec<Vec<u8>> = (0..size).map(message).collect();
         let own = slice(rank);
-        let (vector, node) =
-            (size_of::<f32>() * own.len(), size_of::<f32>() * own.len() + 8 * counts(rank));
+        let vector = size_of::<f32>() * own.len();
+        let node = vector + 8 * counts(rank);
         let bytes_from = |other: usize| if other == rank { 0 } else { theirs[other].len() * node };
         let mut received: Vec<Vec<u8>> =
             (0..size).map(|other| vec![0; bytes_from(other)]).collect();

@@ -30,9 +30,7 @@ pub use crate::nn::rows::{
     Cache, Decoding, Pass, Pool, PrefixCache, Retention, Row, TextPass, TokenDecoder,
 };
 #[cfg(text_kernels)]
-pub(crate) use crate::nn::tensors::arenas::Arenas;
-#[cfg(text_kernels)]
-pub(crate) use crate::nn::tensors::arenas::Packing;
+pub(crate) use crate::nn::tensors::arenas::{Arenas, Packing};
 #[cfg(text_kernels)]
 pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
 pub use crate::nn::text::Text;

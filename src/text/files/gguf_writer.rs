@@ -296,7 +296,7 @@ mod tests {
         let refused = |kind, x: f32| {
             let numbers = [0.0, x];
             let (name, shape) = ("w".to_string(), vec![1, 2]);
-            let written = Written { name, shape, in_memory: &numbers, turned: None };
+            let written = Written { name, shape, in_memory: &numbers, transposed: None };
             Tensor { written, kind, heads: None }.check()
         };
         for (kind, most) in [(GgufType::F16, 65504.0), (GgufType::Q8_0, 65504.0 * LARGEST)] {

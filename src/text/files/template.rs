@@ -93,7 +93,7 @@ fn without_marks(source: &str) -> Cow<'_, str> {
 /// JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped for HTML.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    let mut text = limits::Limited::default();
+    let mut text = Limited::default();
     let written = match indent {
         Some(indent) => {
             let spaces = limits::repeated(" ", indent)?;

@@ -247,21 +247,12 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 }
             }
             sync_cube();
-            let mut steps = end - start;
-            if steps > comptime!(tiles.queries) {
-                steps = tiles.queries.runtime();
+            let mut len = end - start;
+            if len > comptime!(tiles.queries) {
+                len = tiles.queries.runtime();
             }
-            accumulate(&mut key_sums, &slopes, &of_queries, 1, row_size, steps, tiles.keys, tiles);
-            accumulate(
-                &mut value_sums,
-                &weights,
-                &of_results,
-                1,
-                row_size,
-                steps,
-                tiles.keys,
-                tiles,
-            );
+            accumulate(&mut key_sums, &slopes, &of_queries, 1, row_size, len, tiles.keys, tiles);
+            accumulate(&mut value_sums, &weights, &of_results, 1, row_size, len, tiles.keys, tiles);
         }
         if comptime!(tiles.teams() > 1) {
             add_teams(&mut key_sums, &mut of_queries, tiles);

@@ -6,7 +6,7 @@ use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::{Table, add_norm, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, gated, head_norms, heads};
 use crate::text::kernels::rows::pad_kernel;
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK;
@@ -299,14 +299,7 @@ impl<'a> PackedPass<'a> {
 
     /// The weights of the norms of queries and keys of a layer, or a stand-in for them.
     pub(super) fn head_weights(&self, layer: usize) -> CubeTensor {
-        let decoder = &self.by.decoder;
-        match decoder.layers[layer].head_norms() {
-            [Some(query), Some(key)] => {
-                let both = [query, key].map(|norm| decoder.norm_weights(norm));
-                cube_tensor(Tensor::cat(both.to_vec(), 0))
-            }
-            _ => self.table_of(layer).clone(),
-        }
+        head_norms(&self.by.decoder, layer).unwrap_or_else(|| self.table_of(layer).clone())
     }
 
     /// The rotations of a layer.
@@ -378,14 +371,10 @@ impl<'a> PackedPass<'a> {
 
 /// A tensor as rows: `[rows, size]`.
 pub(super) fn matrix(x: CubeTensor) -> Tensor<2> {
-    let shape = x.meta.shape().to_vec();
-    let size = shape[shape.len() - 1];
-    let rows = x.meta.num_elements() / size;
-    let x = match shape.len() {
-        2 => return Tensor::<2>::from_primitive::<Cube>(x),
-        _ => Tensor::<3>::from_primitive::<Cube>(x),
-    };
-    x.reshape([rows, size])
+    match x.meta.shape().len() {
+        2 => Tensor::<2>::from_primitive::<Cube>(x),
+        _ => Tensor::<3>::from_primitive::<Cube>(x).flatten(0, 1),
+    }
 }
 
 /// Takes prompts through all layers, for completions to follow.

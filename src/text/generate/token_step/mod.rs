@@ -18,7 +18,7 @@ use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
 use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
-use crate::text::kernels::launch::{Table, add_norm, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, gated, head_norms, heads};
 use crate::text::kernels::rows;
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -60,15 +60,10 @@ impl TokenStep {
             output = after_mlp;
         }
         norms.push(pair(Some(&decoder.norm), output));
+        // Kernels do not read the stand-in.
         let none = weights(&decoder.norm);
-        let head_norms = decoder.layers.iter().map(|layer| match layer.head_norms() {
-            [Some(queries), Some(keys)] => {
-                let both = [queries, keys].map(|norm| decoder.norm_weights(norm));
-                cube_tensor(Tensor::cat(both.to_vec(), 0))
-            }
-            // Not read.
-            _ => none.clone(),
-        });
+        let head_norms = (0..decoder.layers.len())
+            .map(|layer| head_norms(decoder, layer).unwrap_or_else(|| none.clone()));
         Some(Self {
             norms,
             head_norms: head_norms.collect(),
