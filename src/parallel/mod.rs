@@ -171,7 +171,7 @@ impl Team {
         self.has_devices() && self.hardware.has_cpus
     }
 
-    /// Whether the ranks may round differently. Rank 0 then computes each optimiser step for all.
+    /// Whether the ranks may round differently. Rank 0 then computes each optimizer step for all.
     pub fn rounds_differently(&self) -> bool {
         self.size() > 1 && self.hardware.rounds_differently
     }
