@@ -48,7 +48,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Finds the row that is row `number` in Hugging Face's files.
+    /// Index in this file of row `number` of Hugging Face's layout.
     fn row(&self, number: usize) -> usize {
         let Some(head_dim) = self.paired_head_dim else { return number };
         let (first, i, half) = (number - number % head_dim, number % head_dim, head_dim / 2);
@@ -110,7 +110,7 @@ impl<'a> Head<'a> {
             4 => json!(self.u32()?),
             5 => json!(self.u32()? as i32),
             6 => {
-                // The shortest text of it, not that of the wider number.
+                // By its shortest decimal form: that of the number widened to f64 would be longer.
                 let x = f32::from_le_bytes(self.number()?);
                 json!(x.to_string().parse::<f64>().unwrap_or(f64::NAN))
             }
@@ -166,7 +166,7 @@ impl<'a> Gguf<'a> {
         Ok(Self { path, about, tensors: all, weights })
     }
 
-    /// A value of the file; null where there is none.
+    /// A metadata value; null if it is missing.
     fn get(&self, name: &str) -> &Value {
         self.about.get(name).unwrap_or(&Value::Null)
     }
@@ -220,10 +220,10 @@ impl<'a> Gguf<'a> {
         Ok(shape)
     }
 
-    /// Refuses rotations that are scaled, or of a part of a head.
+    /// Refuses scaled rotary embeddings, and those of a part of a head.
     fn check_rotation(&self, kind: &str, head_dim: usize) -> Result<(), String> {
         let value = |name: &str| self.get(&format!("{kind}.rope.{name}"));
-        // A factor without a type is a linear scaling, under its older name, too; 0 stands for none.
+        // A factor without a type, also under its older name, is a linear scaling; 0 stands for none.
         let factor = value("scaling.factor").as_f64().or(value("scale_linear").as_f64());
         let is_scaled = match value("scaling.type").as_str() {
             Some(name) => name != "none",
@@ -289,7 +289,7 @@ impl<'a> Gguf<'a> {
             .get(tensor.start..)
             .and_then(|rest| rest.get(..parameter.count() / format.numbers * format.bytes));
         let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
-        // Llama's files have the two coordinates that rotate together side by side.
+        // In Llama's files the two coordinates that rotate together are adjacent.
         let is_llama = self.text("general.architecture") == "llama";
         let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
         let paired_head_dim = (is_llama && is_rotated).then_some(shape.head_dim);

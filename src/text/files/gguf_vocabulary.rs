@@ -33,7 +33,7 @@ impl<'a> Vocabulary<'a> {
     /// Reads the vocabulary.
     ///
     /// # Errors
-    /// In words, if there is none, or two tokens have one name.
+    /// A clause, if there is none, or two tokens have the same name.
     pub fn new(about: &'a HashMap<String, Value>) -> Result<Self, String> {
         let tokens = about.get("tokenizer.ggml.tokens").and_then(Value::as_array);
         let tokens = tokens.ok_or("there is no `tokenizer.ggml.tokens`")?;
@@ -51,7 +51,7 @@ impl<'a> Vocabulary<'a> {
     /// Converts the vocabulary to a `tokenizer.json`.
     ///
     /// # Errors
-    /// In words, if the file does not say how it splits text, or in a way that is not known here.
+    /// A clause, if the file does not name its tokenizer and pre-tokenizer, or they are unknown.
     pub fn tokenizer(&self) -> Result<Value, String> {
         match self.text("model") {
             Some("gpt2") => self.byte_level(),
@@ -161,7 +161,7 @@ impl<'a> Vocabulary<'a> {
         Ok(json)
     }
 
-    /// A `tokenizer.json` of merged pairs that changes no text before or after.
+    /// A BPE `tokenizer.json` with these merges, without normalizer, pre-tokenizer, post-processor and decoder.
     fn bpe(&self, merges: &[[&str; 2]]) -> Value {
         json!({
             "version": "1.0",
@@ -181,7 +181,7 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// Pairs of tokens that merge to a token, the best score first; pairs of one token by their numbers.
+    /// Pairs of tokens that merge, by falling score of the merged token; pairs that merge to the same one, by their numbers.
     fn merges(&self) -> Result<Vec<[&'a str; 2]>, String> {
         let scores = self.get("scores").and_then(Value::as_array);
         let scores = scores.filter(|scores| scores.len() == self.tokens.len());
@@ -227,8 +227,8 @@ impl<'a> Vocabulary<'a> {
         added.collect()
     }
 
-    /// The post-processor, which adds the beginning and the end of a text where the file, or else its kind of tokenizer,
-    /// wants them.
+    /// The post-processor, which adds the tokens that begin and end a text if the file says so; if it does not mention the
+    /// former, `begins` decides.
     fn around(&self, begins: bool) -> Value {
         let adds =
             |name: &str, otherwise| self.get(name).and_then(Value::as_bool).unwrap_or(otherwise);

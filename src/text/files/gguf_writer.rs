@@ -58,7 +58,8 @@ struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    /// A parameter of a decoder; a matrix takes the numbers that are asked for, if its rows consist of whole blocks.
+    /// Selects the number format of a parameter: f32 for vectors, the one asked for for matrices, or f16 if their rows are
+    /// not whole blocks.
     fn new(written: Written<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
         let kind = match (&written.shape[..], asked) {
             ([_], _) => GgufType::F32,
@@ -128,7 +129,7 @@ fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
 /// The architecture's name in files.
 ///
 /// # Errors
-/// If files cannot say what the shape has, or [`super::gguf`] would not read it.
+/// If GGUF cannot express the shape, or [`super::gguf`] would not read it.
 fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
     let name = shape.family.gguf;
     let plain = DecoderShape {
@@ -189,7 +190,7 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     Ok(all)
 }
 
-/// Number of heads whose coordinates a tensor of Llama's files has in pairs.
+/// Number of heads of a tensor whose rotating coordinates are adjacent in Llama's files; `None` for other tensors.
 fn heads(shape: &DecoderShape, name: &str) -> Option<usize> {
     let has_rows = !name.ends_with(LORA_A);
     let part = name.split('.').nth(2).filter(|_| shape.family.gguf == "llama" && has_rows)?;
@@ -230,7 +231,7 @@ pub(super) fn write_adapters(
         ("adapter.lora.alpha", Entry::F32(adapters.config().lora_alpha)),
     ];
     let about = about.map(|(key, value)| (key.to_string(), value));
-    // There are no adapters in blocks.
+    // Adapters are not quantized.
     let kind = if kind == GgufType::Q8_0 { GgufType::F16 } else { kind };
     let name = |parameter: &Parameter| {
         let (matrix, factor) = parameter.name.rsplit_once(".lora_").unwrap_or_default();

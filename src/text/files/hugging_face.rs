@@ -63,8 +63,8 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let mut config = parse(&files, CONFIG, folder)?;
     let mut shape = shape(&config, &path)?;
     let weights = Weights::open(folder)?;
-    // A file without a head of its own has the tokens' vectors for one, and says so when it is written again: others
-    // give it a random head otherwise.
+    // Without a head of their own the weights use the embedding table as one. The configuration says so when it is written
+    // again: other libraries would initialize a random head.
     if !shape.tie_word_embeddings && !weights.has("lm_head.weight") {
         shape.tie_word_embeddings = true;
         config["tie_word_embeddings"] = true.into();

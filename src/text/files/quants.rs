@@ -57,7 +57,7 @@ impl Format {
     /// Finds the format by ggml's number.
     ///
     /// # Errors
-    /// Its name and those of the formats that are known, if it is not.
+    /// A phrase that names the format and the supported ones, if it is not supported.
     pub fn numbered(number: u32) -> Result<Self, String> {
         let whole = |bytes, kind| Ok(Self { numbers: 1, bytes, kind });
         let codes = |numbers, bytes, format, group, split| {

@@ -21,9 +21,9 @@ impl ChatTemplate {
         self.render_with(messages, true)
     }
 
-    /// The text that the template puts after an answer; `None` if it takes no such messages.
+    /// The text that the template puts after an answer; `None` if it refuses the conversation.
     pub(super) fn behind_an_answer(&self) -> Option<String> {
-        // A word that a template does not change, nor has in a text of its own.
+        // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
         let messages = [("user", "question"), ("assistant", ANSWER)];
         let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
@@ -66,14 +66,14 @@ fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    // No text depends on the day on which it is made.
+    // A fixed day, so that prompts do not depend on the date.
     environment.add_function("strftime_now", |_: String| "26 Jul 2024");
     limits::apply(&mut environment);
     environment
 }
 
-/// A template without `generation` tags, which mark for `transformers` what the assistant said; text within them
-/// stands as in a `with` block, with names of its own.
+/// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope of
+/// their own, too.
 fn without_marks(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return source.into();
