@@ -84,7 +84,7 @@ impl<'a> Batch<'a> {
         self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
     }
 
-    /// Adds a block of tokens to the completions, and says whether all have come to their end.
+    /// Appends a block of tokens to the completions. Returns whether all of them have ended.
     fn take_over(&mut self, block: Vec<Vec<Chosen>>) -> bool {
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {

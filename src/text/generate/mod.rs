@@ -1,4 +1,4 @@
-//! Text from a decoder, token by token: on the CPU, or on a device (device.rs).
+//! Generation of text by a decoder, token by token: on the CPU, or on a device (device.rs).
 //!
 //! A prompt is prefilled once, and its completions share that part of the KV cache. On the CPU a completion decodes
 //! in a slot of its own, and a finished one frees its slot for the next. A completion follows from its prompt, its
@@ -122,7 +122,7 @@ impl Generator<'_> {
             done.lock().expect("no worker panics with it").extend(finished);
         };
         match workers {
-            // A thread of the pool shares out work faster than one that is not.
+            // A thread of the pool distributes work faster than one outside.
             1 => rayon::scope(|_| region(parallelism, || work(0))),
             _ => (0..workers).into_par_iter().for_each(work),
         }
@@ -201,7 +201,7 @@ impl<'a> Worker<'a> {
         prompts.extend(caches.drain(self.slots.len()..));
     }
 
-    /// Fills the free slots with waiting completions, then with those of prompts that it prefills.
+    /// Fills the free slots with waiting completions, and prefills prompts for more.
     fn admit(&mut self, queue: &Queue) {
         loop {
             for slot in 0..self.slots.len() {
@@ -276,7 +276,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Keeps the cache of a prompt, in the place of one whose completions have all ended, and returns its index.
+    /// Stores the cache of a prompt, in place of one whose completions have all ended if there is one. Returns its index.
     fn keep(&mut self, prompt: &Prompt, cache: Cache) -> usize {
         let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
         let Decoding { caches, prompts, .. } = &mut *self.buffers;

@@ -1,4 +1,4 @@
-//! Kernels of queries and keys of whole texts: rotations of rows, norms and rotation of heads, and the way back.
+//! Kernels of queries and keys of whole texts: rotations of rows, norms and rotation of heads, and their backward pass.
 
 use super::UNITS;
 use super::heads::{Heads, head_roots, rotation};
@@ -8,7 +8,7 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Numbers that say where a piece of text is.
+/// Numbers per piece of text in the table of [`Pieces`].
 pub(crate) const BOUNDS: usize = 6;
 
 /// The pieces that the rows of a pass belong to: prompts, and their completions.
@@ -209,8 +209,8 @@ fn turn_back<N: Float>(
     }
 }
 
-/// Sums over one head what its norm's gradient needs: the squares of the numbers, and their products with weights and
-/// gradients.
+/// Computes the sums over one head that the gradient of its norm needs: of the squares of the numbers, and of their
+/// products with weights and gradients.
 #[cube]
 fn head_sums(
     x: &[f32],
@@ -321,7 +321,7 @@ pub(crate) fn rotate_backward_kernel(
             }
         }
         sync_cube();
-        // Of a norm over all heads the sums are the same for each of them.
+        // A norm over all heads has the same sums for each of them.
         if comptime!(heads.norms_all) {
             for item in range_stepped(unit, 2 * here, UNITS) {
                 let (row, which) = (item / 2 * all, item % 2);

@@ -21,7 +21,7 @@ use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Sums the columns of a matrix, `[.., width]`: `[width]`, in the memory `into` if that is given, which it takes.
+/// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
 fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     let rows = rows_of(matrix);
     let width = matrix.meta.num_elements() / rows;
@@ -49,7 +49,7 @@ fn named(layer: usize, name: &str) -> String {
 }
 
 impl PackedPass<'_> {
-    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`], and gives up the activations.
+    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
         let d_hidden = cube_tensor(d_hidden);
@@ -103,7 +103,7 @@ impl PackedPass<'_> {
         }
     }
 
-    /// The gradient of a norm's input, added to what is there if that is given.
+    /// Computes the gradient of a norm's input, `[1, rows, hidden_size]`, and adds it to `into` if given.
     fn norm_backward(
         &self,
         input: &CubeTensor,
@@ -143,7 +143,7 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// The gradient of the input of a layer's matrix, from that of its result; adds those of what is learnt of it.
+    /// Computes the gradient of the input of a layer's matrix, from that of its result; adds those of its learnt parameters.
     fn linear_backward(
         &self,
         layer: usize,
@@ -155,8 +155,8 @@ impl PackedPass<'_> {
         self.linears_backward(layer, [which], input, [d_result], gradients)
     }
 
-    /// The gradient of the input of several matrices of a layer, at most three, from those of their results; adds those
-    /// of what is learnt of them.
+    /// Computes the gradient of the input of several matrices of a layer, at most three, from those of their results; adds
+    /// those of their learnt parameters.
     fn linears_backward<const N: usize>(
         &self,
         layer: usize,
@@ -207,7 +207,7 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// The gradient of the input of a layer's feed-forward block.
+    /// Computes the gradient of the input of a layer's feed-forward block.
     fn mlp_backward(
         &self,
         number: usize,
@@ -249,7 +249,7 @@ impl PackedPass<'_> {
         self.linears_backward(number, Projection::OF_GATE, || input, d_results, gradients)
     }
 
-    /// The gradient of the input of a layer's attention.
+    /// Computes the gradient of the input of a layer's attention.
     fn attention_backward(
         &self,
         number: usize,
@@ -268,7 +268,7 @@ impl PackedPass<'_> {
         self.linears_backward(number, Projection::OF_ATTENTION, || input, d_results, gradients)
     }
 
-    /// The gradients of rotated queries, of keys and of values, from that of the result of attention.
+    /// Computes the gradients of rotated queries and keys, and of values, from that of the result of attention.
     fn attend_backward(
         &self,
         layer: usize,
@@ -362,7 +362,7 @@ impl PackedPass<'_> {
         [d_queries, d_keys, d_values]
     }
 
-    /// The gradients of the products that give queries and keys, from those of rotated ones; adds those of the norms.
+    /// Computes the gradients of queries and keys before norm and rotation, from those after; adds those of the norms.
     fn rotate_backward(
         &self,
         layer: usize,

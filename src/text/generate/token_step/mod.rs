@@ -39,7 +39,7 @@ pub(super) struct TokenStep {
 }
 
 impl TokenStep {
-    /// The weights of a decoder; `None` if its device runs no kernels.
+    /// Collects the weights of a decoder; `None` if its device runs no kernels.
     pub(super) fn new(decoder: &DeviceDecoder) -> Option<Self> {
         if !has_kernels(decoder.device()) {
             return None;
@@ -72,8 +72,8 @@ impl TokenStep {
         })
     }
 
-    /// Takes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does: the normed
-    /// streams, `[rows, hidden_size]`. The number of the token is in `progress`, the counts of a
+    /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the normed
+    /// hidden states, `[rows, hidden_size]`. The index of the token is in `progress`, the counts of a
     /// [`Progress`](crate::text::kernels::heads::Progress). `bound` is the number of keys, rounded up to a multiple of
     /// [`UNITS`].
     fn step(
@@ -161,7 +161,7 @@ impl StepLaunch<'_> {
         let output =
             output.map(|(output, is_normed)| (output, output_norm.as_ref().filter(|_| is_normed)));
         let norm = sum_norm.as_ref().filter(|_| norms_sum);
-        // The offset is in these weights.
+        // These weights include the offset.
         add_norm(stream, output, norm, (self.shape.rms_norm_eps, 0.0), to)
     }
 
@@ -169,7 +169,7 @@ impl StepLaunch<'_> {
         ProgressLaunch::new(argument(self.progress), self.members)
     }
 
-    /// The rotations of each row's position, `[rows, half, 2]`. The token chosen becomes the one that is taken.
+    /// Computes the rotations of each row's position, `[rows, half, 2]`, and moves `progress` on to the chosen token.
     fn rotations(&self, table: &Table) -> CubeTensor {
         let half = self.by.heads.half;
         let rotations = uninit(self.progress, &[self.rows, half, 2], DType::F32);
