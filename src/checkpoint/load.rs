@@ -112,13 +112,8 @@ fn unread(path: &Path, name: &str) -> impl FnOnce(io::Error) -> CheckpointError 
 
 fn require_size(path: &Path, entry: &Entry, found: u64) -> Result<(), CheckpointError> {
     let Entry { name, size, .. } = entry;
-    match found == *size {
-        true => Ok(()),
-        false => {
-            let reason = format!("{name} has {found} bytes instead of {size}");
-            Err(CheckpointError::damaged(path, reason))
-        }
-    }
+    let reason = || format!("{name} has {found} bytes instead of {size}");
+    (found == *size).then_some(()).ok_or_else(|| CheckpointError::damaged(path, reason()))
 }
 
 /// Checks that `sums` starts with the line for this file, and returns the rest.

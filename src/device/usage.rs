@@ -66,11 +66,8 @@ pub fn release_freed_memory() {
 /// `None` if the platform does not report it.
 pub fn data_budget() -> Option<u64> {
     let left = container::memory().map(|(_, left)| left);
-    proc_bytes("/proc/meminfo", "MemAvailable:")
-        .into_iter()
-        .chain(left)
-        .min()
-        .map(|bytes| bytes / 2)
+    let bytes = proc_bytes("/proc/meminfo", "MemAvailable:").into_iter().chain(left).min()?;
+    Some(bytes / 2)
 }
 
 /// The memory of the machine, or of the container if that has less, bytes.

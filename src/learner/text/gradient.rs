@@ -44,7 +44,6 @@ impl Differentiation<'_> {
 
     /// Computes the gradient in host memory, summed over all ranks: `[num_trained]`.
     fn shared_gradient(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
-        let len = self.decoder.num_trained();
         let (ranks, shards) = (self.team.size(), self.shards.count());
         let on_cpus = (2..=shards).contains(&ranks) && !self.team.has_devices();
         if on_cpus && !self.decoder.is_small() {
@@ -56,8 +55,8 @@ impl Differentiation<'_> {
             ratio = ratio.max(largest);
             sum
         });
-        let (ours, len) = (ours.collect(), NodeLen { vector: len, numbers: Sums::ADDED });
-        let sum = self.team.sum(self.shards, ours, len)?;
+        let len = NodeLen { vector: self.decoder.num_trained(), numbers: Sums::ADDED };
+        let sum = self.team.sum(self.shards, ours.collect(), len)?;
         Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
     }
 

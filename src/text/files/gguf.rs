@@ -6,7 +6,7 @@ use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, finish};
 use super::names::{Source, gather, shape_in_files};
 use super::quants::Format;
-use super::{check_fetched, pretty, unread, unusable};
+use super::{check_fetched, failed, pretty, unusable};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, gguf_name};
@@ -337,8 +337,8 @@ impl<'a> Gguf<'a> {
 /// Refuses other files by their first bytes, before all of the file is read.
 fn check_magic(path: &Path) -> Result<(), LanguageError> {
     let mut start = Vec::new();
-    let file = input::open(path).map_err(unread(path))?;
-    file.take(64).read_to_end(&mut start).map_err(unread(path))?;
+    let file = input::open(path).map_err(failed("read", path))?;
+    file.take(64).read_to_end(&mut start).map_err(failed("read", path))?;
     check_fetched(&start, path)?;
     match start.starts_with(MAGIC) {
         true => Ok(()),
@@ -350,7 +350,7 @@ fn check_magic(path: &Path) -> Result<(), LanguageError> {
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     check_magic(path)?;
     // Its weights may be of any size.
-    let bytes = input::read(path, u64::MAX).map_err(unread(path))?;
+    let bytes = input::read(path, u64::MAX).map_err(failed("read", path))?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
     file.check_whole()?;
     let shape = file.shape()?;

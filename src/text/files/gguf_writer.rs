@@ -5,7 +5,7 @@
 use super::gguf_entry::{Entry, text};
 use super::gguf_tokens::tokens;
 use super::names::Written;
-use super::{unusable, written};
+use super::{failed, unusable};
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, QkNorm, gguf_name};
@@ -278,7 +278,7 @@ fn file(
         tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(shape.head_dim)))?;
         to.flush()
     };
-    disk::output(path, write).map_err(written(path))
+    disk::output(path, write).map_err(failed("written", path))
 }
 
 /// Writes bytes, and zeros up to the next multiple of the alignment.

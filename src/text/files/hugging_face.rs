@@ -2,7 +2,7 @@
 
 use super::names::{Source, Written, gather, hugging_face, shape_in_files};
 use super::tokenizer::{self, special};
-use super::{check_fetched, pretty, read_file, unread, unusable, written};
+use super::{check_fetched, failed, pretty, read_file, unusable};
 use crate::disk::{self, input};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
@@ -217,10 +217,10 @@ impl Weights {
                 );
                 return Err(unusable(folder, reason));
             }
-            let opened = input::open(&path).map_err(unread(&path))?;
+            let opened = input::open(&path).map_err(failed("read", &path))?;
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values change,
             // or the program is stopped by SIGBUS, but memory safety is not affected.
-            let map = unsafe { Mmap::map(&opened) }.map_err(unread(&path))?;
+            let map = unsafe { Mmap::map(&opened) }.map_err(failed("read", &path))?;
             check_fetched(&map, &path)?;
             // Ranges and shapes are checked against the length of the file there.
             let (head, about) = SafeTensors::read_metadata(&map).map_err(|e| unusable(&path, e))?;
@@ -368,10 +368,10 @@ pub(super) fn metadata(model: &LanguageModel) -> Files {
 
 /// Writes files into a folder.
 pub(super) fn write_files(files: &Files, folder: &Path) -> Result<(), LanguageError> {
-    std::fs::create_dir_all(folder).map_err(written(folder))?;
+    std::fs::create_dir_all(folder).map_err(failed("written", folder))?;
     for (name, bytes) in files {
         let path = folder.join(name);
-        std::fs::write(&path, bytes).map_err(written(&path))?;
+        std::fs::write(&path, bytes).map_err(failed("written", &path))?;
     }
     Ok(())
 }
@@ -407,7 +407,7 @@ pub(super) fn write_weights(
         }
         to.flush()
     };
-    disk::output(path, write).map_err(written(path))
+    disk::output(path, write).map_err(failed("written", path))
 }
 
 #[cfg(test)]

@@ -98,14 +98,9 @@ fn unusable(path: &Path, reason: impl ToString) -> LanguageError {
     LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
-/// The error for a file that cannot be written.
-fn written(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
-    move |source| LanguageError::File { path: path.to_path_buf(), action: "written", source }
-}
-
-/// The error for a file that cannot be read.
-fn unread(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
-    move |source| LanguageError::File { path: path.to_path_buf(), action: "read", source }
+/// The error for a file that cannot be `read` or `written`, for use in `map_err`.
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
+    move |source| LanguageError::File { path: path.to_path_buf(), action, source }
 }
 
 /// Reads a file whole.
@@ -113,7 +108,7 @@ fn unread(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
 /// # Errors
 /// If it cannot be read, or Git LFS has left a pointer in its place.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
-    let bytes = input::read(path, input::DATA).map_err(unread(path))?;
+    let bytes = input::read(path, input::DATA).map_err(failed("read", path))?;
     check_fetched(&bytes, path)?;
     Ok(bytes)
 }

@@ -98,10 +98,9 @@ impl Format {
                 split(block, &mut codes, &mut scales[..self.numbers / group]);
                 let groups = to.chunks_exact_mut(group).zip(codes.chunks_exact(group));
                 for ((to, codes), [scale, offset]) in groups.zip(scales) {
-                    let codes = codes.iter();
-                    to.iter_mut()
-                        .zip(codes)
-                        .for_each(|(x, code)| *x = format.number(*code) * scale + offset);
+                    for (x, code) in to.iter_mut().zip(codes) {
+                        *x = format.number(*code) * scale + offset;
+                    }
                 }
             }
         };
@@ -128,11 +127,10 @@ impl Format {
                 let fill = |number: usize, Column { codes, scales }: Column| {
                     let codes = codes.chunks_exact_mut(self.numbers);
                     let scales = scales.chunks_exact_mut(self.numbers / group);
-                    let places = codes.zip(scales);
                     let blocks = row(number).chunks_exact(self.bytes);
-                    blocks
-                        .zip(places)
-                        .for_each(|(block, (codes, scales))| split(block, codes, scales));
+                    for (block, (codes, scales)) in blocks.zip(codes.zip(scales)) {
+                        split(block, codes, scales);
+                    }
                 };
                 Some(StoredMatrix::new(format, sizes, group, fill))
             }
@@ -186,18 +184,14 @@ fn packed(bytes: &[u8], i: usize) -> [f32; 2] {
     [f32::from(scale), f32::from(least)]
 }
 
-/// The scales and offsets of the eight groups of a block that begins with those of all.
-fn group_scales(block: &[u8], scales: &mut [[f32; 2]]) {
+/// Decodes a block of eight groups with scales and offsets, which begins with the scale and the offset of these. Codes have
+/// 4 bits, or 5 (`FIFTH`), the fifth of them apart.
+fn grouped<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     let (scale, least) = (half(block), half(&block[2..]));
     for (i, to) in scales.iter_mut().enumerate() {
         let [s, l] = packed(&block[4..16], i);
         *to = [scale * s, -(least * l)];
     }
-}
-
-/// Decodes a block of eight groups with scales and offsets. Codes have 4 bits, or 5 (`FIFTH`), the fifth of them apart.
-fn grouped<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    group_scales(block, scales);
     let (fifths, numbers) = block[16..].split_at(if FIFTH { 32 } else { 0 });
     for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
         let numbers = &numbers[i / 2 * 32..][..32];

@@ -7,8 +7,7 @@ use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 use serde_json::json;
-use serde_json::ser::Formatter;
-use serde_json::ser::{PrettyFormatter, Serializer};
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::borrow::Cow;
 use std::io::{Result as IoResult, Write};
 

@@ -46,10 +46,7 @@ trait DevicePass<'a> {
 /// read half as much memory.
 fn for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
     let on = on_device(decoder)?;
-    if device::has_kernels(on.device()) {
-        return Some(on.rounded());
-    }
-    Some(on)
+    Some(if device::has_kernels(on.device()) { on.rounded() } else { on })
 }
 
 /// Log-probabilities of all tokens, by group, sample and token; `None` if the decoder is on the CPU.
