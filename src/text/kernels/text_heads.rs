@@ -56,6 +56,16 @@ pub(crate) fn text_rotation_kernel(
     }
 }
 
+/// Computes the place of the weights of a head's norm; those of head 0 are at `first`.
+#[cube]
+fn weights_of(head: usize, #[comptime] first: usize, #[comptime] heads: Heads) -> usize {
+    let mut place = comptime!(first).runtime();
+    if comptime!(heads.norms_all) {
+        place += head * comptime!(heads.dim);
+    }
+    place
+}
+
 /// Norms and rotates queries and keys, and multiplies queries by `scale`; one cube per row.
 ///
 /// Buffers: `[rows, query_size]`; `[rows, key_size]`; rotations `[rows, half, 2]`; weights of the norms of queries and
@@ -104,10 +114,7 @@ pub(crate) fn rotate_kernel<C: Float>(
                 let mut a = queries[at + i];
                 let mut b = queries[at + other];
                 if comptime!(heads.norms()) {
-                    let mut w = 0usize.runtime();
-                    if comptime!(heads.norms_all) {
-                        w = head * dim;
-                    }
+                    let w = weights_of(head, 0usize, heads);
                     a = a / roots[head] * weights[w + i];
                     b = b / roots[head] * weights[w + other];
                 }
@@ -117,10 +124,7 @@ pub(crate) fn rotate_kernel<C: Float>(
                 let mut a = keys[at + i];
                 let mut b = keys[at + other];
                 if comptime!(heads.norms()) {
-                    let mut w = comptime!(heads.query_weights()).runtime();
-                    if comptime!(heads.norms_all) {
-                        w += (head - count) * dim;
-                    }
+                    let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                     a = a / roots[head] * weights[w + i];
                     b = b / roots[head] * weights[w + other];
                 }
@@ -299,20 +303,14 @@ pub(crate) fn rotate_backward_kernel(
             let (row, head) = (begin + item / all, item % all);
             let rotation = row * comptime!(2 * heads.half);
             if head < count {
-                let mut w = 0usize.runtime();
-                if comptime!(heads.norms_all) {
-                    w = head * dim;
-                }
+                let w = weights_of(head, 0usize, heads);
                 let at = row * query_size + head * dim;
                 let (square, dot) =
                     head_sums(queries, d_queries, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
                 pulls[item] = dot;
             } else {
-                let mut w = comptime!(heads.query_weights()).runtime();
-                if comptime!(heads.norms_all) {
-                    w += (head - count) * dim;
-                }
+                let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                 let at = row * key_size + (head - count) * dim;
                 let (square, dot) =
                     head_sums(keys, d_keys, at, rotations, rotation, weights, w, heads);
@@ -401,20 +399,14 @@ pub(crate) fn rotate_backward_kernel(
             let rotation = row * comptime!(2 * heads.half);
             let (root, pull) = (roots[item], pulls[item]);
             if head < count {
-                let mut w = 0usize.runtime();
-                if comptime!(heads.norms_all) {
-                    w = head * dim;
-                }
+                let w = weights_of(head, 0usize, heads);
                 let at = row * query_size + head * dim;
                 head_backward(
                     queries, d_queries, at, rotations, rotation, weights, w, root, pull, scale,
                     heads,
                 );
             } else {
-                let mut w = comptime!(heads.query_weights()).runtime();
-                if comptime!(heads.norms_all) {
-                    w += (head - count) * dim;
-                }
+                let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                 let at = row * key_size + (head - count) * dim;
                 head_backward(
                     keys, d_keys, at, rotations, rotation, weights, w, root, pull, 1.0f32, heads,

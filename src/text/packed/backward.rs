@@ -66,18 +66,14 @@ impl PackedPass<'_> {
             let kept = activations.unwrap_or_else(|| self.layer(number, input(), stream.clone()).0);
 
             let d_output = match (norm(3), &kept.output) {
-                (Some(norm), Some(output)) => {
-                    self.norm_backward(output, norm, &d_stream, None, gradients)
-                }
+                (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
             let d_input = self.mlp_backward(number, &kept, norms[2], d_output, gradients);
             d_stream = self.join(&kept.middle, norm(2), d_input, d_stream, gradients);
 
             let d_output = match (norm(1), &kept.attention_output) {
-                (Some(norm), Some(output)) => {
-                    self.norm_backward(output, norm, &d_stream, None, gradients)
-                }
+                (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
             let d_input = self.attention_backward(number, &kept, input, d_output, gradients);

@@ -171,16 +171,14 @@ impl<'a> PackedPass<'a> {
         pass.rotations = decoder.rope.iter().map(|table| pass.rotate(&Table::new(table))).collect();
         let (mut stream, mut output) = (stream, None);
         for (i, layer) in decoder.layers.iter().enumerate() {
-            let [before_attention, ..] = layer.norms(shape.norms);
+            let [before_attention, .., after_mlp] = layer.norms(shape.norms);
             let (input, sum) = pass.add_norm(stream, output, before_attention, pass.operand);
             let (activations, result) = pass.layer(i, input, sum.clone());
             seen(&activations);
             stream = activations.middle.clone();
-            let [.., after_mlp] = layer.norms(shape.norms);
             output = Some((result, after_mlp));
             if retention != Retention::Nothing {
-                let keeps = retention == Retention::All;
-                let activations = keeps.then_some(activations);
+                let activations = (retention == Retention::All).then_some(activations);
                 pass.layers.push(LayerPass { stream: sum, activations });
             }
         }
