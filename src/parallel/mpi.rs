@@ -77,7 +77,8 @@ pub fn local_rank() -> (usize, usize) {
     (here.rank() as usize, here.size() as usize)
 }
 
-/// The default number of CPU threads of this process, its share of the machine; `None` if it has cores of its own.
+/// The default number of CPU threads of this process: its share of the machine's cores. `None` if it is the only process
+/// here.
 pub fn default_threads() -> Option<usize> {
     let (_, here) = local_rank();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

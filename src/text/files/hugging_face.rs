@@ -115,7 +115,7 @@ pub(super) fn finish(
     })
 }
 
-/// The tokens that end a text. The tokenizer's own comes first: that of a chat model ends a turn.
+/// Tokens that end a text, the tokenizer's `eos_token` first: that of a chat model ends a turn.
 fn stop_tokens(
     tokenizer: &dyn Tokenizer,
     eos: &str,
@@ -359,7 +359,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
 /// The files of a folder besides the weights.
 pub(super) fn metadata(model: &LanguageModel) -> Files {
     let mut files = model.files.clone();
-    // A model that comes from no folder has none yet.
+    // A fresh model has no configuration yet.
     files
         .entry(CONFIG.to_string())
         .or_insert_with(|| pretty(&to_config(&model.shape, &model.stop_tokens)));

@@ -136,7 +136,7 @@ impl Trained {
         let encoding = guarded(|| self.tokenizer.encode_fast(text, special));
         let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
         let tokens = encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec();
-        // A post-processor adds the numbers that its file says.
+        // A post-processor may add any number.
         match tokens.iter().find(|token| **token as usize >= self.vocabulary) {
             Some(token) => Err(LanguageError::Tokenizer(format!(
                 "it makes the token {token}, and the weights have {} tokens",

@@ -28,9 +28,9 @@ const MANTISSA: u32 = 23;
 pub(crate) struct Narrowing {
     /// The number of the likeliest tokens that can be drawn; 0 for all.
     pub top_k: usize,
-    /// The share of the probability that the likeliest tokens have together; 1 for all.
+    /// Share of the probability that the likeliest tokens must reach together; 1 for all tokens.
     pub top_p: f32,
-    /// The least weight beside the likeliest token's.
+    /// Minimum weight relative to that of the likeliest token.
     pub min_p: f32,
     /// The factor of logits.
     pub sharpness: f32,

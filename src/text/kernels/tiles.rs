@@ -23,13 +23,13 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    /// Tiles of so many queries and keys, or fewer, but at least `least` queries, so that `count` tiles of each and
-    /// `products` of their products have room in workgroup memory, bytes.
+    /// Halves queries or keys, down to `least` queries, until `count` tiles of each and `products` of their products fit in
+    /// `bytes` of workgroup memory.
     pub fn within(self, least: usize, [count, products]: [usize; 2], bytes: usize) -> Self {
         let mut tiles = self;
         let floats = |tiles: Self| {
             let Self { queries, keys, .. } = tiles;
-            // And three numbers of each query.
+            // Plus three numbers per query.
             count * (queries + keys) * tiles.stride()
                 + products * queries * tiles.row()
                 + 3 * queries

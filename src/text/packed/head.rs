@@ -121,7 +121,8 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Adds up rows by destination: each row of `from`, `[rows, size]`, goes to its row of `to`, whose memory changes.
+/// Adds up the rows of `from`, `[rows, size]`, by destination, and multiplies the sums by `scale`. They replace the
+/// destinations' rows of `to`, or if `adds` are added to them, in place.
 pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale: f32, adds: bool) {
     let (size, device) = (from.dims()[1], from.device());
     let numbers = cube_ints(integers(&places.places, [1, places.places.len()], &device));

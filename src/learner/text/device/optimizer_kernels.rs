@@ -232,7 +232,7 @@ mod tests {
         shapes.map(|shape| Parameter { name: String::new(), shape: shape.to_vec() }).to_vec()
     }
 
-    /// Parameters and moments after a step, and the norm, in arenas of at most so many numbers.
+    /// Parameters and moments after a step, and the norm, in arenas of at most `most` numbers.
     fn stepped(most: usize, device: &Device) -> [Vec<f32>; 4] {
         let packing = Arc::new(Packing::within(&parameters(), most));
         let count: usize = packing.counts().sum();

@@ -1,4 +1,4 @@
-//! The token step of generation in kernels of its own: nine launches a layer where tensors take about seventy.
+//! The token step of generation in dedicated kernels: nine launches per layer where tensors take about seventy.
 //!
 //! The formulas are those of [`DeviceDecoder::step`], for one token of each row:
 //! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
@@ -28,8 +28,8 @@ use burn_cubecl::tensor::CubeTensor;
 /// The weights of a decoder that its kernels read, in their layout.
 #[derive(Clone, Debug)]
 pub(super) struct TokenStep {
-    /// Weights of the norms before attention and before the feed-forward block of each layer, then of the last one;
-    /// each beside those of the norm of the output that is added there.
+    /// Weights of the norms before attention and before the feed-forward block of each layer, then of the last norm; each
+    /// with those of the norm of the block output that is added before it.
     norms: Vec<[Option<CubeTensor>; 2]>,
     /// Weights of the norms of queries and keys of each layer.
     head_norms: Vec<CubeTensor>,
