@@ -139,7 +139,7 @@ impl Workspace {
             // Lanes past the last sample have weight 0.
             for group in 0..rows.div_ceil(GROUP) {
                 with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    differentiate(rule, &self.columns.steps(group), logits, &mut self.probs, sums);
+                    differentiate(rule, &self.columns, group, logits, &mut self.probs, sums);
                 });
             }
             network.backward(&mut self.block, &experience.trajectory.obs, rows, gradient);
