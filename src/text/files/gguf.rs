@@ -39,7 +39,7 @@ struct Tensor {
 }
 
 /// The bytes of a parameter.
-struct Found<'a> {
+struct ParameterBytes<'a> {
     format: Format,
     bytes: &'a [u8],
     rows: usize,
@@ -47,7 +47,7 @@ struct Found<'a> {
     paired_head_dim: Option<usize>,
 }
 
-impl Found<'_> {
+impl ParameterBytes<'_> {
     /// Index in this file of row `number` of Hugging Face's layout.
     fn row(&self, number: usize) -> usize {
         let Some(head_dim) = self.paired_head_dim else { return number };
@@ -56,7 +56,7 @@ impl Found<'_> {
     }
 }
 
-impl Source for Found<'_> {
+impl Source for ParameterBytes<'_> {
     fn read(&self) -> Vec<f32> {
         let numbers = self.format.read(self.bytes);
         if self.paired_head_dim.is_none() {
@@ -262,7 +262,7 @@ impl<'a> Gguf<'a> {
         &self,
         parameter: &Parameter,
         shape: &DecoderShape,
-    ) -> Result<Found<'a>, LanguageError> {
+    ) -> Result<ParameterBytes<'a>, LanguageError> {
         let name = gguf_name(shape, &parameter.name);
         let tensor = self.tensors.get(&name);
         let tensor =
@@ -293,7 +293,7 @@ impl<'a> Gguf<'a> {
         let is_llama = self.text("general.architecture") == "llama";
         let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
         let paired_head_dim = (is_llama && is_rotated).then_some(shape.head_dim);
-        Ok(Found { format, bytes, rows: wanted[0], paired_head_dim })
+        Ok(ParameterBytes { format, bytes, rows: wanted[0], paired_head_dim })
     }
 
     /// Refuses a file that is one of several parts of a model.

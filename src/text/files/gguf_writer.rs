@@ -4,7 +4,7 @@
 
 use super::gguf_entry::{Entry, text};
 use super::gguf_tokens::tokens;
-use super::names::Written;
+use super::names::FileParameter;
 use super::{failed, unusable};
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
@@ -51,7 +51,7 @@ impl GgufType {
 
 /// A tensor of a file.
 struct Tensor<'a> {
-    written: Written<'a>,
+    parameter: FileParameter<'a>,
     kind: GgufType,
     /// Number of heads whose coordinates lie in pairs.
     heads: Option<usize>,
@@ -60,19 +60,19 @@ struct Tensor<'a> {
 impl<'a> Tensor<'a> {
     /// Selects the number format of a parameter: f32 for vectors, the one asked for for matrices, or f16 if their rows are
     /// not whole blocks.
-    fn new(written: Written<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
-        let kind = match (&written.shape[..], asked) {
+    fn new(parameter: FileParameter<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
+        let kind = match (&parameter.shape[..], asked) {
             ([_], _) => GgufType::F32,
             ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK) => GgufType::F16,
             _ => asked,
         };
-        let heads = heads(shape, &written.name);
-        Self { written, kind, heads }
+        let heads = heads(shape, &parameter.name);
+        Self { parameter, kind, heads }
     }
 
     fn bytes(&self) -> usize {
         let (.., numbers, bytes) = self.kind.facts();
-        self.written.shape.iter().product::<usize>() / numbers * bytes
+        self.parameter.shape.iter().product::<usize>() / numbers * bytes
     }
 
     /// Refuses numbers that the tensor's format cannot represent.
@@ -82,7 +82,7 @@ impl<'a> Tensor<'a> {
             GgufType::F16 => 1.0,
             GgufType::Q8_0 => LARGEST,
         };
-        let Written { name, in_memory, .. } = &self.written;
+        let FileParameter { name, in_memory, .. } = &self.parameter;
         match in_memory.iter().find(|x| !f16::from_f32(**x / largest).is_finite()) {
             Some(x) => Err(format!("`{name}` has {x}, too large for {}", self.kind.name())),
             None => Ok(()),
@@ -91,7 +91,7 @@ impl<'a> Tensor<'a> {
 
     /// Encodes the numbers in the order of the file.
     fn encode(&self, head_dim: usize) -> Vec<u8> {
-        let mut numbers = self.written.numbers();
+        let mut numbers = self.parameter.numbers();
         if let Some(heads) = self.heads {
             numbers = paired(&numbers, heads, head_dim).into();
         }
@@ -210,8 +210,8 @@ pub(super) fn write(
     let shape = &model.shape;
     let about = about(model, kind).map_err(|reason| unusable(path, reason))?;
     let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
-    let written = Written::all(&shape.parameters(), model.params.values(), name);
-    file(path, &about, written, kind, shape)
+    let parameters = FileParameter::all(&shape.parameters(), model.params.values(), name);
+    file(path, &about, parameters, kind, shape)
 }
 
 /// Writes adapters alone, as llama.cpp adds them to a model's file.
@@ -238,15 +238,15 @@ pub(super) fn write_adapters(
         let suffix = if factor == "B.weight" { ".lora_b" } else { LORA_A };
         gguf_name(shape, &format!("{matrix}.weight")) + suffix
     };
-    let written = Written::all(adapters.parameters(), adapters.params(), name);
-    file(path, &about, written, kind, shape)
+    let parameters = FileParameter::all(adapters.parameters(), adapters.params(), name);
+    file(path, &about, parameters, kind, shape)
 }
 
 /// Writes a file.
 fn file(
     path: &Path,
     about: &[(String, Entry)],
-    parameters: Vec<Written>,
+    parameters: Vec<FileParameter>,
     kind: GgufType,
     shape: &DecoderShape,
 ) -> Result<(), LanguageError> {
@@ -263,7 +263,7 @@ fn file(
     }
     let mut start = 0u64;
     for tensor in &tensors {
-        let Written { name, shape, .. } = &tensor.written;
+        let FileParameter { name, shape, .. } = &tensor.parameter;
         text(&mut head, name);
         head.extend((shape.len() as u32).to_le_bytes());
         // The file counts the axes from the last one on.
@@ -297,8 +297,8 @@ mod tests {
         let refused = |kind, x: f32| {
             let numbers = [0.0, x];
             let (name, shape) = ("w".to_string(), vec![1, 2]);
-            let written = Written { name, shape, in_memory: &numbers, transposed: None };
-            Tensor { written, kind, heads: None }.check()
+            let parameter = FileParameter { name, shape, in_memory: &numbers, transposed: None };
+            Tensor { parameter, kind, heads: None }.check()
         };
         for (kind, most) in [(GgufType::F16, 65504.0), (GgufType::Q8_0, 65504.0 * LARGEST)] {
             assert_eq!(refused(kind, -most), Ok(()));

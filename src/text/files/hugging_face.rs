@@ -1,6 +1,6 @@
 //! Reader and writer of Hugging Face's model folders.
 
-use super::names::{Source, Written, gather, hugging_face, shape_in_files};
+use super::names::{FileParameter, Source, gather, hugging_face, shape_in_files};
 use super::tokenizer::{self, special};
 use super::{check_fetched, failed, pretty, read_file, unusable};
 use crate::disk::{self, input};
@@ -383,10 +383,10 @@ pub(super) fn write_weights(
     params: &[f32],
     name: impl Fn(&Parameter) -> String,
 ) -> Result<(), LanguageError> {
-    let mut tensors = Written::all(parameters, params, name);
+    let mut tensors = FileParameter::all(parameters, params, name);
     tensors.sort_by(|one, other| one.name.cmp(&other.name));
     let mut end = 0;
-    let place = |one: &Written| {
+    let place = |one: &FileParameter| {
         let start = end;
         end += size_of_val(one.in_memory);
         let (dtype, data_offsets) = (Dtype::F32, (start, end));

@@ -31,7 +31,7 @@ pub(super) fn hugging_face(parameter: &Parameter) -> String {
 }
 
 /// A parameter that is written to a file.
-pub(super) struct Written<'a> {
+pub(super) struct FileParameter<'a> {
     pub name: String,
     /// Shape in the file, whose last axis is contiguous.
     pub shape: Vec<usize>,
@@ -41,7 +41,7 @@ pub(super) struct Written<'a> {
     pub transposed: Option<usize>,
 }
 
-impl<'a> Written<'a> {
+impl<'a> FileParameter<'a> {
     /// Lists the parameters of a model, or of adapters; `name` gives their names in the file.
     pub fn all(
         parameters: &[Parameter],

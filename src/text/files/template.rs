@@ -1,6 +1,6 @@
 //! Chat templates, rendered as by `transformers`, so that a model sees the text that it was trained with.
 
-use super::template_limits::{self as limits, Limited};
+use super::template_limits::{self as limits, BoundedText};
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
 use minijinja::value::Kwargs;
@@ -46,7 +46,7 @@ impl ChatTemplate {
         limits::run(move || {
             let environment = environment();
             let template = environment.template_from_str(&source)?;
-            let mut text = Limited::default();
+            let mut text = BoundedText::default();
             let rendered = template.render_captured_to(values, &mut text);
             text.check()?;
             rendered?;
@@ -92,7 +92,7 @@ fn without_marks(source: &str) -> Cow<'_, str> {
 /// JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped for HTML.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    let mut text = Limited::default();
+    let mut text = BoundedText::default();
     let written = match indent {
         Some(indent) => {
             let spaces = limits::repeated(" ", indent)?;

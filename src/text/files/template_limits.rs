@@ -372,12 +372,12 @@ fn refused(reason: &'static str) -> Error {
 
 /// A rendered text that stops at [`MAX_TEXT`].
 #[derive(Default)]
-pub(super) struct Limited {
+pub(super) struct BoundedText {
     text: Vec<u8>,
     is_full: bool,
 }
 
-impl Limited {
+impl BoundedText {
     /// Refuses a text that was cut.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.is_full { Err(refused("its text is longer than 16 MiB")) } else { Ok(()) }
@@ -389,7 +389,7 @@ impl Limited {
     }
 }
 
-impl Write for Limited {
+impl Write for BoundedText {
     fn write(&mut self, bytes: &[u8]) -> IoResult<usize> {
         if self.text.len() + bytes.len() > MAX_TEXT {
             self.is_full = true;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A tokenizer of any type: BPE, unigrams, word pieces or words.
 #[derive(Debug)]
-struct Trained {
+struct FileTokenizer {
     tokenizer: tokenizers::Tokenizer,
     /// Number of tokens that the weights have.
     vocabulary: usize,
@@ -45,7 +45,7 @@ pub(super) fn read(
     // The crate numbers added tokens itself, whatever the file says.
     let largest = tokenizer.get_vocab(true).into_values().max().map(u64::from);
     check_largest(largest, vocabulary).map_err(|reason| unusable(path, reason))?;
-    Ok(Arc::new(Trained { tokenizer, vocabulary }))
+    Ok(Arc::new(FileTokenizer { tokenizer, vocabulary }))
 }
 
 /// Refuses a token that the weights lack.
@@ -131,7 +131,7 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| "its parts do not fit together".to_string())
 }
 
-impl Trained {
+impl FileTokenizer {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, LanguageError> {
         let encoding = guarded(|| self.tokenizer.encode_fast(text, special));
         let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
@@ -147,7 +147,7 @@ impl Trained {
     }
 }
 
-impl Tokenizer for Trained {
+impl Tokenizer for FileTokenizer {
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
         self.encode(text, false)
     }

@@ -182,10 +182,10 @@ pub(crate) fn rotate_back_kernel<N: Float>(
         let rotation = row * comptime!(2 * heads.half);
         if head < count {
             let at = row * comptime!(heads.query_size()) + head * dim;
-            turn_back(d_rotated_queries, d_queries, at, i, rotations, rotation, scale, half);
+            unrotate_item(d_rotated_queries, d_queries, at, i, rotations, rotation, scale, half);
         } else {
             let at = row * comptime!(heads.key_size()) + (head - count) * dim;
-            turn_back(d_rotated_keys, d_keys, at, i, rotations, rotation, 1.0f32, half);
+            unrotate_item(d_rotated_keys, d_keys, at, i, rotations, rotation, 1.0f32, half);
         }
     }
 }
@@ -193,7 +193,7 @@ pub(crate) fn rotate_back_kernel<N: Float>(
 /// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or a number that
 /// does not rotate.
 #[cube]
-fn turn_back<N: Float>(
+fn unrotate_item<N: Float>(
     d_rotated: &[f32],
     d: &mut [N],
     at: usize,

@@ -370,7 +370,7 @@ impl PackedPass<'_> {
         let Some([queries, keys]) = &kept.unnormed else {
             let count = rows * (heads.queries + heads.keys) * (heads.dim - heads.half);
             let new = |size: usize| uninit(&d_queries, &[1, rows, size], self.operand);
-            let turned = [new(heads.query_size()), new(heads.key_size())];
+            let unrotated = [new(heads.query_size()), new(heads.key_size())];
             // SAFETY: accesses stay below the rows and the heads.
             unsafe {
                 rotate_back_kernel::launch_unchecked(
@@ -380,15 +380,15 @@ impl PackedPass<'_> {
                     argument(self.table_of(layer)),
                     argument(&d_queries),
                     argument(&d_keys),
-                    argument(&turned[0]),
-                    argument(&turned[1]),
+                    argument(&unrotated[0]),
+                    argument(&unrotated[1]),
                     rows,
                     shape.head_shape().scale,
                     heads,
-                    element_of(&turned[0]),
+                    element_of(&unrotated[0]),
                 );
             }
-            return turned;
+            return unrotated;
         };
         let cubes = rows.div_ceil(ROWS);
         let partials = uninit(&d_queries, &[cubes, heads.weights()], DType::F32);

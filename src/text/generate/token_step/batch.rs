@@ -39,7 +39,7 @@ pub(in crate::text::generate) struct KernelBatch<'a> {
     state: State,
     /// Tokens chosen so far.
     count: usize,
-    graph: Option<Recorded>,
+    graph: Option<RecordedStep>,
     may_record: bool,
 }
 
@@ -56,7 +56,7 @@ struct State {
 }
 
 /// The recorded launches of a step.
-struct Recorded {
+struct RecordedStep {
     graph: Graph,
     /// Maximum number of keys of the steps that it can replay.
     bound: usize,
@@ -180,7 +180,7 @@ impl<'a> KernelBatch<'a> {
         self.launch(bound);
         client.start_capture()?;
         self.launch(bound);
-        self.graph = Some(Recorded { graph: client.stop_capture()?, bound });
+        self.graph = Some(RecordedStep { graph: client.stop_capture()?, bound });
         Ok(())
     }
 
