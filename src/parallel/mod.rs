@@ -32,14 +32,13 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A transport of bytes between the ranks of a run.
 pub trait Link: Send {
-    /// Sends `outgoing[i]` to rank `i` and fills `incoming[i]` with the message from rank `i`. Both
+    /// Sends `outbox[i]` to rank `i` and fills `inbox[i]` with the message from rank `i`. Both
     /// sides know the length of a message. Messages to the rank itself are empty, and an empty
     /// message need not be waited for.
     ///
     /// # Errors
     /// If a rank has ended, or has been silent for longer than the timeout.
-    fn exchange(&mut self, outgoing: &[&[u8]], incoming: &mut [&mut [u8]])
-    -> Result<(), TeamError>;
+    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError>;
 }
 
 /// A rank's handle to the group of ranks that share a run, with their collective operations.

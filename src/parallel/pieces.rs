@@ -60,12 +60,8 @@ mod tests {
     }
 
     impl Link for Counted {
-        fn exchange(
-            &mut self,
-            outgoing: &[&[u8]],
-            incoming: &mut [&mut [u8]],
-        ) -> Result<(), TeamError> {
-            self.link.exchange(outgoing, incoming)?;
+        fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
+            self.link.exchange(outbox, inbox)?;
             self.exchanges.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
@@ -104,11 +100,8 @@ mod tests {
         };
         let all = on_ranks(2, |team| run(team, 0));
         assert!(all[0] >= 3 && all[0] == all[1], "{all:?}");
-        assert_eq!(
-            on_ranks(2, |team| run(team, all[0])),
-            all,
-            "all exchanges overlap with the computation"
-        );
+        let overlapped = on_ranks(2, |team| run(team, all[0]));
+        assert_eq!(overlapped, all, "all exchanges overlap with the computation");
         let gone = on_ranks(2, |team| match team.rank() {
             1 => None,
             _ => team

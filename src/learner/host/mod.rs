@@ -96,13 +96,9 @@ pub trait HostLearner: Debug + Send {
     ///
     /// # Panics
     /// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
-    fn update(
-        &mut self,
-        experience: &Experience,
-        iteration: u32,
-    ) -> Result<UpdateMeans, TeamError> {
-        let reference_logprobs = self.reference_logprobs(experience);
-        let experience = &Experience { reference_logprobs: &reference_logprobs, ..*experience };
+    fn update(&mut self, steps: &Experience, iteration: u32) -> Result<UpdateMeans, TeamError> {
+        let reference_logprobs = self.reference_logprobs(steps);
+        let experience = &Experience { reference_logprobs: &reference_logprobs, ..*steps };
         let share = self.share_mut();
         assert!(!share.team.is_mixed(), "ranks on the CPU and on devices sum in different orders");
         let (minibatches, plan) =

@@ -196,7 +196,7 @@ pub(super) struct Tensor<'a> {
 }
 
 impl Weights {
-    pub(super) fn open(folder: &Path) -> Result<Self, LanguageError> {
+    fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
         let names = match index.is_file() {
             true => indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?,
@@ -206,7 +206,7 @@ impl Weights {
     }
 
     /// Opens files of weights by their names.
-    pub(super) fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
+    pub fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
         let (mut files, mut places) = (Vec::new(), HashMap::new());
         for (file, name) in names.into_iter().enumerate() {
             let path = folder.join(name);
@@ -236,7 +236,7 @@ impl Weights {
     }
 
     /// The names of all tensors.
-    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+    pub fn names(&self) -> impl Iterator<Item = &String> {
         self.places.keys()
     }
 
@@ -245,11 +245,7 @@ impl Weights {
     }
 
     /// Finds a parameter, which is called `name` in the files, and checks its shape and type.
-    pub(super) fn find(
-        &self,
-        parameter: &Parameter,
-        name: &str,
-    ) -> Result<Tensor<'_>, LanguageError> {
+    pub fn find(&self, parameter: &Parameter, name: &str) -> Result<Tensor<'_>, LanguageError> {
         let place = self
             .places
             .get(name)
@@ -348,12 +344,8 @@ fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
 /// Writes a folder that holds the model.
 pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
     write_files(&metadata(model), folder)?;
-    write_weights(
-        &folder.join(WEIGHTS),
-        &model.shape.parameters(),
-        model.params.values(),
-        hugging_face,
-    )
+    let (path, parameters) = (folder.join(WEIGHTS), model.shape.parameters());
+    write_weights(&path, &parameters, model.params.values(), hugging_face)
 }
 
 /// The files of a folder besides the weights.
