@@ -37,9 +37,7 @@ struct OpenCheckpoint {
 
 fn open(path: &Path) -> Result<OpenCheckpoint, CheckpointError> {
     match (open_exactly(path), beside(path)) {
-        (Err(CheckpointError::NotFound { .. }), Some([_, old])) if old.is_dir() => {
-            open_exactly(&old)
-        }
+        (Err(CheckpointError::NotFound(_)), Some([_, old])) if old.is_dir() => open_exactly(&old),
         (opened, _) => opened,
     }
 }

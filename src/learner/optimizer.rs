@@ -92,11 +92,10 @@ impl<M: Moment> Moments<M> {
     /// Converts the moments to another number format, rounding to the nearest.
     pub(super) fn convert<N: Moment>(&self) -> Moments<N> {
         // Half of the spacing rounds to the nearest.
-        let converted =
-            |values: &[M]| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect();
+        let convert = |values: &[M]| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect();
         Moments {
-            first_moment: converted(&self.first_moment),
-            second_moment: converted(&self.second_moment),
+            first_moment: convert(&self.first_moment),
+            second_moment: convert(&self.second_moment),
             steps: self.steps,
         }
     }

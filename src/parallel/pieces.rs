@@ -21,10 +21,9 @@ impl Team {
         let before = seconds();
         let (give, pieces) = mpsc::channel::<Vec<Node>>();
         let add_up = || {
-            let sum = |nodes: Vec<Node>| {
-                let len =
-                    NodeLen { vector: nodes[0].vector.len(), numbers: nodes[0].numbers.len() };
-                self.sum(shards, nodes, len)
+            let sum = |ours: Vec<Node>| {
+                let len = NodeLen { vector: ours[0].vector.len(), numbers: ours[0].numbers.len() };
+                self.sum(shards, ours, len)
             };
             pieces.into_iter().map(sum).collect::<Result<Vec<Node>, TeamError>>()
         };

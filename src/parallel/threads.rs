@@ -48,8 +48,7 @@ impl Link for ThreadLink {
     fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
         let Self { rank, size, timeout, .. } = *self;
         let others = || (0..size).filter(|other| *other != rank);
-        let messages: Vec<(usize, Vec<u8>)> =
-            others().map(|to| (to, outbox[to].to_vec())).collect();
+        let messages: Vec<_> = others().map(|to| (to, outbox[to].to_vec())).collect();
         let mut queues = self.shared.queues();
         for (to, message) in messages {
             queues.messages[rank * size + to].push_back(message);

@@ -82,8 +82,7 @@ impl Wire {
         let vector = size_of::<f32>() * own.len();
         let node = vector + 8 * counts(rank);
         let bytes_from = |other: usize| if other == rank { 0 } else { theirs[other].len() * node };
-        let mut received: Vec<Vec<u8>> =
-            (0..size).map(|other| vec![0; bytes_from(other)]).collect();
+        let mut received: Vec<Vec<u8>> = (0..size).map(|from| vec![0; bytes_from(from)]).collect();
         let outbox: Vec<&[u8]> = outbox.iter().map(|bytes| &bytes[..]).collect();
         let mut inbox: Vec<&mut [u8]> = received.iter_mut().map(|bytes| &mut bytes[..]).collect();
         self.exchange(&outbox, &mut inbox)?;

@@ -340,10 +340,7 @@ fn check_magic(path: &Path) -> Result<(), LanguageError> {
     let file = input::open(path).map_err(failed("read", path))?;
     file.take(64).read_to_end(&mut start).map_err(failed("read", path))?;
     check_fetched(&start, path)?;
-    match start.starts_with(MAGIC) {
-        true => Ok(()),
-        false => Err(unusable(path, "it is no GGUF file")),
-    }
+    start.starts_with(MAGIC).then_some(()).ok_or_else(|| unusable(path, "it is no GGUF file"))
 }
 
 /// Reads a model from a file.

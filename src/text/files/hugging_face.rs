@@ -167,9 +167,7 @@ fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageErro
 /// Reads the shape from a `config.json`.
 fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
     from_config(config).map_err(|error| match error {
-        ConfigError::Family { found } => {
-            LanguageError::Architecture { path: path.to_path_buf(), found }
-        }
+        ConfigError::Family { found } => LanguageError::Architecture { path: path.into(), found },
         error => unusable(path, error),
     })
 }

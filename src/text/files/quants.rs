@@ -174,12 +174,10 @@ fn q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
 }
 
 /// The scale and the offset of group `i` of a block of eight, 6 bits each, in 12 bytes.
-fn packed(bytes: &[u8], i: usize) -> [f32; 2] {
+fn packed(from: &[u8], i: usize) -> [f32; 2] {
     let (scale, least) = match i < 4 {
-        true => (bytes[i] & 63, bytes[i + 4] & 63),
-        false => {
-            (bytes[i + 4] & 15 | bytes[i - 4] >> 6 << 4, bytes[i + 4] >> 4 | bytes[i] >> 6 << 4)
-        }
+        true => (from[i] & 63, from[i + 4] & 63),
+        false => (from[i + 4] & 15 | from[i - 4] >> 6 << 4, from[i + 4] >> 4 | from[i] >> 6 << 4),
     };
     [f32::from(scale), f32::from(least)]
 }

@@ -41,8 +41,7 @@ impl ChatTemplate {
             eos_token => self.eos,
             add_generation_prompt,
         };
-        let source =
-            limits::bounded(&without_marks(&self.source)).map_err(LanguageError::Template)?;
+        let source = limits::bounded(&unmarked(&self.source)).map_err(LanguageError::Template)?;
         limits::run(move || {
             let environment = environment();
             let template = environment.template_from_str(&source)?;
@@ -73,7 +72,7 @@ fn environment() -> Environment<'static> {
 
 /// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope of
 /// their own, too.
-fn without_marks(source: &str) -> Cow<'_, str> {
+fn unmarked(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return source.into();
     }

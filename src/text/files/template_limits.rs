@@ -345,8 +345,7 @@ fn replace(state: &State, text: Value, from: Value, to: Value) -> Result<Value, 
 /// The filter `join`, bounded in its result.
 fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Error> {
     let between = options.first().map_or(0, |between| between.to_string().len());
-    let count =
-        parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |text| text.chars().count());
+    let count = parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |it| it.chars().count());
     check_length(count.saturating_mul(between))?;
     let all: Vec<Value> = std::iter::once(parts).chain(options.0).collect();
     state.apply_filter(JOIN, &all)

@@ -31,9 +31,8 @@ pub(super) fn generate(
                 let prompts = packed::prefill(decoder, &tokens);
                 let draws = device::upload(batch.draws.clone(), decoder.device());
                 let draws = draws.reshape([generator.sampling.max_new_tokens, batch.rows()]);
-                let kernels =
-                    KernelBatch::new(kernels, decoder, generator.sampling, prompts, draws);
-                all.extend(batch.run(kernels));
+                let decode = KernelBatch::new(kernels, decoder, generator.sampling, prompts, draws);
+                all.extend(batch.run(decode));
                 continue;
             }
             let tensors = TensorBatch::new(decoder, &batch, decoder.prompts(&tokens));
@@ -146,8 +145,7 @@ impl Decode for TensorBatch<'_> {
         let [_, vocabulary] = logits.dims();
         let logits = device::fetch(logits.reshape([rows * vocabulary]));
         let rows = logits.chunks_exact(vocabulary).zip(draws);
-        let choose =
-            |(logits, u): (&[f32], &f32)| choose(logits, self.sampling, *u, &mut self.scratch);
+        let choose = |(row, u): (&[f32], &f32)| choose(row, self.sampling, *u, &mut self.scratch);
         let chosen: Vec<Chosen> = rows.map(choose).collect();
         self.last = chosen.iter().map(|one| one.token as i32).collect();
         self.block.push(chosen);

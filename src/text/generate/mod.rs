@@ -318,9 +318,8 @@ impl<'a> Worker<'a> {
         decoder.forward(&rows, caches, Retention::Nothing, pass);
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
         let mut logits = mem::take(&mut self.buffers.logits);
-        for (number, rows) in rows.chunks(HEAD_ROWS).enumerate() {
-            let hidden =
-                &self.buffers.pass.hidden()[number * HEAD_ROWS * size..][..rows.len() * size];
+        for (i, rows) in rows.chunks(HEAD_ROWS).enumerate() {
+            let hidden = &self.buffers.pass.hidden()[i * HEAD_ROWS * size..][..rows.len() * size];
             decoder.logits(hidden, &mut logits);
             let mut chosen = vec![Chosen::default(); rows.len()];
             decoder.parallelism().each_mut(&mut chosen, |number, chosen| {

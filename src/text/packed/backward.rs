@@ -248,20 +248,19 @@ impl PackedPass<'_> {
     /// Computes the gradient of the input of a layer's attention.
     fn attention_backward(
         &self,
-        number: usize,
+        layer: usize,
         kept: &Activations,
         input: impl FnOnce() -> CubeTensor,
         d_output: CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
         let attended = || matrix(kept.attended.clone());
-        let d = self.linear_backward(number, Projection::Output, attended, &d_output, gradients);
-        let [d_queries, d_keys, d_values] = self.attend_backward(number, kept, &cube_tensor(d));
-        let [d_queries, d_keys] =
-            self.rotate_backward(number, kept, [d_queries, d_keys], gradients);
+        let d = self.linear_backward(layer, Projection::Output, attended, &d_output, gradients);
+        let [d_queries, d_keys, d_values] = self.attend_backward(layer, kept, &cube_tensor(d));
+        let [d_queries, d_keys] = self.rotate_backward(layer, kept, [d_queries, d_keys], gradients);
         let input = matrix(input());
         let d_results = [&d_queries, &d_keys, &d_values];
-        self.linears_backward(number, Projection::OF_ATTENTION, || input, d_results, gradients)
+        self.linears_backward(layer, Projection::OF_ATTENTION, || input, d_results, gradients)
     }
 
     /// Computes the gradients of rotated queries and keys, and of values, from that of the result of attention.
@@ -282,8 +281,7 @@ impl PackedPass<'_> {
         let KeyBlocks { block: of_keys, parts, sums } = self.blocks.key_gradient;
         let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
-        let vector =
-            vector_size(&[attended, d_attended], |vector| heads.dim.is_multiple_of(vector));
+        let vector = vector_size(&[attended, d_attended], |size| heads.dim.is_multiple_of(size));
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
         // second numbers are read by the kernels that follow alone.
         unsafe {
