@@ -85,7 +85,7 @@ impl LanguageModel {
     /// Tokenizes a prompt: its messages if the model has a chat template and there are any, else its text.
     ///
     /// # Errors
-    /// If the template fails, or the text cannot be tokenized.
+    /// If the messages cannot be serialized, the template fails, or the text cannot be tokenized.
     pub fn prompt(
         &self,
         text: &str,
@@ -96,7 +96,8 @@ impl LanguageModel {
         if let Some(template) = &self.template
             && !messages.is_empty()
         {
-            let key = serde_json::to_string(messages).expect("messages are JSON");
+            let key = serde_json::to_string(messages);
+            let key = key.map_err(|error| LanguageError::Template(error.to_string()))?;
             return self.prompts.tokens((String::new(), key), || {
                 // The template inserts all special tokens.
                 self.tokenizer.encode(&template.render(messages)?)
