@@ -147,7 +147,7 @@ impl Differentiation<'_> {
         let mut ratio = 0.0f64;
         let sums = self.team.sum_pieces(self.shards, |give| {
             let own = nodes(self.shards.count(), &self.shards.own());
-            let (last, whole) = own.split_last().expect("everyone has a shard");
+            let (last, whole) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
                 let (sum, largest) = self.node(chosen, shards);
                 ratio = ratio.max(largest);

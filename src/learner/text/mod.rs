@@ -488,6 +488,6 @@ pub fn gradient(
         team: &Team::alone(),
         buffers: &Buffers::default(),
     };
-    let (gradient, _) = pass.gradient(&all).expect("nobody else is waited for");
+    let (gradient, _) = pass.gradient(&all).expect("a single rank");
     gradient.into_host(&decoder.sizes())
 }

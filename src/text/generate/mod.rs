@@ -119,14 +119,15 @@ impl Generator<'_> {
                 worker.run(&queue);
                 worker.finished
             });
-            done.lock().expect("no worker panics with it").extend(finished);
+            done.lock().expect("no worker panics while it holds the lock").extend(finished);
         };
         match workers {
             // A thread of the pool distributes work faster than one outside.
             1 => rayon::scope(|_| region(parallelism, || work(0))),
             _ => (0..workers).into_par_iter().for_each(work),
         }
-        for Active { prompt, number, completion, .. } in done.into_inner().expect("nobody holds it")
+        for Active { prompt, number, completion, .. } in
+            done.into_inner().expect("all workers have ended")
         {
             all[prompt][number] = completion;
         }

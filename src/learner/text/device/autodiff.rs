@@ -92,7 +92,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
             let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
             let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
             let mut found = loss.sum().backward();
-            let of_hidden = hidden.grad_remove(&mut found).expect("tokens follow from it");
+            let of_hidden = hidden.grad_remove(&mut found).expect("log-probabilities depend on it");
             gradient.add(self.by.gradients(&mut found), 1.0);
             of_hidden
         });
