@@ -5,7 +5,7 @@
 
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 #[cfg(not(target_family = "wasm"))]
@@ -26,7 +26,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Options that refuse a link in the place of the file, and do not wait for the other end of a pipe.
+/// Open options that refuse a symbolic link and do not wait for the other end of a pipe.
 fn no_links() -> OpenOptions {
     let options = &mut OpenOptions::new();
     #[cfg(unix)]
@@ -54,7 +54,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     input::open_with(no_links().create(true).append(true), path)
 }
 
-/// Opens a file to read it.
+/// Opens a file to read it; unlike [`input::open`], refuses a symbolic link.
 pub fn read(path: &Path) -> io::Result<File> {
     input::open_with(no_links().read(true), path)
 }
@@ -79,7 +79,7 @@ pub fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Shortens a file, and waits until that is on the disk.
+/// Truncates a file to `length` bytes, and waits until that is on the disk.
 pub fn cut(path: &Path, length: u64) -> io::Result<()> {
     step()?;
     let file = input::open_with(no_links().write(true), path)?;
@@ -87,7 +87,7 @@ pub fn cut(path: &Path, length: u64) -> io::Result<()> {
     sync(&file)
 }
 
-/// Replaces a file, so that it has the old content or the new one at any time.
+/// Replaces a file atomically: at any time it has either the old content or the new one.
 #[cfg(on_disk)]
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| write(file, bytes))
@@ -99,7 +99,7 @@ pub fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.tmp"));
     match remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => step()?,
     }
     let mut file = File::create_new(&beside)?;
@@ -157,9 +157,7 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
     }
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     match sync(&File::open(path)?) {
-        Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
-            Ok(())
-        }
+        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
         synced => synced,
     }
 }

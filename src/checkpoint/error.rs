@@ -93,7 +93,7 @@ pub enum CheckpointError {
     )]
     NotACheckpoint(PathBuf),
 
-    /// A link is in the place of a checkpoint that is to be replaced or removed.
+    /// The checkpoint to replace or remove is a symbolic link.
     #[error("{0} is a link; put the directory that it names in its place")]
     Link(PathBuf),
 
@@ -130,7 +130,7 @@ pub enum CheckpointError {
     NoneIntact {
         /// The store's directory.
         path: PathBuf,
-        /// Each checkpoint with what is wrong with it, newest first.
+        /// The checkpoints with their errors, newest first.
         damaged: Vec<(PathBuf, CheckpointError)>,
     },
 

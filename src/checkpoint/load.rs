@@ -26,7 +26,7 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
 
 /// A checkpoint with a verified manifest and open section files, which stay readable even if the
 /// directory is replaced.
-struct Opened {
+struct OpenCheckpoint {
     path: PathBuf,
     manifest: Manifest,
     /// The section files, in manifest order.
@@ -35,16 +35,14 @@ struct Opened {
     sums: Vec<u8>,
 }
 
-fn open(path: &Path) -> Result<Opened, CheckpointError> {
+fn open(path: &Path) -> Result<OpenCheckpoint, CheckpointError> {
     match (open_exactly(path), beside(path)) {
-        (Err(CheckpointError::NotFound { .. }), Some([_, old])) if old.is_dir() => {
-            open_exactly(&old)
-        }
+        (Err(CheckpointError::NotFound(_)), Some([_, old])) if old.is_dir() => open_exactly(&old),
         (opened, _) => opened,
     }
 }
 
-fn open_exactly(path: &Path) -> Result<Opened, CheckpointError> {
+fn open_exactly(path: &Path) -> Result<OpenCheckpoint, CheckpointError> {
     if entries(path)?.next().is_none() {
         return Err(CheckpointError::damaged(path, "it is empty"));
     }
@@ -65,10 +63,10 @@ fn open_exactly(path: &Path) -> Result<Opened, CheckpointError> {
         let reason = format!("{SUMS} changed while it was read");
         return Err(CheckpointError::damaged(path, reason));
     }
-    Ok(Opened { path: path.to_owned(), manifest, files, sums })
+    Ok(OpenCheckpoint { path: path.to_owned(), manifest, files, sums })
 }
 
-impl Opened {
+impl OpenCheckpoint {
     fn read(self) -> Result<Checkpoint, CheckpointError> {
         let Self { path, manifest, files, sums } = self;
         let mut sums = &sums[..];
@@ -112,13 +110,8 @@ fn unread(path: &Path, name: &str) -> impl FnOnce(io::Error) -> CheckpointError 
 
 fn require_size(path: &Path, entry: &Entry, found: u64) -> Result<(), CheckpointError> {
     let Entry { name, size, .. } = entry;
-    match found == *size {
-        true => Ok(()),
-        false => {
-            let reason = format!("{name} has {found} bytes instead of {size}");
-            Err(CheckpointError::damaged(path, reason))
-        }
-    }
+    let reason = || format!("{name} has {found} bytes instead of {size}");
+    (found == *size).then_some(()).ok_or_else(|| CheckpointError::damaged(path, reason()))
 }
 
 /// Checks that `sums` starts with the line for this file, and returns the rest.

@@ -104,7 +104,7 @@ fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
     replaceable.then_some(()).ok_or_else(refused)
 }
 
-/// Checks that `path` is no link, whose directory would lose its files instead.
+/// Refuses a symbolic link: the files of the directory that it points to would be lost.
 pub(super) fn require_no_link(path: &Path) -> Result<(), CheckpointError> {
     match path.is_symlink() {
         true => Err(CheckpointError::Link(path.to_owned())),
@@ -134,7 +134,8 @@ fn fill(
     disk::sync_folder(tmp).map_err(CheckpointError::io("sync", tmp))
 }
 
-/// Creates a directory, and fsyncs the entries of its parents that were missing. Its own entry is that of a later name.
+/// Creates a directory, and fsyncs the entries of its parents that were missing. The directory's own entry is synced after
+/// it has been renamed.
 fn create_folders(path: &Path) -> Result<(), CheckpointError> {
     let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
     let missing: Vec<&Path> = parents.take_while(|parent| !parent.exists()).collect();

@@ -44,7 +44,7 @@ impl Store {
     /// The errors of [`save`]. Other checkpoints are not affected.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
         let names = match self.names() {
-            Err(CheckpointError::NotFound { .. }) => Vec::new(),
+            Err(CheckpointError::NotFound(_)) => Vec::new(),
             names => names?,
         };
         for iteration in names.iter().filter_map(|name| leftover(name)) {

@@ -1,4 +1,4 @@
-//! Buffers for kernels, as in [`crate::nn::buffers`], and what they may be on a device.
+//! Buffers for kernels ([`crate::nn::buffers`]), with the sizes and element types that a device allows.
 
 use crate::settings::Precision;
 use burn::cubecl::ir::{ElemType, FloatKind};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// The memory limit of this process, bytes, and what is left of it: the strictest of its control groups, of
-/// version 2 or 1. `None` without a limit.
+/// Memory limit of this process and the unused part of it, bytes: the strictest of its control groups, of version 2 or 1.
+/// `None` without a limit.
 pub fn memory() -> Option<(u64, u64)> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     strictest(&groups, Path::new("/sys/fs/cgroup"))
@@ -27,14 +27,14 @@ fn strictest(groups: &str, root: &Path) -> Option<(u64, u64)> {
     limits.min_by_key(|(_, left)| *left)
 }
 
-/// The strictest limit of a group and those that it is in. In a container its path may be the machine's, and is
-/// missing; the mount itself is the container's group then.
+/// The strictest limit of a group and its ancestors. In a container the path may be that on the host, which is missing
+/// here; the mount itself is then the container's group.
 fn below(mount: &Path, path: &str, [limit, usage]: [&str; 2]) -> Option<(u64, u64)> {
     let group = mount.join(path.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|folder| folder.starts_with(mount));
     let limits = groups.filter_map(|folder| {
         let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-        // Version 1 says a number beyond all memory for no limit.
+        // Version 1 expresses no limit by a number beyond all memory.
         let limit = number(limit).filter(|limit| *limit < 1 << 60)?;
         Some((limit, limit.saturating_sub(number(usage).unwrap_or(0))))
     });

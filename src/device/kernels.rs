@@ -5,13 +5,12 @@ use crate::settings::Precision;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
 
-/// FLOP of a launch: 20 ms of a device that computes 1 TFLOP per second. A display that shares the device stays smooth,
-/// and no driver takes the launch for one that hangs (Windows resets a device after 2 s); a large GPU takes a
-/// millisecond, compared to which starting a launch is nothing.
+/// FLOP per launch: 20 ms on a device of 1 TFLOP per second. A display that shares the device stays smooth, and no driver
+/// takes the launch for one that hangs (Windows resets a device after 2 s). On a large GPU it is a millisecond, still far
+/// above the cost of a launch.
 const LAUNCH_FLOPS: f64 = 2e10;
 
-/// The number of items that a launch computes, at least 1, if each takes so many FLOP. `size` is the setting
-/// `launch_size`.
+/// Number of items per launch, at least 1, if each takes `flops` FLOP. `size` is the setting `launch_size`.
 pub(crate) fn launch_items(flops: f64, size: f64) -> usize {
     ((LAUNCH_FLOPS * size / flops) as usize).max(1)
 }

@@ -114,7 +114,8 @@ pub fn precision_obstacle(device: Option<&Device>, precision: Precision) -> Opti
     }
 }
 
-/// A fingerprint of a device's numerics: equal fingerprints give bit-identical results.
+/// A fingerprint of a device's numerics: equal fingerprints give bit-identical results; on the CPU in single precision
+/// only, since products in bf16 also depend on the kernel that the CPU has for them.
 pub fn numerics(info: &DeviceInfo) -> String {
     if info.kind != "cpu" {
         return format!("{}, {}", info.description, info.api);
@@ -213,8 +214,8 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
     }
 }
 
-/// The faster of the GPU that `auto` has chosen for a run and the CPU, by the seconds that `rehearse` takes on each
-/// (infinite if the run cannot be there). A GPU that is a card of its own is taken without comparison.
+/// Selects the faster of the GPU that `auto` has chosen for a run and the CPU. `rehearse` returns the seconds that a
+/// rehearsal takes on a device, infinite if the run is impossible there. A discrete GPU is taken without comparison.
 ///
 /// # Errors
 /// If `rehearse` fails.
@@ -234,7 +235,7 @@ pub fn faster<E>(
     Ok(cpu)
 }
 
-/// Whether a GPU is in the processor or of a virtual machine, where the CPU may be faster.
+/// Whether a GPU is integrated or virtual, so that the CPU may be faster.
 fn may_be_slow(info: &DeviceInfo) -> bool {
     matches!(info.kind.as_str(), "integrated gpu" | "virtual gpu")
 }
@@ -253,8 +254,8 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
     Ok(Chosen { info: named(info, &device), device, reason })
 }
 
-/// Description of a device with its driver's name for it and its memory. CUDA and ROCm tell these once the device has
-/// been started, which this does for them; a device that fails to start keeps the description of the list.
+/// Completes a description by the driver's name for the device and its memory. CUDA and ROCm report these for a started
+/// device only, so this starts it; a device that fails to start keeps the description of the list.
 pub fn describe(info: DeviceInfo) -> DeviceInfo {
     match info.kind.as_str() {
         "gpu" => start(&info, String::new()).map_or(info, |chosen| chosen.info),

@@ -12,7 +12,7 @@ const INTERVAL: f64 = 0.25;
 /// Clock ticks per second in which Linux reports a process's CPU time (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
-/// What was measured last of each device in use; `None` is the CPU without a tensor library.
+/// The latest measurements of each device in use; the device `None` is the CPU without a tensor library.
 static USAGES: Mutex<Vec<(Option<Device>, Usage)>> = Mutex::new(Vec::new());
 
 /// Measurements of a device.
@@ -66,11 +66,8 @@ pub fn release_freed_memory() {
 /// `None` if the platform does not report it.
 pub fn data_budget() -> Option<u64> {
     let left = container::memory().map(|(_, left)| left);
-    proc_bytes("/proc/meminfo", "MemAvailable:")
-        .into_iter()
-        .chain(left)
-        .min()
-        .map(|bytes| bytes / 2)
+    let bytes = proc_bytes("/proc/meminfo", "MemAvailable:").into_iter().chain(left).min()?;
+    Some(bytes / 2)
 }
 
 /// The memory of the machine, or of the container if that has less, bytes.

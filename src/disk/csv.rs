@@ -4,11 +4,11 @@ use super::input;
 use std::io::{self, Read};
 use std::mem;
 
-/// The most bytes of a row of several lines.
+/// Maximum size of a row that spans several lines, bytes.
 const LONGEST: usize = 1 << 20;
 
-/// The cells of each row, with the number of the line on which it begins. A cell in quotes may hold commas, line breaks
-/// and doubled quotes; blank lines are left out.
+/// Iterates over the cells of each row, with the number of the row's first line, from 1. A cell in quotes may hold commas,
+/// line breaks and doubled quotes; blank lines are left out.
 pub fn rows(file: impl Read) -> impl Iterator<Item = (usize, io::Result<Vec<String>>)> {
     let mut lines = input::lines(file);
     let mut number = 0;

@@ -3,14 +3,14 @@
 use std::cell::Cell;
 use std::io;
 
-/// The changes of a disk that fail.
+/// Selection of the changes that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// None.
     Nothing,
-    /// The one after so many others, as when the disk is full for a moment.
+    /// One change, after this many others, as when the disk is full for a moment.
     Once(usize),
-    /// The one after so many others, and all later ones, as when the process is killed.
+    /// All changes after this many, as when the process is killed.
     Stop(usize),
 }
 
@@ -24,7 +24,7 @@ thread_local! {
     static STATE: Cell<Option<State>> = const { Cell::new(None) };
 }
 
-/// Does some work on a disk with a fault. Returns its result, and the number of changes.
+/// Calls `work` on a disk with a fault. Returns the result and the number of changes to the disk.
 pub fn with<T>(fault: Fault, work: impl FnOnce() -> T) -> (T, usize) {
     STATE.set(Some(State { fault, done: 0 }));
     let result = work();
@@ -46,12 +46,8 @@ pub(super) fn is_next() -> bool {
 
 pub(super) fn step() -> io::Result<()> {
     let Some(State { fault, done }) = STATE.get() else { return Ok(()) };
+    let fails = is_next() || matches!(fault, Fault::Stop(at) if done > at);
     STATE.set(Some(State { fault, done: done + 1 }));
-    let fails = match fault {
-        Fault::Nothing => false,
-        Fault::Once(at) => done == at,
-        Fault::Stop(at) => done >= at,
-    };
     match fails {
         true => Err(io::Error::other("a fault of this test")),
         false => Ok(()),

@@ -23,8 +23,8 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Folder
     move |source| FolderError { action, path: path.to_owned(), source }
 }
 
-/// The paths beside a folder of the new one until it is whole, and of the old one that is set aside; `None` if the path
-/// has no file name.
+/// Hidden paths beside a folder: of its replacement while that is written, and of the old folder once it is moved aside.
+/// `None` if `path` has no file name.
 pub fn beside(path: &Path) -> Option<[PathBuf; 2]> {
     let name = path.file_name()?;
     let hidden = |suffix: &str| {
@@ -55,7 +55,7 @@ pub fn replace_folder<E: From<FolderError>>(
         Ok(rename(&new, path).map_err(failed("create", path))?)
     });
     if swapped.is_err() {
-        // A part of the new folder would keep a full disk full. What cannot be settled now is by the next replacement.
+        // A part of the new folder would keep a full disk full. If this fails, the next replacement tries again.
         let _ = settle(path, &clear);
     }
     swapped?;

@@ -1,20 +1,19 @@
-//! Readers of files that others wrote: regular files alone, since a pipe or a device in the place of one never ends, and
-//! no more bytes of them than a limit.
+//! Readers of untrusted files: regular files only, since a pipe or a device may never end, and no more bytes than a limit.
 
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// The most bytes of settings, a manifest or another description.
+/// Maximum size of settings, a manifest or another description, bytes.
 pub const DESCRIPTION: u64 = 64 << 20;
-/// The most bytes of data that are read whole.
+/// Maximum size of data that are read into memory as a whole, bytes.
 #[cfg(not(target_family = "wasm"))]
 pub const DATA: u64 = 2 << 30;
-/// The most bytes of a line.
+/// Maximum length of a line, bytes.
 const LINE: u64 = 64 << 20;
 
-/// Opens a file to read it.
+/// Opens a regular file to read it; a symbolic link is followed.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -90,7 +89,7 @@ pub fn sha256(path: &Path, most: u64) -> io::Result<String> {
     }
 }
 
-/// The lines of a file, with their ends.
+/// Iterates over the lines of a file, line breaks included. A line of more than 64 MiB is an error.
 pub fn lines(file: impl Read) -> impl Iterator<Item = io::Result<Vec<u8>>> {
     let (mut file, mut number) = (BufReader::new(file), 0);
     std::iter::from_fn(move || {

@@ -299,16 +299,16 @@ impl Updating for AutodiffUpdate<'_> {
     }
 
     fn step(&mut self, number: usize, (gradient, sums): Self::Gradient) -> Result<(), TeamError> {
-        let Share { config, team, .. } = &self.learner.share;
-        let (gradient, norm) = clip_grad_norm(gradient, config.update.max_grad_norm);
+        let Learner { weights, share } = &mut *self.learner;
+        let (gradient, norm) = clip_grad_norm(gradient, share.config.update.max_grad_norm);
         self.figures = self.figures.clone() + Tensor::cat(vec![sums, norm], 0);
-        self.learner.weights.step(gradient, self.first + number as u64, config, team)
+        weights.step(gradient, self.first + number as u64, share)
     }
 }
 
 impl AutodiffUpdate<'_> {
-    /// Means over the steps of the first `taken` minibatches, as [`Plan::learnt`] counts them; loss and norm are those over
-    /// minibatches.
+    /// Means over the steps of the first `taken` minibatches, as counted by [`Plan::learnt`]; of loss and norm, the means
+    /// over minibatches.
     fn means(self, taken: usize, config: &TrainConfig) -> Tensor<1> {
         let Counts { minibatch, all } = self.counts;
         let learnt = match config.data.is_on() || taken < minibatch.len() {

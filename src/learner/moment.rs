@@ -1,6 +1,6 @@
-//! Numbers of AdamW's moments: f32, or bf16 in half the memory.
+//! Number formats of AdamW's moments: f32, or bf16 in half the memory.
 
-/// A number of a moment in host memory.
+/// Number format of a moment in host memory.
 pub trait Moment: Copy + Send {
     /// The number in f32, exactly.
     fn widen(self) -> f32;

@@ -48,7 +48,7 @@ impl AdamW {
     }
 }
 
-/// Steps parameters and their moments, given after the gradient, in tensors.
+/// Performs a step of AdamW in tensors: `values` are gradient, parameters, first and second moment. Returns the last three.
 pub(super) fn step_tensors(values: [Tensor<1>; 4], by: &Factors) -> [Tensor<1>; 3] {
     let [gradient, params, first, second] = values;
     let first = first * by.keep1 + gradient.clone() * by.add1;
@@ -89,14 +89,13 @@ pub(super) struct StepSettings<'a> {
 }
 
 impl<M: Moment> Moments<M> {
-    /// Converts the moments to other numbers, the nearest ones.
+    /// Converts the moments to another number format, rounding to the nearest.
     pub(super) fn convert<N: Moment>(&self) -> Moments<N> {
         // Half of the spacing rounds to the nearest.
-        let converted =
-            |values: &[M]| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect();
+        let convert = |values: &[M]| values.iter().map(|x| N::round(x.widen(), 1 << 15)).collect();
         Moments {
-            first_moment: converted(&self.first_moment),
-            second_moment: converted(&self.second_moment),
+            first_moment: convert(&self.first_moment),
+            second_moment: convert(&self.second_moment),
             steps: self.steps,
         }
     }
@@ -135,15 +134,15 @@ impl<M: Moment> Moments<M> {
     }
 }
 
-/// Performs a step of `step` with the factor that clips a gradient to `max_norm` ([`clip_grad_norm`]), and returns the
-/// norm before clipping.
+/// Calls `step` with the factor that clips a gradient to `max_norm`, as [`clip_grad_norm`] does, and returns the norm before
+/// clipping.
 pub(super) fn clipped_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f32)) -> f32 {
     let norm = norm(gradient);
     step(clip_scale(norm, max_norm));
     norm
 }
 
-/// Steps slices of equal length, the first of whose parameters is number `start`.
+/// Performs a step on slices of equal length; `start` is the index of their first parameter.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn apply<M: Moment>(
     factors: &Factors,
@@ -158,7 +157,7 @@ fn apply<M: Moment>(
     for (i, ((param, gradient), (first, second))) in all {
         let before = Moving { param: *param, first: first.widen(), second: second.widen() };
         let after = step(&before, gradient * scale, factors);
-        // No draws are left of this where moments are in f32.
+        // The compiler removes the draw where moments are in f32.
         let drawn = draw(key, start.wrapping_add(i as u32));
         *param = after.param;
         *first = M::round(after.first, drawn & 0xffff);

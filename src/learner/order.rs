@@ -95,10 +95,8 @@ impl Batches {
             let epochs = 0..update.update_epochs;
             let all = epochs.flat_map(|epoch| {
                 let order = shuffle(&shards, draw(key, epoch as u32));
-                let numbers = 0..update.num_minibatches;
-                numbers
-                    .map(|i| minibatch(&shards, i * size..(i + 1) * size, &order))
-                    .collect::<Vec<_>>()
+                let minibatch = |i: usize| minibatch(&shards, i * size..(i + 1) * size, &order);
+                (0..update.num_minibatches).map(minibatch).collect::<Vec<_>>()
             });
             return all.collect();
         }

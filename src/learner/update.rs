@@ -5,12 +5,12 @@ use crate::settings::UpdateConfig;
 
 /// A learner in the middle of an update.
 pub(super) trait Updating {
-    /// What one optimizer step learns from.
+    /// The data of one optimizer step.
     type Minibatch;
-    /// A gradient with the sums of its loss, where it was computed: in host memory or on a device.
+    /// A gradient with the sums of its loss, in host memory or on the device that computed it.
     type Gradient;
 
-    /// Computes the gradient of minibatch `number` over all ranks; `None` leaves its step out.
+    /// Computes the gradient of minibatch `number` over all ranks; `None` skips the step.
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
@@ -20,7 +20,7 @@ pub(super) trait Updating {
         of: &Self::Minibatch,
     ) -> Result<Option<Self::Gradient>, TeamError>;
 
-    /// Mean `approx_kl` of the steps of minibatch `number`, the same on all ranks. On a device this reads back.
+    /// Mean `approx_kl` of the steps of minibatch `number`, the same on all ranks. On a device this is a read-back.
     fn approx_kl(&self, number: usize, gradient: &Self::Gradient) -> f64;
 
     /// Clips a gradient, takes optimizer step `number` of the update with it, and adds its sums and its norm to those of
@@ -30,12 +30,12 @@ pub(super) trait Updating {
     /// If another rank has failed or does not respond.
     fn step(&mut self, number: usize, gradient: Self::Gradient) -> Result<(), TeamError>;
 
-    /// Takes back the memory of a gradient.
+    /// Returns the memory of a gradient that is not used, for reuse.
     fn give_back(&mut self, _gradient: Self::Gradient) {}
 }
 
-/// Takes an optimizer step for each minibatch, until `target_kl` ends the update. Returns the number of minibatches before
-/// its end.
+/// Takes an optimizer step for each minibatch, until `target_kl` ends the update. Returns the number of minibatches that
+/// were processed.
 ///
 /// # Errors
 /// If another rank has failed or does not respond.
@@ -46,7 +46,7 @@ pub(super) fn take_steps<U: Updating>(
 ) -> Result<usize, TeamError> {
     for (number, minibatch) in minibatches.iter().enumerate() {
         let Some(gradient) = update.gradient(number, minibatch)? else { continue };
-        // Only a limit is worth a read-back.
+        // Without a limit the divergence is not read back.
         if config.target_kl > 0.0 && config.ends_at(update.approx_kl(number, &gradient)) {
             update.give_back(gradient);
             return Ok(number);

@@ -1,7 +1,7 @@
 //! Trainable state: parameters, optimizer and, for the KL penalty, the reference policy.
 
 use super::optimizer::AdamW;
-use super::schedule::{learning_rate, total_updates};
+use super::share::Share;
 use crate::device;
 use crate::model::Network;
 use crate::parallel::{Team, TeamError};
@@ -46,8 +46,7 @@ impl Weights {
         &self.optimizer
     }
 
-    /// Performs optimizer step `update` of the run. If ranks use devices that may round differently, the parameters of the
-    /// first rank are broadcast.
+    /// Performs optimizer step `update` of the run. If ranks may round differently, the parameters of rank 0 are broadcast.
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
@@ -55,13 +54,12 @@ impl Weights {
         &mut self,
         gradient: Tensor<1>,
         update: u64,
-        config: &TrainConfig,
-        team: &Team,
+        share: &Share,
     ) -> Result<(), TeamError> {
-        let rate = learning_rate(&config.optimizer, update, total_updates(config));
-        self.params = self.optimizer.step(self.params.clone(), gradient, rate, &config.optimizer);
-        if team.rounds_differently() {
-            self.params = root_params(team, self.params.clone())?;
+        let (rate, config) = (share.learning_rate(update), &share.config.optimizer);
+        self.params = self.optimizer.step(self.params.clone(), gradient, rate, config);
+        if share.team.rounds_differently() {
+            self.params = root_params(&share.team, self.params.clone())?;
         }
         Ok(())
     }
@@ -76,7 +74,7 @@ impl Weights {
     }
 }
 
-/// The parameters of the first rank, `[num_params]`, for ranks whose devices may round differently.
+/// Returns the parameters of rank 0, `[num_params]`, on every rank.
 pub(super) fn root_params(team: &Team, params: Tensor<1>) -> Result<Tensor<1>, TeamError> {
     let device = params.device();
     let ours = if team.is_root() { device::fetch(params) } else { Vec::new() };

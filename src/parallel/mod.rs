@@ -32,14 +32,13 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A transport of bytes between the ranks of a run.
 pub trait Link: Send {
-    /// Sends `outgoing[i]` to rank `i` and fills `incoming[i]` with the message from rank `i`. Both
+    /// Sends `outbox[i]` to rank `i` and fills `inbox[i]` with the message from rank `i`. Both
     /// sides know the length of a message. Messages to the rank itself are empty, and an empty
     /// message need not be waited for.
     ///
     /// # Errors
     /// If a rank has ended, or has been silent for longer than the timeout.
-    fn exchange(&mut self, outgoing: &[&[u8]], incoming: &mut [&mut [u8]])
-    -> Result<(), TeamError>;
+    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError>;
 }
 
 /// A rank's handle to the group of ranks that share a run, with their collective operations.
@@ -171,7 +170,7 @@ impl Team {
         self.has_devices() && self.hardware.has_cpus
     }
 
-    /// Whether the ranks may round differently. Rank 0 then computes each optimiser step for all.
+    /// Whether the ranks may round differently. Rank 0 then computes each optimizer step for all.
     pub fn rounds_differently(&self) -> bool {
         self.size() > 1 && self.hardware.rounds_differently
     }
@@ -341,12 +340,12 @@ impl Team {
 }
 
 impl Node {
-    /// The sum of two nodes, of which the other comes next.
+    /// Adds the node that comes next in the order of shards.
     pub fn plus(self, other: Self) -> Self {
         self.plus_and(other, drop)
     }
 
-    /// The sum of two nodes, of which the other comes next; `give_back` takes its vector.
+    /// Adds like [`Node::plus`], and passes the other node's vector to `give_back` for reuse.
     pub fn plus_and(mut self, other: Self, give_back: impl FnOnce(Vec<f32>)) -> Self {
         self.vector.iter_mut().zip(&other.vector).for_each(|(sum, x)| *sum += x);
         self.numbers.iter_mut().zip(&other.numbers).for_each(|(sum, x)| *sum += x);
@@ -357,16 +356,11 @@ impl Node {
 
 /// The first line in which two texts differ, as each has it.
 fn first_difference(theirs: &str, ours: &str) -> (String, String) {
-    let mut lines = (theirs.lines(), ours.lines());
+    let (mut theirs, mut ours) = (theirs.lines(), ours.lines());
     loop {
-        match (lines.0.next(), lines.1.next()) {
-            (Some(theirs), Some(ours)) if theirs == ours => {}
-            (theirs, ours) => {
-                return (
-                    theirs.unwrap_or("nothing").to_string(),
-                    ours.unwrap_or("nothing").to_string(),
-                );
-            }
+        let lines = [theirs.next(), ours.next()];
+        if lines[0].is_none() || lines[0] != lines[1] {
+            return lines.map(|line| line.unwrap_or("nothing").to_string()).into();
         }
     }
 }

@@ -77,11 +77,12 @@ pub fn local_rank() -> (usize, usize) {
     (here.rank() as usize, here.size() as usize)
 }
 
-/// The default number of CPU threads of this process, its share of the machine; `None` if it has cores of its own.
+/// The default number of CPU threads of this process: its share of the machine's cores. `None` if it is the only process
+/// here.
 pub fn default_threads() -> Option<usize> {
     let (_, here) = local_rank();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // SAFETY: a question without arguments that matter.
+    // SAFETY: reads a constant of the system.
     let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     (here > 1).then(|| if (cores as i64) < all { cores } else { (cores / here).max(1) })
 }
@@ -142,16 +143,11 @@ fn check(code: i32, other: usize) -> Result<(), TeamError> {
 }
 
 impl Link for Processes {
-    fn exchange(
-        &mut self,
-        outgoing: &[&[u8]],
-        incoming: &mut [&mut [u8]],
-    ) -> Result<(), TeamError> {
+    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
         let mut requests = Vec::new();
         // After an error MPI may still access the buffers, so these are copies, which are then leaked.
-        let mut arriving: Vec<Vec<u8>> =
-            incoming.iter().map(|bytes| vec![0; bytes.len()]).collect();
-        let leaving: Vec<Vec<u8>> = outgoing.iter().map(|bytes| bytes.to_vec()).collect();
+        let mut arriving: Vec<Vec<u8>> = inbox.iter().map(|bytes| vec![0; bytes.len()]).collect();
+        let leaving: Vec<Vec<u8>> = outbox.iter().map(|bytes| bytes.to_vec()).collect();
         let mut start = || -> Result<(), TeamError> {
             for (other, bytes) in arriving.iter_mut().enumerate().filter(|(i, _)| *i != self.rank) {
                 for bytes in bytes.chunks_mut(MAX_MESSAGE) {
@@ -165,12 +161,12 @@ impl Link for Processes {
             }
             Ok(())
         };
-        let done = start().and_then(|()| self.wait(&mut requests, outgoing.len()));
+        let done = start().and_then(|()| self.wait(&mut requests, outbox.len()));
         if let Err(error) = done {
             arriving.into_iter().chain(leaving).for_each(|buffer| _ = buffer.leak());
             return Err(error);
         }
-        for (to, from) in incoming.iter_mut().zip(&arriving) {
+        for (to, from) in inbox.iter_mut().zip(&arriving) {
             to.copy_from_slice(from);
         }
         Ok(())

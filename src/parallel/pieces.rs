@@ -21,10 +21,9 @@ impl Team {
         let before = seconds();
         let (give, pieces) = mpsc::channel::<Vec<Node>>();
         let add_up = || {
-            let sum = |nodes: Vec<Node>| {
-                let len =
-                    NodeLen { vector: nodes[0].vector.len(), numbers: nodes[0].numbers.len() };
-                self.sum(shards, nodes, len)
+            let sum = |ours: Vec<Node>| {
+                let len = NodeLen { vector: ours[0].vector.len(), numbers: ours[0].numbers.len() };
+                self.sum(shards, ours, len)
             };
             pieces.into_iter().map(sum).collect::<Result<Vec<Node>, TeamError>>()
         };
@@ -60,12 +59,8 @@ mod tests {
     }
 
     impl Link for Counted {
-        fn exchange(
-            &mut self,
-            outgoing: &[&[u8]],
-            incoming: &mut [&mut [u8]],
-        ) -> Result<(), TeamError> {
-            self.link.exchange(outgoing, incoming)?;
+        fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
+            self.link.exchange(outbox, inbox)?;
             self.exchanges.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
@@ -104,11 +99,8 @@ mod tests {
         };
         let all = on_ranks(2, |team| run(team, 0));
         assert!(all[0] >= 3 && all[0] == all[1], "{all:?}");
-        assert_eq!(
-            on_ranks(2, |team| run(team, all[0])),
-            all,
-            "all exchanges overlap with the computation"
-        );
+        let overlapped = on_ranks(2, |team| run(team, all[0]));
+        assert_eq!(overlapped, all, "all exchanges overlap with the computation");
         let gone = on_ranks(2, |team| match team.rank() {
             1 => None,
             _ => team

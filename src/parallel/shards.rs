@@ -108,11 +108,9 @@ impl Shards {
     fn cut(&self, stratum: usize) -> usize {
         stratum * self.items / self.strata * self.each
     }
-}
 
-impl Shards {
-    /// Computes the sums at the [`nodes`] of the owned shards, on all threads, from what `leaf` computes of each shard.
-    /// `give_back` takes vectors that have been added to others.
+    /// Computes the sums at the [`nodes`] of the owned shards, on all threads; `leaf` computes the node of one shard.
+    /// `give_back` receives vectors that have been added to others, for reuse.
     pub fn sum_nodes(
         &self,
         leaf: &(impl Fn(usize) -> Node + Sync),

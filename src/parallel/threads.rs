@@ -45,15 +45,10 @@ impl Shared {
 }
 
 impl Link for ThreadLink {
-    fn exchange(
-        &mut self,
-        outgoing: &[&[u8]],
-        incoming: &mut [&mut [u8]],
-    ) -> Result<(), TeamError> {
+    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
         let Self { rank, size, timeout, .. } = *self;
         let others = || (0..size).filter(|other| *other != rank);
-        let messages: Vec<(usize, Vec<u8>)> =
-            others().map(|to| (to, outgoing[to].to_vec())).collect();
+        let messages: Vec<_> = others().map(|to| (to, outbox[to].to_vec())).collect();
         let mut queues = self.shared.queues();
         for (to, message) in messages {
             queues.messages[rank * size + to].push_back(message);
@@ -75,7 +70,7 @@ impl Link for ThreadLink {
                 let waited = self.shared.changed.wait_timeout(queues, left);
                 queues = waited.unwrap_or_else(PoisonError::into_inner).0;
             };
-            incoming[from].copy_from_slice(&message);
+            inbox[from].copy_from_slice(&message);
         }
         Ok(())
     }

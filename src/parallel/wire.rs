@@ -20,13 +20,9 @@ fn slice(len: usize, size: usize, rank: usize) -> Range<usize> {
 
 impl Wire {
     /// Calls [`Link::exchange`] and records its duration.
-    fn exchange(
-        &mut self,
-        outgoing: &[&[u8]],
-        incoming: &mut [&mut [u8]],
-    ) -> Result<(), TeamError> {
+    fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError> {
         let started = Instant::now();
-        let done = self.link.exchange(outgoing, incoming);
+        let done = self.link.exchange(outbox, inbox);
         self.traffic.seconds += started.elapsed().as_secs_f64();
         done
     }
@@ -39,13 +35,13 @@ impl Wire {
         mut all: Vec<Vec<T>>,
     ) -> Result<Vec<Vec<T>>, TeamError> {
         let bytes: &[u8] = bytemuck::cast_slice(ours);
-        let mut outgoing = vec![bytes; team.size()];
-        outgoing[team.rank] = &[];
-        let mut incoming: Vec<&mut [u8]> =
+        let mut outbox = vec![bytes; team.size()];
+        outbox[team.rank] = &[];
+        let mut inbox: Vec<&mut [u8]> =
             all.iter_mut().map(|theirs| bytemuck::cast_slice_mut(theirs)).collect();
-        incoming[team.rank] = &mut [];
+        inbox[team.rank] = &mut [];
         self.traffic.others += ((team.size() - 1) * bytes.len()) as u64;
-        self.exchange(&outgoing, &mut incoming)?;
+        self.exchange(&outbox, &mut inbox)?;
         all[team.rank].copy_from_slice(ours);
         Ok(all)
     }
@@ -81,22 +77,19 @@ impl Wire {
             }
             bytes
         };
-        let outgoing: Vec<Vec<u8>> = (0..size).map(message).collect();
+        let outbox: Vec<Vec<u8>> = (0..size).map(message).collect();
         let own = slice(rank);
-        let (vector, node) =
-            (size_of::<f32>() * own.len(), size_of::<f32>() * own.len() + 8 * counts(rank));
+        let vector = size_of::<f32>() * own.len();
+        let node = vector + 8 * counts(rank);
         let bytes_from = |other: usize| if other == rank { 0 } else { theirs[other].len() * node };
-        let mut received: Vec<Vec<u8>> =
-            (0..size).map(|other| vec![0; bytes_from(other)]).collect();
-        let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
-        let mut incoming: Vec<&mut [u8]> =
-            received.iter_mut().map(|bytes| &mut bytes[..]).collect();
-        self.exchange(&outgoing, &mut incoming)?;
+        let mut received: Vec<Vec<u8>> = (0..size).map(|from| vec![0; bytes_from(from)]).collect();
+        let outbox: Vec<&[u8]> = outbox.iter().map(|bytes| &bytes[..]).collect();
+        let mut inbox: Vec<&mut [u8]> = received.iter_mut().map(|bytes| &mut bytes[..]).collect();
+        self.exchange(&outbox, &mut inbox)?;
         let sent: usize = (0..size).filter(|other| *other != rank).map(counts).sum();
         let others = (mine.len() * 8 * sent) as u64;
         self.traffic.others += others;
-        self.traffic.vectors +=
-            outgoing.iter().map(|bytes| bytes.len() as u64).sum::<u64>() - others;
+        self.traffic.vectors += outbox.iter().map(|bytes| bytes.len() as u64).sum::<u64>() - others;
 
         let mut all = Vec::new();
         for (other, shards) in theirs.into_iter().enumerate() {
@@ -128,20 +121,20 @@ impl Wire {
             true => ours.extend_from_slice(bytemuck::cast_slice(&sum.numbers)),
             false => theirs.resize(size_of::<f32>() * slice(adder).len() + 8 * numbers, 0u8),
         }
-        let mut outgoing = vec![&ours[..]; size];
-        outgoing[rank] = &[];
-        let mut incoming: Vec<&mut [u8]> = Vec::with_capacity(size);
+        let mut outbox = vec![&ours[..]; size];
+        outbox[rank] = &[];
+        let mut inbox: Vec<&mut [u8]> = Vec::with_capacity(size);
         let (mut rest, mut of_adder) = (&mut vector[..], &mut theirs[..]);
         for other in 0..size {
             let (part, behind) = rest.split_at_mut(slice(other).len());
-            incoming.push(match other {
+            inbox.push(match other {
                 _ if other == rank => &mut [],
                 _ if other == adder => std::mem::take(&mut of_adder),
                 _ => bytemuck::cast_slice_mut(part),
             });
             rest = behind;
         }
-        self.exchange(&outgoing, &mut incoming)?;
+        self.exchange(&outbox, &mut inbox)?;
         self.traffic.vectors += ((size - 1) * of_vector) as u64;
         self.traffic.others += ((size - 1) * (ours.len() - of_vector)) as u64;
         if rank == adder {

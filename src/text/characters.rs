@@ -32,8 +32,7 @@ impl Characters {
 
     /// Converts the vocabulary to a `tokenizer.json`.
     pub fn to_json(&self) -> Value {
-        let named =
-            self.characters.iter().zip(1u32..).map(|(c, token)| (c.to_string(), json!(token)));
+        let named = self.characters.iter().zip(1u32..).map(|(c, id)| (c.to_string(), json!(id)));
         let mut vocabulary: serde_json::Map<String, Value> = named.collect();
         vocabulary.insert(END_NAME.to_string(), json!(END));
         json!({

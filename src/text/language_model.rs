@@ -1,4 +1,4 @@
-//! A language model: weights, vocabulary, chat template, and what else its files say.
+//! A language model: weights, vocabulary, chat template, and the other files of its folder.
 
 use super::characters::{Characters, END};
 use super::error::LanguageError;
@@ -36,8 +36,8 @@ pub struct LanguageModel {
 }
 
 impl LanguageModel {
-    /// A fresh model of these sizes, whose tokens are the characters of a text; the vocabulary of the shape
-    /// does not matter.
+    /// Creates a model with fresh weights. Its tokens are the characters of `alphabet`, whatever the vocabulary size in
+    /// `sizes`; `key` determines the weights.
     pub fn tiny(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
         let characters = Characters::from_text(alphabet);
         let shape = DecoderShape { num_actions: characters.vocabulary(), ..sizes.clone() };
@@ -65,7 +65,7 @@ impl LanguageModel {
         decoder.with_adapters(self.adapters.clone())
     }
 
-    /// Adds the adapters to the weights.
+    /// Merges the adapters into the weights.
     #[must_use]
     pub fn merged(mut self) -> Self {
         if let Some(adapters) = self.adapters.take() {
@@ -85,7 +85,7 @@ impl LanguageModel {
     /// Tokenizes a prompt: its messages if the model has a chat template and there are any, else its text.
     ///
     /// # Errors
-    /// If the template fails, or the text cannot be made of tokens.
+    /// If the messages cannot be serialized, the template fails, or the text cannot be tokenized.
     pub fn prompt(
         &self,
         text: &str,
@@ -96,9 +96,10 @@ impl LanguageModel {
         if let Some(template) = &self.template
             && !messages.is_empty()
         {
-            let key = serde_json::to_string(messages).expect("messages are JSON");
+            let key = serde_json::to_string(messages);
+            let key = key.map_err(|error| LanguageError::Template(error.to_string()))?;
             return self.prompts.tokens((String::new(), key), || {
-                // The template has put all special tokens where they belong.
+                // The template inserts all special tokens.
                 self.tokenizer.encode(&template.render(messages)?)
             });
         }

@@ -1,7 +1,7 @@
 //! Language models: decoders over tokens with a vocabulary, read from files and written to them.
 //!
-//! A model comes from a Hugging Face folder or a GGUF file (`LanguageModel::load`), or begins from nothing
-//! with characters for tokens (`LanguageModel::tiny`). [`TokenDecoder`] generates and learns.
+//! A model is read from a Hugging Face folder or a GGUF file (`LanguageModel::load`), or created with fresh weights and
+//! characters as tokens ([`LanguageModel::tiny`]). [`TokenDecoder`] generates and learns.
 
 mod characters;
 mod error;
@@ -30,9 +30,7 @@ pub use crate::nn::rows::{
     Cache, Decoding, Pass, Pool, PrefixCache, Retention, Row, TextPass, TokenDecoder,
 };
 #[cfg(text_kernels)]
-pub(crate) use crate::nn::tensors::arenas::Arenas;
-#[cfg(text_kernels)]
-pub(crate) use crate::nn::tensors::arenas::Packing;
+pub(crate) use crate::nn::tensors::arenas::{Arenas, Packing};
 #[cfg(text_kernels)]
 pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
 pub use crate::nn::text::Text;

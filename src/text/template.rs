@@ -1,14 +1,14 @@
 //! The chat template of a model, as its files hold it.
 
-/// A chat template in Jinja, which makes one text of a conversation's messages.
+/// A chat template in Jinja, which renders the messages of a conversation as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
     /// The template's source.
     pub source: String,
-    /// The text of the token that begins a text, if there is one.
+    /// Text of the beginning-of-text token; empty without one.
     pub bos: String,
-    /// The text of the token that ends one.
+    /// Text of the end-of-text token; empty without one.
     pub eos: String,
-    /// The token that the template puts behind an answer, if it puts one there.
+    /// Token that the template puts after an answer, if any.
     pub turn_end: Option<u32>,
 }

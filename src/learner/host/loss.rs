@@ -26,7 +26,7 @@ pub struct Rule {
     pub by: Coefficients,
 }
 
-/// Inputs of the loss by columns, padded to whole groups with steps that do not count: mask and weight are 0.
+/// Inputs of the loss by columns, padded to whole groups. Steps that do not count have mask and weight 0.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
     /// Actions.
@@ -48,20 +48,6 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Returns the inputs of the loss for a group.
-    pub fn steps(&self, group: usize) -> Steps<'_> {
-        Steps {
-            actions: lanes(&self.actions, group),
-            old_logprobs: lanes(&self.old_logprobs, group),
-            reference_logprobs: lanes(&self.reference_logprobs, group),
-            advantages: lanes(&self.advantages, group),
-            mask: lanes(&self.mask, group),
-            weights: lanes(&self.weights, group),
-            games: lanes(&self.games, group),
-            legal: self.legal(group),
-        }
-    }
-
     /// Computes log-probabilities of the actions of a group as [`logprobs`].
     pub fn logprobs(&self, group: usize, logits: &mut [Group], probs: &mut [Group]) -> Group {
         logprobs(logits, probs, lanes(&self.actions, group), self.legal(group))
@@ -75,28 +61,6 @@ impl Columns {
 /// Values of a group.
 fn lanes<T>(values: &[T], group: usize) -> &[T; GROUP] {
     &values.as_chunks().0[group]
-}
-
-/// Inputs of the loss for a group of steps. Lanes with `mask` 0 do not count and must have weight
-/// 0.
-#[derive(Clone, Copy, Debug)]
-pub struct Steps<'a> {
-    /// Actions.
-    pub actions: &'a [i32; GROUP],
-    /// Log-probabilities under the behaviour policy.
-    pub old_logprobs: &'a Group,
-    /// Log-probabilities under the reference policy; used if `kl_coef` is not 0.
-    pub reference_logprobs: &'a Group,
-    /// Advantages.
-    pub advantages: &'a Group,
-    /// 1 for steps that count, else 0.
-    pub mask: &'a Group,
-    /// Weights in the loss.
-    pub weights: &'a Group,
-    /// Ratio of each step's game, for losses with one ratio per game.
-    pub games: &'a [GameRatio; GROUP],
-    /// Action masks, bit 0 for action 0; `None` if all actions are always legal.
-    pub legal: Option<&'a [u32; GROUP]>,
 }
 
 /// Sums over steps, per lane.
@@ -196,7 +160,7 @@ fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
 }
 
 /// Computes log-probabilities of the steps' actions. `logits` and `probs`, one group per action,
-/// are replaced as by [`log_softmax`], with masks `legal` ([`Steps::legal`]).
+/// are replaced as by [`log_softmax`]; `legal` are the steps' action masks, if any.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn logprobs(
     logits: &mut [Group],
@@ -209,19 +173,25 @@ fn logprobs(
     chosen(logits, actions)
 }
 
-/// Replaces `logits`, one group per action, by the gradient of the loss and adds to the sums.
-/// `probs` is scratch of the same size.
+/// Replaces `logits` of a group, one group per action, by the gradient of the loss and adds to the
+/// sums. `probs` is a scratch buffer of the same size.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn differentiate(
     rule: &Rule,
-    steps: &Steps,
+    columns: &Columns,
+    group: usize,
     logits: &mut [Group],
     probs: &mut [Group],
     sums: &mut Sums,
 ) {
-    mask(logits, steps.legal, ILLEGAL);
+    let (old_logprobs, reference_logprobs) =
+        (lanes(&columns.old_logprobs, group), lanes(&columns.reference_logprobs, group));
+    let (actions, advantages) = (lanes(&columns.actions, group), lanes(&columns.advantages, group));
+    let (counted, weights) = (lanes(&columns.mask, group), lanes(&columns.weights, group));
+    let (games, legal) = (lanes(&columns.games, group), columns.legal(group));
+    mask(logits, legal, ILLEGAL);
     log_softmax(logits, probs);
-    let logprobs = chosen(logits, steps.actions);
+    let logprobs = chosen(logits, actions);
     let mut entropy = [0.0f32; GROUP];
     for (logits, probs) in logits.iter().zip(&*probs) {
         let (z, p) = (*logits, *probs);
@@ -232,7 +202,7 @@ pub fn differentiate(
     let mut approx_kl = [0.0f32; GROUP];
     let mut ratios = [0.0f32; GROUP];
     for l in 0..GROUP {
-        let log_ratio = logprobs[l] - steps.old_logprobs[l];
+        let log_ratio = logprobs[l] - old_logprobs[l];
         ratios[l] = exp(log_ratio);
         approx_kl[l] = third(ratios[l], log_ratio);
     }
@@ -242,13 +212,12 @@ pub fn differentiate(
     let of_game = form.loss_type.ratio_of_game();
     let mut importance = ratios;
     if of_game {
-        importance.iter_mut().zip(steps.games).for_each(|(ratio, game)| *ratio = game.ratio);
+        importance.iter_mut().zip(games).for_each(|(ratio, game)| *ratio = game.ratio);
     }
-    let policy =
-        StepLanes { ratios: &importance, advantages: steps.advantages, logprobs: &logprobs };
+    let policy = StepLanes { ratios: &importance, advantages, logprobs: &logprobs };
     let TermLanes { values: mut terms, mut slopes, clipped } = form.loss_type.terms(&policy, by);
     for (l, slope) in slopes.iter_mut().enumerate() {
-        *slope = if of_game { steps.games[l].slope } else { *slope * steps.weights[l] };
+        *slope = if of_game { games[l].slope } else { *slope * weights[l] };
     }
 
     // Label smoothing: derivative by the log-probability of every action.
@@ -262,21 +231,21 @@ pub fn differentiate(
             }
         }
         for l in 0..GROUP {
-            let share = by.smoothing * steps.advantages[l];
+            let share = by.smoothing * advantages[l];
             terms[l] = (1.0 - by.smoothing) * terms[l] - share * mean[l];
             slopes[l] *= 1.0 - by.smoothing;
-            shared[l] = -share * steps.weights[l];
+            shared[l] = -share * weights[l];
         }
     }
 
     let mut reference_kl = [0.0f32; GROUP];
     if let Some(estimator) = form.kl {
         for l in 0..GROUP {
-            let to_reference = steps.reference_logprobs[l] - logprobs[l];
+            let to_reference = reference_logprobs[l] - logprobs[l];
             let kl = divergence(to_reference, ratios[l], estimator, form.corrected);
             reference_kl[l] = kl.value;
             terms[l] += by.kl * kl.value;
-            slopes[l] += by.kl * kl.slope * steps.weights[l];
+            slopes[l] += by.kl * kl.slope * weights[l];
         }
     }
 
@@ -284,8 +253,8 @@ pub fn differentiate(
         let (z, p) = (*logits, *probs);
         let mut gradient = [0.0f32; GROUP];
         for l in 0..GROUP {
-            let taken = f32::from(steps.actions[l] == a as i32);
-            let by_entropy = by.entropy * steps.weights[l];
+            let taken = f32::from(actions[l] == a as i32);
+            let by_entropy = by.entropy * weights[l];
             gradient[l] = by_logit(slopes[l], by_entropy, taken, p[l], z[l], entropy[l]);
         }
         if form.smoothed {
@@ -295,13 +264,13 @@ pub fn differentiate(
         }
         *logits = gradient;
     }
-    mask(logits, steps.legal, 0.0);
+    mask(logits, legal, 0.0);
     let [kls, clips, entropies, reference_kls, losses] = &mut sums.lanes;
     for l in 0..GROUP {
-        kls[l] += steps.mask[l] * approx_kl[l];
-        clips[l] += steps.mask[l] * clipped[l];
-        entropies[l] += steps.mask[l] * entropy[l];
-        reference_kls[l] += steps.mask[l] * reference_kl[l];
-        losses[l] += steps.weights[l] * (terms[l] - by.entropy * entropy[l]);
+        kls[l] += counted[l] * approx_kl[l];
+        clips[l] += counted[l] * clipped[l];
+        entropies[l] += counted[l] * entropy[l];
+        reference_kls[l] += counted[l] * reference_kl[l];
+        losses[l] += weights[l] * (terms[l] - by.entropy * entropy[l]);
     }
 }

@@ -84,7 +84,7 @@ pub trait HostLearner: Debug + Send {
     #[doc(hidden)]
     fn step(&mut self, gradient: &[f32], update: u64) -> f32;
 
-    /// Takes back the memory of a gradient.
+    /// Returns the memory of a gradient for reuse.
     #[doc(hidden)]
     fn give_back(&self, gradient: Vec<f32>);
 
@@ -96,13 +96,9 @@ pub trait HostLearner: Debug + Send {
     ///
     /// # Panics
     /// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
-    fn update(
-        &mut self,
-        experience: &Experience,
-        iteration: u32,
-    ) -> Result<UpdateMeans, TeamError> {
-        let reference_logprobs = self.reference_logprobs(experience);
-        let experience = &Experience { reference_logprobs: &reference_logprobs, ..*experience };
+    fn update(&mut self, steps: &Experience, iteration: u32) -> Result<UpdateMeans, TeamError> {
+        let reference_logprobs = self.reference_logprobs(steps);
+        let experience = &Experience { reference_logprobs: &reference_logprobs, ..*steps };
         let share = self.share_mut();
         assert!(!share.team.is_mixed(), "ranks on the CPU and on devices sum in different orders");
         let (minibatches, plan) =
@@ -164,9 +160,9 @@ fn optimizer_step(
     clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &by))
 }
 
-/// The learner of a built-in network on the CPU; `None` for user-defined networks, and for networks with memory in a build
-/// without the feature `general`: a page leaves them out, for its size. If `kl_coef` is not 0, the initial policy becomes
-/// the reference policy.
+/// Creates the learner of a built-in network on the CPU; `None` for user-defined networks, and for networks with memory in
+/// a build without the feature `general`, such as the page, which is smaller without them. If `kl_coef` is not 0, the
+/// initial policy becomes the reference policy.
 pub fn host_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn HostLearner>> {
     if let Some(mlp) = network.get::<Mlp>() {
         return Some(Box::new(PerceptronLearner::new(mlp, config)));

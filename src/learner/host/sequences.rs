@@ -114,9 +114,9 @@ impl Columns {
                 let (mut lanes, mut probs) =
                     (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
                 for (group, logits) in logits.chunks_mut(GROUP * actions).enumerate() {
-                    let steps = self.steps(block * BLOCK + group);
+                    let group = block * BLOCK + group;
                     to_lanes(logits, &mut lanes);
-                    differentiate(rule, &steps, &mut lanes, &mut probs, &mut sums);
+                    differentiate(rule, self, group, &mut lanes, &mut probs, &mut sums);
                     from_lanes(&lanes, logits);
                 }
                 sums.totals()

@@ -10,6 +10,7 @@ use crate::settings::{
     Activation, DecoderConfig, KlEstimator, LossType, ModelKind, PolicyConfig, TrainConfig,
 };
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::ops::Range;
 
 const STEPS: usize = 6;
 
@@ -179,11 +180,7 @@ impl Case {
     }
 
     /// Runs updates with the native learner.
-    fn learn(
-        &self,
-        learner: &mut PerceptronLearner,
-        iterations: std::ops::Range<u32>,
-    ) -> UpdateMeans {
+    fn learn(&self, learner: &mut PerceptronLearner, iterations: Range<u32>) -> UpdateMeans {
         let (trajectory, advantages, mask) = self.experience();
         iterations
             .map(|i| update(learner, &trajectory, &advantages, &mask, i))

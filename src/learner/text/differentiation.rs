@@ -1,4 +1,4 @@
-//! The loss of an optimiser step over texts, differentiated by the log-probability of each token.
+//! The loss of an optimizer step over texts, differentiated by the log-probability of each token.
 
 use super::{Group, LanguageRule, Sample};
 use crate::math::exp;
@@ -9,7 +9,7 @@ use crate::parallel::{Shards, Team};
 use crate::text::{Pool, Retention, TextPass, TokenDecoder};
 use std::ops::Range;
 
-/// Sums over tokens that count.
+/// Sums over counted tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     pub approx_kl: f64,
@@ -27,12 +27,12 @@ impl Sums {
     /// The number of sums that are added up over shards.
     pub const ADDED: usize = 6;
 
-    /// The sums that are added up over shards: all but the largest ratio.
+    /// The sums that are added up over shards, `[ADDED]`: all but the largest ratio.
     pub fn added(&self) -> Vec<f64> {
         vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss, self.tokens]
     }
 
-    /// From those that were added up, and the largest ratio.
+    /// Assembles the sums from those of [`Sums::added`] and the largest ratio.
     pub fn of(added: &[f64], ratio: f64) -> Self {
         let [approx_kl, clipped, entropy, reference_kl, loss, tokens] =
             std::array::from_fn(|i| added[i]);
@@ -57,15 +57,14 @@ pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], limit: usize) -> 
     parts
 }
 
-/// For each token of a sample: the derivative of the loss by its log-probability, and the weight of its entropy.
+/// Derivative of the loss by the log-probability of each token of a sample, and weight of each token's entropy.
 pub(in crate::learner::text) type Slopes = [Vec<f32>; 2];
 
 /// Coefficients and denominators of the loss of a minibatch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scales {
     pub by: Coefficients,
-    /// The weight of the entropy of each token selected: the bonus is their mean, whatever the loss's averaging, as in
-    /// TRL.
+    /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging, as in TRL.
     pub entropy_weight: f32,
     pub sizes: Sizes,
 }
@@ -104,16 +103,16 @@ pub(super) struct Buffers {
     pub logits: Pool<Vec<f32>>,
 }
 
-/// One optimiser step's gradient.
+/// Inputs of the gradient of one optimizer step.
 pub(super) struct Differentiation<'a> {
     pub decoder: &'a TokenDecoder,
     pub rule: &'a LanguageRule,
-    /// The groups of the iteration; the chosen ones are given by their numbers.
+    /// The groups of the iteration; methods take the chosen ones by index.
     pub groups: &'a [Group],
     pub scales: Scales,
-    /// The log-probabilities under the reference, group by group: of our groups at least.
+    /// Log-probabilities under the reference, by group, sample and token; at least of this rank's groups.
     pub references: Option<&'a [Vec<Vec<f32>>]>,
-    /// The groups of the iteration in shards, of which some are ours.
+    /// Shards of the groups of the iteration.
     pub shards: &'a Shards,
     pub team: &'a Team,
     pub buffers: &'a Buffers,
@@ -143,7 +142,7 @@ impl Differentiation<'_> {
         chosen.iter().filter(counts).copied().collect()
     }
 
-    /// The chosen groups that are in these shards.
+    /// Selects the chosen groups, which are in ascending order, of a range of shards.
     pub(super) fn of_shards<'b>(&self, chosen: &'b [usize], shards: Range<usize>) -> &'b [usize] {
         let items = match shards.is_empty() {
             true => 0..0,
@@ -156,12 +155,12 @@ impl Differentiation<'_> {
         &chosen[first(items.start)..first(items.end)]
     }
 
-    /// The log-probabilities of chosen groups' samples under the reference, if there is one.
+    /// Log-probabilities of the samples of chosen groups under the reference, if there is one.
     pub(super) fn references_of(&self, chosen: &[usize]) -> Option<Vec<&Vec<f32>>> {
         self.references.map(|references| chosen.iter().flat_map(|i| &references[*i]).collect())
     }
 
-    /// The slopes of each sample, whose tokens' log-probabilities are `now`.
+    /// Computes the slopes of each sample from the current log-probabilities of its tokens, `now`.
     pub(super) fn all_slopes(
         &self,
         (samples, now): (&[&Sample], &[Vec<f32>]),

@@ -1,4 +1,4 @@
-//! The gradient of an optimiser step over texts: on the CPU or on a device, and summed over ranks.
+//! The gradient of an optimizer step over texts: on the CPU or on a device, and summed over ranks.
 
 #[cfg(text_kernels)]
 use super::device;
@@ -6,7 +6,7 @@ use super::differentiation::{Differentiation, Sums};
 use crate::parallel::{Node, NodeLen, TeamError, nodes};
 use std::ops::Range;
 
-/// The gradient of an optimiser step, where it was computed.
+/// The gradient of an optimizer step, in the memory of the device that computed it.
 pub(super) enum Gradient {
     /// In host memory: `[num_trained]`.
     Host(Vec<f32>),
@@ -16,7 +16,7 @@ pub(super) enum Gradient {
 }
 
 impl Gradient {
-    /// The gradient in host memory, of parameters whose numbers of elements are `sizes`.
+    /// Copies the gradient to host memory: `[num_trained]`. `sizes` are the numbers of elements of the parameters.
     #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "of devices"))]
     pub fn into_host(self, sizes: &[usize]) -> Vec<f32> {
         match self {
@@ -28,8 +28,8 @@ impl Gradient {
 }
 
 impl Differentiation<'_> {
-    /// The gradient of the loss of the `chosen` groups, which are in order, the same at all members. The largest ratio is
-    /// that of our groups.
+    /// Computes the gradient of the loss of the `chosen` groups, in ascending order and the same on all ranks. The largest
+    /// ratio is that of this rank's groups.
     pub fn gradient(&self, chosen: &[usize]) -> Result<(Gradient, Sums), TeamError> {
         let chosen = self.effective(chosen);
         #[cfg(text_kernels)]
@@ -42,28 +42,25 @@ impl Differentiation<'_> {
         Ok((Gradient::Host(vector), sums))
     }
 
-    /// The gradient in host memory, where those of all members are added up: `[num_trained]`.
+    /// Computes the gradient in host memory, summed over all ranks: `[num_trained]`.
     fn shared_gradient(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
-        let len = self.decoder.num_trained();
-        let (members, shards) = (self.team.size(), self.shards.count());
-        let on_cpus = (2..=shards).contains(&members) && !self.team.has_devices();
+        let (ranks, shards) = (self.team.size(), self.shards.count());
+        let on_cpus = (2..=shards).contains(&ranks) && !self.team.has_devices();
         if on_cpus && !self.decoder.is_small() {
             return self.in_pieces(chosen);
         }
         let mut ratio = 0.0f64;
-        let ours = nodes(self.shards.count(), &self.shards.own()).into_iter().map(|node| {
+        let ours = nodes(shards, &self.shards.own()).into_iter().map(|node| {
             let (sum, largest) = self.node_anywhere(chosen, node);
             ratio = ratio.max(largest);
             sum
         });
-        let ours = ours.collect();
-        let sum =
-            self.team.sum(self.shards, ours, NodeLen { vector: len, numbers: Sums::ADDED })?;
+        let len = NodeLen { vector: self.decoder.num_trained(), numbers: Sums::ADDED };
+        let sum = self.team.sum(self.shards, ours.collect(), len)?;
         Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
     }
 
-    /// The gradient and the sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1: on the
-    /// decoder's device, if it has one.
+    /// Computes [`Differentiation::node`] on the decoder's device, if it has one.
     fn node_anywhere(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
         #[cfg(text_kernels)]
         if let Some(found) = device::node(self, chosen, &shards) {

@@ -1,4 +1,4 @@
-//! The gradient of an optimiser step over texts on the CPU.
+//! The gradient of an optimizer step over texts on the CPU.
 
 use super::differentiation::{Differentiation, Slopes, Sums, parts};
 use super::{Group, Sample, texts};
@@ -10,12 +10,12 @@ use crate::text::{Retention, TextPass, TokenDecoder, normalize, region, restrict
 use multiversion::multiversion;
 use std::ops::Range;
 
-/// Tokens that go forward and back together at most, unless a single group has more: enough to fill the
-/// products, and of a large decoder no more, since all that is kept of them takes memory.
+/// Maximum number of tokens of a forward and backward pass, unless a single group has more: enough for efficient products,
+/// and fewer for a large decoder, whose activations take more memory.
 const TOKENS: usize = 2048;
 const TOKENS_OF_LARGE: usize = 640;
-/// Rows that go through the head at a time: of a large decoder many, since each time the whole gradient of the head is
-/// added to.
+/// Rows that pass through the head at a time: more for a large decoder, since each time its backward pass adds to the whole
+/// gradient of the head.
 const HEAD_ROWS: usize = 64;
 const HEAD_ROWS_OF_LARGE: usize = 256;
 /// Numbers of a large gradient that one thread clears at a time.
@@ -29,8 +29,8 @@ struct Targets<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// The tokens of all samples of some groups, whose texts went through; `places` are their groups and
-    /// completions.
+    /// Lists the tokens of all samples of some groups after their forward pass; `places` are the indices of each sample's
+    /// group and completion.
     fn new(forward: &TextPass, groups: &[&'a Group], places: &[[usize; 2]]) -> Self {
         let mut rows = Vec::new();
         let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
@@ -71,9 +71,9 @@ impl<'a> Targets<'a> {
         all
     }
 
-    /// Computes the logits of all rows, at the temperature and among the candidates, some rows at a time, so that the
-    /// vocabulary is never there for all. `of_row` takes a row's logits, which it may overwrite, and its tokens; `of_part`
-    /// the first row of a part, all that `of_row` returned for it, and the logits as they were left.
+    /// Computes the logits of all rows, at the temperature and among the candidates, in parts, so that the logits of all rows
+    /// never exist at once. `of_row` takes a row's logits, which it may overwrite, and its tokens; `of_part` takes the first
+    /// row of a part, the results of `of_row` for the part, and the logits that `of_row` left.
     fn visit<T: Default + Send>(
         &self,
         decoder: &TokenDecoder,
@@ -115,7 +115,7 @@ fn sharpen(logits: &mut [f32], temperature: f32) {
     }
 }
 
-/// Replaces logits by the derivatives of the loss as if no token had been drawn. Returns the entropy, nats.
+/// Replaces logits by the derivatives of the loss, without the terms of the drawn tokens. Returns the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn untaken(logits: &mut [f32], by: &Normalizer, slope: f32, entropies: f32) -> f32 {
     let mut sums = [0.0f32; LANES];
@@ -131,7 +131,7 @@ fn untaken(logits: &mut [f32], by: &Normalizer, slope: f32, entropies: f32) -> f
     entropy
 }
 
-/// The log-probability of each token of a group's samples, on the CPU.
+/// Log-probabilities of the tokens of a group on the CPU, by sample and token.
 pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
     let mut forward = TextPass::default();
     let (texts, places) = texts(&[group]);
@@ -141,13 +141,13 @@ pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) 
 }
 
 impl Differentiation<'_> {
-    /// The gradient of a large decoder: the ranks add up each layer's gradient while the
-    /// way back of the last shard goes on to the layer before, so that exchanging takes little time of its own.
+    /// Computes the gradient of a large decoder: ranks sum each layer's gradient while the backward pass of the last shard
+    /// computes that of the layer below, so that communication overlaps with computation.
     pub(super) fn in_pieces(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
         let mut ratio = 0.0f64;
         let sums = self.team.sum_pieces(self.shards, |give| {
             let own = nodes(self.shards.count(), &self.shards.own());
-            let (last, whole) = own.split_last().expect("everyone has a shard");
+            let (last, whole) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
                 let (sum, largest) = self.node(chosen, shards);
                 ratio = ratio.max(largest);
@@ -162,7 +162,7 @@ impl Differentiation<'_> {
                 let of = |node: &Node| Node {
                     shards: node.shards.clone(),
                     vector: node.vector[range.clone()].to_vec(),
-                    // With the last piece go the numbers.
+                    // The numbers are sent with the last piece.
                     numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
                 };
                 let (shards, vector) = (last.end - 1..last.end, vector[range.clone()].to_vec());
@@ -192,7 +192,7 @@ impl Differentiation<'_> {
         Ok((gradient, Sums::of(&numbers, ratio)))
     }
 
-    /// The gradient and the sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
+    /// Computes gradient and sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
     pub(super) fn node(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
         let leaf = |at: usize| self.leaf(chosen, shards.start + at, |_, _| {});
         let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
@@ -202,8 +202,8 @@ impl Differentiation<'_> {
         sum_leaves(shards.len(), self.decoder.is_small(), &leaf, &add)
     }
 
-    /// The gradient and the sums of those of the chosen groups that are in a shard, and the largest distance
-    /// of a ratio from 1; `done` is called in the last backward pass as by [`TokenDecoder::backward_texts`].
+    /// Computes [`Differentiation::node`] of a single shard; `done` is called in the last backward pass as by
+    /// [`TokenDecoder::backward_texts`].
     fn leaf(
         &self,
         chosen: &[usize],
@@ -247,16 +247,16 @@ impl Differentiation<'_> {
         let (texts, places) = texts(&some);
         self.decoder.forward_texts(&texts, self.retention(), forward);
         let targets = Targets::new(forward, &some, &places);
-        let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
+        let samples = &targets.samples;
         let references = self.references_of(chosen);
         let (decoder, temperature) = (self.decoder, self.rule.temperature);
         let mut logits = self.buffers.logits.take();
         let now = targets.logprobs(decoder, forward.hidden(), temperature, &mut logits);
-        let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
+        let slopes = self.all_slopes((samples, &now), references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
         let mut of_hidden = vec![0.0; forward.hidden().len()];
         let of_row = |logits: &mut [f32], targets: &[[usize; 2]]| {
-            let sums = self.of_row(logits, (targets, &samples, &slopes));
+            let sums = self.of_row(logits, (targets, samples, &slopes));
             sharpen(logits, temperature);
             sums
         };
@@ -275,8 +275,8 @@ impl Differentiation<'_> {
         decoder.backward_texts(forward, &of_hidden, gradient, done);
     }
 
-    /// Turns a row's logits into their gradient; returns the entropy of the tokens that count, and their part of the
-    /// bonus.
+    /// Replaces a row's logits by their gradient. Returns the sum of the entropies of the row's counted tokens, and their
+    /// entropy bonus.
     fn of_row(
         &self,
         logits: &mut [f32],
@@ -292,7 +292,7 @@ impl Differentiation<'_> {
                 counted += 1.0;
             }
         }
-        // As if none was taken: what the taken ones add follows.
+        // The terms of the drawn tokens are added below.
         let entropy = untaken(logits, &by, slope, entropies);
         for [sample, at] in targets {
             if samples[*sample].mask[*at] {

@@ -1,9 +1,8 @@
 //! Updates of language models from groups of completions. Gradients are computed by hand-written backward passes, on the CPU
-//! and in kernels.
+//! and in kernels, or by autodiff on a device without kernels.
 //!
-//! A text goes forward, the loss of each token is differentiated, and it goes back. What is learnt from is
-//! cut into shards whose number follows from the settings; their gradients are added up in one tree, so that
-//! the bytes depend neither on the number of threads nor on the members who share the run.
+//! The groups are cut into shards, whose number follows from the settings. The gradients of the shards are summed in one
+//! tree, so that the result has the same bytes for any number of threads and ranks.
 
 #[cfg(text_kernels)]
 mod device;
@@ -31,20 +30,20 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
 
-/// A completion that is learnt from.
+/// A completion to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// The tokens of the completion.
     pub tokens: Vec<u32>,
-    /// Their log-probabilities under the policy that made them.
+    /// Log-probability of each token under the behaviour policy.
     pub logprobs: Vec<f32>,
-    /// The advantage of each token over the group.
+    /// Advantage of each token.
     pub advantages: Vec<f32>,
-    /// The tokens that count in the loss.
+    /// Whether each token counts in the loss.
     pub mask: Vec<bool>,
-    /// Tokens that the policy's term and the entropy bonus act on; the KL divergence acts on all. Empty for all tokens.
+    /// Whether the policy's term and the entropy bonus act on each token; the KL divergence acts on all. Empty for all.
     pub selected: Vec<bool>,
-    /// The tokens that each token was drawn from, among which its probability is learnt; an empty list, or none, for
+    /// The tokens that each token was drawn from; its probability is that among them. An empty or missing list stands for
     /// the whole vocabulary.
     pub candidates: Vec<Vec<u32>>,
 }
@@ -61,7 +60,7 @@ impl Sample {
     }
 }
 
-/// A prompt with the completions that are learnt from.
+/// A prompt with the completions to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     /// The tokens of the prompt.
@@ -71,19 +70,16 @@ pub struct Group {
 }
 
 impl Group {
-    /// Tokens that count.
+    /// Number of tokens that count in the loss.
     fn count(&self) -> usize {
-        let counts = self.samples.iter().map(|sample| sample.mask.iter().filter(|m| **m).count());
-        counts.sum()
+        let count = |sample: &Sample| sample.mask.iter().filter(|m| **m).count();
+        self.samples.iter().map(count).sum()
     }
 
-    /// Tokens that the entropy bonus acts on.
+    /// Number of tokens that the entropy bonus acts on.
     fn count_selected(&self) -> usize {
-        let counts = self
-            .samples
-            .iter()
-            .map(|sample| (0..sample.tokens.len()).filter(|at| sample.is_selected(*at)).count());
-        counts.sum()
+        let count = |one: &Sample| (0..one.tokens.len()).filter(|at| one.is_selected(*at)).count();
+        self.samples.iter().map(count).sum()
     }
 
     /// Returns the prompt with its distinct completions, and the index of each sample's completion. Equal samples pass
@@ -94,7 +90,7 @@ impl Group {
         (Text { prompt: &self.prompt, completions }, indices)
     }
 
-    /// Tokens that go through the decoder.
+    /// Number of tokens that pass through the decoder.
     fn len(&self) -> usize {
         let (text, _) = self.text();
         text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
@@ -114,7 +110,7 @@ pub fn deduplicate<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> (Vec<usize
     (first, places)
 }
 
-/// The texts of some groups, and for each sample its group and its completion in the group's text.
+/// The texts of some groups, and for each sample the indices of its group and of its completion in the group's text.
 fn texts<'a>(groups: &[&'a Group]) -> (Vec<Text<'a>>, Vec<[usize; 2]>) {
     let (mut texts, mut places) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
@@ -151,7 +147,7 @@ pub struct LanguageMeans {
     pub first_ratio: Option<f64>,
 }
 
-/// The optimiser's state, where its steps are taken.
+/// Optimizer state: in host memory, in f32 or bf16, or on the decoder's device.
 #[derive(Clone, Debug)]
 enum Optimizer {
     Host(Moments),
@@ -160,7 +156,7 @@ enum Optimizer {
     Device(Box<device::DeviceMoments>),
 }
 
-/// Mixed into the key of a learner's draws for those of its optimiser.
+/// Counter that derives the key of the optimizer's draws from that of the learner.
 const ROUNDING: u32 = u32::MAX;
 
 /// A language model in training.
@@ -172,7 +168,7 @@ pub struct LanguageLearner {
     /// The reference of the KL divergence: a frozen copy of the policy at the first update whose loss has one.
     pub reference: Option<TokenDecoder>,
     key: u32,
-    /// The members that share the run.
+    /// Ranks that share the run.
     team: Team,
     buffers: Buffers,
 }
@@ -185,7 +181,7 @@ impl LanguageLearner {
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
 
-    /// The optimiser's state in host memory and in f32, a copy if it is elsewhere or in bf16.
+    /// The optimizer's state in host memory and in f32; a copy if it is on a device or in bf16.
     pub fn moments(&self) -> Cow<'_, Moments> {
         match &self.optimizer {
             Optimizer::Host(moments) => Cow::Borrowed(moments),
@@ -195,8 +191,8 @@ impl LanguageLearner {
         }
     }
 
-    /// Calls `save` with the first and the second moment, in the precision that they have in host memory, and returns the
-    /// number of steps taken.
+    /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of steps
+    /// taken.
     pub fn save_moments(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
         if let Optimizer::Half(moments) = &self.optimizer {
             save([Numbers::Bf16(&moments.first_moment), Numbers::Bf16(&moments.second_moment)]);
@@ -207,13 +203,13 @@ impl LanguageLearner {
         moments.steps
     }
 
-    /// Continues from an optimiser's state.
+    /// Restores a saved state of the optimizer.
     pub fn restore_moments(&mut self, moments: Moments) {
         self.optimizer = Optimizer::Host(moments);
     }
 
-    /// Makes a copy of the policy, adapters included, the reference of the KL divergence, with other learnt
-    /// parameters if `trained` are given.
+    /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its learnt parameters are
+    /// `trained` if given.
     pub fn freeze_reference(&mut self, update: &UpdateConfig, trained: Option<&[f32]>) {
         let mut reference = self.decoder.clone();
         if let Some(trained) = trained {
@@ -225,17 +221,17 @@ impl LanguageLearner {
         self.reference = Some(reference);
     }
 
-    /// Differentiates only its shards' part of the groups, and adds up with the other members of `team`.
+    /// Shares the run with the other ranks of `team`: each differentiates the groups of its own shards.
     pub fn sharing(self, team: Team) -> Self {
         Self { team, ..self }
     }
 
-    /// `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each, at these
-    /// learning rates, one for each step; a minibatch without tokens that count skips its step and its rate. All
-    /// members give all groups, and take the same steps.
+    /// Performs one update: `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each. `rates`
+    /// are the learning rates of the steps; a minibatch without counted tokens skips its step and its rate. All ranks pass
+    /// all groups, and take the same steps.
     ///
     /// # Errors
-    /// If another member of the team is gone or silent.
+    /// If another rank has failed or does not respond.
     pub fn update(
         &mut self,
         rule: &LanguageRule,
@@ -287,7 +283,7 @@ impl LanguageLearner {
             self.decoder.keep_packed_weights(true);
             release_freed_memory();
         }
-        // A maximum is the same in any order. The count of tokens is that of all members.
+        // A maximum is the same in any order. The count of tokens is already that of all ranks.
         let first_ratio = first_ratio.flatten();
         let ratios = self.team.all_gather_numbers(&[first_ratio.unwrap_or(0.0)])?;
         let largest = ratios.concat().into_iter().fold(0.0, f64::max);
@@ -347,8 +343,8 @@ impl LanguageLearner {
         device::step(&mut self.decoder, moments, gradient, clip_and_rate, config)
     }
 
-    /// The log-probabilities of the tokens of our groups under the reference, where there is one; of the other
-    /// groups there are none.
+    /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None` without a
+    /// reference.
     fn reference_logprobs(
         &self,
         rule: &LanguageRule,
@@ -375,7 +371,7 @@ struct TextUpdate<'a> {
     rates: &'a [f64],
     /// Shards of the groups.
     shards: Shards,
-    /// Log-probabilities under the reference, group by group.
+    /// Log-probabilities under the reference, by group, sample and token.
     references: Option<Vec<Vec<Vec<f32>>>>,
     /// Minibatches of an epoch: no more than there are groups.
     minibatches: usize,
@@ -445,7 +441,7 @@ impl Updating for TextUpdate<'_> {
     }
 }
 
-/// The places of the learnt parameters that weight decay spares if it spares vectors, norms and biases.
+/// Ranges of the learnt vectors, that is norms and biases, among the learnt parameters.
 fn vectors(decoder: &TokenDecoder) -> Vec<Range<usize>> {
     if decoder.has_adapters() {
         return Vec::new();
@@ -458,7 +454,7 @@ fn vectors(decoder: &TokenDecoder) -> Vec<Range<usize>> {
     places.filter_map(|(place, is_vector)| is_vector.then_some(place)).collect()
 }
 
-/// The log-probability of each token of the samples of each group.
+/// Log-probabilities of all tokens at a temperature, by group, sample and token.
 pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
     #[cfg(text_kernels)]
     if let Some(all) = device::logprobs(decoder, groups, temperature) {
@@ -471,8 +467,8 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
     }
 }
 
-/// The gradient of the loss of all groups as one minibatch, with this weight of the entropy and these
-/// log-probabilities under the reference, if there is one.
+/// Gradient of the loss of all groups as one minibatch, `[num_trained]`. `references` are the log-probabilities under the
+/// reference, by group, sample and token.
 pub fn gradient(
     decoder: &TokenDecoder,
     rule: &LanguageRule,
@@ -492,6 +488,6 @@ pub fn gradient(
         team: &Team::alone(),
         buffers: &Buffers::default(),
     };
-    let (gradient, _) = pass.gradient(&all).expect("nobody else is waited for");
+    let (gradient, _) = pass.gradient(&all).expect("a single rank");
     gradient.into_host(&decoder.sizes())
 }

@@ -16,8 +16,8 @@ use std::path::Path;
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Keys of PEFT 0.21's `LoraConfig` that are read, or that do not change the model that adapters make: how they were
-/// trained, and the parameters of switches that are off. Any other may only be null, false or empty.
+/// Keys of PEFT 0.21's `LoraConfig` that are read, or that do not affect the adapted model: settings of training, and
+/// parameters of disabled features. Any other key must be null, false or empty.
 const KNOWN: [&str; 18] = [
     "auto_mapping",
     "base_model_name_or_path",

@@ -6,7 +6,7 @@ use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, finish};
 use super::names::{Source, gather, shape_in_files};
 use super::quants::Format;
-use super::{check_fetched, pretty, unread, unusable};
+use super::{check_fetched, failed, pretty, unusable};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, gguf_name};
@@ -39,7 +39,7 @@ struct Tensor {
 }
 
 /// The bytes of a parameter.
-struct Found<'a> {
+struct ParameterBytes<'a> {
     format: Format,
     bytes: &'a [u8],
     rows: usize,
@@ -47,8 +47,8 @@ struct Found<'a> {
     paired_head_dim: Option<usize>,
 }
 
-impl Found<'_> {
-    /// Finds the row that is row `number` in Hugging Face's files.
+impl ParameterBytes<'_> {
+    /// Index in this file of row `number` of Hugging Face's layout.
     fn row(&self, number: usize) -> usize {
         let Some(head_dim) = self.paired_head_dim else { return number };
         let (first, i, half) = (number - number % head_dim, number % head_dim, head_dim / 2);
@@ -56,7 +56,7 @@ impl Found<'_> {
     }
 }
 
-impl Source for Found<'_> {
+impl Source for ParameterBytes<'_> {
     fn read(&self) -> Vec<f32> {
         let numbers = self.format.read(self.bytes);
         if self.paired_head_dim.is_none() {
@@ -110,7 +110,7 @@ impl<'a> Head<'a> {
             4 => json!(self.u32()?),
             5 => json!(self.u32()? as i32),
             6 => {
-                // The shortest text of it, not that of the wider number.
+                // By its shortest decimal form: that of the number widened to f64 would be longer.
                 let x = f32::from_le_bytes(self.number()?);
                 json!(x.to_string().parse::<f64>().unwrap_or(f64::NAN))
             }
@@ -166,7 +166,7 @@ impl<'a> Gguf<'a> {
         Ok(Self { path, about, tensors: all, weights })
     }
 
-    /// A value of the file; null where there is none.
+    /// A metadata value; null if it is missing.
     fn get(&self, name: &str) -> &Value {
         self.about.get(name).unwrap_or(&Value::Null)
     }
@@ -220,10 +220,10 @@ impl<'a> Gguf<'a> {
         Ok(shape)
     }
 
-    /// Refuses rotations that are scaled, or of a part of a head.
+    /// Refuses scaled rotary embeddings, and those of a part of a head.
     fn check_rotation(&self, kind: &str, head_dim: usize) -> Result<(), String> {
         let value = |name: &str| self.get(&format!("{kind}.rope.{name}"));
-        // A factor without a type is a linear scaling, under its older name, too; 0 stands for none.
+        // A factor without a type, also under its older name, is a linear scaling; 0 stands for none.
         let factor = value("scaling.factor").as_f64().or(value("scale_linear").as_f64());
         let is_scaled = match value("scaling.type").as_str() {
             Some(name) => name != "none",
@@ -262,7 +262,7 @@ impl<'a> Gguf<'a> {
         &self,
         parameter: &Parameter,
         shape: &DecoderShape,
-    ) -> Result<Found<'a>, LanguageError> {
+    ) -> Result<ParameterBytes<'a>, LanguageError> {
         let name = gguf_name(shape, &parameter.name);
         let tensor = self.tensors.get(&name);
         let tensor =
@@ -289,11 +289,11 @@ impl<'a> Gguf<'a> {
             .get(tensor.start..)
             .and_then(|rest| rest.get(..parameter.count() / format.numbers * format.bytes));
         let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
-        // Llama's files have the two coordinates that rotate together side by side.
+        // In Llama's files the two coordinates that rotate together are adjacent.
         let is_llama = self.text("general.architecture") == "llama";
         let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
         let paired_head_dim = (is_llama && is_rotated).then_some(shape.head_dim);
-        Ok(Found { format, bytes, rows: wanted[0], paired_head_dim })
+        Ok(ParameterBytes { format, bytes, rows: wanted[0], paired_head_dim })
     }
 
     /// Refuses a file that is one of several parts of a model.
@@ -337,20 +337,17 @@ impl<'a> Gguf<'a> {
 /// Refuses other files by their first bytes, before all of the file is read.
 fn check_magic(path: &Path) -> Result<(), LanguageError> {
     let mut start = Vec::new();
-    let file = input::open(path).map_err(unread(path))?;
-    file.take(64).read_to_end(&mut start).map_err(unread(path))?;
+    let file = input::open(path).map_err(failed("read", path))?;
+    file.take(64).read_to_end(&mut start).map_err(failed("read", path))?;
     check_fetched(&start, path)?;
-    match start.starts_with(MAGIC) {
-        true => Ok(()),
-        false => Err(unusable(path, "it is no GGUF file")),
-    }
+    start.starts_with(MAGIC).then_some(()).ok_or_else(|| unusable(path, "it is no GGUF file"))
 }
 
 /// Reads a model from a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     check_magic(path)?;
     // Its weights may be of any size.
-    let bytes = input::read(path, u64::MAX).map_err(unread(path))?;
+    let bytes = input::read(path, u64::MAX).map_err(failed("read", path))?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
     file.check_whole()?;
     let shape = file.shape()?;

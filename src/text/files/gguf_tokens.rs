@@ -37,10 +37,10 @@ impl Tokens {
     }
 }
 
-/// Converts the vocabulary to metadata, by their names after `tokenizer.`.
+/// Converts the vocabulary to metadata, whose names lack the prefix `tokenizer.`.
 ///
 /// # Errors
-/// In words, if llama.cpp has no such tokenizer.
+/// A clause, if llama.cpp has no such tokenizer.
 pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, String> {
     let file = |name: &str| -> Value {
         let text = model.files.get(name);
@@ -60,7 +60,7 @@ pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, Stri
     };
     let (begins, ends) = around(&json["post_processor"]);
     let eos = model.stop_tokens.first().copied();
-    // llama.cpp takes number 11 for one that is not named.
+    // llama.cpp assumes token 11 if none is named.
     let bos = begins.or(tokens.numbers.get(special(&about, "bos_token")).copied()).or(eos);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
@@ -121,7 +121,7 @@ fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str
         }
     };
     let mut scores = vec![0.0; tokens.names.len()];
-    // Pairs come from the best score on.
+    // In reverse, so that a token gets the rank of its first pair.
     let pairs: Vec<String> = merges(json).map(|pair| pair.concat()).collect();
     for (rank, name) in pairs.iter().enumerate().rev() {
         if let Some(number) = tokens.numbers.get(name) {

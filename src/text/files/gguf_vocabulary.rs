@@ -33,12 +33,11 @@ impl<'a> Vocabulary<'a> {
     /// Reads the vocabulary.
     ///
     /// # Errors
-    /// In words, if there is none, or two tokens have one name.
+    /// A clause, if there is none, or two tokens have the same name.
     pub fn new(about: &'a HashMap<String, Value>) -> Result<Self, String> {
         let tokens = about.get("tokenizer.ggml.tokens").and_then(Value::as_array);
         let tokens = tokens.ok_or("there is no `tokenizer.ggml.tokens`")?;
-        let tokens: Vec<&str> =
-            tokens.iter().map(|name| name.as_str().unwrap_or_default()).collect();
+        let tokens: Vec<&str> = tokens.iter().map(|one| one.as_str().unwrap_or_default()).collect();
         let mut numbers = HashMap::with_capacity(tokens.len());
         for (number, name) in tokens.iter().enumerate() {
             if let Some(first) = numbers.insert(*name, number) {
@@ -51,7 +50,7 @@ impl<'a> Vocabulary<'a> {
     /// Converts the vocabulary to a `tokenizer.json`.
     ///
     /// # Errors
-    /// In words, if the file does not say how it splits text, or in a way that is not known here.
+    /// A clause, if the file does not name its tokenizer and pre-tokenizer, or they are unknown.
     pub fn tokenizer(&self) -> Result<Value, String> {
         match self.text("model") {
             Some("gpt2") => self.byte_level(),
@@ -127,8 +126,7 @@ impl<'a> Vocabulary<'a> {
             let (at, _) = text.char_indices().skip(1).find(|(_, c)| *c == ' ')?;
             Some([&text[..at], &text[at + 1..]])
         };
-        let merges: Vec<[&str; 2]> =
-            merges.iter().filter_map(|text| pair(text.as_str()?)).collect();
+        let merges: Vec<[&str; 2]> = merges.iter().filter_map(|one| pair(one.as_str()?)).collect();
         let mut json = self.bpe(&merges);
         json["normalizer"] = split.composes.then(|| json!({ "type": "NFC" })).into();
         json["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": pieces });
@@ -161,7 +159,7 @@ impl<'a> Vocabulary<'a> {
         Ok(json)
     }
 
-    /// A `tokenizer.json` of merged pairs that changes no text before or after.
+    /// A BPE `tokenizer.json` with these merges, without normalizer, pre-tokenizer, post-processor and decoder.
     fn bpe(&self, merges: &[[&str; 2]]) -> Value {
         json!({
             "version": "1.0",
@@ -181,15 +179,14 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// Pairs of tokens that merge to a token, the best score first; pairs of one token by their numbers.
+    /// Pairs of tokens that merge, by falling score of the merged token; pairs that merge to the same one, by their numbers.
     fn merges(&self) -> Result<Vec<[&'a str; 2]>, String> {
         let scores = self.get("scores").and_then(Value::as_array);
         let scores = scores.filter(|scores| scores.len() == self.tokens.len());
         let scores = scores.ok_or("there is no `tokenizer.ggml.scores` for each token")?;
         let score = |number: usize| scores[number].as_f64().unwrap_or(0.0);
         let is_text = |number: usize| ![UNKNOWN, CONTROL, BYTE].contains(&self.kind(number));
-        let mut wholes: Vec<usize> =
-            (0..self.tokens.len()).filter(|number| is_text(*number)).collect();
+        let mut wholes: Vec<usize> = (0..self.tokens.len()).filter(|i| is_text(*i)).collect();
         wholes.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
         let mut merges = Vec::new();
         for whole in wholes {
@@ -227,11 +224,10 @@ impl<'a> Vocabulary<'a> {
         added.collect()
     }
 
-    /// The post-processor, which adds the beginning and the end of a text where the file, or else its kind of tokenizer,
-    /// wants them.
+    /// The post-processor, which adds the tokens that begin and end a text if the file says so; if it does not mention the
+    /// former, `begins` decides.
     fn around(&self, begins: bool) -> Value {
-        let adds =
-            |name: &str, otherwise| self.get(name).and_then(Value::as_bool).unwrap_or(otherwise);
+        let adds = |name: &str, default| self.get(name).and_then(Value::as_bool).unwrap_or(default);
         let token = |key: &str, is_added| self.number(key).filter(|_| is_added);
         let bos = token("bos_token_id", adds("add_bos_token", begins));
         let eos = token("eos_token_id", adds("add_eos_token", false));

@@ -4,8 +4,8 @@
 
 use super::gguf_entry::{Entry, text};
 use super::gguf_tokens::tokens;
-use super::names::Written;
-use super::{unusable, written};
+use super::names::FileParameter;
+use super::{failed, unusable};
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, QkNorm, gguf_name};
@@ -51,27 +51,28 @@ impl GgufType {
 
 /// A tensor of a file.
 struct Tensor<'a> {
-    written: Written<'a>,
+    parameter: FileParameter<'a>,
     kind: GgufType,
     /// Number of heads whose coordinates lie in pairs.
     heads: Option<usize>,
 }
 
 impl<'a> Tensor<'a> {
-    /// A parameter of a decoder; a matrix takes the numbers that are asked for, if its rows consist of whole blocks.
-    fn new(written: Written<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
-        let kind = match (&written.shape[..], asked) {
+    /// Selects the number format of a parameter: f32 for vectors, the one asked for for matrices, or f16 if their rows are
+    /// not whole blocks.
+    fn new(parameter: FileParameter<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
+        let kind = match (&parameter.shape[..], asked) {
             ([_], _) => GgufType::F32,
             ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK) => GgufType::F16,
             _ => asked,
         };
-        let heads = heads(shape, &written.name);
-        Self { written, kind, heads }
+        let heads = heads(shape, &parameter.name);
+        Self { parameter, kind, heads }
     }
 
     fn bytes(&self) -> usize {
         let (.., numbers, bytes) = self.kind.facts();
-        self.written.shape.iter().product::<usize>() / numbers * bytes
+        self.parameter.shape.iter().product::<usize>() / numbers * bytes
     }
 
     /// Refuses numbers that the tensor's format cannot represent.
@@ -81,7 +82,7 @@ impl<'a> Tensor<'a> {
             GgufType::F16 => 1.0,
             GgufType::Q8_0 => LARGEST,
         };
-        let Written { name, in_memory, .. } = &self.written;
+        let FileParameter { name, in_memory, .. } = &self.parameter;
         match in_memory.iter().find(|x| !f16::from_f32(**x / largest).is_finite()) {
             Some(x) => Err(format!("`{name}` has {x}, too large for {}", self.kind.name())),
             None => Ok(()),
@@ -90,7 +91,7 @@ impl<'a> Tensor<'a> {
 
     /// Encodes the numbers in the order of the file.
     fn encode(&self, head_dim: usize) -> Vec<u8> {
-        let mut numbers = self.written.numbers();
+        let mut numbers = self.parameter.numbers();
         if let Some(heads) = self.heads {
             numbers = paired(&numbers, heads, head_dim).into();
         }
@@ -128,7 +129,7 @@ fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
 /// The architecture's name in files.
 ///
 /// # Errors
-/// If files cannot say what the shape has, or [`super::gguf`] would not read it.
+/// If GGUF cannot express the shape, or [`super::gguf`] would not read it.
 fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
     let name = shape.family.gguf;
     let plain = DecoderShape {
@@ -189,7 +190,7 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     Ok(all)
 }
 
-/// Number of heads whose coordinates a tensor of Llama's files has in pairs.
+/// Number of heads of a tensor whose rotating coordinates are adjacent in Llama's files; `None` for other tensors.
 fn heads(shape: &DecoderShape, name: &str) -> Option<usize> {
     let has_rows = !name.ends_with(LORA_A);
     let part = name.split('.').nth(2).filter(|_| shape.family.gguf == "llama" && has_rows)?;
@@ -209,8 +210,8 @@ pub(super) fn write(
     let shape = &model.shape;
     let about = about(model, kind).map_err(|reason| unusable(path, reason))?;
     let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
-    let written = Written::all(&shape.parameters(), model.params.values(), name);
-    file(path, &about, written, kind, shape)
+    let parameters = FileParameter::all(&shape.parameters(), model.params.values(), name);
+    file(path, &about, parameters, kind, shape)
 }
 
 /// Writes adapters alone, as llama.cpp adds them to a model's file.
@@ -230,22 +231,22 @@ pub(super) fn write_adapters(
         ("adapter.lora.alpha", Entry::F32(adapters.config().lora_alpha)),
     ];
     let about = about.map(|(key, value)| (key.to_string(), value));
-    // There are no adapters in blocks.
+    // Adapters are not quantized.
     let kind = if kind == GgufType::Q8_0 { GgufType::F16 } else { kind };
     let name = |parameter: &Parameter| {
         let (matrix, factor) = parameter.name.rsplit_once(".lora_").unwrap_or_default();
         let suffix = if factor == "B.weight" { ".lora_b" } else { LORA_A };
         gguf_name(shape, &format!("{matrix}.weight")) + suffix
     };
-    let written = Written::all(adapters.parameters(), adapters.params(), name);
-    file(path, &about, written, kind, shape)
+    let parameters = FileParameter::all(adapters.parameters(), adapters.params(), name);
+    file(path, &about, parameters, kind, shape)
 }
 
 /// Writes a file.
 fn file(
     path: &Path,
     about: &[(String, Entry)],
-    parameters: Vec<Written>,
+    parameters: Vec<FileParameter>,
     kind: GgufType,
     shape: &DecoderShape,
 ) -> Result<(), LanguageError> {
@@ -262,7 +263,7 @@ fn file(
     }
     let mut start = 0u64;
     for tensor in &tensors {
-        let Written { name, shape, .. } = &tensor.written;
+        let FileParameter { name, shape, .. } = &tensor.parameter;
         text(&mut head, name);
         head.extend((shape.len() as u32).to_le_bytes());
         // The file counts the axes from the last one on.
@@ -277,7 +278,7 @@ fn file(
         tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(shape.head_dim)))?;
         to.flush()
     };
-    disk::output(path, write).map_err(written(path))
+    disk::output(path, write).map_err(failed("written", path))
 }
 
 /// Writes bytes, and zeros up to the next multiple of the alignment.
@@ -296,8 +297,8 @@ mod tests {
         let refused = |kind, x: f32| {
             let numbers = [0.0, x];
             let (name, shape) = ("w".to_string(), vec![1, 2]);
-            let written = Written { name, shape, in_memory: &numbers, turned: None };
-            Tensor { written, kind, heads: None }.check()
+            let parameter = FileParameter { name, shape, in_memory: &numbers, transposed: None };
+            Tensor { parameter, kind, heads: None }.check()
         };
         for (kind, most) in [(GgufType::F16, 65504.0), (GgufType::Q8_0, 65504.0 * LARGEST)] {
             assert_eq!(refused(kind, -most), Ok(()));

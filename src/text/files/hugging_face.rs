@@ -1,8 +1,8 @@
 //! Reader and writer of Hugging Face's model folders.
 
-use super::names::{Source, Written, gather, hugging_face, shape_in_files};
+use super::names::{FileParameter, Source, gather, hugging_face, shape_in_files};
 use super::tokenizer::{self, special};
-use super::{check_fetched, pretty, read_file, unread, unusable, written};
+use super::{check_fetched, failed, pretty, read_file, unusable};
 use crate::disk::{self, input};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
@@ -63,8 +63,8 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let mut config = parse(&files, CONFIG, folder)?;
     let mut shape = shape(&config, &path)?;
     let weights = Weights::open(folder)?;
-    // A file without a head of its own has the tokens' vectors for one, and says so when it is written again: others
-    // give it a random head otherwise.
+    // Without a head of their own the weights use the embedding table as one. The configuration says so when it is written
+    // again: other libraries would initialize a random head.
     if !shape.tie_word_embeddings && !weights.has("lm_head.weight") {
         shape.tie_word_embeddings = true;
         config["tie_word_embeddings"] = true.into();
@@ -115,7 +115,7 @@ pub(super) fn finish(
     })
 }
 
-/// The tokens that end a text. The tokenizer's own comes first: that of a chat model ends a turn.
+/// Tokens that end a text, the tokenizer's `eos_token` first: that of a chat model ends a turn.
 fn stop_tokens(
     tokenizer: &dyn Tokenizer,
     eos: &str,
@@ -167,9 +167,7 @@ fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageErro
 /// Reads the shape from a `config.json`.
 fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
     from_config(config).map_err(|error| match error {
-        ConfigError::Family { found } => {
-            LanguageError::Architecture { path: path.to_path_buf(), found }
-        }
+        ConfigError::Family { found } => LanguageError::Architecture { path: path.into(), found },
         error => unusable(path, error),
     })
 }
@@ -196,7 +194,7 @@ pub(super) struct Tensor<'a> {
 }
 
 impl Weights {
-    pub(super) fn open(folder: &Path) -> Result<Self, LanguageError> {
+    fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
         let names = match index.is_file() {
             true => indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?,
@@ -206,7 +204,7 @@ impl Weights {
     }
 
     /// Opens files of weights by their names.
-    pub(super) fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
+    pub fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
         let (mut files, mut places) = (Vec::new(), HashMap::new());
         for (file, name) in names.into_iter().enumerate() {
             let path = folder.join(name);
@@ -217,10 +215,10 @@ impl Weights {
                 );
                 return Err(unusable(folder, reason));
             }
-            let opened = input::open(&path).map_err(unread(&path))?;
+            let opened = input::open(&path).map_err(failed("read", &path))?;
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values change,
             // or the program is stopped by SIGBUS, but memory safety is not affected.
-            let map = unsafe { Mmap::map(&opened) }.map_err(unread(&path))?;
+            let map = unsafe { Mmap::map(&opened) }.map_err(failed("read", &path))?;
             check_fetched(&map, &path)?;
             // Ranges and shapes are checked against the length of the file there.
             let (head, about) = SafeTensors::read_metadata(&map).map_err(|e| unusable(&path, e))?;
@@ -236,7 +234,7 @@ impl Weights {
     }
 
     /// The names of all tensors.
-    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+    pub fn names(&self) -> impl Iterator<Item = &String> {
         self.places.keys()
     }
 
@@ -245,11 +243,7 @@ impl Weights {
     }
 
     /// Finds a parameter, which is called `name` in the files, and checks its shape and type.
-    pub(super) fn find(
-        &self,
-        parameter: &Parameter,
-        name: &str,
-    ) -> Result<Tensor<'_>, LanguageError> {
+    pub fn find(&self, parameter: &Parameter, name: &str) -> Result<Tensor<'_>, LanguageError> {
         let place = self
             .places
             .get(name)
@@ -348,18 +342,14 @@ fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
 /// Writes a folder that holds the model.
 pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
     write_files(&metadata(model), folder)?;
-    write_weights(
-        &folder.join(WEIGHTS),
-        &model.shape.parameters(),
-        model.params.values(),
-        hugging_face,
-    )
+    let (path, parameters) = (folder.join(WEIGHTS), model.shape.parameters());
+    write_weights(&path, &parameters, model.params.values(), hugging_face)
 }
 
 /// The files of a folder besides the weights.
 pub(super) fn metadata(model: &LanguageModel) -> Files {
     let mut files = model.files.clone();
-    // A model that comes from no folder has none yet.
+    // A fresh model has no configuration yet.
     files
         .entry(CONFIG.to_string())
         .or_insert_with(|| pretty(&to_config(&model.shape, &model.stop_tokens)));
@@ -368,10 +358,10 @@ pub(super) fn metadata(model: &LanguageModel) -> Files {
 
 /// Writes files into a folder.
 pub(super) fn write_files(files: &Files, folder: &Path) -> Result<(), LanguageError> {
-    std::fs::create_dir_all(folder).map_err(written(folder))?;
+    std::fs::create_dir_all(folder).map_err(failed("written", folder))?;
     for (name, bytes) in files {
         let path = folder.join(name);
-        std::fs::write(&path, bytes).map_err(written(&path))?;
+        std::fs::write(&path, bytes).map_err(failed("written", &path))?;
     }
     Ok(())
 }
@@ -383,10 +373,10 @@ pub(super) fn write_weights(
     params: &[f32],
     name: impl Fn(&Parameter) -> String,
 ) -> Result<(), LanguageError> {
-    let mut tensors = Written::all(parameters, params, name);
+    let mut tensors = FileParameter::all(parameters, params, name);
     tensors.sort_by(|one, other| one.name.cmp(&other.name));
     let mut end = 0;
-    let place = |one: &Written| {
+    let place = |one: &FileParameter| {
         let start = end;
         end += size_of_val(one.in_memory);
         let (dtype, data_offsets) = (Dtype::F32, (start, end));
@@ -407,7 +397,7 @@ pub(super) fn write_weights(
         }
         to.flush()
     };
-    disk::output(path, write).map_err(written(path))
+    disk::output(path, write).map_err(failed("written", path))
 }
 
 #[cfg(test)]

@@ -30,17 +30,17 @@ impl LanguageModel {
     /// Reads a Hugging Face folder, a folder of adapters in PEFT's format, or a GGUF file.
     ///
     /// # Errors
-    /// If it cannot be read, or is of a shape that is not known.
+    /// If it cannot be read, or has an unknown architecture.
     pub fn load(path: &Path) -> Result<Self, LanguageError> {
-        match () {
-            () if !path.exists() => Err(LanguageError::Missing(path.to_path_buf())),
-            () if path.is_file() => gguf::read(path),
-            () if adapter::is_folder(path) => adapter::read(path),
-            () => hugging_face::read(path),
+        match path.is_file() {
+            true => gguf::read(path),
+            false if !path.exists() => Err(LanguageError::Missing(path.to_path_buf())),
+            false if adapter::is_folder(path) => adapter::read(path),
+            false => hugging_face::read(path),
         }
     }
 
-    /// Writes a Hugging Face folder. Of a model with adapters it writes the adapters alone, in PEFT's layout.
+    /// Writes a Hugging Face folder; for a model with adapters, a folder of the adapters alone in PEFT's format.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -51,10 +51,10 @@ impl LanguageModel {
         }
     }
 
-    /// Writes a GGUF file for llama.cpp. Of a model with adapters it writes the adapters alone.
+    /// Writes a GGUF file for llama.cpp; for a model with adapters, a file of the adapters alone.
     ///
     /// # Errors
-    /// If it cannot be written, or its form or its vocabulary is none of llama.cpp's that are known here.
+    /// If it cannot be written, or the architecture or the vocabulary is not supported.
     pub fn save_gguf(&self, path: &Path, kind: GgufType) -> Result<(), LanguageError> {
         match &self.adapters {
             Some(adapters) => gguf_writer::write_adapters(self, adapters, kind, path),
@@ -62,7 +62,7 @@ impl LanguageModel {
         }
     }
 
-    /// The files of its folder besides the weights, by their names.
+    /// The contents of the model's files besides the weights, by file name.
     pub fn metadata(&self) -> BTreeMap<String, Vec<u8>> {
         match &self.adapters {
             Some(adapters) => adapter::metadata(self, adapters),
@@ -70,9 +70,8 @@ impl LanguageModel {
         }
     }
 
-    /// The model that such files describe, with adapters that are 0 where the files have any. `params` reads the
-    /// weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is the path that
-    /// errors name.
+    /// Creates a model from [`LanguageModel::metadata`], with adapters of 0 if the files describe any. `params` reads the
+    /// weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is the path that errors name.
     ///
     /// # Errors
     /// If a file is missing or cannot be used, and those of `params`.
@@ -99,14 +98,9 @@ fn unusable(path: &Path, reason: impl ToString) -> LanguageError {
     LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
-/// The error for a file that cannot be written.
-fn written(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
-    move |source| LanguageError::File { path: path.to_path_buf(), action: "written", source }
-}
-
-/// The error for a file that cannot be read.
-fn unread(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
-    move |source| LanguageError::File { path: path.to_path_buf(), action: "read", source }
+/// The error for a file that cannot be `read` or `written`, for use in `map_err`.
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
+    move |source| LanguageError::File { path: path.to_path_buf(), action, source }
 }
 
 /// Reads a file whole.
@@ -114,7 +108,7 @@ fn unread(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
 /// # Errors
 /// If it cannot be read, or Git LFS has left a pointer in its place.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
-    let bytes = input::read(path, input::DATA).map_err(unread(path))?;
+    let bytes = input::read(path, input::DATA).map_err(failed("read", path))?;
     check_fetched(&bytes, path)?;
     Ok(bytes)
 }

@@ -9,14 +9,14 @@ use rayon::prelude::*;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Whether files store a parameter with its rows and columns exchanged: `[outputs, inputs]`.
-fn is_turned(parameter: &Parameter) -> bool {
+/// Whether files store the transpose of a parameter: `[outputs, inputs]`.
+fn is_transposed(parameter: &Parameter) -> bool {
     parameter.shape.len() == 2 && parameter.name != "embed_tokens.weight"
 }
 
 /// The shape of a parameter in files.
 pub(super) fn shape_in_files(parameter: &Parameter) -> Vec<usize> {
-    match is_turned(parameter) {
+    match is_transposed(parameter) {
         true => parameter.shape.iter().rev().copied().collect(),
         false => parameter.shape.clone(),
     }
@@ -31,18 +31,18 @@ pub(super) fn hugging_face(parameter: &Parameter) -> String {
 }
 
 /// A parameter that is written to a file.
-pub(super) struct Written<'a> {
+pub(super) struct FileParameter<'a> {
     pub name: String,
-    /// The sizes of its axes there, the last of which lies side by side.
+    /// Shape in the file, whose last axis is contiguous.
     pub shape: Vec<usize>,
-    /// The numbers as they lie in memory.
+    /// The numbers in the order of the decoder's layout.
     pub in_memory: &'a [f32],
-    /// Columns of a matrix that lies in memory with its rows and columns exchanged.
-    pub turned: Option<usize>,
+    /// Columns of a matrix in memory, if the file has its transpose.
+    pub transposed: Option<usize>,
 }
 
-impl<'a> Written<'a> {
-    /// The parameters of a model, or of adapters, under these names.
+impl<'a> FileParameter<'a> {
+    /// Lists the parameters of a model, or of adapters; `name` gives their names in the file.
     pub fn all(
         parameters: &[Parameter],
         params: &'a [f32],
@@ -52,20 +52,19 @@ impl<'a> Written<'a> {
         let written = parameters.iter().map(|parameter| {
             let (in_memory, after) = rest.split_at(parameter.count());
             rest = after;
-            let turned = is_turned(parameter).then(|| parameter.shape[1]);
+            let transposed = is_transposed(parameter).then(|| parameter.shape[1]);
             let (name, shape) = (name(parameter), shape_in_files(parameter));
-            Self { name, shape, in_memory, turned }
+            Self { name, shape, in_memory, transposed }
         });
         written.collect()
     }
 
     /// The numbers in the order of the file.
     pub fn numbers(&self) -> Cow<'a, [f32]> {
-        let mut numbers = Cow::Borrowed(self.in_memory);
-        if let Some(columns) = self.turned {
-            turn(self.in_memory, columns, numbers.to_mut());
+        match self.transposed {
+            Some(columns) => transpose(self.in_memory, columns).into(),
+            None => self.in_memory.into(),
         }
-        numbers
     }
 }
 
@@ -74,13 +73,12 @@ pub(super) trait Source: Send + Sync {
     /// Reads the numbers, in the order of the file.
     fn read(&self) -> Vec<f32>;
 
-    /// Reads a matrix `[inner, columns]`, whose columns follow each other in the file, without expanding its numbers; `None`
-    /// if they are in f32.
+    /// Reads a matrix `[inner, columns]`, stored in the file column by column, in its number format; `None` if that is f32.
     fn stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix>;
 }
 
-/// The parameters of a model: matrices in the number format of the file, the others in f32. `find` looks a parameter up in
-/// the file and checks its shape and length, all of them before anything is allocated.
+/// Reads the parameters of a model: matrices in the number format of the file, the others in f32. `find` looks a parameter
+/// up and checks its shape and length; this is done for all of them before anything is allocated.
 ///
 /// # Errors
 /// If `find` fails, or a number is not finite.
@@ -98,7 +96,7 @@ pub(super) fn gather<T: Source>(
         if let [columns, inner] = shape_in_files(parameter)[..]
             && let Some(matrix) = found.stored([inner, columns])
         {
-            return match (matrix.is_finite(), is_turned(parameter)) {
+            return match (matrix.is_finite(), is_transposed(parameter)) {
                 (false, _) => Err(not_finite()),
                 (true, true) => Ok(Part::Weight(matrix)),
                 (true, false) => Ok(Part::Table(matrix)),
@@ -108,10 +106,8 @@ pub(super) fn gather<T: Source>(
         if !numbers.iter().all(|x| x.is_finite()) {
             return Err(not_finite());
         }
-        if is_turned(parameter) {
-            let mut turned = vec![0.0; numbers.len()];
-            turn(&numbers, parameter.shape[0], &mut turned);
-            numbers = turned;
+        if is_transposed(parameter) {
+            numbers = transpose(&numbers, parameter.shape[0]);
         }
         Ok(Part::Values(numbers))
     });
@@ -119,15 +115,16 @@ pub(super) fn gather<T: Source>(
 }
 
 /// Transposes a matrix of rows of `width` numbers.
-fn turn(from: &[f32], width: usize, to: &mut [f32]) {
-    let rows = from.len() / width;
-    // A square at a time, so that both sides stay near.
+fn transpose(from: &[f32], width: usize) -> Vec<f32> {
+    let (rows, mut all) = (from.len() / width, vec![0.0; from.len()]);
+    // In blocks of 16 rows, which stay in the cache.
     for first in (0..rows).step_by(16) {
         for column in 0..width {
-            let to = &mut to[column * rows + first..];
+            let to = &mut all[column * rows + first..];
             for (row, to) in (first..rows.min(first + 16)).zip(to) {
                 *to = from[row * width + column];
             }
         }
     }
+    all
 }

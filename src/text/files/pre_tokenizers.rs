@@ -10,9 +10,9 @@ use serde_json::Value;
 pub(super) struct PreTokenizer {
     /// Patterns in order; each splits the pieces that the one before it left.
     pub patterns: &'static [&'static str],
-    /// Whether a word that is a token stays whole, whatever the merges say.
+    /// Whether a word that is a token is never split, whatever the merges.
     pub ignore_merges: bool,
-    /// Whether texts get the beginning token unless the file says otherwise.
+    /// Whether texts begin with the beginning-of-text token by default.
     pub add_bos: bool,
     /// Whether text is normalised first (Unicode's NFC).
     pub composes: bool,

@@ -57,7 +57,7 @@ impl Format {
     /// Finds the format by ggml's number.
     ///
     /// # Errors
-    /// Its name and those of the formats that are known, if it is not.
+    /// A phrase that names the format and the supported ones, if it is not supported.
     pub fn numbered(number: u32) -> Result<Self, String> {
         let whole = |bytes, kind| Ok(Self { numbers: 1, bytes, kind });
         let codes = |numbers, bytes, format, group, split| {
@@ -98,10 +98,9 @@ impl Format {
                 split(block, &mut codes, &mut scales[..self.numbers / group]);
                 let groups = to.chunks_exact_mut(group).zip(codes.chunks_exact(group));
                 for ((to, codes), [scale, offset]) in groups.zip(scales) {
-                    let codes = codes.iter();
-                    to.iter_mut()
-                        .zip(codes)
-                        .for_each(|(x, code)| *x = format.number(*code) * scale + offset);
+                    for (x, code) in to.iter_mut().zip(codes) {
+                        *x = format.number(*code) * scale + offset;
+                    }
                 }
             }
         };
@@ -128,11 +127,10 @@ impl Format {
                 let fill = |number: usize, Column { codes, scales }: Column| {
                     let codes = codes.chunks_exact_mut(self.numbers);
                     let scales = scales.chunks_exact_mut(self.numbers / group);
-                    let places = codes.zip(scales);
                     let blocks = row(number).chunks_exact(self.bytes);
-                    blocks
-                        .zip(places)
-                        .for_each(|(block, (codes, scales))| split(block, codes, scales));
+                    for (block, (codes, scales)) in blocks.zip(codes.zip(scales)) {
+                        split(block, codes, scales);
+                    }
                 };
                 Some(StoredMatrix::new(format, sizes, group, fill))
             }
@@ -176,28 +174,22 @@ fn q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
 }
 
 /// The scale and the offset of group `i` of a block of eight, 6 bits each, in 12 bytes.
-fn packed(bytes: &[u8], i: usize) -> [f32; 2] {
+fn packed(from: &[u8], i: usize) -> [f32; 2] {
     let (scale, least) = match i < 4 {
-        true => (bytes[i] & 63, bytes[i + 4] & 63),
-        false => {
-            (bytes[i + 4] & 15 | bytes[i - 4] >> 6 << 4, bytes[i + 4] >> 4 | bytes[i] >> 6 << 4)
-        }
+        true => (from[i] & 63, from[i + 4] & 63),
+        false => (from[i + 4] & 15 | from[i - 4] >> 6 << 4, from[i + 4] >> 4 | from[i] >> 6 << 4),
     };
     [f32::from(scale), f32::from(least)]
 }
 
-/// The scales and offsets of the eight groups of a block that begins with those of all.
-fn group_scales(block: &[u8], scales: &mut [[f32; 2]]) {
+/// Decodes a block of eight groups with scales and offsets, which begins with the scale and the offset of these. Codes have
+/// 4 bits, or 5 (`FIFTH`), the fifth of them apart.
+fn grouped<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     let (scale, least) = (half(block), half(&block[2..]));
     for (i, to) in scales.iter_mut().enumerate() {
         let [s, l] = packed(&block[4..16], i);
         *to = [scale * s, -(least * l)];
     }
-}
-
-/// Decodes a block of eight groups with scales and offsets. Codes have 4 bits, or 5 (`FIFTH`), the fifth of them apart.
-fn grouped<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    group_scales(block, scales);
     let (fifths, numbers) = block[16..].split_at(if FIFTH { 32 } else { 0 });
     for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
         let numbers = &numbers[i / 2 * 32..][..32];

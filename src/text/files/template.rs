@@ -1,14 +1,13 @@
 //! Chat templates, rendered as by `transformers`, so that a model sees the text that it was trained with.
 
-use super::template_limits::{self as limits, Limited};
+use super::template_limits::{self as limits, BoundedText};
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 use serde_json::json;
-use serde_json::ser::Formatter;
-use serde_json::ser::{PrettyFormatter, Serializer};
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::borrow::Cow;
 use std::io::{Result as IoResult, Write};
 
@@ -21,9 +20,9 @@ impl ChatTemplate {
         self.render_with(messages, true)
     }
 
-    /// The text that the template puts after an answer; `None` if it takes no such messages.
+    /// The text that the template puts after an answer; `None` if it refuses the conversation.
     pub(super) fn behind_an_answer(&self) -> Option<String> {
-        // A word that a template does not change, nor has in a text of its own.
+        // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
         let messages = [("user", "question"), ("assistant", ANSWER)];
         let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
@@ -42,12 +41,11 @@ impl ChatTemplate {
             eos_token => self.eos,
             add_generation_prompt,
         };
-        let source =
-            limits::bounded(&without_marks(&self.source)).map_err(LanguageError::Template)?;
+        let source = limits::bounded(&unmarked(&self.source)).map_err(LanguageError::Template)?;
         limits::run(move || {
             let environment = environment();
             let template = environment.template_from_str(&source)?;
-            let mut text = Limited::default();
+            let mut text = BoundedText::default();
             let rendered = template.render_captured_to(values, &mut text);
             text.check()?;
             rendered?;
@@ -66,15 +64,15 @@ fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    // No text depends on the day on which it is made.
+    // A fixed day, so that prompts do not depend on the date.
     environment.add_function("strftime_now", |_: String| "26 Jul 2024");
     limits::apply(&mut environment);
     environment
 }
 
-/// A template without `generation` tags, which mark for `transformers` what the assistant said; text within them
-/// stands as in a `with` block, with names of its own.
-fn without_marks(source: &str) -> Cow<'_, str> {
+/// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope of
+/// their own, too.
+fn unmarked(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return source.into();
     }
@@ -93,7 +91,7 @@ fn without_marks(source: &str) -> Cow<'_, str> {
 /// JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped for HTML.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    let mut text = limits::Limited::default();
+    let mut text = BoundedText::default();
     let written = match indent {
         Some(indent) => {
             let spaces = limits::repeated(" ", indent)?;

@@ -20,9 +20,9 @@ const FUEL: u64 = 20_000_000;
 const STACK: usize = 512 << 20;
 /// Limit on the growth of the process during a rendering, bytes.
 const MAX_GROWTH: u64 = 512 << 20;
-/// Time of a rendering at most; fuel ends it earlier unless single instructions are slow.
+/// Limit on the duration of a rendering; fuel ends it earlier unless single instructions are slow.
 const MAX_TIME: Duration = Duration::from_secs(2);
-/// Values within an assigned value at most.
+/// Limit on the number of values within an assigned value.
 const MAX_VALUES: usize = 1 << 20;
 /// Filter that checks a value before a variable takes it.
 const ASSIGNED: &str = "_assigned";
@@ -48,7 +48,7 @@ pub(super) fn run(
     let flag = Arc::clone(&given_up);
     let task = move || {
         GIVEN_UP.set(Some(flag));
-        // Nobody receives it after the limits.
+        // Beyond the limits the receiver is gone.
         let _ = sender.send(render().map_err(|error| error.to_string()));
     };
     let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK);
@@ -72,12 +72,12 @@ pub(super) fn run(
 }
 
 thread_local! {
-    /// Whether the rendering of this thread has passed a limit, so that nobody waits for it.
+    /// Set once the rendering of this thread has passed a limit, and its result is no longer awaited.
     static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
 /// Ends a rendering that has passed a limit.
-fn go_on() -> Result<(), Error> {
+fn check_given_up() -> Result<(), Error> {
     let is_given_up = |flag: &Option<Arc<AtomicBool>>| {
         flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
     };
@@ -93,7 +93,7 @@ fn resident() -> u64 {
 pub(super) fn apply(environment: &mut Environment<'_>) {
     environment.set_fuel(Some(FUEL));
     environment.set_formatter(|to, state, value| {
-        go_on()?;
+        check_given_up()?;
         escape_formatter(to, state, value)
     });
     environment.add_filter(ASSIGNED, |value| checked(value, true));
@@ -110,11 +110,11 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
     }
 }
 
-/// The template with every value checked that a name takes: `{% set x = y %}` becomes `{% set x = (y)|_assigned %}`, and
+/// Rewrites a template so that every assigned value is checked: `{% set x = y %}` becomes `{% set x = (y)|_assigned %}`, and
 /// `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`.
 ///
-/// Namespaces are the only values that change, so cyclic values, on which printing and comparing never end, cannot
-/// be made without an assignment of a namespace; and texts cannot double without a name that takes one.
+/// Namespaces are the only mutable values, so a cyclic value, which is printed or compared without end, needs the
+/// assignment of a namespace; and a text can double many times only through assignments.
 ///
 /// # Errors
 /// If the template is longer than [`MAX_SOURCE`].
@@ -125,7 +125,8 @@ pub(super) fn bounded(source: &str) -> Result<String, String> {
     Ok(rewritten(source, checked_names))
 }
 
-/// A template with the tags replaced for which `rewrite` gives others. Raw text, expressions and comments are tags, too.
+/// Replaces the tags of a template for which `rewrite` returns a text. Blocks of raw text, expressions and comments count as
+/// tags.
 pub(super) fn rewritten(source: &str, rewrite: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
@@ -178,7 +179,7 @@ fn tag_end(text: &str, close: &str) -> Option<usize> {
     bytes.find(is_end).map(|at| at + close.len())
 }
 
-/// A tag that gives values to names, with these values passed through [`checked`]; `None` for any other tag.
+/// Rewrites a tag that assigns values to names, so that they pass through [`checked`]; `None` for any other tag.
 fn checked_names(tag: &str) -> Option<String> {
     let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
     let (inner, end) = match inner.strip_suffix(['-', '+']) {
@@ -188,7 +189,7 @@ fn checked_names(tag: &str) -> Option<String> {
     let start = inner.len() - inner.trim_start_matches(['-', '+']).trim_start().len();
     let word = inner[start..].find(|c: char| !c.is_alphanumeric()).unwrap_or(inner.len() - start);
     let (begin, rest) = inner.split_at(start + word);
-    // Arguments and loops get their values elsewhere: their names take them once more.
+    // Loop variables and arguments have their values already: they are checked by another assignment.
     let again = |names: &[&str]| -> String {
         names.iter().map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {end}%}}")).collect()
     };
@@ -215,7 +216,7 @@ fn checked_names(tag: &str) -> Option<String> {
     })
 }
 
-/// What follows `set`, with the value checked: of an assignment, or of the block up to `endset`.
+/// Rewrites the rest of a tag after `set`, so that the value is checked: that of an assignment, or the block up to `endset`.
 fn checked_set(rest: &str) -> String {
     match rest.split_once('=') {
         Some((target, value)) if !target.contains('|') => {
@@ -226,7 +227,7 @@ fn checked_set(rest: &str) -> String {
     }
 }
 
-/// A list of names with values, the values checked.
+/// Rewrites a list of names with values, so that the values are checked.
 fn checked_values(list: &str) -> String {
     let checked = |part: &str| match part.split_once('=') {
         Some((name, value)) => format!("{name}=({value})|{ASSIGNED}"),
@@ -235,7 +236,7 @@ fn checked_values(list: &str) -> String {
     parts(list).into_iter().map(checked).collect::<Vec<_>>().join(",")
 }
 
-/// The parts of a list between its commas, but for those in quotes and brackets.
+/// Splits a list at its commas outside of quotes and brackets.
 fn parts(list: &str) -> Vec<&str> {
     let mut start = 0;
     let mut parts = Vec::new();
@@ -249,12 +250,12 @@ fn parts(list: &str) -> Vec<&str> {
     parts
 }
 
-/// The place of the bracket that closes the one before a text.
+/// Position of the bracket that closes one opened before the text.
 fn closing(text: &str) -> Option<usize> {
     plain(text).find(|(_, depth, _)| *depth < 0).map(|(at, ..)| at)
 }
 
-/// The bytes of an expression outside of quotes, each with its place and the depth of brackets around it.
+/// Iterates over the bytes of an expression outside of quotes, each with its position and the depth of brackets around it.
 fn plain(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
     let (mut quote, mut depth) = (None, 0);
     let mut bytes = text.bytes().enumerate();
@@ -288,7 +289,7 @@ fn checked(value: Value, may_be_one: bool) -> Result<Value, Error> {
     let (mut parts, mut bytes) = (MAX_VALUES, MAX_TEXT);
     let mut open = vec![(value.clone(), may_be_one)];
     while let Some((value, may_be_one)) = open.pop() {
-        go_on()?;
+        check_given_up()?;
         if is_namespace(&value) && !may_be_one {
             return Err(refused("a namespace is stored in another value"));
         }
@@ -344,14 +345,13 @@ fn replace(state: &State, text: Value, from: Value, to: Value) -> Result<Value, 
 /// The filter `join`, bounded in its result.
 fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Error> {
     let between = options.first().map_or(0, |between| between.to_string().len());
-    let count =
-        parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |text| text.chars().count());
+    let count = parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |it| it.chars().count());
     check_length(count.saturating_mul(between))?;
     let all: Vec<Value> = std::iter::once(parts).chain(options.0).collect();
     state.apply_filter(JOIN, &all)
 }
 
-/// Python's methods of texts, those that make long texts by the bounded filters.
+/// Python's string methods; those that can make long texts are bounded like the filters.
 fn method(state: &State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     match (name, value.as_str(), arguments) {
         ("replace", Some(_), [from, to, ..]) => {
@@ -371,12 +371,12 @@ fn refused(reason: &'static str) -> Error {
 
 /// A rendered text that stops at [`MAX_TEXT`].
 #[derive(Default)]
-pub(super) struct Limited {
+pub(super) struct BoundedText {
     text: Vec<u8>,
     is_full: bool,
 }
 
-impl Limited {
+impl BoundedText {
     /// Refuses a text that was cut.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.is_full { Err(refused("its text is longer than 16 MiB")) } else { Ok(()) }
@@ -388,7 +388,7 @@ impl Limited {
     }
 }
 
-impl Write for Limited {
+impl Write for BoundedText {
     fn write(&mut self, bytes: &[u8]) -> IoResult<usize> {
         if self.text.len() + bytes.len() > MAX_TEXT {
             self.is_full = true;

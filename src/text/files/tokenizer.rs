@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A tokenizer of any type: BPE, unigrams, word pieces or words.
 #[derive(Debug)]
-struct Trained {
+struct FileTokenizer {
     tokenizer: tokenizers::Tokenizer,
     /// Number of tokens that the weights have.
     vocabulary: usize,
@@ -20,14 +20,14 @@ struct Trained {
 /// Reads a `tokenizer.json` for weights with `vocabulary` tokens; errors name `path`.
 ///
 /// # Errors
-/// If it is none, or has a token that the weights do not have.
+/// If it is malformed, or has a token that the weights lack.
 pub(super) fn read(
     text: &[u8],
     vocabulary: usize,
     path: &Path,
 ) -> Result<Arc<dyn Tokenizer>, LanguageError> {
     let json: Value = serde_json::from_slice(text).map_err(|e| unusable(path, e))?;
-    // Before anything is as large as a token's number says.
+    // Checked before anything of the size of a token's number is allocated.
     check_largest(largest_token(&json), vocabulary).map_err(|reason| unusable(path, reason))?;
     for part in ["normalizer", "decoder"] {
         check_growth(part, &json[part]).map_err(|reason| unusable(path, reason))?;
@@ -40,12 +40,12 @@ pub(super) fn read(
     let tokenizer = guarded(|| tokenizers::Tokenizer::from_bytes(text));
     let tokenizer = tokenizer.and_then(|it| it.map_err(|e| e.to_string()));
     let mut tokenizer = tokenizer.map_err(|reason| unusable(path, reason))?;
-    // Prompts are never cut or filled up.
+    // Prompts are never truncated or padded.
     tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable(path, e))?;
     // The crate numbers added tokens itself, whatever the file says.
     let largest = tokenizer.get_vocab(true).into_values().max().map(u64::from);
     check_largest(largest, vocabulary).map_err(|reason| unusable(path, reason))?;
-    Ok(Arc::new(Trained { tokenizer, vocabulary }))
+    Ok(Arc::new(FileTokenizer { tokenizer, vocabulary }))
 }
 
 /// Refuses a token that the weights lack.
@@ -84,7 +84,7 @@ fn check_growth(part: &str, value: &Value) -> Result<(), String> {
             before += length(&one["prepend"]);
         }
         if one["type"] == "Replace" {
-            // An empty pattern, and an expression may, match between all bytes.
+            // An empty pattern matches between all bytes, and a regular expression may.
             let from = length(&one["pattern"]["String"]).max(1);
             let per_byte = length(&one["content"]).div_ceil(from) + usize::from(from == 1);
             growth = growth.saturating_mul(per_byte.max(1));
@@ -131,12 +131,12 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| "its parts do not fit together".to_string())
 }
 
-impl Trained {
+impl FileTokenizer {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, LanguageError> {
         let encoding = guarded(|| self.tokenizer.encode_fast(text, special));
         let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
         let tokens = encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec();
-        // A post-processor adds the numbers that its file says.
+        // A post-processor may add any number.
         match tokens.iter().find(|token| **token as usize >= self.vocabulary) {
             Some(token) => Err(LanguageError::Tokenizer(format!(
                 "it makes the token {token}, and the weights have {} tokens",
@@ -147,7 +147,7 @@ impl Trained {
     }
 }
 
-impl Tokenizer for Trained {
+impl Tokenizer for FileTokenizer {
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
         self.encode(text, false)
     }
@@ -161,7 +161,7 @@ impl Tokenizer for Trained {
     }
 
     fn pieces(&self, tokens: &[u32]) -> Vec<String> {
-        // Many a vocabulary drops the space before a text's first token, so each needs the one before it.
+        // Many tokenizers drop the space before the first token of a text, so a token is decoded after the one before it.
         let piece = |at: usize| {
             let alone = self.decode(&tokens[at..=at]);
             if at == 0 {

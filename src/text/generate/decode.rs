@@ -1,8 +1,8 @@
-//! The decoding of a batch on its device, in tensors or in kernels.
+//! Decoding of a batch on a device, in tensors or in kernels.
 
 use super::Chosen;
 
-/// Decoding steps between two read-backs, which tell which completions have ended.
+/// Decoding steps between two read-backs, by which the host notices ended completions.
 pub(super) const BLOCK: usize = 8;
 
 /// A batch of completions that decode together on a device.

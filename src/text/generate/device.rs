@@ -31,9 +31,8 @@ pub(super) fn generate(
                 let prompts = packed::prefill(decoder, &tokens);
                 let draws = device::upload(batch.draws.clone(), decoder.device());
                 let draws = draws.reshape([generator.sampling.max_new_tokens, batch.rows()]);
-                let kernels =
-                    KernelBatch::new(kernels, decoder, generator.sampling, prompts, draws);
-                all.extend(batch.run(kernels));
+                let decode = KernelBatch::new(kernels, decoder, generator.sampling, prompts, draws);
+                all.extend(batch.run(decode));
                 continue;
             }
             let tensors = TensorBatch::new(decoder, &batch, decoder.prompts(&tokens));
@@ -84,7 +83,7 @@ impl<'a> Batch<'a> {
         self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
     }
 
-    /// Adds a block of tokens to the completions, and says whether all have come to their end.
+    /// Appends a block of tokens to the completions. Returns whether all of them have ended.
     fn take_over(&mut self, block: Vec<Vec<Chosen>>) -> bool {
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
@@ -146,8 +145,7 @@ impl Decode for TensorBatch<'_> {
         let [_, vocabulary] = logits.dims();
         let logits = device::fetch(logits.reshape([rows * vocabulary]));
         let rows = logits.chunks_exact(vocabulary).zip(draws);
-        let choose =
-            |(logits, u): (&[f32], &f32)| choose(logits, self.sampling, *u, &mut self.scratch);
+        let choose = |(row, u): (&[f32], &f32)| choose(row, self.sampling, *u, &mut self.scratch);
         let chosen: Vec<Chosen> = rows.map(choose).collect();
         self.last = chosen.iter().map(|one| one.token as i32).collect();
         self.block.push(chosen);

@@ -1,4 +1,4 @@
-//! Text from a decoder, token by token: on the CPU, or on a device (device.rs).
+//! Generation of text by a decoder, token by token: on the CPU, or on a device (device.rs).
 //!
 //! A prompt is prefilled once, and its completions share that part of the KV cache. On the CPU a completion decodes
 //! in a slot of its own, and a finished one frees its slot for the next. A completion follows from its prompt, its
@@ -119,14 +119,15 @@ impl Generator<'_> {
                 worker.run(&queue);
                 worker.finished
             });
-            done.lock().expect("no worker panics with it").extend(finished);
+            done.lock().expect("no worker panics while it holds the lock").extend(finished);
         };
         match workers {
-            // A thread of the pool shares out work faster than one that is not.
+            // A thread of the pool distributes work faster than one outside.
             1 => rayon::scope(|_| region(parallelism, || work(0))),
             _ => (0..workers).into_par_iter().for_each(work),
         }
-        for Active { prompt, number, completion, .. } in done.into_inner().expect("nobody holds it")
+        for Active { prompt, number, completion, .. } in
+            done.into_inner().expect("all workers have ended")
         {
             all[prompt][number] = completion;
         }
@@ -201,7 +202,7 @@ impl<'a> Worker<'a> {
         prompts.extend(caches.drain(self.slots.len()..));
     }
 
-    /// Fills the free slots with waiting completions, then with those of prompts that it prefills.
+    /// Fills the free slots with waiting completions, and prefills prompts for more.
     fn admit(&mut self, queue: &Queue) {
         loop {
             for slot in 0..self.slots.len() {
@@ -276,7 +277,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Keeps the cache of a prompt, in the place of one whose completions have all ended, and returns its index.
+    /// Stores the cache of a prompt, in place of one whose completions have all ended if there is one. Returns its index.
     fn keep(&mut self, prompt: &Prompt, cache: Cache) -> usize {
         let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
         let Decoding { caches, prompts, .. } = &mut *self.buffers;
@@ -318,9 +319,8 @@ impl<'a> Worker<'a> {
         decoder.forward(&rows, caches, Retention::Nothing, pass);
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
         let mut logits = mem::take(&mut self.buffers.logits);
-        for (number, rows) in rows.chunks(HEAD_ROWS).enumerate() {
-            let hidden =
-                &self.buffers.pass.hidden()[number * HEAD_ROWS * size..][..rows.len() * size];
+        for (i, rows) in rows.chunks(HEAD_ROWS).enumerate() {
+            let hidden = &self.buffers.pass.hidden()[i * HEAD_ROWS * size..][..rows.len() * size];
             decoder.logits(hidden, &mut logits);
             let mut chosen = vec![Chosen::default(); rows.len()];
             decoder.parallelism().each_mut(&mut chosen, |number, chosen| {

@@ -50,7 +50,7 @@ pub struct Chosen {
     pub token: u32,
     /// The log-probability at the temperature, among the tokens that could be drawn.
     pub logprob: f32,
-    /// The entropy of their probabilities, nats.
+    /// The entropy of the distribution over these tokens, nats.
     pub entropy: f32,
     /// The tokens that could be drawn; empty for all.
     pub candidates: Vec<u32>,
@@ -115,7 +115,7 @@ fn invert(weights: &[f32], u: f32) -> usize {
             sum += part;
         }
     }
-    // Rounding alone leads here.
+    // Reached by rounding only.
     weights.iter().rposition(|x| *x > 0.0).unwrap_or(0)
 }
 

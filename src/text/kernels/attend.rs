@@ -17,11 +17,11 @@ use burn::cubecl::prelude::*;
 pub(crate) struct Cached<C: Float, V: Size> {
     /// `[rows, most, key_size]` each.
     pub keys: Buffer<Vector<C, V>>,
-    /// Values beside the keys.
+    /// Values, of the shape of the keys.
     pub values: Buffer<Vector<C, V>>,
     /// `[groups, longest, key_size]` each.
     pub prompt_keys: Buffer<Vector<C, V>>,
-    /// Values beside the prompts' keys.
+    /// Values of the prompts, of the shape of their keys.
     pub prompt_values: Buffer<Vector<C, V>>,
     /// Room for tokens of a completion.
     pub most: usize,
@@ -29,15 +29,15 @@ pub(crate) struct Cached<C: Float, V: Size> {
     pub longest: usize,
 }
 
-/// How the units of a cube share out the values of a block of [`UNITS`] keys; a compile-time value. Each unit takes some
-/// vectors of a head, of one in [`Shares::keys`] keys.
+/// Distribution of the values of a block of [`UNITS`] keys over the units of a cube; a compile-time value. Each unit
+/// processes some vectors of a head, for one in [`Shares::keys`] keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shares {
     /// Vectors of a head.
     vectors: usize,
-    /// Units that take neighbouring vectors of a key.
+    /// Units that process neighbouring vectors of a key.
     columns: usize,
-    /// Keys that are taken at a time.
+    /// Keys that are processed at a time.
     keys: usize,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         let mut most = f32::new(ILLEGAL);
         let mut sum = 0.0f32;
         let end = longest + taken + 1;
-        // The bound is an argument, so that all units surely reach each barrier.
+        // The bound is an argument, so that control flow at the barriers is uniform.
         for start in range_stepped(0, bound, UNITS) {
             let i = start + unit;
             let mut score = f32::new(ILLEGAL);

@@ -1,4 +1,4 @@
-//! The kernel that chooses tokens.
+//! The kernel that chooses tokens among the whole vocabulary.
 
 use super::UNITS;
 use super::heads::Progress;
@@ -8,13 +8,13 @@ use crate::math::softmax::{LEAST_SUM, logprob, normalizer, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Records of the choices of the last steps, which the host reads together.
+/// Records of the choices of the last steps, which the host reads back together.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Records {
-    /// For each step the tokens as floats, the log-probabilities and the entropies in nats, `[3, rows]`, then masks of
-    /// the tokens that could be drawn, `[rows, masks]`.
+    /// Tokens as floats, log-probabilities and entropies in nats of each step, `[3, rows]`, then masks of the tokens that
+    /// could be drawn, `[rows, masks]`.
     pub numbers: Buffer<f32>,
-    /// Steps whose records are kept: that of step `n` is number `n` modulo these.
+    /// Capacity in steps; the record of step `n` is at `n` modulo this.
     pub steps: usize,
     /// Numbers of a step.
     pub size: usize,
@@ -68,7 +68,7 @@ pub(crate) fn choose_kernel(
             progress.choose(number);
         }
         let most = row_peak(logits, start, vocabulary, sharpness);
-        // Each unit adds up a run of tokens, so that sums grow in the order of the vocabulary.
+        // Each unit sums a run of tokens, so that the cumulative sums follow the order of the vocabulary.
         let run = vocabulary.div_ceil(UNITS);
         let begin = unit * run;
         let mut end = begin + run;
@@ -132,13 +132,13 @@ pub(crate) fn choose_kernel(
                         token = i;
                     }
                 }
-                // Rounding alone finds none.
+                // Reached by rounding only.
                 if !is_found {
                     token = end - 1;
                 }
             }
         }
-        // Logits that are no numbers lead to none.
+        // No token is found if logits are NaN.
         if at == UNITS {
             at = 0;
         }

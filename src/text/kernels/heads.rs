@@ -6,14 +6,14 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Progress of a batch of completions. It is on the device, so that the launches of a step can be repeated as they are.
+/// Progress of a batch of completions. It is on the device, so that recorded launches of a step can be replayed unchanged.
 ///
-/// No kernel writes a count that it reads, since its cubes run in any order: a choice counts from the token that was
-/// taken before it, and a step takes the token that was chosen.
+/// No kernel writes a count that it reads, since its cubes run in any order: a choice counts from the token that passed
+/// through the layers before it, and a step continues with the token that was chosen.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Progress {
-    /// The number of the last token chosen; that of the token which goes through the layers, -1 before the first; then
-    /// the tokens of each prompt: `[2 + groups]`.
+    /// Index of the last token chosen; index of the token that passes through the layers, -1 before the first; then the
+    /// number of tokens of each prompt: `[2 + groups]`.
     pub counts: Buffer<i32>,
     /// Completions of a prompt.
     pub members: usize,
@@ -31,27 +31,27 @@ impl Progress {
         self.counts[COUNTS + row / self.members] as usize
     }
 
-    /// The number of the token that goes through the layers: the tokens of each completion before it.
+    /// Index of the token that passes through the layers: the number of tokens of each completion before it.
     pub fn taken(&self) -> usize {
         self.counts[TAKEN] as usize
     }
 
-    /// The number of the last token chosen.
+    /// Index of the last token chosen.
     fn chosen(&self) -> usize {
         self.counts[CHOSEN] as usize
     }
 
-    /// Notes the number of the token that goes through the layers.
+    /// Sets the index of the token that passes through the layers.
     fn take(&mut self, number: usize) {
         self.counts[TAKEN] = number as i32;
     }
 
-    /// The number of the token to choose.
+    /// Index of the token to choose.
     pub fn next(&self) -> usize {
         (self.counts[TAKEN] + 1) as usize
     }
 
-    /// Notes the number of the token that has been chosen.
+    /// Sets the index of the last token chosen.
     pub fn choose(&mut self, number: usize) {
         self.counts[CHOSEN] = number as i32;
     }
@@ -73,8 +73,8 @@ pub(super) fn rotation(
     (ch * cl - sh * sl, sh * cl + ch * sl)
 }
 
-/// Computes cosine and sine of each pair of a head at the position of each row, and takes the token chosen; one unit per
-/// row and pair.
+/// Computes cosine and sine of each pair of a head at the position of each row, and moves progress on to the token chosen;
+/// one unit per row and pair.
 ///
 /// Buffers: those of [`Progress`]; the rotations of low and high parts, `[low + high, half, 2]`;
 /// `[rows, half, 2]`.
@@ -346,7 +346,7 @@ pub(crate) fn store_kernel<C: Float>(
         let of_queries = comptime!(Rotated { heads, count: heads.queries, units });
         let of_keys = comptime!(Rotated { heads, count: heads.keys, units });
         let place = (row * most + progress.taken()) * comptime!(heads.key_size());
-        // All are read before the first is written, so that a unit waits once.
+        // All loads precede the first store, so that a unit waits for memory once.
         let new_values = read(values, key, of_values);
         let new_queries = rotate_heads(
             queries, query, rotations, rotation, weights, 0usize, &roots, 0usize, scale, of_queries,

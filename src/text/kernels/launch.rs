@@ -6,9 +6,11 @@ use super::rows::{AddNorm, Row, add_norm_kernel, gate_kernel};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::math::Activation;
 use crate::nn::arch::{DecoderShape, QkNorm};
+use crate::nn::tensors::decoder::Decoder;
 use crate::nn::tensors::rope::Rope;
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
+use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
 /// A table of rotations.
@@ -40,6 +42,13 @@ pub(crate) fn heads(shape: &DecoderShape) -> Heads {
         norms_heads: shape.qk_norm == QkNorm::PerHead,
         norms_all: shape.qk_norm == QkNorm::AllHeads,
     }
+}
+
+/// Weights of the norms of a layer's queries and keys, in this order; `None` if they are not normed.
+pub(crate) fn head_norms(decoder: &Decoder, layer: usize) -> Option<CubeTensor> {
+    let [Some(queries), Some(keys)] = decoder.layers[layer].head_norms() else { return None };
+    let both = [queries, keys].map(|norm| decoder.norm_weights(norm));
+    Some(cube_tensor(Tensor::cat(both.to_vec(), 0)))
 }
 
 /// Rows of a tensor whose last axis is a row.

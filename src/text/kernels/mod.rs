@@ -1,5 +1,5 @@
-//! Kernels of language models, for the token step of generation and for whole texts. Sums are in an order that depends
-//! on sizes alone.
+//! Kernels of language models, for the token step of generation and for whole texts. The order of sums depends on sizes
+//! alone.
 
 pub(crate) mod attend;
 pub(crate) mod choose;

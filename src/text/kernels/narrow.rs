@@ -1,8 +1,8 @@
 //! The kernel that chooses tokens among the likeliest ones: top-k, top-p and min-p without sorting.
 //!
-//! The tokens that can be drawn are the first ones in the order of falling weights, and among equal weights of rising
-//! numbers. So are the tokens below a draw. Either end is found by its weight: first the octave that it lies in, by sums over
-//! octaves, then the weight itself by bisection over its bits, among the tokens of that octave alone.
+//! Tokens are ordered by falling weight, and by number among equal weights. The tokens that can be drawn are a prefix of
+//! this order, and so are those up to a draw. The end of a prefix is found by its weight: first its octave, by a histogram
+//! over octaves, then the weight itself by bisection over its bits, among the tokens of that octave alone.
 
 use super::UNITS;
 use super::choose::Records;
@@ -14,38 +14,38 @@ use crate::math::softmax::{LEAST_SUM, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Octaves of weights that are told apart; the last one has all smaller weights.
+/// Octaves of weights in a histogram; the last one also has all smaller weights.
 const OCTAVES: usize = 32;
-/// Tokens of a number of a mask, which is exact in single precision.
+/// Tokens per word of a mask, which is stored as a float, exactly.
 pub(crate) const TOKENS: usize = 24;
 /// The bits of the largest weight, 1.
 const LARGEST: u32 = 0x3f80_0000;
-/// Bits by which an octave is a number of its own.
+/// Bits of a weight below its octave.
 const MANTISSA: u32 = 23;
 
-/// The settings of a choice.
+/// Settings that narrow the choice of a token.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Narrowing {
     /// The number of the likeliest tokens that can be drawn; 0 for all.
     pub top_k: usize,
-    /// The share of the probability that the likeliest tokens have together; 1 for all.
+    /// Share of the probability that the likeliest tokens must reach together; 1 for all tokens.
     pub top_p: f32,
-    /// The least weight beside the likeliest token's.
+    /// Minimum weight relative to that of the likeliest token.
     pub min_p: f32,
     /// The factor of logits.
     pub sharpness: f32,
 }
 
-/// Buffers of a choice that nobody else reads.
+/// Scratch buffers of a choice.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct NarrowScratch {
     /// The weights of all tokens: `[rows, vocabulary]`.
     pub weights: Buffer<f32>,
-    /// For each unit tokens of an octave: `[rows, vocabulary]`.
+    /// Lists of the tokens of one octave, a list for each unit: `[rows, vocabulary]`.
     pub lists: Buffer<u32>,
 }
 
-/// A place in the order of tokens.
+/// A position in the order of tokens.
 #[derive(CubeType, Clone, Copy)]
 struct Place {
     /// The bits of the weight there.
@@ -76,7 +76,7 @@ fn share(weight: f32, #[comptime] counts: bool) -> f32 {
     share
 }
 
-/// Whether a sum has come to a goal.
+/// Whether a sum has reached a goal, or if `is_strict` has passed it.
 #[cube]
 fn passes(sum: f32, goal: f32, #[comptime] is_strict: bool) -> bool {
     let mut is_there = sum > goal;
@@ -86,13 +86,14 @@ fn passes(sum: f32, goal: f32, #[comptime] is_strict: bool) -> bool {
     is_there
 }
 
-/// Finds the largest weight at which the sum over all weights that are as large comes to a goal, among weights whose bits
-/// are at least `floor`; the least of these if it never does, as sums in another order may be smaller.
+/// Finds the largest weight such that the sum over all weights at least as large reaches `goal`, among weights whose bits
+/// are at least `floor`; the least of these if the sum never does, since sums in another order round differently. `sums`,
+/// `[OCTAVES, UNITS]`, and `bins`, `[OCTAVES]`, are scratch buffers.
 #[cube]
 fn search(
     scratch: &mut NarrowScratch,
     sums: &mut Shared<[f32]>,
-    octaves: &mut Shared<[f32]>,
+    bins: &mut Shared<[f32]>,
     start: usize,
     vocabulary: usize,
     floor: u32,
@@ -117,7 +118,7 @@ fn search(
         for other in 0..UNITS {
             sum += sums[unit * UNITS + other];
         }
-        octaves[unit] = sum;
+        bins[unit] = sum;
     }
     sync_cube();
     let mut above = 0.0f32;
@@ -126,8 +127,8 @@ fn search(
     let mut chosen = comptime!(OCTAVES - 1).runtime();
     let mut is_there = false.runtime();
     for number in 0..OCTAVES {
-        let sum = passed + octaves[number];
-        if !is_there && octaves[number] > 0.0f32 {
+        let sum = passed + bins[number];
+        if !is_there && bins[number] > 0.0f32 {
             chosen = number;
             above = passed;
             is_there = passes(sum, goal, is_strict);
@@ -167,7 +168,7 @@ fn search(
             }
         }
         let sum = above + total(sum);
-        // Nobody begins the next sum before everyone has read this one.
+        // All units have read this sum before the next one is written.
         sync_cube();
         if passes(sum, goal, is_strict) {
             low = middle;
@@ -179,8 +180,8 @@ fn search(
     Place { bits: low, above: at_high, listed }
 }
 
-/// The number of the token that has `before` others of the same weight before it, of a place's list: they are counted up
-/// to a number found by bisection.
+/// Finds the token with a place's weight that has `before` others of this weight before it, by bisection over token
+/// numbers.
 #[cube]
 fn tied(
     scratch: &mut NarrowScratch,
@@ -212,7 +213,7 @@ fn tied(
     low
 }
 
-/// Tokens of a place's weight.
+/// Number of tokens with a place's weight.
 #[cube]
 fn ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
     let mut count = 0.0f32;
@@ -227,7 +228,7 @@ fn ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
     count
 }
 
-/// Chooses a token of each row by its draw among those that top-k, top-p and min-p leave; one cube per row.
+/// Draws a token for each row among those that top-k, top-p and min-p leave; one cube per row.
 ///
 /// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens `[rows]`;
 /// those of [`Records`], whose masks have [`TOKENS`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
@@ -251,28 +252,19 @@ pub(crate) fn narrow_kernel(
             progress.choose(number);
         }
         let mut sums = Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS));
-        let mut octaves = Shared::<[f32]>::new_slice(OCTAVES);
+        let mut bins = Shared::<[f32]>::new_slice(OCTAVES);
         let most = row_peak(logits, start, vocabulary, by.sharpness);
         for i in range_stepped(unit, vocabulary, UNITS) {
             scratch.weights[start + i] = unnormalized(logits[start + i] * by.sharpness, most);
         }
 
-        // The last token that can be drawn: its weight, and how many of that weight can.
+        // The last token that can be drawn: its weight, and the number of tokens of this weight that can.
         let mut last = 0u32.runtime();
         let mut kept = vocabulary as f32;
         if by.top_k > 0 && by.top_k < vocabulary {
             let goal = by.top_k as f32;
-            let place = search(
-                scratch,
-                &mut sums,
-                &mut octaves,
-                start,
-                vocabulary,
-                last,
-                goal,
-                true,
-                false,
-            );
+            let place =
+                search(scratch, &mut sums, &mut bins, start, vocabulary, last, goal, true, false);
             last = place.bits;
             kept = goal - place.above;
         }
@@ -289,17 +281,8 @@ pub(crate) fn narrow_kernel(
                 mass += kept * f32::reinterpret(last);
             }
             let goal = by.top_p * mass;
-            let place = search(
-                scratch,
-                &mut sums,
-                &mut octaves,
-                start,
-                vocabulary,
-                last,
-                goal,
-                false,
-                false,
-            );
+            let place =
+                search(scratch, &mut sums, &mut bins, start, vocabulary, last, goal, false, false);
             let mut some = ((goal - place.above) / f32::reinterpret(place.bits)).ceil();
             if some < 1.0f32 {
                 some = 1.0f32;
@@ -314,7 +297,7 @@ pub(crate) fn narrow_kernel(
             kept = vocabulary as f32;
         }
 
-        // What these have together.
+        // Sums over the tokens that can be drawn.
         let mut sum = 0.0f32;
         let mut mean = 0.0f32;
         let mut count = 0.0f32;
@@ -347,7 +330,7 @@ pub(crate) fn narrow_kernel(
             goal = f32::new(LEAST_SUM);
         }
         let place =
-            search(scratch, &mut sums, &mut octaves, start, vocabulary, last, goal, false, true);
+            search(scratch, &mut sums, &mut bins, start, vocabulary, last, goal, false, true);
         let mut before = ((goal - place.above) / f32::reinterpret(place.bits)).floor();
         let mut most_before = ties(scratch, start, &place) - 1.0f32;
         if place.bits == last && kept - 1.0f32 < most_before {
@@ -361,22 +344,13 @@ pub(crate) fn narrow_kernel(
         }
         let token = tied(scratch, start, vocabulary, &place, before);
 
-        // Of tokens of the last weight only some may be left.
+        // Some tokens of the last weight may be left out.
         let mut end = vocabulary;
         if kept < count {
             // The weight at which there is one more than there are larger ones is the last.
             let goal = total(larger) + 1.0f32;
-            let place = search(
-                scratch,
-                &mut sums,
-                &mut octaves,
-                start,
-                vocabulary,
-                last,
-                goal,
-                true,
-                false,
-            );
+            let place =
+                search(scratch, &mut sums, &mut bins, start, vocabulary, last, goal, true, false);
             end = tied(scratch, start, vocabulary, &place, kept - 1.0f32) + 1;
         }
         let words = vocabulary.div_ceil(TOKENS);

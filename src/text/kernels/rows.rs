@@ -1,4 +1,4 @@
-//! Kernels that take whole rows: the norm with the addition before it, and the gate.
+//! Kernels over whole rows: addition with norm, gate, column sums, gather and scatter, and their backward passes.
 
 use super::{AT_ONCE, UNITS};
 use crate::math::activation::{Activation, activate, activated};
@@ -30,7 +30,7 @@ fn total_of(own: f32, #[comptime] units: usize) -> f32 {
     sums[0]
 }
 
-/// The largest number of a cube's units.
+/// Computes the maximum of a number of each unit of a cube of [`UNITS`].
 #[cube]
 pub(crate) fn largest(own: f32) -> f32 {
     let unit = UNIT_POS as usize;
@@ -48,7 +48,7 @@ pub(crate) fn largest(own: f32) -> f32 {
     most[0]
 }
 
-/// The largest of the logits of a row, sharpened.
+/// Computes the largest logit of a row, multiplied by `sharpness`.
 #[cube]
 pub(crate) fn row_peak(logits: &[f32], start: usize, count: usize, sharpness: f32) -> f32 {
     let mut own = logits[start] * sharpness;
@@ -142,7 +142,7 @@ fn root_of(numbers: &Array<f32>, eps: f32, #[comptime] row: Row) -> f32 {
     (total_of(square, comptime!(row.units)) / comptime!(row.size as f32) + eps).sqrt()
 }
 
-/// The parts of an addition to the residual stream.
+/// The form of [`add_norm_kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AddNorm {
     pub row: Row,
@@ -207,7 +207,7 @@ pub(crate) fn add_norm_kernel<N: Float>(
     }
 }
 
-/// Multiplies the activation of a gate by the values that it lets through; one unit per vector.
+/// Multiplies the activation of a gate by the values `up`; one unit per vector.
 ///
 /// Buffers: `[count]` vectors three times.
 #[cube(launch_unchecked)]
@@ -232,7 +232,7 @@ pub(crate) fn gate_kernel<N: Float, V: Size>(
     }
 }
 
-/// Computes the gradients of a gate and of the values that it lets through; one unit per vector.
+/// Computes the gradients of a gate and of the values `up`; one unit per vector.
 ///
 /// Buffers: the gradient of the result; the gate, the values, and their gradients: `[count]` vectors each.
 #[cube(launch_unchecked)]
@@ -331,7 +331,7 @@ pub(crate) fn norm_backward_kernel(
             }
             let square = total_of(square, units);
             let dot = total_of(dot, units);
-            // The next row's sums begin when all units have read these.
+            // All units have read these sums before those of the next row are written.
             sync_cube();
             let root = (square / count + eps).sqrt();
             let pull = dot / (count * root * root * root);
@@ -390,7 +390,7 @@ pub(crate) fn columns_kernel<N: Float>(
     }
 }
 
-/// Puts numbers into the place of others, or adds them to these; one unit per number.
+/// Copies numbers to `to`, or adds them to it; one unit per number.
 ///
 /// Buffers: `[count]` each.
 #[cube(launch_unchecked)]

@@ -1,7 +1,7 @@
 //! Attention over whole texts, by a running softmax.
 //!
-//! A cube takes a block of neighbouring rows of a piece, and goes over the rows that they see tile by tile in workgroup
-//! memory.
+//! A cube processes a block of neighbouring rows of a piece, and loads the keys and values that they attend to tile by tile
+//! into workgroup memory.
 
 use super::UNITS;
 use super::heads::Heads;
@@ -105,7 +105,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
                 peaks[query] = peak;
                 kept[query] = exp(before - peak);
             }
-            // Values take the place of keys.
+            // Values overwrite keys.
             load_keys::<C>(&mut of_keys, values, &rows, start, end, heads, tiles);
             sync_cube();
             #[unroll]

@@ -43,7 +43,7 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
     }
 }
 
-/// The gradient of queries; one cube per block of rows and head of keys.
+/// Computes the gradient of queries; one cube per block of rows and head of keys.
 ///
 /// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`; the figures of
 /// [`text_attend_kernel`](super::text_attention::text_attend_kernel); those of [`Pieces`], with the blocks from `place` on;
@@ -138,13 +138,12 @@ pub(crate) const KEY_BLOCK: usize = 5;
 /// them, and their number.
 pub(crate) const PARTS_OF_ROW: usize = 3;
 
-/// Parts of the gradients of keys and of values; one cube per part of a block of rows and head of keys. The rows that see a
-/// key are those of its piece from its own on, and those of the completions that follow it: cubes share them out where
-/// they are many.
+/// Computes parts of the gradients of keys and values; one cube per part of a block of rows and head of keys. The rows that
+/// attend to a key are those of its piece from its own on, and those of the completions that follow it: several cubes share
+/// them if they are many.
 ///
 /// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK`] numbers; the parts,
-/// `[.., key_size]` each. Workgroup memory:
-/// two tiles of queries, two of keys, and two products of them.
+/// `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of them.
 #[cube(launch_unchecked)]
 pub(crate) fn key_gradient_kernel<C: Float>(
     queries: &[f32],
@@ -174,10 +173,10 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         let parts = pieces.table[at + 3] as usize;
         let to_row = pieces.table[at + 4] as usize;
         let of_head = rows.head * dim;
-        // All rows and heads that see some of the keys.
+        // All rows and heads that attend to some of the keys.
         let end = (rows.own + pieces.bound(rows.first, 5usize) - rows.follower) * members;
 
-        // The teams add up their shares in here, too.
+        // The teams also sum their shares in these tiles.
         let size = comptime!((tiles.queries * stride).max(tiles.units * WIDTH));
         let mut of_queries = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut of_results = Shared::<[f32]>::new_aligned_slice(size, 16usize);
@@ -214,7 +213,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
             for i in 0..comptime!(part[0]) {
                 let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
                 let number = start + query;
-                // Rows that follow see all keys, but for the window.
+                // Rows that follow the piece attend to all keys within the window.
                 let row = rows.row(number, heads);
                 let mut last = row;
                 if number / members >= rows.own {
@@ -247,21 +246,12 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 }
             }
             sync_cube();
-            let mut steps = end - start;
-            if steps > comptime!(tiles.queries) {
-                steps = tiles.queries.runtime();
+            let mut len = end - start;
+            if len > comptime!(tiles.queries) {
+                len = tiles.queries.runtime();
             }
-            accumulate(&mut key_sums, &slopes, &of_queries, 1, row_size, steps, tiles.keys, tiles);
-            accumulate(
-                &mut value_sums,
-                &weights,
-                &of_results,
-                1,
-                row_size,
-                steps,
-                tiles.keys,
-                tiles,
-            );
+            accumulate(&mut key_sums, &slopes, &of_queries, 1, row_size, len, tiles.keys, tiles);
+            accumulate(&mut value_sums, &weights, &of_results, 1, row_size, len, tiles.keys, tiles);
         }
         if comptime!(tiles.teams() > 1) {
             add_teams(&mut key_sums, &mut of_queries, tiles);

@@ -1,4 +1,4 @@
-//! Kernels of queries and keys of whole texts: rotations of rows, norms and rotation of heads, and the way back.
+//! Kernels of queries and keys of whole texts: rotations of rows, norms and rotation of heads, and their backward pass.
 
 use super::UNITS;
 use super::heads::{Heads, head_roots, rotation};
@@ -8,7 +8,7 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Numbers that say where a piece of text is.
+/// Numbers per piece of text in the table of [`Pieces`].
 pub(crate) const BOUNDS: usize = 6;
 
 /// The pieces that the rows of a pass belong to: prompts, and their completions.
@@ -54,6 +54,16 @@ pub(crate) fn text_rotation_kernel(
         rotations[2 * unit] = cosine;
         rotations[2 * unit + 1] = sine;
     }
+}
+
+/// Computes the place of the weights of a head's norm; those of head 0 are at `first`.
+#[cube]
+fn weights_of(head: usize, #[comptime] first: usize, #[comptime] heads: Heads) -> usize {
+    let mut place = comptime!(first).runtime();
+    if comptime!(heads.norms_all) {
+        place += head * comptime!(heads.dim);
+    }
+    place
 }
 
 /// Norms and rotates queries and keys, and multiplies queries by `scale`; one cube per row.
@@ -104,10 +114,7 @@ pub(crate) fn rotate_kernel<C: Float>(
                 let mut a = queries[at + i];
                 let mut b = queries[at + other];
                 if comptime!(heads.norms()) {
-                    let mut w = 0usize.runtime();
-                    if comptime!(heads.norms_all) {
-                        w = head * dim;
-                    }
+                    let w = weights_of(head, 0usize, heads);
                     a = a / roots[head] * weights[w + i];
                     b = b / roots[head] * weights[w + other];
                 }
@@ -117,10 +124,7 @@ pub(crate) fn rotate_kernel<C: Float>(
                 let mut a = keys[at + i];
                 let mut b = keys[at + other];
                 if comptime!(heads.norms()) {
-                    let mut w = comptime!(heads.query_weights()).runtime();
-                    if comptime!(heads.norms_all) {
-                        w += (head - count) * dim;
-                    }
+                    let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                     a = a / roots[head] * weights[w + i];
                     b = b / roots[head] * weights[w + other];
                 }
@@ -178,10 +182,10 @@ pub(crate) fn rotate_back_kernel<N: Float>(
         let rotation = row * comptime!(2 * heads.half);
         if head < count {
             let at = row * comptime!(heads.query_size()) + head * dim;
-            turn_back(d_rotated_queries, d_queries, at, i, rotations, rotation, scale, half);
+            unrotate_item(d_rotated_queries, d_queries, at, i, rotations, rotation, scale, half);
         } else {
             let at = row * comptime!(heads.key_size()) + (head - count) * dim;
-            turn_back(d_rotated_keys, d_keys, at, i, rotations, rotation, 1.0f32, half);
+            unrotate_item(d_rotated_keys, d_keys, at, i, rotations, rotation, 1.0f32, half);
         }
     }
 }
@@ -189,7 +193,7 @@ pub(crate) fn rotate_back_kernel<N: Float>(
 /// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or a number that
 /// does not rotate.
 #[cube]
-fn turn_back<N: Float>(
+fn unrotate_item<N: Float>(
     d_rotated: &[f32],
     d: &mut [N],
     at: usize,
@@ -209,8 +213,8 @@ fn turn_back<N: Float>(
     }
 }
 
-/// Sums over one head what its norm's gradient needs: the squares of the numbers, and their products with weights and
-/// gradients.
+/// Computes the sums over one head that the gradient of its norm needs: of the squares of the numbers, and of their
+/// products with weights and gradients.
 #[cube]
 fn head_sums(
     x: &[f32],
@@ -299,20 +303,14 @@ pub(crate) fn rotate_backward_kernel(
             let (row, head) = (begin + item / all, item % all);
             let rotation = row * comptime!(2 * heads.half);
             if head < count {
-                let mut w = 0usize.runtime();
-                if comptime!(heads.norms_all) {
-                    w = head * dim;
-                }
+                let w = weights_of(head, 0usize, heads);
                 let at = row * query_size + head * dim;
                 let (square, dot) =
                     head_sums(queries, d_queries, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
                 pulls[item] = dot;
             } else {
-                let mut w = comptime!(heads.query_weights()).runtime();
-                if comptime!(heads.norms_all) {
-                    w += (head - count) * dim;
-                }
+                let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                 let at = row * key_size + (head - count) * dim;
                 let (square, dot) =
                     head_sums(keys, d_keys, at, rotations, rotation, weights, w, heads);
@@ -321,7 +319,7 @@ pub(crate) fn rotate_backward_kernel(
             }
         }
         sync_cube();
-        // Of a norm over all heads the sums are the same for each of them.
+        // A norm over all heads has the same sums for each of them.
         if comptime!(heads.norms_all) {
             for item in range_stepped(unit, 2 * here, UNITS) {
                 let (row, which) = (item / 2 * all, item % 2);
@@ -401,20 +399,14 @@ pub(crate) fn rotate_backward_kernel(
             let rotation = row * comptime!(2 * heads.half);
             let (root, pull) = (roots[item], pulls[item]);
             if head < count {
-                let mut w = 0usize.runtime();
-                if comptime!(heads.norms_all) {
-                    w = head * dim;
-                }
+                let w = weights_of(head, 0usize, heads);
                 let at = row * query_size + head * dim;
                 head_backward(
                     queries, d_queries, at, rotations, rotation, weights, w, root, pull, scale,
                     heads,
                 );
             } else {
-                let mut w = comptime!(heads.query_weights()).runtime();
-                if comptime!(heads.norms_all) {
-                    w += (head - count) * dim;
-                }
+                let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                 let at = row * key_size + (head - count) * dim;
                 head_backward(
                     keys, d_keys, at, rotations, rotation, weights, w, root, pull, 1.0f32, heads,

@@ -23,13 +23,13 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    /// Tiles of so many queries and keys, or fewer, but at least `least` queries, so that `count` tiles of each and
-    /// `products` of their products have room in workgroup memory, bytes.
+    /// Halves queries or keys, down to `least` queries, until `count` tiles of each and `products` of their products fit in
+    /// `bytes` of workgroup memory.
     pub fn within(self, least: usize, [count, products]: [usize; 2], bytes: usize) -> Self {
         let mut tiles = self;
         let floats = |tiles: Self| {
             let Self { queries, keys, .. } = tiles;
-            // And three numbers of each query.
+            // Plus three numbers per query.
             count * (queries + keys) * tiles.stride()
                 + products * queries * tiles.row()
                 + 3 * queries
@@ -85,7 +85,7 @@ impl Tiles {
     }
 }
 
-/// The row of key number `i` among those that a row may see: its prompt's, then its piece's up to itself.
+/// The row of key `i` among those that a row may attend to: its prompt's, then its piece's up to itself.
 #[cube]
 fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize {
     let mut row = prompt_begin + i;
@@ -95,7 +95,7 @@ fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize 
     row
 }
 
-/// Rows of a piece that a cube takes, for one head of keys.
+/// Rows of a piece that a cube processes, for one head of keys.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Rows {
     /// First row, and the end of the rows.
@@ -158,7 +158,7 @@ impl Rows {
         (self.end - self.first) * comptime!(heads.queries / heads.keys)
     }
 
-    /// The number of the first key that the block sees.
+    /// Index of the first key that the block attends to.
     pub fn first_key(&self, window: usize) -> usize {
         let keys = self.position(self.first) + 1;
         let mut first = 0usize.runtime();

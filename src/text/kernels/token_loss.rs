@@ -19,7 +19,7 @@ pub(crate) struct TokenForm {
     pub is_masked: bool,
 }
 
-/// A logit at the temperature, moved out of the distribution if its token cannot be drawn.
+/// Computes a logit at the temperature, lowered by [`EXCLUDED`] if its token cannot be drawn.
 #[cube]
 fn logit(
     logits: &mut [f32],
@@ -39,7 +39,8 @@ fn logit(
     x
 }
 
-/// The largest logit of a row, the sum of [`unnormalized`] probabilities, and the mean of logits below the largest.
+/// Computes the largest logit of a row, the sum of [`unnormalized`] probabilities, and the mean logit relative to the
+/// largest.
 #[cube]
 fn row_sums(
     logits: &mut [f32],
@@ -95,7 +96,7 @@ pub(crate) fn token_kernel(
     }
 }
 
-/// Turns logits into the gradient of the loss by them; one cube per row. The loss has the slope `slopes[0, row]` by the
+/// Replaces logits by the gradient of the loss; one cube per row. The loss has the derivative `slopes[0, row]` by the
 /// token's log-probability, and `-slopes[1, row]` by the entropy.
 ///
 /// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; `[2, rows]`. Workgroup memory: 3 x
@@ -117,7 +118,7 @@ pub(crate) fn token_gradient_kernel(
         let entropy = by.log_total - mean;
         let (slope, weight) = (slopes[row], slopes[rows + row]);
         let token = tokens[row] as usize;
-        // The token's own number is read by all units, and written by one.
+        // All units have read the row before one of them overwrites a logit.
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
             let x = logit(logits, masks, row, i, sharpness, form);

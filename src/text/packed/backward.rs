@@ -21,7 +21,7 @@ use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Sums the columns of a matrix, `[.., width]`: `[width]`, in the memory `into` if that is given, which it takes.
+/// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
 fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     let rows = rows_of(matrix);
     let width = matrix.meta.num_elements() / rows;
@@ -49,7 +49,7 @@ fn named(layer: usize, name: &str) -> String {
 }
 
 impl PackedPass<'_> {
-    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`], and gives up the activations.
+    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
         let d_hidden = cube_tensor(d_hidden);
@@ -66,18 +66,14 @@ impl PackedPass<'_> {
             let kept = activations.unwrap_or_else(|| self.layer(number, input(), stream.clone()).0);
 
             let d_output = match (norm(3), &kept.output) {
-                (Some(norm), Some(output)) => {
-                    self.norm_backward(output, norm, &d_stream, None, gradients)
-                }
+                (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
             let d_input = self.mlp_backward(number, &kept, norms[2], d_output, gradients);
             d_stream = self.join(&kept.middle, norm(2), d_input, d_stream, gradients);
 
             let d_output = match (norm(1), &kept.attention_output) {
-                (Some(norm), Some(output)) => {
-                    self.norm_backward(output, norm, &d_stream, None, gradients)
-                }
+                (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
             let d_input = self.attention_backward(number, &kept, input, d_output, gradients);
@@ -103,7 +99,7 @@ impl PackedPass<'_> {
         }
     }
 
-    /// The gradient of a norm's input, added to what is there if that is given.
+    /// Computes the gradient of a norm's input, `[1, rows, hidden_size]`, and adds it to `into` if given.
     fn norm_backward(
         &self,
         input: &CubeTensor,
@@ -143,7 +139,7 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// The gradient of the input of a layer's matrix, from that of its result; adds those of what is learnt of it.
+    /// Computes the gradient of the input of a layer's matrix, from that of its result; adds those of its learnt parameters.
     fn linear_backward(
         &self,
         layer: usize,
@@ -155,8 +151,8 @@ impl PackedPass<'_> {
         self.linears_backward(layer, [which], input, [d_result], gradients)
     }
 
-    /// The gradient of the input of several matrices of a layer, at most three, from those of their results; adds those
-    /// of what is learnt of them.
+    /// Computes the gradient of the input of several matrices of a layer, at most three, from those of their results; adds
+    /// those of their learnt parameters.
     fn linears_backward<const N: usize>(
         &self,
         layer: usize,
@@ -207,7 +203,7 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// The gradient of the input of a layer's feed-forward block.
+    /// Computes the gradient of the input of a layer's feed-forward block.
     fn mlp_backward(
         &self,
         number: usize,
@@ -249,26 +245,25 @@ impl PackedPass<'_> {
         self.linears_backward(number, Projection::OF_GATE, || input, d_results, gradients)
     }
 
-    /// The gradient of the input of a layer's attention.
+    /// Computes the gradient of the input of a layer's attention.
     fn attention_backward(
         &self,
-        number: usize,
+        layer: usize,
         kept: &Activations,
         input: impl FnOnce() -> CubeTensor,
         d_output: CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
         let attended = || matrix(kept.attended.clone());
-        let d = self.linear_backward(number, Projection::Output, attended, &d_output, gradients);
-        let [d_queries, d_keys, d_values] = self.attend_backward(number, kept, &cube_tensor(d));
-        let [d_queries, d_keys] =
-            self.rotate_backward(number, kept, [d_queries, d_keys], gradients);
+        let d = self.linear_backward(layer, Projection::Output, attended, &d_output, gradients);
+        let [d_queries, d_keys, d_values] = self.attend_backward(layer, kept, &cube_tensor(d));
+        let [d_queries, d_keys] = self.rotate_backward(layer, kept, [d_queries, d_keys], gradients);
         let input = matrix(input());
         let d_results = [&d_queries, &d_keys, &d_values];
-        self.linears_backward(number, Projection::OF_ATTENTION, || input, d_results, gradients)
+        self.linears_backward(layer, Projection::OF_ATTENTION, || input, d_results, gradients)
     }
 
-    /// The gradients of rotated queries, of keys and of values, from that of the result of attention.
+    /// Computes the gradients of rotated queries and keys, and of values, from that of the result of attention.
     fn attend_backward(
         &self,
         layer: usize,
@@ -286,8 +281,7 @@ impl PackedPass<'_> {
         let KeyBlocks { block: of_keys, parts, sums } = self.blocks.key_gradient;
         let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
-        let vector =
-            vector_size(&[attended, d_attended], |vector| heads.dim.is_multiple_of(vector));
+        let vector = vector_size(&[attended, d_attended], |size| heads.dim.is_multiple_of(size));
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
         // second numbers are read by the kernels that follow alone.
         unsafe {
@@ -362,7 +356,7 @@ impl PackedPass<'_> {
         [d_queries, d_keys, d_values]
     }
 
-    /// The gradients of the products that give queries and keys, from those of rotated ones; adds those of the norms.
+    /// Computes the gradients of queries and keys before norm and rotation, from those after; adds those of the norms.
     fn rotate_backward(
         &self,
         layer: usize,
@@ -374,7 +368,7 @@ impl PackedPass<'_> {
         let Some([queries, keys]) = &kept.unnormed else {
             let count = rows * (heads.queries + heads.keys) * (heads.dim - heads.half);
             let new = |size: usize| uninit(&d_queries, &[1, rows, size], self.operand);
-            let turned = [new(heads.query_size()), new(heads.key_size())];
+            let unrotated = [new(heads.query_size()), new(heads.key_size())];
             // SAFETY: accesses stay below the rows and the heads.
             unsafe {
                 rotate_back_kernel::launch_unchecked(
@@ -384,15 +378,15 @@ impl PackedPass<'_> {
                     argument(self.table_of(layer)),
                     argument(&d_queries),
                     argument(&d_keys),
-                    argument(&turned[0]),
-                    argument(&turned[1]),
+                    argument(&unrotated[0]),
+                    argument(&unrotated[1]),
                     rows,
                     shape.head_shape().scale,
                     heads,
-                    element_of(&turned[0]),
+                    element_of(&unrotated[0]),
                 );
             }
-            return turned;
+            return unrotated;
         };
         let cubes = rows.div_ceil(ROWS);
         let partials = uninit(&d_queries, &[cubes, heads.weights()], DType::F32);

@@ -6,7 +6,7 @@ use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::{Table, add_norm, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, gated, head_norms, heads};
 use crate::text::kernels::rows::pad_kernel;
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK;
@@ -36,7 +36,7 @@ pub(crate) struct PackedPass<'a> {
     hidden: CubeTensor,
 }
 
-/// The least workgroup memory, bytes, of a device on which cubes have several teams of units.
+/// Workgroup memory, bytes, from which cubes have several teams of units.
 const LARGE_ROOM: usize = 32 << 10;
 
 /// Blocks of rows that the cubes of attention take, with the tiles of each kernel.
@@ -66,12 +66,12 @@ pub(super) struct Block {
 }
 
 impl Blocks {
-    /// The blocks of texts, and the table of their layout with these behind it.
+    /// Creates the blocks of texts, and the table of their layout, followed by these blocks.
     fn new(layout: &Layout, heads: Heads, like: &CubeTensor) -> (Self, Vec<i32>) {
         let room = like.client.properties().hardware.max_shared_memory_size;
         let members = heads.queries / heads.keys;
         let tiles = |queries: usize, keys| Tiles {
-            // A row's heads are in one tile.
+            // The heads of a row that share keys are in one tile.
             queries: queries.max(members.next_power_of_two()),
             keys,
             dim: heads.dim,
@@ -104,11 +104,11 @@ impl Blocks {
     }
 }
 
-/// The activations of a layer that are kept.
+/// The activations of a layer that the backward pass needs.
 pub(super) struct LayerPass {
-    /// The stream that enters.
+    /// The input stream.
     pub stream: CubeTensor,
-    /// All others, unless they are to be recomputed.
+    /// All others; `None` if the backward pass recomputes them.
     pub activations: Option<Activations>,
 }
 
@@ -120,28 +120,28 @@ pub(super) struct Activations {
     pub keys: CubeTensor,
     pub values: CubeTensor,
     pub attended: CubeTensor,
-    /// For each row and head the logarithm of the denominator of its softmax, and room for one number more.
+    /// Logarithm of the softmax denominator of each row and head, and space for a second number: `[rows, heads, 2]`.
     pub figures: CubeTensor,
-    /// The result of the block of attention, if it is normed.
+    /// Output of the attention block, if it is normed.
     pub attention_output: Option<CubeTensor>,
-    /// The stream between the blocks.
+    /// The stream between the attention block and the feed-forward block.
     pub middle: CubeTensor,
     pub gate: CubeTensor,
     pub up: CubeTensor,
-    /// The result of the feed-forward block, if it is normed.
+    /// Output of the feed-forward block, if it is normed.
     pub output: Option<CubeTensor>,
 }
 
 impl<'a> PackedPass<'a> {
-    /// Takes texts through all layers.
+    /// Computes the forward pass of texts through all layers.
     ///
     /// # Panics
-    /// If a prompt or a completion has no token.
+    /// If a prompt or a completion has no tokens.
     pub fn forward(by: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self {
         Self::visit(by, texts, retention, |_| {})
     }
 
-    /// Takes texts through all layers, and shows the activations of each.
+    /// Computes the forward pass, and calls `seen` with the activations of each layer.
     fn visit(
         by: &'a DeviceDecoder,
         texts: &[Text],
@@ -171,16 +171,14 @@ impl<'a> PackedPass<'a> {
         pass.rotations = decoder.rope.iter().map(|table| pass.rotate(&Table::new(table))).collect();
         let (mut stream, mut output) = (stream, None);
         for (i, layer) in decoder.layers.iter().enumerate() {
-            let [before_attention, ..] = layer.norms(shape.norms);
+            let [before_attention, .., after_mlp] = layer.norms(shape.norms);
             let (input, sum) = pass.add_norm(stream, output, before_attention, pass.operand);
             let (activations, result) = pass.layer(i, input, sum.clone());
             seen(&activations);
             stream = activations.middle.clone();
-            let [.., after_mlp] = layer.norms(shape.norms);
             output = Some((result, after_mlp));
             if retention != Retention::Nothing {
-                let keeps = retention == Retention::All;
-                let activations = keeps.then_some(activations);
+                let activations = (retention == Retention::All).then_some(activations);
                 pass.layers.push(LayerPass { stream: sum, activations });
             }
         }
@@ -249,7 +247,8 @@ impl<'a> PackedPass<'a> {
         rotations
     }
 
-    /// A layer, from its normed input and the stream. Returns the activations and the result of the feed-forward block.
+    /// Computes a layer from its normed input and the stream. Returns the activations and the output of the feed-forward
+    /// block.
     pub(super) fn layer(
         &self,
         number: usize,
@@ -299,14 +298,7 @@ impl<'a> PackedPass<'a> {
 
     /// The weights of the norms of queries and keys of a layer, or a stand-in for them.
     pub(super) fn head_weights(&self, layer: usize) -> CubeTensor {
-        let decoder = &self.by.decoder;
-        match decoder.layers[layer].head_norms() {
-            [Some(query), Some(key)] => {
-                let both = [query, key].map(|norm| decoder.norm_weights(norm));
-                cube_tensor(Tensor::cat(both.to_vec(), 0))
-            }
-            _ => self.table_of(layer).clone(),
-        }
+        head_norms(&self.by.decoder, layer).unwrap_or_else(|| self.table_of(layer).clone())
     }
 
     /// The rotations of a layer.
@@ -342,7 +334,7 @@ impl<'a> PackedPass<'a> {
         [rotated_queries, rotated_keys]
     }
 
-    /// The result of attention, and the figures of its softmax.
+    /// Computes attention: its result, and [`Activations::figures`].
     fn attend(
         &self,
         layer: usize,
@@ -378,20 +370,16 @@ impl<'a> PackedPass<'a> {
 
 /// A tensor as rows: `[rows, size]`.
 pub(super) fn matrix(x: CubeTensor) -> Tensor<2> {
-    let shape = x.meta.shape().to_vec();
-    let size = shape[shape.len() - 1];
-    let rows = x.meta.num_elements() / size;
-    let x = match shape.len() {
-        2 => return Tensor::<2>::from_primitive::<Cube>(x),
-        _ => Tensor::<3>::from_primitive::<Cube>(x),
-    };
-    x.reshape([rows, size])
+    match x.meta.shape().len() {
+        2 => Tensor::<2>::from_primitive::<Cube>(x),
+        _ => Tensor::<3>::from_primitive::<Cube>(x).flatten(0, 1),
+    }
 }
 
-/// Takes prompts through all layers, for completions to follow.
+/// Prefills prompts: computes the keys and values that their completions attend to.
 ///
 /// # Panics
-/// If one has no token.
+/// If a prompt has no tokens.
 pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
     let texts: Vec<Text> =
@@ -402,7 +390,7 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
         all.push([activations.keys.clone(), activations.values.clone()]);
     });
     let places: Vec<_> = (0..groups).map(|number| pass.layout.prompt(number)).collect();
-    // Short prompts are padded by rows that nobody sees.
+    // Short prompts are padded by rows that no token attends to.
     let last = pass.rows() - 1;
     let padded = places
         .iter()

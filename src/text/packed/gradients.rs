@@ -1,4 +1,4 @@
-//! Gradients of a decoder's learnt parameters, found by what they are of.
+//! Gradients of a decoder's learnt parameters, looked up by parameter.
 
 use crate::device::buffers::{argument, cube_tensor, grid};
 use crate::nn::arch::Projection;
@@ -14,21 +14,21 @@ use std::collections::HashMap;
 /// The gradients of the learnt parameters on a device.
 pub(crate) struct Gradients {
     all: Arenas,
-    /// The parameters that a loss has reached; the others' gradients are 0.
+    /// Whether each parameter has a gradient yet; otherwise it is 0.
     reached: Vec<bool>,
     places: Places,
 }
 
-/// The numbers of learnt parameters.
+/// Indices of the learnt parameters.
 enum Places {
     /// All weights, by name.
     Weights(HashMap<String, usize>),
-    /// The first matrices of the adapters, one for each matrix.
+    /// The matrix `a` of each adapter, followed by `b`; `None` for matrices without adapter.
     Adapters(Vec<Option<usize>>),
 }
 
 impl Gradients {
-    /// No gradients yet, of the learnt parameters of a decoder.
+    /// Creates gradients of 0 for the learnt parameters of a decoder.
     pub fn new(of: &DeviceDecoder) -> Self {
         let places = match &of.added {
             Some(added) => {
@@ -114,7 +114,7 @@ impl Gradients {
     }
 }
 
-/// Puts numbers into the memory of others, or adds them to these.
+/// Copies numbers to the memory of `to`, or adds them to it.
 fn put(from: &CubeTensor, to: &CubeTensor, adds: bool) {
     let count = to.meta.num_elements();
     assert_eq!(from.meta.num_elements(), count, "numbers of a gradient");

@@ -12,7 +12,7 @@ use burn::cubecl::prelude::CubeDim;
 use burn::tensor::{Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// Tokens, one for each row, with the normed streams that predict them.
+/// Tokens, one for each row, with the normed hidden states that predict them.
 pub(crate) struct Targets<'a> {
     by: &'a DeviceDecoder,
     /// `[rows, hidden_size]`.
@@ -24,7 +24,8 @@ pub(crate) struct Targets<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// The tokens, `[rows]`, each drawn from its candidates, all if there are none, with logits multiplied by `sharpness`.
+    /// Sets the tokens, `[rows]`, each drawn from its candidates, or from all tokens if these are empty. Logits are
+    /// multiplied by `sharpness`.
     pub fn new<'b>(
         by: &'a DeviceDecoder,
         hidden: Tensor<2>,
@@ -60,7 +61,7 @@ impl<'a> Targets<'a> {
         cube_tensor(self.by.logits(self.hidden.clone()))
     }
 
-    /// The log-probabilities of the tokens, and the entropies of the choices: `[2, rows]`.
+    /// Computes the log-probabilities of the tokens and the entropies of their distributions: `[2, rows]`.
     pub fn figures(&self) -> Tensor<2> {
         let (logits, rows) = (self.logits(), self.rows());
         let figures = uninit(&logits, &[2, rows], DType::F32);
@@ -82,8 +83,8 @@ impl<'a> Targets<'a> {
         Tensor::<2>::from_primitive::<Cube>(figures)
     }
 
-    /// The gradient of the streams, `[rows, hidden_size]`, of a loss with the slopes `slopes[0]` by log-probabilities and
-    /// `-slopes[1]` by entropies, `[2, rows]`; adds that of the head.
+    /// Computes the gradient of the hidden states, `[rows, hidden_size]`, of a loss with the derivatives `slopes[0]` by
+    /// log-probabilities and `-slopes[1]` by entropies, `[2, rows]`; adds that of the head.
     pub fn backward(&self, slopes: Tensor<2>, gradients: &mut Gradients) -> Tensor<2> {
         let (logits, rows) = (self.logits(), self.rows());
         // SAFETY: as above; nothing else refers to the logits, which change.
@@ -120,7 +121,8 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Adds up rows by destination: each row of `from`, `[rows, size]`, goes to its row of `to`, whose memory changes.
+/// Adds up the rows of `from`, `[rows, size]`, by destination, and multiplies the sums by `scale`. They replace the
+/// destinations' rows of `to`, or if `adds` are added to them, in place.
 pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale: f32, adds: bool) {
     let (size, device) = (from.dims()[1], from.device());
     let numbers = cube_ints(integers(&places.places, [1, places.places.len()], &device));
@@ -142,7 +144,7 @@ pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale:
     }
 }
 
-/// A matrix of `rows` rows that are 0, but for the sums of the rows of `from` whose destination they are.
+/// Adds up the rows of `from`, `[count, size]`, by destination: `[rows, size]`. Rows without a source are 0.
 pub(crate) fn scattered(from: Tensor<2>, destinations: &[i32], rows: usize) -> Tensor<2> {
     let to = cube_tensor(Tensor::<2>::zeros([rows, from.dims()[1]], &from.device()));
     scatter(&Scatter::new(destinations), from, &to, 1.0, false);

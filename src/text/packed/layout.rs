@@ -1,13 +1,13 @@
-//! Texts as the rows of one pass: all prompts, then all completions, one token after the other without padding.
+//! Layout of texts as the rows of one pass: all prompts, then all completions, without padding.
 
 use crate::text::Text;
 use crate::text::kernels::text_gradients::{KEY_BLOCK, PARTS_OF_ROW};
 use crate::text::kernels::text_heads::BOUNDS;
 use std::ops::Range;
 
-/// Tiles of rows that a part of a block of keys takes.
+/// Number of tiles of rows per part of a block of keys.
 const TILES: usize = 4;
-/// The most parts of a block of keys.
+/// Maximum number of parts of a block of keys.
 const PARTS: usize = 8;
 
 /// The rows of some texts.
@@ -19,7 +19,7 @@ pub(super) struct Layout {
     pub table: Vec<i32>,
     /// The rows of the prompts, then of the completions.
     pieces: Vec<Range<usize>>,
-    /// The piece that is the first completion of each text.
+    /// Index of the piece that is the first completion of each text.
     first_pieces: Vec<usize>,
 }
 
@@ -68,7 +68,7 @@ impl Layout {
         Self { tokens, table, pieces, first_pieces }
     }
 
-    /// Divides each piece into blocks of at most `size` rows: begin and end of each.
+    /// Divides each piece into blocks of at most `size` rows. Returns begin and end of each block.
     pub fn blocks(&self, size: usize) -> Vec<i32> {
         let blocks = self.pieces.iter().flat_map(|piece| {
             let block = move |begin: usize| [begin, (begin + size).min(piece.end)];
@@ -131,18 +131,18 @@ pub(super) struct KeyParts {
     pub rows: usize,
 }
 
-/// Destinations with the sources that are added up there, as [`scatter_kernel`] reads them.
+/// Sources grouped by destination, as [`scatter_kernel`] reads them.
 ///
 /// [`scatter_kernel`]: crate::text::kernels::rows::scatter_kernel
 pub(super) struct Scatter {
-    /// Begins and end, destinations, sources.
+    /// Start of each destination's sources and the end of the last, `[count + 1]`; destinations, `[count]`; sources.
     pub places: Vec<i32>,
-    /// Destinations.
+    /// Number of destinations.
     pub count: usize,
 }
 
 impl Scatter {
-    /// Source number `i` goes to `destinations[i]`; those of one destination are added up in their order.
+    /// Groups the sources: source `i` is added to `destinations[i]`, in ascending order of `i`.
     pub fn new(destinations: &[i32]) -> Self {
         let mut order: Vec<usize> = (0..destinations.len()).collect();
         order.sort_by_key(|source| destinations[*source]);

@@ -139,7 +139,7 @@ impl Workspace {
             // Lanes past the last sample have weight 0.
             for group in 0..rows.div_ceil(GROUP) {
                 with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    differentiate(rule, &self.columns.steps(group), logits, &mut self.probs, sums);
+                    differentiate(rule, &self.columns, group, logits, &mut self.probs, sums);
                 });
             }
             network.backward(&mut self.block, &experience.trajectory.obs, rows, gradient);
@@ -222,22 +222,15 @@ fn block_of_columns() -> Columns {
 
 impl Columns {
     /// Loads a run of samples at position `at`.
-    fn load(
-        &mut self,
-        at: usize,
-        run: Run,
-        minibatch: &Minibatch,
-        games: &[i32],
-        ratios: &[GameRatio],
-    ) {
-        let experience = minibatch.experience;
+    fn load(&mut self, at: usize, run: Run, of: &Minibatch, games: &[i32], ratios: &[GameRatio]) {
+        let experience = of.experience;
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.load_actions(at, run, experience);
         self.old_logprobs[to.clone()]
             .copy_from_slice(&experience.trajectory.logprobs[from.clone()]);
         self.advantages[to.clone()].copy_from_slice(&experience.advantages[from.clone()]);
         self.mask[to.clone()].fill(1.0);
-        self.weights[to.clone()].fill(minibatch.weight_of(games[run.game]));
+        self.weights[to.clone()].fill(of.weight_of(games[run.game]));
         if let Some(logprobs) = experience.reference_logprobs.get(from) {
             self.reference_logprobs[to.clone()].copy_from_slice(logprobs);
         }

@@ -71,8 +71,7 @@ impl PerceptronLearner {
 
     /// Gradient and sums of some games of a minibatch in a shard.
     fn differentiate(&self, minibatch: &Minibatch, games: &[i32], shard: usize) -> Node {
-        let mut gradient = self.vector();
-        gradient.fill(0.0);
+        let mut gradient = self.zeros();
         let mut sums = Sums::default();
         self.with_workspace(|workspace| {
             workspace.gradient(minibatch, games, &mut gradient, &mut sums);
@@ -80,9 +79,10 @@ impl PerceptronLearner {
         Node { shards: shard..shard + 1, vector: gradient, numbers: sums.totals().to_vec() }
     }
 
-    /// Takes a gradient vector with arbitrary contents from the free list.
-    fn vector(&self) -> Vec<f32> {
+    /// Takes a gradient vector from the free list, and clears it.
+    fn zeros(&self) -> Vec<f32> {
         let mut vector = self.vectors.take();
+        vector.clear();
         vector.resize(self.network.layout().len(), 0.0);
         vector
     }
@@ -193,8 +193,7 @@ impl HostLearner for PerceptronLearner {
         let nodes: Vec<Node> = nodes.into_iter().map(bare).collect();
         let len = NodeLen { vector: layout.num_params(), numbers: SUMS };
         let sum = self.share.team.sum(shards, nodes, len)?;
-        let mut vector = self.vector();
-        vector.fill(0.0);
+        let mut vector = self.zeros();
         layout.pad_into(&sum.vector, &mut vector);
         Ok(Node { vector, ..sum })
     }

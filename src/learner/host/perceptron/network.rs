@@ -261,10 +261,9 @@ impl Network {
     }
 
     /// Modifies the padded parameters and updates the derived copies.
-    pub fn change<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> T {
-        let result = change(&mut self.params);
+    pub fn change(&mut self, change: impl FnOnce(&mut [f32])) {
+        change(&mut self.params);
         self.transpose();
-        result
     }
 
     fn transpose(&mut self) {

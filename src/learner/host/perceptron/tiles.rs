@@ -44,22 +44,22 @@ pub fn multiply<L: Left, const V: usize>(
 ) {
     let mut j = 0;
     while columns - j >= V * LANES {
-        strip::<L, ROWS, V>(a, b, c, columns, j, store);
+        strip::<L, V>(a, b, c, columns, j, store);
         j += V * LANES;
     }
     while columns - j >= 2 * LANES {
-        strip::<L, ROWS, 2>(a, b, c, columns, j, store);
+        strip::<L, 2>(a, b, c, columns, j, store);
         j += 2 * LANES;
     }
     while columns - j >= LANES {
-        strip::<L, ROWS, 1>(a, b, c, columns, j, store);
+        strip::<L, 1>(a, b, c, columns, j, store);
         j += LANES;
     }
 }
 
 /// Computes `V` vectors of columns from `j` on, for all rows.
 #[inline(always)]
-fn strip<L: Left, const R: usize, const V: usize>(
+fn strip<L: Left, const V: usize>(
     a: L,
     b: &[f32],
     c: &mut [f32],
@@ -67,15 +67,15 @@ fn strip<L: Left, const R: usize, const V: usize>(
     j: usize,
     store: Store,
 ) {
-    for (tile, c) in c.chunks_exact_mut(R * columns).enumerate() {
-        let mut sums = [[[0.0f32; LANES]; V]; R];
+    for (tile, c) in c.chunks_exact_mut(ROWS * columns).enumerate() {
+        let mut sums = [[[0.0f32; LANES]; V]; ROWS];
         if let Store::Biased(bias) | Store::Rectified(bias) = store {
-            sums = [*vectors(bias, j); R];
+            sums = [*vectors(bias, j); ROWS];
         }
         for (k, b) in b.chunks_exact(columns).enumerate() {
             let b: [Lanes; V] = *vectors(b, j);
             for (r, sums) in sums.iter_mut().enumerate() {
-                let x = a.at(tile * R + r, k);
+                let x = a.at(tile * ROWS + r, k);
                 for (sum, b) in sums.iter_mut().zip(&b) {
                     for (sum, b) in sum.iter_mut().zip(b) {
                         *sum = mul_add(x, *b, *sum);
@@ -97,11 +97,11 @@ fn strip<L: Left, const R: usize, const V: usize>(
 
 /// Combines a tile of sums with the rows of `c` from column `j` on.
 #[inline(always)]
-fn combine<const R: usize, const V: usize>(
+fn combine<const V: usize>(
     c: &mut [f32],
     columns: usize,
     j: usize,
-    sums: &[[Lanes; V]; R],
+    sums: &[[Lanes; V]; ROWS],
     with: impl Fn(f32, f32) -> f32,
 ) {
     for (c, sums) in c.chunks_exact_mut(columns).zip(sums) {

@@ -8,15 +8,15 @@ use crate::text::{Arenas, DeviceDecoder, EXCLUDED, HiddenStates, Retention, Text
 use burn::tensor::Tensor;
 use std::ops::Range;
 
-/// A pass in tensors.
+/// A pass in tensors, differentiated by autodiff.
 pub(super) struct AutodiffPass {
-    /// The decoder; its learnt parameters are the leaves of autodiff's graph if the pass goes back.
+    /// The decoder; its learnt parameters are leaves of the autodiff graph unless the pass retains nothing.
     by: DeviceDecoder,
     states: HiddenStates,
 }
 
 impl AutodiffPass {
-    /// The policy of a piece of the tokens among their candidates, from normed streams `[len, hidden_size]`.
+    /// The distributions of a part of the tokens over their candidates, from hidden states `[len, hidden_size]`.
     fn policy(
         &self,
         tokens: &LossTokens,
@@ -41,7 +41,7 @@ impl AutodiffPass {
         Categorical::new(logits + offsets)
     }
 
-    /// The streams that predict the tokens: `[count, hidden_size]`.
+    /// The hidden states that predict the tokens: `[count, hidden_size]`.
     fn hidden(&self, tokens: &LossTokens) -> Tensor<2> {
         self.states.hidden.clone().select(0, tokens.row_tensor(self.by.device()))
     }
@@ -92,7 +92,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
             let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
             let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
             let mut found = loss.sum().backward();
-            let of_hidden = hidden.grad_remove(&mut found).expect("tokens follow from it");
+            let of_hidden = hidden.grad_remove(&mut found).expect("log-probabilities depend on it");
             gradient.add(self.by.gradients(&mut found), 1.0);
             of_hidden
         });

@@ -14,7 +14,7 @@ pub(super) struct KernelPass<'a> {
 }
 
 impl KernelPass<'_> {
-    /// The tokens in pieces that go through the head together.
+    /// The tokens in parts that pass through the head one after the other, with the start and length of each.
     fn targets(
         &self,
         tokens: &LossTokens,

@@ -1,9 +1,9 @@
-//! The gradient of an optimiser step over texts on a device.
+//! The gradient of an optimizer step over texts on a device.
 //!
-//! Texts go through the layers once, and so does their gradient ([`DevicePass`]): by kernels where the device runs them,
-//! else by autodiff. Between the two the head takes some tokens at a time, twice: for their log-probabilities, from which
-//! the loss computes slopes in host memory, and for the gradient of these. So the logits of all tokens never exist at
-//! once.
+//! Texts pass through the layers once forward and once backward ([`DevicePass`]): in kernels where the device runs them,
+//! else by autodiff. Between the two, the head processes a part of the tokens at a time, twice: for their
+//! log-probabilities, from which slopes of the loss are computed in host memory, and for the backward pass. So the logits
+//! of all tokens never exist at once.
 
 mod autodiff;
 mod kernels;
@@ -12,7 +12,7 @@ mod optimizer_kernels;
 mod tokens;
 
 use super::differentiation::{Differentiation, Sums, parts};
-use super::{Group, LanguageLearner, Sample, texts};
+use super::{Group, LanguageLearner, texts};
 use crate::device;
 use crate::parallel::Node;
 use crate::settings::Precision;
@@ -23,36 +23,33 @@ pub(super) use optimizer::{DeviceMoments, step};
 use std::ops::Range;
 use tokens::LossTokens;
 
-/// Tokens that go forward and back together at most, unless a single group has more.
+/// Maximum number of tokens of a forward and backward pass, unless a single group has more.
 const TOKENS: usize = 8192;
 
 /// A pass of texts through a decoder on a device.
 trait DevicePass<'a> {
-    /// Takes texts through all layers.
+    /// Computes the forward pass of texts through all layers.
     fn forward(on: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self;
 
-    /// The row that predicts token number `at` of a completion of a text.
+    /// The row that predicts token number `at` of a completion, which is given by the indices of its text and of itself.
     fn prediction(&self, completion: [usize; 2], at: usize) -> usize;
 
-    /// Log-probabilities of tokens at a temperature, and entropies of their choices.
+    /// Computes the log-probabilities of tokens at a temperature, and the entropies of their distributions.
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2];
 
-    /// The gradients of the learnt parameters of a loss with these slopes by log-probabilities and, with the opposite
-    /// sign, by entropies.
+    /// Computes the gradients of the learnt parameters. The loss has the derivatives `slopes[0]` by log-probabilities and
+    /// `-slopes[1]` by entropies.
     fn backward(self, tokens: &LossTokens, temperature: f32, slopes: [Vec<f32>; 2]) -> Arenas;
 }
 
-/// The decoder on its device, if it has one: for kernels with its matrices in the precision of products, which read half as
-/// much then.
+/// The decoder on its device, if it has one. For kernels its matrices are rounded to the precision of products, which then
+/// read half as much memory.
 fn for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
     let on = on_device(decoder)?;
-    if device::has_kernels(on.device()) {
-        return Some(on.rounded());
-    }
-    Some(on)
+    Some(if device::has_kernels(on.device()) { on.rounded() } else { on })
 }
 
-/// The log-probability of each token of the samples of each group; `None` if the decoder is on the CPU.
+/// Log-probabilities of all tokens, by group, sample and token; `None` if the decoder is on the CPU.
 pub(super) fn logprobs(
     decoder: &TokenDecoder,
     groups: &[Group],
@@ -71,7 +68,7 @@ pub(super) fn logprobs(
     Some(parts.flat_map(|part| of(&some(part))).collect())
 }
 
-/// The log-probability of each token of the samples of groups that go through together.
+/// Log-probabilities of all tokens of groups that pass through the decoder together.
 fn part_logprobs<'a, P: DevicePass<'a>>(
     on: &'a DeviceDecoder,
     groups: &[&Group],
@@ -132,8 +129,8 @@ pub(super) fn gradient(of: &Differentiation, chosen: &[usize]) -> Option<(Gradie
 }
 
 impl LanguageLearner {
-    /// Generates and learns on a device, with products in this precision. Unless other ranks share the run, whose
-    /// gradients meet in host memory, weights and moments stay there.
+    /// Moves generation and learning to a device, with products in this precision. Weights and moments stay there, unless
+    /// other ranks share the run: gradients are then summed in host memory.
     pub fn on(self, device: Device, precision: Precision) -> Self {
         let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
         Self { decoder: on(self.decoder), reference: self.reference.map(on), ..self }
@@ -157,16 +154,15 @@ impl Differentiation<'_> {
         let tokens = LossTokens::new(&some, &completions, predict, true);
         let [logprobs, entropies] = pass.evaluate(&tokens, temperature);
 
-        let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
         let now = tokens.by_sample(logprobs);
         let references = self.references_of(chosen);
-        let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
+        let slopes = self.all_slopes((&tokens.samples, &now), references.as_deref(), sums);
         let mut slopes = [0, 1].map(|which| tokens.by_token(&slopes, which));
         for (entropy, weight) in entropies.iter().zip(&slopes[1]) {
             sums.entropy += f64::from(*entropy);
             sums.loss -= f64::from(weight * entropy);
         }
-        // Scaled into the range of half precision, by a power of two, which rounds nothing.
+        // Scaled into the range of half precision, by a power of two, which does not affect rounding.
         let scale = on.loss_scale(slopes.iter().flatten());
         slopes.iter_mut().flatten().for_each(|x| *x *= scale);
         gradient.add(pass.backward(&tokens, temperature, slopes), scale);

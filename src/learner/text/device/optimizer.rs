@@ -1,4 +1,4 @@
-//! The end of an optimiser step on a device: global norm, clipping and AdamW, one arena of parameters after the other.
+//! The end of an optimizer step on a device: global norm, clipping and AdamW, one arena of parameters after the other.
 
 use super::Gradient;
 use super::optimizer_kernels::{Kernels, Portions};
@@ -10,7 +10,7 @@ use crate::settings::OptimizerConfig;
 use crate::text::{Arenas, TokenDecoder};
 use burn::tensor::Tensor;
 
-/// The optimiser's state on a device.
+/// The optimizer's state on a device.
 #[derive(Clone, Debug)]
 pub(in crate::learner::text) struct DeviceMoments {
     /// The first and the second moment of each learnt parameter.
@@ -51,11 +51,11 @@ impl DeviceMoments {
     }
 }
 
-/// The gradient of one optimiser step, and the way in which an arena is stepped.
+/// The gradient of one optimizer step, with the factors of AdamW.
 struct Step {
     gradient: Arenas,
     decayed: Factors,
-    /// Whether weight decay leaves out vectors.
+    /// Whether vectors, that is norms and biases, have no weight decay.
     spares_vectors: bool,
 }
 

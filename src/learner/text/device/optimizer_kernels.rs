@@ -1,4 +1,4 @@
-//! Kernels of an optimiser step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
+//! Kernels of an optimizer step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::learner::fused::{UNITS, total};
@@ -10,9 +10,9 @@ use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// Numbers of a parameter that a cube of [`squares_kernel`] sums.
+/// Elements of a parameter that a cube of [`squares_kernel`] sums.
 const PORTION: usize = UNITS * 64;
-/// Numbers that a cube of [`adamw_kernel`] steps.
+/// Elements that a cube of [`adamw_kernel`] steps.
 const PIECE: usize = UNITS * 16;
 /// Columns of a table of [`Portions`]: begin and end in the arena, and the number among the portions of all parameters.
 const COLUMNS: usize = 3;
@@ -109,7 +109,7 @@ pub(super) struct Portions {
 }
 
 impl Portions {
-    /// The portions of parameters on their device. They are numbered in the order of the parameters, wherever these are.
+    /// Uploads the tables. Portions are numbered in the order of the parameters, independent of the arenas.
     pub fn new(packing: &Packing, device: &Device) -> Self {
         let firsts = packing
             .counts()
@@ -142,7 +142,7 @@ pub(super) struct Kernels {
     norm: CubeTensor,
 }
 
-/// A tensor in memory that nothing else refers to, so that a kernel may change it.
+/// Copies a tensor unless its memory has no other owner, so that a kernel may change it.
 fn owned(tensor: Tensor<1>) -> CubeTensor {
     let tensor = cube_tensor(tensor);
     if tensor.can_mut() { tensor } else { tensor.copy() }
@@ -232,7 +232,7 @@ mod tests {
         shapes.map(|shape| Parameter { name: String::new(), shape: shape.to_vec() }).to_vec()
     }
 
-    /// Parameters and moments after a step, and the norm, in arenas of at most so many numbers.
+    /// Parameters and moments after a step, and the norm, in arenas of at most `most` numbers.
     fn stepped(most: usize, device: &Device) -> [Vec<f32>; 4] {
         let packing = Arc::new(Packing::within(&parameters(), most));
         let count: usize = packing.counts().sum();

@@ -1,4 +1,4 @@
-//! The tokens of groups that a loss is of, in the order in which a device takes them.
+//! The tokens of a loss, in the order in which a device processes them.
 
 use crate::learner::text::differentiation::Slopes;
 use crate::learner::text::{Group, Sample};
@@ -6,12 +6,13 @@ use crate::text::integers;
 use burn::tensor::{Device, Int, Tensor};
 use std::ops::Range;
 
-/// Numbers of a table of logits at most.
+/// Maximum number of logits that exist at once.
 const LOGITS: usize = 1 << 24;
 
-/// The tokens to learn from, of a pass of texts, in the order of the rows that predict them.
+/// The tokens of some groups, in the order of the rows that predict them.
 pub(super) struct LossTokens<'a> {
-    samples: Vec<&'a Sample>,
+    /// The samples of all groups.
+    pub samples: Vec<&'a Sample>,
     /// The sample of each token, and the token's number in it.
     places: Vec<[usize; 2]>,
     /// The row that predicts each token.
@@ -19,8 +20,8 @@ pub(super) struct LossTokens<'a> {
 }
 
 impl<'a> LossTokens<'a> {
-    /// The tokens of all samples, or if `counted` those that the masks select. `predict` gives the row that predicts a
-    /// token of a completion.
+    /// Lists the tokens of all samples, or if `counted` those that the masks select. `predict` returns the row that predicts
+    /// a token of a completion.
     pub fn new(
         groups: &[&'a Group],
         completions: &[[usize; 2]],
@@ -39,7 +40,7 @@ impl<'a> LossTokens<'a> {
         Self { samples, places, rows }
     }
 
-    /// Pieces of the tokens that go through the head together.
+    /// Splits the tokens into parts that pass through the head one after the other.
     pub fn parts(&self, vocabulary: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (all, most) = (self.places.len(), (LOGITS / vocabulary).max(1));
         (0..all).step_by(most).map(move |start| start..(start + most).min(all))
@@ -57,12 +58,12 @@ impl<'a> LossTokens<'a> {
         whole(&self.rows, device)
     }
 
-    /// The candidates of a piece of the tokens.
+    /// The candidates of each token of a part.
     pub fn candidates(&self, part: Range<usize>) -> impl Iterator<Item = &[u32]> + Clone {
         self.places[part].iter().map(|[sample, at]| self.samples[*sample].candidates(*at))
     }
 
-    /// Numbers of the tokens by sample; 0 where a token is not among them.
+    /// Groups a number per token by sample; 0 for tokens that are not listed.
     pub fn by_sample(&self, numbers: Vec<f32>) -> Vec<Vec<f32>> {
         let mut all: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
@@ -72,7 +73,7 @@ impl<'a> LossTokens<'a> {
         all
     }
 
-    /// Slopes of samples by token.
+    /// Selects one kind of slopes, in the order of the tokens.
     pub fn by_token(&self, slopes: &[Slopes], which: usize) -> Vec<f32> {
         self.places.iter().map(|[sample, at]| slopes[*sample][which][*at]).collect()
     }

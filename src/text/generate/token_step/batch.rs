@@ -25,7 +25,7 @@ use burn::tensor::{Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use rayon::prelude::*;
 
-/// The fewest steps that a graph is worth being recorded for.
+/// Number of remaining steps above which recording a graph is worthwhile.
 const LEAST_REPLAYS: usize = 4;
 
 /// A batch of prompts with equally many completions each.
@@ -39,7 +39,7 @@ pub(in crate::text::generate) struct KernelBatch<'a> {
     state: State,
     /// Tokens chosen so far.
     count: usize,
-    graph: Option<Recorded>,
+    graph: Option<RecordedStep>,
     may_record: bool,
 }
 
@@ -55,10 +55,10 @@ struct State {
     records: CubeTensor,
 }
 
-/// The launches of a step.
-struct Recorded {
+/// The recorded launches of a step.
+struct RecordedStep {
     graph: Graph,
-    /// Keys of the steps that they are those of, at most.
+    /// Maximum number of keys of the steps that it can replay.
     bound: usize,
 }
 
@@ -141,10 +141,10 @@ impl<'a> KernelBatch<'a> {
         self.draws.meta.shape()[1]
     }
 
-    /// Takes the last tokens through all layers and chooses the next ones: by the graph of such a step, if there is one
-    /// or it is worth recording.
+    /// Passes the last tokens through all layers and chooses the next ones: by the graph of such a step, if there is one or
+    /// recording it is worthwhile.
     fn repeat(&mut self) {
-        // The keys that the tokens see: those of prompts, of the tokens before them, and their own.
+        // The keys that the tokens attend to: those of prompts, of the tokens before them, and their own.
         let longest = self.prompts.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1]);
         let bound = (longest + self.count).next_multiple_of(UNITS);
         if self.graph.as_ref().is_some_and(|recorded| recorded.bound < bound) {
@@ -167,25 +167,25 @@ impl<'a> KernelBatch<'a> {
         }
     }
 
-    /// Takes a step, and records its launches.
+    /// Executes a step and records its launches.
     fn record(&mut self, bound: usize) -> Result<(), ServerError> {
         let client = self.draws.client.clone();
         if client.graph_prepare().is_err() {
-            // The device records nothing.
+            // The device cannot record.
             self.may_record = false;
             self.launch(bound);
             return Ok(());
         }
-        // The memory of a step is what the recorded one uses.
+        // The first launch allocates the memory that the recorded one uses.
         self.launch(bound);
         client.start_capture()?;
         self.launch(bound);
-        self.graph = Some(Recorded { graph: client.stop_capture()?, bound });
+        self.graph = Some(RecordedStep { graph: client.stop_capture()?, bound });
         Ok(())
     }
 
-    /// Repeats all steps, this one included, without a graph: a recording has failed, and what it would have written
-    /// is lost.
+    /// Repeats all steps, this one included, without a graph, after a recording or a replay has failed: its results are
+    /// lost.
     fn begin_again(&mut self) {
         (self.graph, self.may_record) = (None, false);
         let masks = masks(self.by, self.sampling);
@@ -205,7 +205,7 @@ impl<'a> KernelBatch<'a> {
         self.choose(self.step.step(self.by, keys_values, progress, tokens, bound));
     }
 
-    /// Chooses a token of each row from normed streams, `[rows, hidden_size]`.
+    /// Chooses a token for each row from normed hidden states, `[rows, hidden_size]`.
     fn choose(&self, hidden: Tensor<2>) {
         let logits = cube_tensor(self.by.logits(hidden));
         let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
@@ -259,12 +259,12 @@ impl<'a> KernelBatch<'a> {
     }
 }
 
-/// Masks of a row, where a choice is among some of the tokens.
+/// Words of a row's mask of candidates; 0 if every token can be drawn.
 fn masks(by: &DeviceDecoder, sampling: &Sampling) -> usize {
     if sampling.narrows() { by.vocabulary().div_ceil(MASKED) } else { 0 }
 }
 
-/// The tokens of a row's masks; none if they are all tokens.
+/// The tokens in a row's mask; empty if it has all tokens.
 fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
     let words = masks.iter().map(|mask| *mask as u32).enumerate();
     let of = |(number, mask): (usize, u32)| {

@@ -1,4 +1,4 @@
-//! The token step of generation in kernels of its own: nine launches a layer where tensors take about seventy.
+//! The token step of generation in dedicated kernels: nine launches per layer where tensors take about seventy.
 //!
 //! The formulas are those of [`DeviceDecoder::step`], for one token of each row:
 //! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
@@ -18,7 +18,7 @@ use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
 use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
-use crate::text::kernels::launch::{Table, add_norm, gated, heads};
+use crate::text::kernels::launch::{Table, add_norm, gated, head_norms, heads};
 use crate::text::kernels::rows;
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -28,8 +28,8 @@ use burn_cubecl::tensor::CubeTensor;
 /// The weights of a decoder that its kernels read, in their layout.
 #[derive(Clone, Debug)]
 pub(super) struct TokenStep {
-    /// Weights of the norms before attention and before the feed-forward block of each layer, then of the last one;
-    /// each beside those of the norm of the output that is added there.
+    /// Weights of the norms before attention and before the feed-forward block of each layer, then of the last norm; each
+    /// with those of the norm of the block output that is added before it.
     norms: Vec<[Option<CubeTensor>; 2]>,
     /// Weights of the norms of queries and keys of each layer.
     head_norms: Vec<CubeTensor>,
@@ -39,7 +39,7 @@ pub(super) struct TokenStep {
 }
 
 impl TokenStep {
-    /// The weights of a decoder; `None` if its device runs no kernels.
+    /// Collects the weights of a decoder; `None` if its device runs no kernels.
     pub(super) fn new(decoder: &DeviceDecoder) -> Option<Self> {
         if !has_kernels(decoder.device()) {
             return None;
@@ -60,15 +60,10 @@ impl TokenStep {
             output = after_mlp;
         }
         norms.push(pair(Some(&decoder.norm), output));
+        // Kernels do not read the stand-in.
         let none = weights(&decoder.norm);
-        let head_norms = decoder.layers.iter().map(|layer| match layer.head_norms() {
-            [Some(queries), Some(keys)] => {
-                let both = [queries, keys].map(|norm| decoder.norm_weights(norm));
-                cube_tensor(Tensor::cat(both.to_vec(), 0))
-            }
-            // Not read.
-            _ => none.clone(),
-        });
+        let head_norms = (0..decoder.layers.len())
+            .map(|layer| head_norms(decoder, layer).unwrap_or_else(|| none.clone()));
         Some(Self {
             norms,
             head_norms: head_norms.collect(),
@@ -77,8 +72,8 @@ impl TokenStep {
         })
     }
 
-    /// Takes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does: the normed
-    /// streams, `[rows, hidden_size]`. The number of the token is in `progress`, the counts of a
+    /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the normed
+    /// hidden states, `[rows, hidden_size]`. The index of the token is in `progress`, the counts of a
     /// [`Progress`](crate::text::kernels::heads::Progress). `bound` is the number of keys, rounded up to a multiple of
     /// [`UNITS`].
     fn step(
@@ -166,7 +161,7 @@ impl StepLaunch<'_> {
         let output =
             output.map(|(output, is_normed)| (output, output_norm.as_ref().filter(|_| is_normed)));
         let norm = sum_norm.as_ref().filter(|_| norms_sum);
-        // The offset is in these weights.
+        // These weights include the offset.
         add_norm(stream, output, norm, (self.shape.rms_norm_eps, 0.0), to)
     }
 
@@ -174,7 +169,7 @@ impl StepLaunch<'_> {
         ProgressLaunch::new(argument(self.progress), self.members)
     }
 
-    /// The rotations of each row's position, `[rows, half, 2]`. The token chosen becomes the one that is taken.
+    /// Computes the rotations of each row's position, `[rows, half, 2]`, and moves `progress` on to the chosen token.
     fn rotations(&self, table: &Table) -> CubeTensor {
         let half = self.by.heads.half;
         let rotations = uninit(self.progress, &[self.rows, half, 2], DType::F32);
