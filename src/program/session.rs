@@ -208,7 +208,7 @@ impl Session<'_> {
             Subject::Task(_) => "Evaluating the best model on held-out prompts.",
         };
         let is_first = home.is_some();
-        let evaluate = || finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref());
+        let mut evaluate = || finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref());
         let result = if is_first { patiently(message, evaluate) } else { evaluate() }?;
         let Some(home) = home else { return Ok(()) };
         if let Some(model) = run.model() {
