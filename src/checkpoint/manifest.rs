@@ -86,7 +86,7 @@ pub fn bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'
             "does not start with an ASCII letter or digit"
         } else if !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
             "has a character other than ASCII letters, digits, '.', '-' and '_'"
-        } else if name.ends_with('.') || ["con", "prn", "aux", "nul"].contains(&stem) {
+        } else if name.ends_with('.') || is_device_on_windows(stem) {
             "is not a valid file name on Windows"
         } else if taken[..2].contains(&lower) {
             "is reserved"
@@ -99,6 +99,13 @@ pub fn bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'
         return Some((name, reason));
     }
     None
+}
+
+/// Whether Windows keeps a file's name, without its extension and in lower case, for a device.
+fn is_device_on_windows(stem: &str) -> bool {
+    let port = stem.strip_prefix("com").or_else(|| stem.strip_prefix("lpt"));
+    ["con", "prn", "aux", "nul"].contains(&stem)
+        || port.is_some_and(|number| matches!(number.as_bytes(), [b'1'..=b'9']))
 }
 
 #[cfg(test)]
@@ -152,6 +159,7 @@ mod tests {
             ("-", "start"),
             ("a.", "Windows"),
             ("nul.txt", "Windows"),
+            ("COM1", "Windows"),
             ("manifest.json", "reserved"),
             ("sha256sums", "reserved"),
         ];

@@ -94,12 +94,17 @@ impl Games {
     /// Adds a game, or replaces the one of the same name.
     ///
     /// # Panics
-    /// If its name is that of a setting or a section of runs, in whose place its own settings would be.
+    /// If its name is that of a setting or a section of runs, in whose place its own settings would be, or of a task.
     pub fn add<G: Playable>(&mut self, commands: GameCommands) {
         let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
         assert!(
             !is_taken && !["env", "task"].contains(&G::NAME),
             "a game cannot be called `{}`, as a setting is",
+            G::NAME
+        );
+        assert!(
+            task::find(G::NAME).is_err(),
+            "a game cannot be called `{}`, as a task is",
             G::NAME
         );
         self.entries_mut().add::<G>(Box::new(commands));
