@@ -118,7 +118,7 @@ fn without_namespaces_the_tasks_are_refused_unless_their_settings_permit_it() {
     let refused = place.run(&[before, &ocaml].concat());
     assert_eq!(refused.status.code(), Some(1));
     let said = stderr(&refused);
-    let expected = ["does not permit namespaces", "`ocaml.unsafe=true`"];
+    let expected = ["does not permit namespaces", "--set ocaml.unsafe=true"];
     assert!(expected.iter().all(|part| said.contains(part)), "{said}");
     let permitted = place.run(&[before, &ocaml, &["--set", "ocaml.unsafe=true"]].concat());
     assert!(permitted.status.success(), "{}", stderr(&permitted));
