@@ -9,7 +9,9 @@ use grove::model::{Actor, LANES, Lanes, NativePolicy};
 use grove::run::SavedPolicy;
 use grove::trainer::{load_policy, saved_config, saved_game_name};
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
+use std::ffi::CString;
 use std::path::PathBuf;
 
 /// A policy on the CPU.
@@ -48,8 +50,12 @@ impl Visitor for Load<'_> {
 impl Policy {
     /// Loads the policy that a path names: a run, a checkpoint or a policy's file.
     #[new]
-    fn new(path: PathBuf) -> PyResult<Self> {
-        let SavedPolicy { checkpoint, .. } = SavedPolicy::find(&path).map_err(value_error)?;
+    fn new(py: Python, path: PathBuf) -> PyResult<Self> {
+        let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(&path).map_err(value_error)?;
+        for warning in warnings {
+            let text = CString::new(warning).map_err(value_error)?;
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)?;
+        }
         let game = saved_game_name(&checkpoint).map_err(value_error)?;
         let policy = match game == HostGame::NAME {
             true => Load(&checkpoint).visit::<HostGame>()?,

@@ -55,7 +55,7 @@ pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), Run
     if trainer.schedule().end(trainer.iteration(), trainer.best()).is_some() {
         return Ok(());
     }
-    let files = RunFiles::resume(folder, &mut *run, "")?;
+    let (files, _) = RunFiles::resume(folder, &mut *run, "")?;
     finish(&mut *run, files)
 }
 

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -50,7 +51,7 @@ impl History {
         let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
-        let (records, is_locked) = (folder.records(), folder.is_locked());
+        let (records, is_locked) = (folder.records()?, folder.is_locked());
         Ok(Self { path: folder.path().to_path_buf(), settings, records, is_locked })
     }
 
@@ -205,8 +206,12 @@ pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<History>> {
     Ok(runs)
 }
 
+/// Whether a folder is a run's, or may not be looked into.
 fn is_run(path: &Path) -> bool {
-    path.join(crate::run::CONFIG).is_file()
+    match path.join(crate::run::CONFIG).metadata() {
+        Ok(found) => found.is_file(),
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    }
 }
 
 /// Sort key that puts `fruit-2` before `fruit-10`.

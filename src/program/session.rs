@@ -74,7 +74,8 @@ impl Home {
                 (files, Some(lock))
             }
             Origin::Saved(SavedRun { folder, lock, .. }) => {
-                let files = RunFiles::resume(folder.clone(), run, settings)?;
+                let (files, warning) = RunFiles::resume(folder.clone(), run, settings)?;
+                warn(warning.as_slice());
                 (files, lock.lock().unwrap_or_else(PoisonError::into_inner).take())
             }
         };

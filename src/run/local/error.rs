@@ -79,6 +79,11 @@ pub enum RunError {
     /// The run does not exist.
     #[error("no such run: {0}")]
     Missing(PathBuf),
+    /// The run's folder is no longer there.
+    #[error(
+        "the run's folder {0} was moved or removed while the run was trained; its last checkpoint went with it"
+    )]
+    Gone(PathBuf),
     /// A folder of the run is a link.
     #[error(
         "{0} is a symbolic link; run directories must not contain links: replace it with the folder it points to"

@@ -233,7 +233,7 @@ fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
 mod tests {
     use super::*;
     use crate::env::Catch;
-    use crate::run::GameRun;
+    use crate::run::{GameRun, RunFolder};
     use crate::settings::TrainConfig;
     use crate::trainer::GameTrainer;
     use burn::tensor::Device;
@@ -286,5 +286,33 @@ mod tests {
         // Nothing is left to train.
         let mut events = run.events(None);
         assert!(matches!(events.next(), Some(Ok(Event::End(_)))) && events.next().is_none());
+    }
+    #[test]
+    fn a_folder_that_is_moved_ends_the_run() {
+        let place = tempfile::tempdir().unwrap();
+        let (path, moved) = (place.path().join("run"), place.path().join("moved"));
+        let mut run = run(4);
+        let (mut files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let mut events = run.events(Some(&mut files));
+        assert!(matches!(events.next(), Some(Ok(Event::Iteration(_)))));
+        std::fs::rename(&path, &moved).unwrap();
+        assert!(matches!(events.next(), Some(Err(RunError::Gone(gone))) if gone == path));
+        assert!(!path.exists() && moved.join("metrics.jsonl").is_file());
+    }
+
+    #[test]
+    fn records_that_are_missing_are_told_when_a_run_continues() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        let mut first = run(2);
+        let (mut files, lock, _) = RunFiles::create(Some(path.clone()), "run", &first, "").unwrap();
+        let _ = first.events(Some(&mut files)).last();
+        drop((files, lock));
+        let metrics = path.join("metrics.jsonl");
+        let text = std::fs::read_to_string(&metrics).unwrap();
+        std::fs::write(&metrics, text.lines().next().unwrap().to_string() + "\n").unwrap();
+        let folder = RunFolder::find(&path).unwrap();
+        let (_, warning) = RunFiles::resume(folder, &mut first, "").unwrap();
+        assert!(warning.is_some_and(|text| text.contains("ends at iteration 1,")));
     }
 }

@@ -1,14 +1,10 @@
 //! The folder of a run: its settings, records, checkpoints and best policy.
 
-use super::model_folder;
-use super::{Run, RunError, RunNote};
+use super::RunError;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
-use crate::metrics::{IterationRecord, JsonLines};
-use crate::settings::CompletionsConfig;
-use crate::text::LanguageModel;
-use crate::track::{TENSORBOARD, Trackers};
-use crate::trainer::text::CompletionRecord;
+use crate::metrics::IterationRecord;
+use crate::track::TENSORBOARD;
 use crate::trainer::{is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -25,8 +21,6 @@ pub const NOTE: &str = "run.json";
 pub const METRICS: &str = "metrics.jsonl";
 /// The file of all completions that a run has learnt from.
 pub const COMPLETIONS: &str = "completions.jsonl";
-/// A megabyte in bytes, the unit of `completions.keep`.
-const MEGABYTE: u64 = 1_000_000;
 /// The empty file that is locked by the process that trains a run.
 const LOCK: &str = "run.lock";
 /// The time to wait for a process that looks at the lock ([`RunFolder::is_locked`]).
@@ -37,8 +31,6 @@ const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
 /// The folder of a language model as of the last save, for other programs: a run continues from its checkpoint alone.
 const MODEL: &str = "model";
-/// The description in that folder, by the name that model hubs show.
-const MODEL_CARD: &str = "model/README.md";
 
 /// The folder of a run.
 #[derive(Clone, Debug)]
@@ -60,7 +52,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If it exists, or cannot be created.
-    fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
+    pub(super) fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
         if let Some(path) = path {
             if path.exists() {
                 return Self::unsaved(path);
@@ -120,10 +112,12 @@ impl RunFolder {
 
     fn open(path: PathBuf) -> Result<Self, RunError> {
         let folder = Self::at(path)?;
-        if ![CONFIG, BEST, CHECKPOINTS].iter().any(|name| folder.path.join(name).exists()) {
-            return Err(RunError::NoRun(folder.path));
+        for path in [CONFIG, BEST, CHECKPOINTS].map(|name| folder.path.join(name)) {
+            if path.try_exists().map_err(RunError::file("read", &path))? {
+                return Ok(folder);
+            }
         }
-        Ok(folder)
+        Err(RunError::NoRun(folder.path))
     }
 
     /// The folders of the runs in `runs`, the one that was written to last first.
@@ -180,10 +174,14 @@ impl RunFolder {
     }
 
     /// The records so far; damaged ones are left out.
-    pub fn records(&self) -> Vec<IterationRecord> {
-        let Ok(file) = input::open(&self.path.join(METRICS)) else { return Vec::new() };
-        let lines = input::lines(file).map_while(Result::ok);
-        lines.filter_map(|line| serde_json::from_slice(&line).ok()).collect()
+    ///
+    /// # Errors
+    /// If there is a file of them that cannot be read.
+    pub fn records(&self) -> Result<Vec<IterationRecord>, RunError> {
+        let path = self.path.join(METRICS);
+        let file = input::if_present(input::open(&path)).map_err(RunError::file("read", &path))?;
+        let lines = file.into_iter().flat_map(input::lines).map_while(Result::ok);
+        Ok(lines.filter_map(|line| serde_json::from_slice(&line).ok()).collect())
     }
 
     /// Whether a process trains the run, as far as the file system has locks.
@@ -195,7 +193,7 @@ impl RunFolder {
         matches!(locked, Err(TryLockError::WouldBlock))
     }
 
-    fn store(&self) -> Store {
+    pub(super) fn store(&self) -> Store {
         Store::new(self.path.join(CHECKPOINTS))
     }
 
@@ -265,7 +263,7 @@ impl RunFolder {
     }
 
     /// Writes a file, whole or not at all.
-    fn write(&self, name: &str, text: &str) -> Result<(), RunError> {
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<(), RunError> {
         let path = self.path.join(name);
         disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
     }
@@ -312,155 +310,6 @@ impl Drop for RunLock {
     fn drop(&mut self) {
         // Closing the file would leave it locked while a process that is being started still has a copy of the handle.
         let _ = self.file.unlock();
-    }
-}
-
-/// The open files of a run in training, which its first rank has.
-#[derive(Debug)]
-pub struct RunFiles {
-    folder: RunFolder,
-    metrics: JsonLines,
-    completions: Option<JsonLines>,
-    /// The bytes of completions that a checkpoint leaves.
-    completions_limit: u64,
-    trackers: Trackers,
-}
-
-impl RunFiles {
-    /// Creates and locks the folder of a new run: `path`, or the next free one of the name in `runs`. It holds the
-    /// settings and, for a language model, the model before training. The third value is a warning for the user.
-    ///
-    /// # Errors
-    /// If the folder exists, or cannot be created or written.
-    pub fn create(
-        path: Option<PathBuf>,
-        name: &str,
-        run: &dyn Run,
-        settings: &str,
-    ) -> Result<(Self, RunLock, Option<String>), RunError> {
-        let (folder, (lock, warning)) = loop {
-            let folder = RunFolder::create(path.clone(), name)?;
-            match folder.lock() {
-                // Another process was told to begin in the next free folder while it was empty.
-                Err(RunError::Locked(_)) if path.is_none() => {}
-                lock => break (folder, lock?),
-            }
-        };
-        folder.write(CONFIG, settings)?;
-        let model = run.model();
-        let files = Self::open(folder, 0, model.is_some())?;
-        model.map_or(Ok(()), |model| files.save_model(&model))?;
-        Ok((files, lock, warning))
-    }
-
-    /// The files of a run whose first `done` iterations are kept: records of later ones are dropped, since these
-    /// iterations are about to be trained again.
-    ///
-    /// # Errors
-    /// If they cannot be read or written.
-    fn open(folder: RunFolder, done: u32, has_model: bool) -> Result<Self, RunError> {
-        let metrics = JsonLines::resume(&folder.path.join(METRICS), done)?;
-        let completions = has_model
-            .then(|| JsonLines::resume(&folder.path.join(COMPLETIONS), done))
-            .transpose()?;
-        model_folder::settle(&folder.model())?;
-        let settings = input::read_description(&folder.config()).ok();
-        let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
-        let trackers = Trackers::open(folder.path(), &settings, &folder.records());
-        let section = settings.get("completions").cloned();
-        let CompletionsConfig { keep } =
-            section.and_then(|section| section.try_into().ok()).unwrap_or_default();
-        let completions_limit = u64::from(keep) * MEGABYTE;
-        Ok(Self { folder, metrics, completions, completions_limit, trackers })
-    }
-
-    /// Opens the files of a run that continues, which takes its records. The settings may differ in the number of
-    /// iterations.
-    ///
-    /// # Errors
-    /// If they cannot be read or written.
-    pub fn resume(folder: RunFolder, run: &mut dyn Run, settings: &str) -> Result<Self, RunError> {
-        folder.write(CONFIG, settings)?;
-        let files = Self::open(folder, run.trainer().iteration(), run.model().is_some())?;
-        files.folder.records().iter().for_each(|record| run.replay(record));
-        Ok(files)
-    }
-
-    /// The run's folder.
-    pub fn folder(&self) -> &RunFolder {
-        &self.folder
-    }
-
-    /// Writes the description of the device and the engine.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn write_note(&self, note: &RunNote) -> Result<(), RunError> {
-        let text = serde_json::to_string_pretty(note).expect("notes are plain data") + "\n";
-        self.folder.write(NOTE, &text)
-    }
-
-    /// Appends the records of an iteration. Returns the warnings of trackers that have failed.
-    ///
-    /// # Errors
-    /// If they cannot be written.
-    pub fn write(
-        &mut self,
-        record: &IterationRecord,
-        completions: &[CompletionRecord],
-    ) -> Result<Vec<String>, RunError> {
-        if let Some(file) = self.completions.as_mut().filter(|_| self.completions_limit > 0) {
-            file.write_all(completions)?;
-        }
-        self.metrics.write(record)?;
-        self.trackers.write(record);
-        Ok(self.trackers.take_warnings())
-    }
-
-    /// Waits until all records are on the disk.
-    fn sync(&self) -> Result<(), RunError> {
-        self.metrics.sync()?;
-        Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
-    }
-
-    /// Saves a snapshot as the best policy so far, after all records written so far.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
-        self.sync()?;
-        Ok(checkpoint::save(snapshot, &self.folder.best())?)
-    }
-
-    /// Saves a checkpoint, after all records written so far, and removes all but the newest `keep`, and the oldest
-    /// completions beyond their limit.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn save(&mut self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
-        if let Some(completions) = &mut self.completions {
-            completions.keep_newest(self.completions_limit)?;
-        }
-        self.sync()?;
-        self.folder.store().save(snapshot)?;
-        self.folder.store().prune(keep)?;
-        Ok(())
-    }
-
-    /// Replaces the folder of the language model.
-    ///
-    /// # Errors
-    /// If it cannot be written; the old one is as it was then.
-    pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
-        model_folder::replace(&self.folder.model(), |folder| model.save(folder))
-    }
-
-    /// Writes the description beside the language model, for those who are given the folder.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
-        self.folder.write(MODEL_CARD, text)
     }
 }
 

@@ -1,0 +1,184 @@
+//! The files of a run in training.
+
+use super::folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock};
+use super::model_folder;
+use super::{Run, RunError, RunNote};
+use crate::checkpoint::{self, Checkpoint};
+use crate::disk::input;
+use crate::metrics::{IterationRecord, JsonLines};
+use crate::settings::CompletionsConfig;
+use crate::text::LanguageModel;
+use crate::track::Trackers;
+use crate::trainer::text::CompletionRecord;
+use std::path::PathBuf;
+
+/// A megabyte in bytes, the unit of `completions.keep`.
+const MEGABYTE: u64 = 1_000_000;
+/// The description in that folder, by the name that model hubs show.
+const MODEL_CARD: &str = "model/README.md";
+
+/// The open files of a run in training, which its first rank has.
+#[derive(Debug)]
+pub struct RunFiles {
+    folder: RunFolder,
+    metrics: JsonLines,
+    completions: Option<JsonLines>,
+    /// The bytes of completions that a checkpoint leaves.
+    completions_limit: u64,
+    trackers: Trackers,
+}
+
+impl RunFiles {
+    /// Creates and locks the folder of a new run: `path`, or the next free one of the name in `runs`. It holds the
+    /// settings and, for a language model, the model before training. The third value is a warning for the user.
+    ///
+    /// # Errors
+    /// If the folder exists, or cannot be created or written.
+    pub fn create(
+        path: Option<PathBuf>,
+        name: &str,
+        run: &dyn Run,
+        settings: &str,
+    ) -> Result<(Self, RunLock, Option<String>), RunError> {
+        let (folder, (lock, warning)) = loop {
+            let folder = RunFolder::create(path.clone(), name)?;
+            match folder.lock() {
+                // Another process was told to begin in the next free folder while it was empty.
+                Err(RunError::Locked(_)) if path.is_none() => {}
+                lock => break (folder, lock?),
+            }
+        };
+        folder.write(CONFIG, settings)?;
+        let model = run.model();
+        let files = Self::open(folder, 0, model.is_some())?;
+        model.map_or(Ok(()), |model| files.save_model(&model))?;
+        Ok((files, lock, warning))
+    }
+
+    /// The files of a run whose first `done` iterations are kept: records of later ones are dropped, since these
+    /// iterations are about to be trained again.
+    ///
+    /// # Errors
+    /// If they cannot be read or written.
+    fn open(folder: RunFolder, done: u32, has_model: bool) -> Result<Self, RunError> {
+        let metrics = JsonLines::resume(&folder.path().join(METRICS), done)?;
+        let completions = has_model
+            .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), done))
+            .transpose()?;
+        model_folder::settle(&folder.model())?;
+        let settings = input::read_description(&folder.config()).ok();
+        let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let trackers = Trackers::open(folder.path(), &settings, &folder.records()?);
+        let section = settings.get("completions").cloned();
+        let CompletionsConfig { keep } =
+            section.and_then(|section| section.try_into().ok()).unwrap_or_default();
+        let completions_limit = u64::from(keep) * MEGABYTE;
+        Ok(Self { folder, metrics, completions, completions_limit, trackers })
+    }
+
+    /// Opens the files of a run that continues, which takes its records. The settings may differ in the number of
+    /// iterations. Returns a warning, too, if the last records are missing.
+    ///
+    /// # Errors
+    /// If they cannot be read or written.
+    pub fn resume(
+        folder: RunFolder,
+        run: &mut dyn Run,
+        settings: &str,
+    ) -> Result<(Self, Option<String>), RunError> {
+        folder.write(CONFIG, settings)?;
+        let done = run.trainer().iteration();
+        let files = Self::open(folder, done, run.model().is_some())?;
+        let records = files.folder.records()?;
+        records.iter().for_each(|record| run.replay(record));
+        let last = records.last().map_or(0, |record| record.iteration);
+        let warning = (last < done).then(|| {
+            let path = files.folder.path().join(METRICS);
+            format!(
+                "{} ends at iteration {last}, so that the records up to {done} are lost",
+                path.display()
+            )
+        });
+        Ok((files, warning))
+    }
+
+    /// The run's folder.
+    pub fn folder(&self) -> &RunFolder {
+        &self.folder
+    }
+
+    /// Writes the description of the device and the engine.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_note(&self, note: &RunNote) -> Result<(), RunError> {
+        let text = serde_json::to_string_pretty(note).expect("notes are plain data") + "\n";
+        self.folder.write(NOTE, &text)
+    }
+
+    /// Appends the records of an iteration. Returns the warnings of trackers that have failed.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write(
+        &mut self,
+        record: &IterationRecord,
+        completions: &[CompletionRecord],
+    ) -> Result<Vec<String>, RunError> {
+        if let Some(file) = self.completions.as_mut().filter(|_| self.completions_limit > 0) {
+            file.write_all(completions)?;
+        }
+        self.metrics.write(record)?;
+        self.trackers.write(record);
+        Ok(self.trackers.take_warnings())
+    }
+
+    /// Waits until all records are on the disk, in a folder that is still in its place.
+    fn sync(&self) -> Result<(), RunError> {
+        if !self.folder.config().exists() {
+            return Err(RunError::Gone(self.folder.path().to_path_buf()));
+        }
+        self.metrics.sync()?;
+        Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
+    }
+
+    /// Saves a snapshot as the best policy so far, after all records written so far.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
+        self.sync()?;
+        Ok(checkpoint::save(snapshot, &self.folder.best())?)
+    }
+
+    /// Saves a checkpoint, after all records written so far, and removes all but the newest `keep`, and the oldest
+    /// completions beyond their limit.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&mut self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
+        if let Some(completions) = &mut self.completions {
+            completions.keep_newest(self.completions_limit)?;
+        }
+        self.sync()?;
+        self.folder.store().save(snapshot)?;
+        self.folder.store().prune(keep)?;
+        Ok(())
+    }
+
+    /// Replaces the folder of the language model.
+    ///
+    /// # Errors
+    /// If it cannot be written; the old one is as it was then.
+    pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
+        model_folder::replace(&self.folder.model(), |folder| model.save(folder))
+    }
+
+    /// Writes the description beside the language model, for those who are given the folder.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
+        self.folder.write(MODEL_CARD, text)
+    }
+}
