@@ -93,8 +93,8 @@ fn a_run_leaves_a_history_of_about_twenty_lines() {
     assert!(lines[19].starts_with("100/100  score "), "{said}");
 }
 
-/// Runs the program in a terminal of this size by `script`, which is fed with `keys`. Returns what it printed, with
-/// the terminal's mode before and after; `None` if there is no `script`.
+/// Runs the program in a terminal of this size by `script`, which is fed with `keys`, each space a pause of a second.
+/// Returns what it printed, with the terminal's mode before and after; `None` if there is no `script`.
 #[cfg(target_os = "linux")]
 pub fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> Option<String> {
     let grove = env!("CARGO_BIN_EXE_grove");
@@ -112,7 +112,12 @@ pub fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> Op
         return None;
     };
     let mut stdin = script.stdin.take().unwrap();
-    stdin.write_all(keys.as_bytes()).unwrap();
+    for key in keys.bytes() {
+        match key {
+            b' ' => std::thread::sleep(std::time::Duration::from_secs(1)),
+            key => stdin.write_all(&[key]).unwrap(),
+        }
+    }
     let output = script.wait_with_output().unwrap();
     drop(stdin);
     Some(stdout(&output))
@@ -144,6 +149,17 @@ fn a_large_terminal_has_a_dashboard_and_keys() {
     let run = "train catch --device cpu --iterations 5 --quiet";
     let said = in_terminal(folder, "cols 120 rows 40", run, "").unwrap();
     assert!(said.contains("Training catch") && !said.contains("5/5"), "{said:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn keys_work_after_another_program_has_set_the_terminal() {
+    let folder = TempDir::new().unwrap();
+    // As a shell does when the run is stopped and continues.
+    let reset = "cols 120 rows 40; { sleep 2; stty icanon echo </dev/tty; } & true";
+    let run = "train catch --device cpu --iterations 1000000 --set stop.seconds=20";
+    let Some(said) = in_terminal(folder.path(), reset, run, "    q") else { return };
+    assert!(said.contains("Interrupted and saved"), "{said:?}");
 }
 
 #[cfg(target_os = "linux")]

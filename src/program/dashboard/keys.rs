@@ -82,9 +82,9 @@ mod unix {
         *BEFORE.lock().ok()? = Some(before);
         let mut mode = before;
         mode.c_lflag &= !(libc::ICANON | libc::ECHO);
-        // A read returns after a fifth of a second at most.
+        // A read returns at once.
         mode.c_cc[libc::VMIN] = 0;
-        mode.c_cc[libc::VTIME] = 2;
+        mode.c_cc[libc::VTIME] = 0;
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {
             // SAFETY: `restore` may run at any time, and neither panics nor unwinds.
@@ -101,20 +101,33 @@ mod unix {
             refuse_to_stop();
             while !ended.load(Ordering::Relaxed) {
                 let mut key = 0_u8;
-                let count = match is_in_front() {
+                let is_read = is_in_front() && {
+                    set_again(&mode);
                     // SAFETY: one byte is read into one byte.
-                    true => unsafe { libc::read(STDIN, (&raw mut key).cast(), 1) },
-                    false => -1,
+                    unsafe { libc::read(STDIN, (&raw mut key).cast(), 1) == 1 }
                 };
-                match count {
-                    1 if sender.send(key).is_err() => break,
-                    0 | 1 => {}
-                    // In the background, or the terminal is gone.
-                    _ => std::thread::sleep(std::time::Duration::from_millis(200)),
+                match is_read {
+                    true if sender.send(key).is_err() => break,
+                    true => {}
+                    false => std::thread::sleep(std::time::Duration::from_millis(100)),
                 }
             }
         });
         Some(Keys { pressed, _mode: Mode { is_over } })
+    }
+
+    /// Sets the mode again if the terminal waits for whole lines, as it does after Ctrl-Z and `fg`.
+    fn set_again(mode: &libc::termios) {
+        // Once the mode is restored it stays so.
+        let Ok(before) = BEFORE.lock() else { return };
+        // SAFETY: all bits 0 are a valid `termios`, which the first call fills in; `mode` is one of this terminal.
+        unsafe {
+            let mut now: libc::termios = std::mem::zeroed();
+            let is_known = libc::tcgetattr(STDIN, &raw mut now) == 0;
+            if before.is_some() && is_known && now.c_lflag & libc::ICANON != 0 {
+                libc::tcsetattr(STDIN, libc::TCSANOW, mode);
+            }
+        }
     }
 
     /// Makes a read in the background fail, where it would stop the whole process.

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 /// Minimum columns and rows of a terminal for the dashboard.
 const ROOM: (u16, u16) = (100, 28);
-/// Rows of the curves, and completions shown below them.
+/// Rows of the curves, columns of the figures beside them, and completions shown below them.
 const CURVES: u16 = 13;
+const FIGURES: u16 = 38;
 const COMPLETIONS: usize = 4;
 /// The name of the curve of scores in training.
 const SCORE: &str = "score, sampled";
@@ -104,9 +105,8 @@ impl Dashboard {
         let mut buffer = Buffer::empty(Rect::new(0, 0, columns, CURVES + below));
         let rows = Layout::vertical([Constraint::Length(CURVES), Constraint::Length(below)]);
         let [above, completions] = rows.areas(buffer.area);
-        let columns =
-            Layout::horizontal([Constraint::Fill(2), Constraint::Length(2), Constraint::Fill(1)]);
-        let [curves, _, figures] = columns.areas(above);
+        let columns = [Constraint::Fill(1), Constraint::Length(2), Constraint::Length(FIGURES)];
+        let [curves, _, figures] = Layout::horizontal(columns).areas(above);
         self.chart().render(curves, &mut buffer);
         paragraph(&self.figures).render(figures, &mut buffer);
         paragraph(&self.completions).render(completions, &mut buffer);
@@ -132,10 +132,13 @@ impl Dashboard {
         let x = Axis::default().bounds([0.0, total]).labels(["0".into(), self.total.to_string()]);
         let y = Axis::default().bounds([low, high]).labels([number(low), number(high)]);
         let always = (Constraint::Percentage(100), Constraint::Percentage(100));
+        // The corner from which the curve keeps away.
+        let is_high = self.sampled.last().is_some_and(|(_, y)| 2.0 * y > low + high);
+        let corner = if is_high { LegendPosition::BottomRight } else { LegendPosition::TopRight };
         Chart::new(curves)
             .x_axis(x)
             .y_axis(y)
-            .legend_position(Some(LegendPosition::TopLeft))
+            .legend_position(Some(corner))
             .hidden_legend_constraints(always)
     }
 }
@@ -178,14 +181,15 @@ fn figures(record: &IterationRecord) -> Vec<String> {
     lines
 }
 
-/// The shares of an iteration's phases.
-fn phases(seconds: &Seconds) -> Option<String> {
-    let phases = seconds.phases.filter(|_| seconds.total > 0.0)?;
-    let share = |part: f64| format!("{:.0} %", 100.0 * part / seconds.total);
-    let mut words =
-        vec![format!("play {}", share(phases.rollout)), format!("learn {}", share(phases.update))];
-    words.extend(phases.verify.map(|verify| format!("verify {}", share(verify))));
-    Some(format!("{:<14}{}", "phases", words.join(", ")))
+/// The shares of an iteration's phases, a line each.
+fn phases(seconds: &Seconds) -> Vec<String> {
+    let Some(phases) = seconds.phases.filter(|_| seconds.total > 0.0) else { return Vec::new() };
+    let parts =
+        [("play", Some(phases.rollout)), ("learn", Some(phases.update)), ("verify", phases.verify)];
+    let line = |(name, part): (&str, Option<f64>)| {
+        Some(format!("{name:<14}{:.0} %", 100.0 * part? / seconds.total))
+    };
+    parts.into_iter().filter_map(line).collect()
 }
 
 /// The best and the worst completions of an iteration with their rewards, a line each.
@@ -202,7 +206,7 @@ fn completions(records: &[CompletionRecord]) -> Vec<String> {
         };
         let prompt = plain(&record.prompt);
         let tail: String = prompt.chars().skip(prompt.chars().count().saturating_sub(40)).collect();
-        format!("{reward:>7.3}  {tail} > {}", plain(&record.completion))
+        format!("{reward:>7.3}  {tail} │ {}", plain(&record.completion))
     };
     judged.iter().chain(&worst).map(line).collect()
 }
@@ -210,7 +214,7 @@ fn completions(records: &[CompletionRecord]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{EvaluationRecord, TextRecord};
+    use crate::metrics::{EvaluationRecord, Memory, Phases, TextRecord};
 
     fn record(iteration: u32, score: f64) -> IterationRecord {
         let evaluation =
@@ -247,6 +251,24 @@ mod tests {
         let column = |line: &str| line.chars().position(is_mark);
         let tops: Vec<usize> = lines.iter().filter_map(|line| column(line)).collect();
         assert!(tops.windows(2).all(|pair| pair[0] >= pair[1]), "{picture}");
+    }
+
+    #[test]
+    fn all_figures_fit_into_the_smallest_terminal() {
+        let phases = Phases { rollout: 1.0, verify: Some(0.5), ..Phases::default() };
+        let record = IterationRecord {
+            seconds: Seconds { total: 1.0, phases: Some(phases), ..Seconds::default() },
+            memory: Memory { in_use: Some(1 << 40), ..Memory::default() },
+            text: Some(TextRecord::default()),
+            ..record(10, 10.0)
+        };
+        let mut dashboard = Dashboard::empty(10);
+        dashboard.figures = figures(&record);
+        let picture = picture(&dashboard, ROOM.0);
+        for figure in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
+            assert!(picture.contains(figure), "{figure}: {picture}");
+        }
+        assert!(dashboard.figures.iter().all(|figure| picture.contains(figure)), "{picture}");
     }
 
     #[test]
