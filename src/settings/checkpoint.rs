@@ -22,8 +22,8 @@ settings! {
     pub struct StopConfig: Copy {
         /// Score of an evaluation that ends the run; `inf` for none.
         score: f64 = f64::INFINITY, in number_or_inf();
-        /// Seconds of training after which the run is evaluated, saved and ended; 0 for no limit. A resumed run
-        /// gets as many again.
+        /// Seconds after which the run is evaluated, saved and ended, evaluations included and pauses not; 0 for no
+        /// limit. A resumed run gets as many again.
         seconds: f64 = 0.0, in at_least(0.0);
     }
 }

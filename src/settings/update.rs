@@ -10,6 +10,7 @@ settings! {
         /// Optimiser steps per pass; each takes an equal share of the games or prompts.
         num_minibatches: usize = 4, in whole(1..=1 << 20);
         /// Number of parts a minibatch is split into to save memory (gradient accumulation); the update is the same.
+        /// Texts require 1.
         gradient_accumulation_steps: usize = 1, in whole(1..=1 << 30);
         /// Maximum number of shards of a batch, distributed over threads, devices and processes; 0 (texts
         /// only) is 16, or 1 where all weights of a large model are trained.
