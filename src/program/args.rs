@@ -107,6 +107,8 @@ pub struct TrainArgs {
 
 /// Options of `fit`.
 #[derive(Args, Debug)]
+// `grove train` resumes the runs of `fit`.
+#[command(mut_arg("resume", |arg| arg.hide(true)))]
 pub struct FitArgs {
     /// The dataset: a folder written by `grove demo` or `grove import`, a file of texts, or a task.
     ///
@@ -147,7 +149,7 @@ pub struct RunArgs {
     /// devices, separated by commas, share the run. Under MPI, each process takes the next device on its machine.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
-    /// The engine: auto (fused if possible), fused or general.
+    /// The engine: auto (the fastest that supports the settings), fused or general.
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
     /// Precision of matrix products, where supported: f32, tf32, f16 or bf16.

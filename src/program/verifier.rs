@@ -9,7 +9,7 @@ use toml::{Table, Value};
 /// Options of the command that verifies completions.
 #[derive(Args, Debug, Default)]
 pub struct VerifierArgs {
-    /// The command that verifies completions of --task-data.
+    /// The command that verifies completions of prompts of your own.
     ///
     /// Without it, the reward is 1 for a completion equal to the prompt's `solution`, otherwise 0.
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
