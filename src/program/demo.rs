@@ -76,7 +76,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         return tell_json(&report);
     }
     tell(format_args!(
-        "Wrote {episodes} episodes of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} +- {std_error:.3} \
+        "Wrote {episodes} episodes of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} ± {std_error:.3} \
          (standard error).",
         G::NAME,
         short(steps as f64),

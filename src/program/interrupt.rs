@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time in which a second signal counts as a duplicate: some launchers send it to the process and to its group.
-const ECHO: Duration = Duration::from_secs(1);
+const ECHO: Duration = Duration::from_millis(500);
 
 /// The exit status of a program that Ctrl-C ends at once, by the convention of shells: 128 + SIGINT.
 pub const STOPPED: i32 = 130;
@@ -140,7 +140,7 @@ mod tests {
     fn a_signal_that_comes_twice_at_once_is_one() {
         let mut state = State { seen: None, answer: None };
         let first = Instant::now();
-        let heard = [0, 0, 999, 1000].map(|ms| state.hear(first + Duration::from_millis(ms)));
+        let heard = [0, 0, 499, 500].map(|ms| state.hear(first + Duration::from_millis(ms)));
         assert_eq!(heard, [Heard::First, Heard::Echo, Heard::Echo, Heard::Second]);
     }
 }
