@@ -11,7 +11,7 @@ use toml::Table;
 /// `table` holds the defaults: those of the run, declared by `settings`, and those of its game or task in
 /// the section that the string `subject` (`env` or `task`) names, declared by `own`.
 /// As in a file, a setting of a section may also stand at the top under its own name, if no other has it,
-/// and under TRL's.
+/// and under another of its names.
 pub fn file_schema(
     settings: &'static [Setting],
     (subject, own): (&str, &'static [Setting]),
@@ -103,6 +103,8 @@ mod tests {
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
         let texts = file_schema(LanguageConfig::SETTINGS, ("task", &[]), &table);
         assert_eq!(texts.pointer("/properties/learning_rate"), None);
+        let rate = json!({ "$ref": "#/properties/optimizer/properties/learning_rate" });
+        assert_eq!(texts.pointer("/properties/lr"), Some(&rate));
         assert!(texts.pointer("/properties/fit/properties/learning_rate").is_some());
     }
 }

@@ -10,11 +10,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
 /// Names of other trainers without an exact counterpart, and the nearest setting.
-const FOREIGN: [(&str, &str); 17] = [
+const FOREIGN: [(&str, &str); 16] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),
-    ("lr", "optimizer.learning_rate"),
     ("warmup_steps", "optimizer.warmup_ratio"),
     ("lr_schedule", "optimizer.lr_scheduler_type"),
     ("num_envs", "rollout.num_groups"),
@@ -186,13 +185,14 @@ fn from_trl(path: &str, value: Value) -> Value {
 /// The setting that TRL spells with a flag.
 pub(super) const SCALE_REWARDS: &str = "scale_rewards";
 
-/// TRL's names of the settings of a section, each with ours.
+/// Other names of the settings of a section, each with ours: those of TRL, and `lr`.
 pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, &'static str)> {
     let settings = match section.shape {
         Shape::Section(settings) => in_table(settings),
         _ => Vec::new(),
     };
-    settings.into_iter().filter_map(|setting| Some((setting.alias?, setting.key)))
+    let rate = (section.key == "optimizer").then_some(("lr", "learning_rate"));
+    settings.into_iter().filter_map(|setting| Some((setting.alias?, setting.key))).chain(rate)
 }
 
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {

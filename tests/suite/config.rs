@@ -86,17 +86,20 @@ fn the_game_of_a_run_is_no_setting() {
 fn the_learning_rate_of_a_text_run_is_that_of_its_optimizer() {
     let config = LanguageConfig::for_task("tiny", 100);
     let mut table = language_settings("sort", &Table::new(), &config);
-    overlay::apply(&mut table, &["learning_rate=0.5"]).unwrap();
-    assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(0.5));
-    assert_ne!(table["fit"]["learning_rate"].as_float(), Some(0.5));
+    for (name, rate) in [("learning_rate", 0.5), ("lr", 0.25), ("optimizer.lr", 0.125)] {
+        overlay::apply(&mut table, &[format!("{name}={rate}")]).unwrap();
+        assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(rate));
+        assert_ne!(table["fit"]["learning_rate"].as_float(), Some(rate));
+    }
+    let file = overlay::parse("a file", "lr = 0.75").unwrap();
+    overlay::lay_over(&mut table, file).unwrap();
+    assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(0.75));
 }
 
 #[test]
 fn an_unknown_setting_gets_a_likely_name_or_none() {
     for (key, likely) in [
-        ("lr", Some("optimizer.learning_rate")),
         ("ent_coef", Some("loss.entropy_coef")),
-        ("optimizer.lr", Some("optimizer.learning_rate")),
         ("lerning_rate", Some("optimizer.learning_rate")),
         ("optimiser.learning_rate", Some("optimizer.learning_rate")),
         ("sede", Some("seed")),
