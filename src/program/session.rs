@@ -310,6 +310,7 @@ impl Session<'_> {
             let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
             say!("Phases: {}", phases.join(", "));
         }
+        warn(run.warning().as_slice());
         say!("Saving to {}", home.path().display());
         if let Some(port) = &home.port {
             say!("Watch it at {}", port.url());

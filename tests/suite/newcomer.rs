@@ -37,6 +37,12 @@ fn a_language_run_says_its_phases_and_its_next_steps_work() {
     for part in ["a model for sort on the CPU", "Phases: SFT 1-2, GRPO 3-4", "held-out prompts"] {
         assert!(said.contains(part), "{part}: {said}");
     }
+    assert!(!said.contains("none is GRPO"), "{said}");
+    let short = run(folder, &format!("train sort --iterations 2 --set fit.iterations=2 {TINY}"));
+    assert!(short.contains("warning: all iterations are SFT, and none is GRPO"), "{short}");
+    let said_no = refusal(folder, &["record", "runs/sort-2", "--out", "a.gif"]);
+    assert!(said_no.contains("a language model, which plays no game"), "{said_no}");
+    fs::remove_dir_all(folder.join("runs/sort-2")).unwrap();
     // Without rewards there is no score.
     let metrics = fs::read_to_string(folder.join("runs/sort-1/metrics.jsonl")).unwrap();
     let first: serde_json::Value = serde_json::from_str(metrics.lines().next().unwrap()).unwrap();

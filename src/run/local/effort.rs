@@ -13,7 +13,7 @@ pub struct Effort {
     /// The reason why it ended; `None` if it was interrupted. In JSON it is whether it was.
     #[serde(rename = "interrupted", serialize_with = "is_missing")]
     pub end: Option<End>,
-    /// Seconds in this process.
+    /// Seconds in this process, without pauses.
     pub seconds: f64,
     /// Seconds up to the first update; `None` without one.
     pub seconds_to_first_update: Option<f64>,

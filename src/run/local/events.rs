@@ -37,6 +37,7 @@ pub struct Events<'a> {
     files: Option<&'a mut RunFiles>,
     requests: Requests,
     schedule: Schedule,
+    /// The moment when it began, put off by the length of each pause.
     started: Instant,
     effort: Effort,
     pace: Pace,
@@ -104,7 +105,11 @@ impl<'a> Events<'a> {
         let seconds = self.started.elapsed().as_secs_f64();
         self.effort.env_steps = record.env_steps;
         self.effort.seconds_to_first_update.get_or_insert(seconds);
-        let (mut due, stops) = self.due(iteration, seconds, ask())?;
+        let asked_at = Instant::now();
+        let asked = ask();
+        // The run may have been paused.
+        self.started += asked_at.elapsed();
+        let (mut due, stops) = self.due(iteration, seconds, asked)?;
         let (is_best, mut failure) = match due.evaluation {
             true => self.evaluate(&mut record, &mut due)?,
             false => (false, None),
@@ -287,6 +292,20 @@ mod tests {
         let mut events = run.events(None);
         assert!(matches!(events.next(), Some(Ok(Event::End(_)))) && events.next().is_none());
     }
+
+    #[test]
+    fn pauses_do_not_count() {
+        let (mut run, began) = (run(3), Instant::now());
+        let mut ask = || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            Requests::default()
+        };
+        let mut events = run.events(None);
+        let events = std::iter::from_fn(|| events.next_asking(&mut ask));
+        let Some(Ok(Event::End(effort))) = events.last() else { panic!("the end") };
+        assert!(effort.seconds + 0.15 <= began.elapsed().as_secs_f64(), "{effort:?}");
+    }
+
     #[test]
     fn a_folder_that_is_moved_ends_the_run() {
         let place = tempfile::tempdir().unwrap();

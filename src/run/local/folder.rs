@@ -89,13 +89,20 @@ impl RunFolder {
         }
     }
 
-    /// Opens the folder of the run that a path names: a run's folder, or else the newest of that name in `runs`.
+    /// Opens the folder of the run that a path names: a run's folder, or else the newest of that name in `runs`, even
+    /// if the path is another folder, but for that of a model.
     ///
     /// # Errors
     /// If there is none, or it holds no run.
     pub fn find(path: &Path) -> Result<Self, RunError> {
-        let newest = path.to_str().filter(|_| !path.exists()).and_then(newest);
-        Self::open(newest.unwrap_or_else(|| path.to_path_buf()))
+        let has = |name: &&str| path.join(name).is_file();
+        let is_model = ["config.json", "adapter_config.json"].iter().any(has);
+        match Self::open(path.to_path_buf()) {
+            Err(error @ (RunError::Missing(_) | RunError::NoRun(_))) if !is_model => {
+                path.to_str().and_then(newest).map_or(Err(error), Self::open)
+            }
+            found => found,
+        }
     }
 
     /// Opens the folder of the newest run of the name in `runs` or, without a name, of the one that was written to last.

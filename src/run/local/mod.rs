@@ -120,6 +120,11 @@ pub trait Run {
         None
     }
 
+    /// A warning about its phases, if there is one.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
     /// Options of a resumed run with which it asks less of its device at a time, without another result; `None` on the
     /// CPU.
     fn smaller_launches(&self) -> Option<String> {

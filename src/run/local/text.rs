@@ -48,6 +48,16 @@ impl Run for TextRun {
         phases.into_iter().filter(|phase| phase.first <= phase.last).collect()
     }
 
+    fn warning(&self) -> Option<String> {
+        let config = self.trainer.config();
+        let (sft, all) = (config.fit.iterations, config.iterations);
+        (sft >= all && !config.imitates()).then(|| {
+            format!(
+                "all iterations are SFT, and none is GRPO: raise --iterations ({all}), or lower fit.iterations ({sft})"
+            )
+        })
+    }
+
     fn outline(&self) -> Outline {
         let config = self.trainer.config();
         let (generation, update) = (&config.generation, &config.update);

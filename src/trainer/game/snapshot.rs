@@ -28,10 +28,15 @@ const MEMORY: &str = "memory.safetensors";
 /// The name of the game that a checkpoint is of.
 ///
 /// # Errors
-/// If the checkpoint does not say.
+/// If the checkpoint does not say, or is of a language model.
 pub fn saved_game_name(checkpoint: &Checkpoint) -> Result<String, SnapshotError> {
-    match saved_table(checkpoint)?.remove("env") {
+    let mut settings = saved_table(checkpoint)?;
+    match settings.remove("env") {
         Some(toml::Value::String(name)) => Ok(name),
+        _ if settings.contains_key("task") => {
+            let what = "they are of a language model, which plays no game";
+            Err(ConfigError::OutOfRange(what.to_string()).into())
+        }
         _ => Err(unreadable(CONFIG, "there is no `env`")),
     }
 }
