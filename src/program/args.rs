@@ -206,7 +206,9 @@ impl RunArgs {
 pub struct EvalArgs {
     /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file saved on the page.
     pub run: PathBuf,
-    /// Number of episodes, played once with greedy and once with sampled actions.
+    /// Number of episodes, played once with greedy and once with sampled actions; of a language model, of prompts.
+    ///
+    /// The greedy scores at the end of a run are those of 1000 episodes, or of 1000 prompts with --seed 1 (the run's).
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = count(1..=100_000_000))]
     pub episodes: usize,
     /// Completions per prompt for a language model: the k of pass@k [default: 8].

@@ -95,7 +95,12 @@ fn report(
     scores: impl FnOnce() -> Result<Scores>,
 ) -> Result<()> {
     let (iteration, started) = (checkpoint.iteration, Instant::now());
-    let what = format!("Evaluating on {} held-out episodes, greedy and sampled.", args.episodes);
+    let what = match subject {
+        Subject::Env(_) => format!("{} held-out episodes", args.episodes),
+        // There may be fewer of them.
+        Subject::Task(_) => "held-out prompts".to_string(),
+    };
+    let what = format!("Evaluating on {what}, greedy and sampled.");
     let scores = patiently(&what, scores)?;
     // A run may be named by its game.
     let folder = RunFolder::find(&args.run);

@@ -31,8 +31,8 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let lanes = Lanes::new(args, seeds.len())?;
     let jobs = jobs(args, seeds);
     say!(
-        "Training {} seeds, {} at a time, threads of each: {}.",
-        seeds.len(),
+        "Training {}, {} at a time, threads of each: {}.",
+        counted(seeds.len()),
         lanes.count,
         lanes.threads
     );
@@ -57,16 +57,27 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     if failed > 0 {
         bail!("{failed} of {} runs failed", seeds.len());
     }
+    let is_waiting = |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
+    let waiting: Vec<u64> = seeds.iter().zip(&reports).filter_map(is_waiting).collect();
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
-    let is_cut = |report: &Value| report["interrupted"] == true;
-    if runs.len() < seeds.len() || runs.iter().any(is_cut) {
-        let folders: Vec<String> = runs.iter().map(|report| text(&report["run"])).collect();
-        bail!(
-            "interrupted; `grove train --resume --run-dir RUN` continues: {}",
-            folders.join(", ")
-        );
+    match rest(&runs, &waiting) {
+        Some(rest) => bail!("interrupted; {rest}"),
+        None => report(runs, args.run.json),
     }
-    report(runs, args.run.json)
+}
+
+/// How to train what is left: the runs that were cut, and the seeds `waiting` to begin; `None` if nothing is.
+fn rest(runs: &[Value], waiting: &[u64]) -> Option<String> {
+    let cut = runs.iter().filter(|report| report["interrupted"] == true);
+    let cut: Vec<String> = cut.map(|report| text(&report["run"])).collect();
+    let waiting: Vec<String> = waiting.iter().map(u64::to_string).collect();
+    let words = [
+        (cut.join(", "), "`grove train --resume --run-dir RUN` continues: "),
+        (waiting.join(","), "these have not begun: --seeds "),
+    ];
+    let words = words.iter().filter(|(names, _)| !names.is_empty());
+    let words: Vec<String> = words.map(|(names, how)| format!("{how}{names}")).collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 /// The command lines of the runs.
@@ -104,7 +115,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         ]
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
-    tell(aligned(&["seed", "run", "score", "best iteration", "seconds"], &rows, 2))?;
+    tell(aligned(&["seed", "run", "score", "best iteration", "elapsed seconds"], &rows, 2))?;
     let Summary {
         mean: Some(mean),
         interquartile_mean: Some(middle),
@@ -115,9 +126,9 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         return Ok(());
     };
     tell(format!(
-        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of that {low:.3} to {high:.3} (bootstrap over {} \
-         seeds)",
-        runs.len()
+        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of that {low:.3} to {high:.3} (bootstrap over \
+         {})",
+        counted(runs.len())
     ))
 }
 
@@ -128,4 +139,26 @@ pub fn score(report: &Value) -> Option<f64> {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_string()
+}
+
+fn counted(seeds: usize) -> String {
+    format!("{seeds} seed{}", if seeds == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_interruption_names_the_runs_to_continue_and_the_seeds_to_begin() {
+        let run = |name: &str, cut: bool| json!({ "run": name, "interrupted": cut });
+        let runs = [run("a", false), run("b", true), run("c", true)];
+        let continued = "`grove train --resume --run-dir RUN` continues: b, c";
+        assert_eq!(rest(&runs, &[]), Some(continued.to_string()));
+        let both = format!("{continued}; these have not begun: --seeds 3,4");
+        assert_eq!(rest(&runs, &[3, 4]), Some(both));
+        assert_eq!(rest(&runs[..1], &[3]), Some("these have not begun: --seeds 3".to_string()));
+        assert_eq!(rest(&runs[..1], &[]), None);
+    }
 }

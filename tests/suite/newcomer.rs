@@ -160,7 +160,7 @@ fn a_language_run_has_a_bar_and_the_time_left() {
     // So many episodes take seconds; the line, which comes after one, goes when the scores come.
     let line = "eval sort --episodes 100000";
     let said = in_terminal(folder.path(), "cols 80", line, "").unwrap();
-    let shown = said.split('\r').filter(|part| part.contains("Evaluating on 100000")).count();
+    let shown = said.split('\r').filter(|part| part.contains("Evaluating on held-out")).count();
     assert!(shown > 1 && said.contains("this model, greedy"), "{said:?}");
 }
 
