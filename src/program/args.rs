@@ -156,10 +156,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub precision: Option<Precision>,
     /// Number of CPU threads; does not affect the result [default: one per core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// Seconds that a rank waits for another one before it fails [default: 60; 600 for language models].
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", value_parser = count::<u64>(1..=86_400))]
     pub timeout: Option<u64>,
     /// The run directory [default: the next free runs/GAME-N].
     #[arg(long, value_name = "DIR")]
@@ -209,16 +209,16 @@ pub struct EvalArgs {
     /// Number of episodes, played once with greedy and once with sampled actions; of a language model, of prompts.
     ///
     /// The greedy scores at the end of a run are those of 1000 episodes, or of 1000 prompts with --seed 1 (the run's).
-    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = count(1..=100_000_000))]
+    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = count::<usize>(1..=100_000_000))]
     pub episodes: usize,
     /// Completions per prompt for a language model: the k of pass@k [default: 8].
-    #[arg(long, value_name = "K", value_parser = count(1..=4096))]
+    #[arg(long, value_name = "K", value_parser = count::<usize>(1..=4096))]
     pub k: Option<usize>,
     /// Random seed of the episodes.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// Number of CPU threads; does not affect the result [default: one per core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// The place of the file of prompts that a language model's run was given, if it has moved.
     #[arg(long, value_name = "FILE")]
@@ -245,7 +245,7 @@ pub struct GenerateArgs {
     #[arg(long)]
     pub raw: bool,
     /// Maximum number of new tokens.
-    #[arg(long, default_value_t = 256, value_name = "N", value_parser = count(1..=1_000_000))]
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = count::<usize>(1..=1_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature; 0 for greedy decoding.
     #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = temperature)]
@@ -263,7 +263,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// Number of completions.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count(1..=4096))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count::<usize>(1..=4096))]
     pub completions: usize,
     /// Precision of matrix products: f32 or bf16.
     #[arg(long, default_value = "f32", value_name = "NAME")]
@@ -272,7 +272,7 @@ pub struct GenerateArgs {
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// Number of CPU threads; does not affect the result [default: one per core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// Print the result as a JSON object on stdout, with the log-probability of each token.
     #[arg(long)]
@@ -314,7 +314,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "NAME|RUN")]
     pub player: String,
     /// Number of episodes, each on a different level.
-    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = count::<u32>(1..=100_000_000))]
     pub episodes: u32,
     /// The folder of the dataset, which must be new or empty.
     #[arg(long, value_name = "DIR")]
@@ -342,7 +342,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "COLUMN", requires = "window")]
     pub label: Option<String>,
     /// Number of CSV rows, up to and including the labelled one, from which a label is predicted.
-    #[arg(long, value_name = "N", requires = "label", value_parser = count(1..=4096))]
+    #[arg(long, value_name = "N", requires = "label", value_parser = count::<usize>(1..=4096))]
     pub window: Option<usize>,
     /// The CSV column with the time, which is not used as a feature.
     #[arg(long, value_name = "COLUMN", requires = "label")]
@@ -376,7 +376,7 @@ pub struct CheckArgs {
     pub game: Option<String>,
     /// Number of episodes with random actions, each on a different level.
     #[arg(long, default_value_t = 64, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        value_parser = count::<u32>(1..=1_000_000))]
     pub episodes: u32,
     /// Random seed of the episodes.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = seed::<u32>, allow_negative_numbers = true)]
@@ -438,16 +438,16 @@ pub struct RecordArgs {
     #[arg(long)]
     pub score: bool,
     /// Number of games side by side, each on a different level.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count(1..=1024))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count::<usize>(1..=1024))]
     pub games: usize,
     /// Number of steps; a game that ends is followed by another level.
     #[arg(long, default_value_t = 100, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(0..=100_000))]
+        value_parser = count::<u32>(0..=100_000))]
     pub steps: u32,
     /// Size of a cell in pixels [default: the largest that fits 800 x 600].
     ///
     /// Multiples of 16 are sharpest.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=256))]
     pub scale: Option<u32>,
     /// Random seed of the levels.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]

@@ -1,9 +1,8 @@
 //! Options of the commands that compare runs.
 
 use crate::text::GgufType;
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use std::ops::RangeBounds;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Options of `runs`.
@@ -114,7 +113,7 @@ pub struct SweepArgs {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// Number of CPU threads, shared by the runs side by side [default: one per core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// Print the result as a JSON object on stdout.
     #[arg(long)]
@@ -122,8 +121,14 @@ pub struct SweepArgs {
 }
 
 /// A parser of counts in this range.
-pub fn count(range: impl RangeBounds<u64>) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(range)
+pub fn count<T: TryFrom<u64> + 'static>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text: &str| {
+        let number = text.parse::<u64>().ok().filter(|number| range.contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| format!("must be {} to {}", range.start(), range.end()))
+    }
 }
 
 /// The seeds of an experiment.

@@ -153,9 +153,9 @@ fn invalid_recordings_are_refused_and_leave_no_file() {
         (&["catch", "--out", "x"], "must end in .gif, .webp, .mp4 or .png"),
         (&["catch", "--out", "dir.png"], "cannot write dir.png: it is a directory"),
         (&["catch", "--out", "no/x.png"], "cannot write no/x.png"),
-        (&["catch", "--out", "x.gif", "--games", "0"], "0 is not in 1..=1024"),
-        (&["catch", "--out", "x.gif", "--games", "2000"], "2000 is not in 1..=1024"),
-        (&["catch", "--out", "x.gif", "--scale", "0"], "0 is not in 1..=256"),
+        (&["catch", "--out", "x.gif", "--games", "0"], "must be 1 to 1024"),
+        (&["catch", "--out", "x.gif", "--games", "2000"], "must be 1 to 1024"),
+        (&["catch", "--out", "x.gif", "--scale", "0"], "must be 1 to 256"),
         (
             &["catch", "--out", "x.gif", "--scale", "99", "--games", "1024"],
             "but the maximum is 8192 per side; lower --scale or --games",

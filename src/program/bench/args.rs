@@ -34,7 +34,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 4096, value_name = "N")]
     pub num_envs: usize,
     /// Games per group, a divisor of the number of games.
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = count(2..))]
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = count::<usize>(2..=1 << 30))]
     pub group_size: usize,
     /// Steps per iteration.
     #[arg(long, default_value_t = 100, value_name = "N")]
@@ -52,14 +52,14 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub num_minibatches: usize,
     /// Measurements of each rate, after a warm-up.
-    #[arg(long, default_value_t = 10, value_name = "N", value_parser = count(1..=10_000))]
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = count::<usize>(1..=10_000))]
     pub repeats: usize,
     /// Also measure how long the game's default run takes to reach this greedy score.
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
     pub score: Option<f64>,
     /// Number of runs for --score, with consecutive seeds.
     #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
-        value_parser = clap::value_parser!(u64).range(1..=1000))]
+        value_parser = count::<u64>(1..=1000))]
     pub score_repeats: u64,
     /// Measure strong and weak scaling over 1, 2, 4, ... ranks instead.
     ///
@@ -70,7 +70,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub no_peak: bool,
     /// Number of CPU threads [default: one per core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// Print the results as a JSON object on stdout.
     #[arg(long)]
