@@ -76,6 +76,7 @@ fn a_run_on_a_table_tells_and_goes_on_and_is_no_game() {
     assert!(output.status.success(), "{}", stderr(&output));
     let told = stdout(&output);
     assert!(told.contains("ripple") && !told.contains("player"), "{told}");
+    assert!(told.contains("demonstrated \\ predicted") && told.contains(" % accuracy"), "{told}");
     let on = ["train", "--resume", "--iterations", "3", "--device", "cpu", "--json"];
     assert_eq!(json(folder, &on)["iteration"], 3);
     let line = fs::read_to_string(folder.join("runs/table-1/metrics.jsonl")).unwrap();

@@ -203,6 +203,8 @@ fn completions_and_man_pages_know_every_command() {
         let script = stdout(&grove(folder, &["completions", shell]));
         assert!(script.contains("sweep") && script.contains("run-dir"), "{shell}: {script}");
     }
+    let help = stdout(&grove(folder, &["fit", "--help"]));
+    assert!(!help.contains("--resume") && !help.contains("--task-data"), "{help}");
     assert!(grove(folder, &["man", "--out", "pages"]).status.success());
     let page = fs::read_to_string(folder.join("pages/grove-train.1")).unwrap();
     assert!(page.contains(".TH grove-train 1") && page.contains("\\-\\-run\\-dir"), "{page}");

@@ -7,6 +7,9 @@ use crate::rollout::Baseline;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
+/// What the rows and the columns of a confusion matrix are.
+const CORNER: &str = "demonstrated \\ predicted";
+
 /// Scores of fresh episodes, beside those of known players.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scores {
@@ -137,12 +140,13 @@ impl Display for HeldOutReport {
         let Self { confusion, actions, .. } = self;
         let steps: u64 = confusion.iter().flatten().sum();
         let percent = 100.0 * accuracy;
-        writeln!(f, "Held out: {steps} steps; {percent:.2}% accuracy, {loss:.4} nats a step.")?;
+        writeln!(f, "Held out: {steps} steps; {percent:.2} % accuracy, {loss:.4} nats a step.")?;
         let width = actions.iter().map(String::len).max().unwrap_or(0).max(12);
-        write!(f, "{:width$}", "demonstrated")?;
+        let first = width.max(CORNER.len());
+        write!(f, "{CORNER:first$}")?;
         actions.iter().try_for_each(|name| write!(f, "  {name:>width$}"))?;
         for (name, row) in actions.iter().zip(confusion) {
-            write!(f, "\n{name:width$}")?;
+            write!(f, "\n{name:first$}")?;
             row.iter().try_for_each(|count| write!(f, "  {count:>width$}"))?;
         }
         Ok(())
@@ -153,8 +157,8 @@ impl Display for Scores {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { greedy, sampled, seed, baselines } = self;
         let [policy, player, choice, what, unit] = match greedy.text.is_some() {
-            true => ["this model", "model", "token", "held-out prompts", "tokens per completion"],
-            false => ["this policy", "player", "action", "held-out episodes", "steps per episode"],
+            true => ["this model", "model", "token", "held-out prompt", "tokens per completion"],
+            false => ["this policy", "player", "action", "held-out episode", "steps per episode"],
         };
         let own =
             || std::iter::once(("greedy", greedy)).chain(sampled.iter().map(|it| ("sampled", it)));
@@ -176,9 +180,10 @@ impl Display for Scores {
         let EvaluationRecord { episodes, mean_length, .. } = greedy;
         let [lowest, highest] = [greedy.min_score, greedy.max_score].map(rounded);
         let drawn = if sampled.is_some() { "; sampled: drawn, as in training" } else { "" };
+        let s = if *episodes == 1 { "" } else { "s" };
         write!(
             f,
-            "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {episodes} {what} (seed {seed}).\n"
+            "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {episodes} {what}{s} (seed {seed}).\n"
         )?;
         for (way, result) in own() {
             result.text.iter().try_for_each(|it| writeln!(f, "{way}: {}", exactly_right(it)))?;
@@ -190,7 +195,7 @@ impl Display for Scores {
 /// The share of completions that are exactly right, in words.
 fn exactly_right(text: &TextEvaluation) -> String {
     let TextEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
-    let mut words = format!("pass@1 {pass_at_1:.4} ({:.1}% exactly right)", 100.0 * pass_at_1);
+    let mut words = format!("pass@1 {pass_at_1:.4} ({:.1} % exactly right)", 100.0 * pass_at_1);
     if *k > 1 {
         words += &format!(", pass@{k} {pass_at_k:.4}");
     }

@@ -40,7 +40,7 @@ impl Step {
         }
         let mut words = vec![format!("loss {:.4}", record.loss)];
         words.extend(held_out.map(|HeldOut { loss, accuracy }| match accuracy {
-            Some(accuracy) => format!("held out {loss:.4}, accuracy {:.1}%", 100.0 * accuracy),
+            Some(accuracy) => format!("held out {loss:.4}, accuracy {:.1} %", 100.0 * accuracy),
             None => format!("held out {loss:.4}"),
         }));
         words.extend(played.map(|_| greedy));
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(words(&game, Some(&played)), expected);
         let held_out = Some(HeldOut { loss: 0.25, accuracy: Some(0.9966) });
         let told = EvaluationRecord { held_out, ..Default::default() };
-        let expected = "loss 0.0000  held out 0.2500, accuracy 99.7%  2.3M steps/s  entropy 0.500";
+        let expected = "loss 0.0000  held out 0.2500, accuracy 99.7 %  2.3M steps/s  entropy 0.500";
         assert_eq!(words(&game, Some(&told)), expected);
         let text = |fit| Some(TextRecord { fit, ..TextRecord::default() });
         let sft = IterationRecord { text: text(true), ..game.clone() };
