@@ -134,8 +134,8 @@ impl Games {
         match self.entries.find(name) {
             Some(game) => Ok(game),
             None if name == Table::NAME => bail!(
-                "a labelled table is not a game, which this command is for: `grove fit` trains a policy on it and reports \
-                 its held-out accuracy; the weights are in the run's best/weights.safetensors"
+                "a labelled table is not a game, which this command is for: `grove fit` trains a policy on it and \
+                 reports its held-out accuracy; the weights are in the run's best/weights.safetensors"
             ),
             None => bail!("unknown game `{name}`; must be one of: {}", self.names()),
         }

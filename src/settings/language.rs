@@ -155,8 +155,8 @@ settings! {
         iterations: u32 = 0, in whole(0..=u32::MAX as u64);
         /// Constant learning rate of these iterations.
         learning_rate: f64 = 1e-3, in at_least(0.0);
-        /// Passes of `grove fit` over the prompts; sets `iterations` unless `--iterations` does. `grove fit` takes 40 for
-        /// small models and 3 for large ones.
+        /// Passes of `grove fit` over the prompts; sets `iterations` unless `--iterations` does. `grove fit` takes
+        /// 40 for small models and 3 for large ones.
         epochs: u32 = 0, in whole(0..=u32::MAX as u64);
         /// Evaluations without improvement before `grove fit` stops; 0 for never.
         patience: u32 = 0, in whole(0..=u32::MAX as u64);

@@ -14,8 +14,8 @@ settings! {
         seed: u64 = 1, in whole(0..=(1 << 63) - 1);
         /// Iterations of rollout and update; schedules end with the last.
         iterations: u32 = 300, in whole(1..=u32::MAX as u64);
-        /// Engine that plays and learns: `auto` is the fastest that supports the settings, native on the CPU and fused on
-        /// a device.
+        /// Engine that plays and learns: `auto` is the fastest that supports the settings, native on the CPU and
+        /// fused on a device.
         engine: Engine = Engine::Auto;
         /// Precision of matrix products on devices that support it; on the CPU f32, or bf16 for decoders and GRUs.
         precision: Precision;
