@@ -103,7 +103,7 @@ mod tests {
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
         let texts = file_schema(LanguageConfig::SETTINGS, ("task", &[]), &table);
         assert_eq!(texts.pointer("/properties/learning_rate"), None);
-        let rate = json!({ "$ref": "#/properties/optimizer/properties/learning_rate" });
+        let rate = json!({ "$ref": "#/properties/optimizer/properties/lr" });
         assert_eq!(texts.pointer("/properties/lr"), Some(&rate));
         assert!(texts.pointer("/properties/fit/properties/learning_rate").is_some());
     }
