@@ -304,16 +304,19 @@ fn invalid(line: &[u8], error: &serde_json::Error) -> String {
 
 /// Removes the prompt from the fields of a line and returns it as text and messages.
 fn take_prompt(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>), String> {
-    let (key, value) = match (fields.remove("prompt"), fields.remove("messages")) {
+    let (key, kind, value) = match (fields.remove("prompt"), fields.remove("messages")) {
         (Some(_), Some(_)) => return Err("both `prompt` and `messages`; keep one".to_string()),
         (None, None) => return Err("neither `prompt` nor `messages`".to_string()),
         (Some(Value::String(text)), None) if text.is_empty() => {
             return Err("`prompt` is empty".to_string());
         }
         (Some(Value::String(text)), None) => return Ok((text, vec![])),
-        (Some(value), None) => ("prompt", value),
-        (None, Some(value)) => ("messages", value),
+        (Some(value), None) => ("prompt", "a string or a list of messages", value),
+        (None, Some(value)) => ("messages", "a list of messages", value),
     };
+    if !value.is_array() {
+        return Err(format!("`{key}` is {value}, but must be {kind}"));
+    }
     let mut messages: Vec<Message> = serde_json::from_value(value).map_err(|e| {
         format!("`{key}` is not a list of messages with string `role` and `content`: {e}")
     })?;
