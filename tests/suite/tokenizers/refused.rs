@@ -18,8 +18,8 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
     refused(byte_gguf(), "there is no `tokenizer.ggml.pre`, which says how it splits text");
     refused(byte_gguf().with("tokenizer.ggml.pre", "klingon"), "is `klingon`, a splitting");
     refused(whole().with("tokenizer.ggml.model", "rwkv"), "the tokenizer `rwkv` is not known");
-    refused(whole().with("llama.attention.head_count_kv", 0), "1 heads, 0 of keys");
-    refused(whole().with("llama.attention.head_count", 4), "do not fit together");
+    refused(whole().with("llama.attention.head_count_kv", 0), "`num_key_value_heads` is 0");
+    refused(whole().with("llama.attention.head_count", 4), "`head_dim` is 0, but");
     for (name, factor) in [("scaling.factor", 4.0), ("scale_linear", 4.0)] {
         refused(
             whole().with(&format!("llama.rope.{name}"), factor),
