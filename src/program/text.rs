@@ -12,7 +12,7 @@ use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
 use crate::disk::input;
 use crate::parallel::Team;
-use crate::run::{RunFolder, TextRun};
+use crate::run::{RunFolder, TextRun, load_model};
 use crate::settings::{change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::{LanguageModel, fastest_precision};
@@ -406,7 +406,7 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
 
 /// Loads the model in a folder or a file.
 pub fn load_from(path: &Path) -> Result<LanguageModel> {
-    LanguageModel::load(path).with_context(|| format!("cannot use the model in {}", path.display()))
+    load_model(path).with_context(|| format!("cannot use the model in {}", path.display()))
 }
 
 #[cfg(test)]
