@@ -29,7 +29,8 @@ pub fn check(own: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
     if command.is_empty() {
         return Ok(());
     }
-    let covered = COVERED.iter().filter_map(|key| Some((key.to_string(), own.get(*key)?.clone())));
+    let covered =
+        COVERED.into_iter().filter_map(|key| Some((key.to_string(), own.get(key)?.clone())));
     let line = disk::sha256(covered.collect::<Table>().to_string());
     let file = cache::folder().map(|folder| folder.join(GIVEN));
     let known = file.as_ref().and_then(|file| input::read_description(file).ok());
