@@ -3,7 +3,7 @@
 use super::session::{Session, detached};
 use super::value_error;
 use grove::rng::Stream;
-use grove::run::TextRun;
+use grove::run::{TextRun, load_model};
 use grove::settings::overlay;
 use grove::task::{self, Completion, Part, PromptSet, Rewards, Split, Task, TaskError};
 use grove::text::fastest_precision;
@@ -60,7 +60,7 @@ impl Options {
 fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
     let of_run = path.join("model");
     let path = if of_run.is_dir() { &of_run } else { path };
-    grove::text::LanguageModel::load(path).map_err(value_error)
+    load_model(path).map_err(value_error)
 }
 
 #[pymethods]

@@ -47,8 +47,21 @@ pub fn is_silent() -> bool {
 /// Prints a line on stderr.
 pub fn stderr(line: Arguments<'_>) {
     if !is_silent() {
-        let _ = writeln!(std::io::stderr(), "{line}");
+        let _ = writeln!(std::io::stderr(), "{}", visible(&line.to_string()));
     }
+}
+
+/// A text with its control characters escaped, except for line breaks and tabs: messages quote files and paths of other
+/// people, which must not control the terminal.
+fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() && !['\n', '\t'].contains(&c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// Prints a line of the result on stdout. A closed pipe is not an error.
@@ -72,6 +85,12 @@ pub fn tell_json(result: &impl Serialize) -> Result<()> {
 mod tests {
     use super::*;
     use std::io;
+
+    #[test]
+    fn messages_do_not_control_the_terminal() {
+        let text = "no \u{1b}[31m red\r\u{9b}2J\n\tone é line";
+        assert_eq!(visible(text), "no \\u{1b}[31m red\\r\\u{9b}2J\n\tone é line");
+    }
 
     #[test]
     fn an_error_says_each_cause_once() {

@@ -5,14 +5,14 @@ use super::games::{Games, SavedRun};
 use super::patience::after;
 use super::ranks;
 use super::say::say;
-use super::session::{Origin, Session, in_settings, quoted};
+use super::session::{Origin, Session, in_settings, quoted, whole};
 use super::settings::commented;
 use super::trust;
 use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
 use crate::disk::input;
 use crate::parallel::Team;
-use crate::run::{RunFolder, TextRun};
+use crate::run::{RunFolder, TextRun, load_model};
 use crate::settings::{change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::{LanguageModel, fastest_precision};
@@ -157,12 +157,6 @@ impl TextRequest<'_> {
         }
     }
 
-    /// Checks that the command line permits the verifier in the task's settings.
-    fn check_trust(&self, own: &Table, set: &[String]) -> Result<()> {
-        let is_trusted = self.verifier.trust || sets_verifier(set);
-        trust::check(own, self.verifier.verifier.as_deref(), is_trusted)
-    }
-
     /// The path of the model: on the command line, else in the settings file.
     fn model(&self, file: &Table) -> Result<String> {
         let in_file = || file.get("model")?.get("path")?.as_str();
@@ -218,12 +212,6 @@ impl TextRequest<'_> {
     }
 }
 
-/// Whether `--set` names a verifier.
-fn sets_verifier(set: &[String]) -> bool {
-    let key = |set: &String| set.split('=').next().map(|key| key.trim().to_string());
-    set.iter().filter_map(key).any(|key| ["verifier", "data.verifier"].contains(&&*key))
-}
-
 /// The canonical path of a file of prompts, and the SHA-256 of its content.
 fn identified(path: &Path) -> Result<(String, String)> {
     let read = |whole: PathBuf| Ok((input::sha256(&whole, input::DATA)?, whole));
@@ -240,29 +228,25 @@ pub fn reopen(
     data: Option<&Path>,
     args: &VerifierArgs,
 ) -> Result<Arc<dyn Task>> {
-    if let Some(path) = data {
-        let (whole, found) = identified(path)?;
-        match own.get("digest").and_then(Value::as_str) {
-            Some(digest) if digest == found => {}
-            Some("") | None => bail!("this run was not started with --task-data"),
-            Some(digest) => bail!(
-                "{} is not the file that the run was given: its SHA-256 is {found}, not {digest}",
-                path.display()
-            ),
+    let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (path, digest) = (PathBuf::from(text("path")), text("digest"));
+    match data {
+        Some(_) if digest.is_empty() => bail!("this run was not started with --task-data"),
+        Some(data) => {
+            own.insert("path".to_string(), whole(data)?.into());
         }
-        own.insert("path".to_string(), whole.into());
-    } else if let Some(path) = own.get("path").and_then(Value::as_str).map(Path::new)
-        && !path.as_os_str().is_empty()
-        && !path.exists()
-    {
-        bail!("{} no longer exists; pass its new location with --task-data FILE", path.display());
+        None if !path.as_os_str().is_empty() && !path.exists() => {
+            let path = path.display();
+            bail!("{path} no longer exists; pass its new location with --task-data FILE");
+        }
+        None => {}
     }
     let restrictions = args.restrictions();
     if !restrictions.is_empty() && name != DataTask::NAME {
         bail!("the task `{name}` has a built-in verifier that takes no options");
     }
     own.extend(restrictions);
-    trust::check(own, args.verifier.as_deref(), args.trust)?;
+    trust::check(own, args, &[])?;
     open(name, own.clone())
 }
 
@@ -324,7 +308,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let options = (&args.set[..], args.seed, args.iterations);
     let (own, mut config) = settings((&name, own), defaults, file, options)?;
     config.precision = args.precision.unwrap_or(config.precision);
-    request.check_trust(&own, &args.set)?;
+    trust::check(&own, request.verifier, &args.set)?;
     let task = open(&name, own.clone())?;
     if request.fit && args.iterations.is_none() {
         let epochs = task.num_prompts(Split::Train).map(|prompts| config.epochs(prompts));
@@ -383,7 +367,7 @@ pub fn task(
     let (name, asked) = request.task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
     let (own, _) = settings((&name, asked), defaults, Table::new(), (set, None, None))?;
-    request.check_trust(&own, set)?;
+    trust::check(&own, verifier, set)?;
     open(&name, own)
 }
 
@@ -406,22 +390,5 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
 
 /// Loads the model in a folder or a file.
 pub fn load_from(path: &Path) -> Result<LanguageModel> {
-    LanguageModel::load(path).with_context(|| format!("cannot use the model in {}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_verifier_that_is_set_by_any_of_its_names_is_given() {
-        for (set, is_given) in [
-            ("data.verifier=./v.sh", true),
-            ("verifier=./v.sh", true),
-            ("data.verifier = ./v.sh", true),
-            ("data.folder=verifier=", false),
-        ] {
-            assert_eq!(sets_verifier(&[set.to_string()]), is_given, "{set}");
-        }
-    }
+    load_model(path).with_context(|| format!("cannot use the model in {}", path.display()))
 }

@@ -23,7 +23,7 @@ pub struct VerifierArgs {
     /// A further path that the sandboxed verifier may read, or `network`; may be repeated.
     #[arg(long, value_name = "PATH|network")]
     pub verifier_allow: Vec<String>,
-    /// Run the verifier of a run or of a settings file, even if you have not approved its command before.
+    /// Run the verifier of a run or of a settings file, even if you have not approved it before.
     #[arg(long)]
     pub trust: bool,
 }

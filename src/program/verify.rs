@@ -25,27 +25,84 @@ pub fn run(args: VerifyArgs) -> Result<()> {
     if args.json { tell_json(&report) } else { tell(&report) }
 }
 
+impl Report {
+    /// What the rewards say about the verifier, a sentence each.
+    fn findings(&self) -> Vec<String> {
+        let (solutions, worthless): (Vec<_>, Vec<_>) =
+            self.results.iter().partition(|result| result.answer == "the solution");
+        let mut findings = Vec::new();
+        for AttackResult { answers, full, .. } in solutions {
+            if full < answers {
+                let failing = answers - full;
+                findings.push(format!(
+                    "Warning: {failing} of {answers} solutions do not get full marks."
+                ));
+            }
+        }
+        let earns = |result: &&&AttackResult| result.highest.is_some_and(|highest| highest > 0.0);
+        let earning: Vec<&str> =
+            worthless.iter().filter(earns).map(|result| result.answer).collect();
+        match (self.results.is_empty(), worthless.is_empty(), &earning[..]) {
+            (true, ..) => findings
+                .push("No prompt has a solution; --attack tries worthless answers.".to_string()),
+            (_, true, _) => {}
+            (_, _, []) => findings.push("No worthless answer earns a reward.".to_string()),
+            _ => findings
+                .push(format!("Worthless answers that earn a reward: {}.", earning.join(", "))),
+        }
+        findings
+    }
+}
+
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let width = self.results.iter().map(|result| result.answer.len()).max().unwrap_or(0).max(6);
-        writeln!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
+        write!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
         for result in &self.results {
             let AttackResult { answer, answers, full, unjudged, .. } = result;
             let (mean, highest) = (figure(result.mean), figure(result.highest));
-            write!(f, "{answer:width$}  {mean:>8} {highest:>8}  {full} of {answers}")?;
+            write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full} of {answers}")?;
             if let Some(problem) = &result.problem {
                 write!(f, " ({unjudged} not judged: {problem})")?;
             }
-            writeln!(f)?;
         }
-        let earns = |result: &&AttackResult| {
-            result.answer != "the solution" && result.highest.is_some_and(|highest| highest > 0.0)
+        match &self.findings()[..] {
+            [] => Ok(()),
+            findings => write!(f, "\n\n{}", findings.join("\n")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_about_the_answers_that_were_tried() {
+        let result = |answer, full, reward| AttackResult {
+            answer,
+            answers: 2,
+            mean: Some(reward),
+            highest: Some(reward),
+            full,
+            unjudged: 0,
+            problem: None,
         };
-        let earning: Vec<&str> =
-            self.results.iter().filter(earns).map(|result| result.answer).collect();
-        match earning[..] {
-            [] => write!(f, "\nNo worthless answer earns a reward."),
-            _ => write!(f, "\nWorthless answers that earn a reward: {}.", earning.join(", ")),
-        }
+        let findings = |results| Report { task: "own".to_string(), results }.findings();
+        let right = || result("the solution", 2, 1.0);
+        assert_eq!(findings(vec![right()]), [""; 0]);
+        assert_eq!(
+            findings(vec![result("the solution", 1, 1.0)]),
+            ["Warning: 1 of 2 solutions do not get full marks."]
+        );
+        assert_eq!(
+            findings(vec![right(), result("empty", 0, 0.0)]),
+            ["No worthless answer earns a reward."]
+        );
+        assert_eq!(
+            findings(vec![right(), result("empty", 1, 0.5)]),
+            ["Worthless answers that earn a reward: empty."]
+        );
+        assert!(findings(vec![])[0].contains("--attack"));
     }
 }

@@ -6,10 +6,12 @@ use super::{
     Completion, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError, TaskSettings,
 };
 use super::{numbers, records};
+use crate::disk::input;
 use crate::schema::settings;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ settings! {
     pub struct DataSettings {
         /// The file of prompts.
         path: String;
-        /// SHA-256 of that file, which identifies it to a resumed run if it has moved; written by --task-data.
+        /// SHA-256 of that file, whose content must not change; not checked if empty. Written by --task-data.
         digest: String;
         /// Shell command of the verifier; if empty, completions are compared with solutions.
         verifier: String;
@@ -45,7 +47,7 @@ impl TaskSettings for DataSettings {
     const NAME: &'static str = DataTask::NAME;
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        let Self { path, verifier, folder, reward_weights, workers, timeout, .. } = self;
+        let Self { path, digest, verifier, folder, reward_weights, workers, timeout, .. } = self;
         let readable = self.readable.iter().map(|path| Path::new(&folder).join(path)).collect();
         let sandbox = VerifierSandbox {
             is_on: self.sandbox,
@@ -67,6 +69,7 @@ impl TaskSettings for DataSettings {
             (command, "") => Some(VerifierOptions::new(command)),
             (command, parts) => Some(VerifierOptions::new(command).with_parts(parts)?),
         };
+        check_digest(Path::new(&path), &digest)?;
         let folder = (!folder.is_empty()).then(|| PathBuf::from(folder));
         let verifier = verifier.map(|options| VerifierOptions {
             workers,
@@ -76,6 +79,23 @@ impl TaskSettings for DataSettings {
             ..options
         });
         Ok(Arc::new(DataTask::open(Path::new(&path), verifier)?))
+    }
+}
+
+/// Checks that a file is the one with this SHA-256, if there is one.
+fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
+    if digest.is_empty() {
+        return Ok(());
+    }
+    let unread =
+        |error: io::Error| TaskError::File { path: path.to_path_buf(), message: error.to_string() };
+    let found = input::sha256(path, input::DATA).map_err(unread)?;
+    match found == digest {
+        true => Ok(()),
+        false => Err(TaskError::Setting(format!(
+            "{} is not the file that the run was given: its SHA-256 is {found}, not {digest}",
+            path.display()
+        ))),
     }
 }
 
@@ -304,16 +324,19 @@ fn invalid(line: &[u8], error: &serde_json::Error) -> String {
 
 /// Removes the prompt from the fields of a line and returns it as text and messages.
 fn take_prompt(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>), String> {
-    let (key, value) = match (fields.remove("prompt"), fields.remove("messages")) {
+    let (key, kind, value) = match (fields.remove("prompt"), fields.remove("messages")) {
         (Some(_), Some(_)) => return Err("both `prompt` and `messages`; keep one".to_string()),
         (None, None) => return Err("neither `prompt` nor `messages`".to_string()),
         (Some(Value::String(text)), None) if text.is_empty() => {
             return Err("`prompt` is empty".to_string());
         }
         (Some(Value::String(text)), None) => return Ok((text, vec![])),
-        (Some(value), None) => ("prompt", value),
-        (None, Some(value)) => ("messages", value),
+        (Some(value), None) => ("prompt", "a string or a list of messages", value),
+        (None, Some(value)) => ("messages", "a list of messages", value),
     };
+    if !value.is_array() {
+        return Err(format!("`{key}` is {value}, but must be {kind}"));
+    }
     let mut messages: Vec<Message> = serde_json::from_value(value).map_err(|e| {
         format!("`{key}` is not a list of messages with string `role` and `content`: {e}")
     })?;

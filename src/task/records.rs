@@ -39,21 +39,24 @@ pub fn open(path: &Path) -> io::Result<Records> {
         return Err(io::Error::other(message));
     }
     let elements: Vec<_> =
-        elements(&list).into_iter().map(|(line, json)| Ok((line, json.to_vec()))).collect();
+        elements(&list)?.into_iter().map(|(line, json)| Ok((line, json.to_vec()))).collect();
     Ok(Box::new(elements.into_iter()))
 }
 
-/// The elements of a list, as far as it goes, with the numbers of their lines.
-fn elements(list: &[u8]) -> Vec<(usize, &[u8])> {
+/// The elements of a list, with the numbers of their lines.
+///
+/// # Errors
+/// If the list does not end, or something follows it.
+fn elements(list: &[u8]) -> io::Result<Vec<(usize, &[u8])>> {
+    let breaks = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
     let begin = list.iter().position(|byte| *byte == b'[').map_or(list.len(), |at| at + 1);
     let (mut found, mut depth, mut at, mut start) = (Vec::new(), 0i64, begin, begin);
-    let mut line = 1 + list[..begin].iter().filter(|byte| **byte == b'\n').count();
+    let mut line = 1 + breaks(&list[..begin]);
     let mut add = |start: usize, end: usize| {
         let element = &list[start..end];
         let before = element.len() - element.trim_ascii_start().len();
-        let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
-        found.push((line + lines(&element[..before]), element.trim_ascii()));
-        line += lines(element);
+        found.push((line + breaks(&element[..before]), element.trim_ascii()));
+        line += breaks(element);
     };
     while let Some(byte) = list.get(at) {
         match byte {
@@ -72,8 +75,18 @@ fn elements(list: &[u8]) -> Vec<(usize, &[u8])> {
         }
         at += 1;
     }
-    add(start, at.min(list.len()));
-    found
+    add(start, at);
+    let wrong = |at: usize, what: &str| {
+        let line = 1 + breaks(&list[..at]);
+        Err(io::Error::other(format!("line {line}: {what}")))
+    };
+    let Some(rest) = list.get(at + 1..) else {
+        return wrong(list.trim_ascii_end().len(), "the list does not end; its `]` is missing");
+    };
+    match rest.trim_ascii_start() {
+        [] => Ok(found),
+        more => wrong(list.len() - more.len(), "something follows the list's `]`"),
+    }
 }
 
 #[cfg(test)]
@@ -83,12 +96,25 @@ mod tests {
     #[test]
     fn a_list_has_its_elements_with_their_lines() {
         let list = b"\n[{\"a\": \"],\\\"\"},\n\n  {\"b\": [1,\n2]} , 3\n]";
-        let found = elements(list);
+        let found = elements(list).unwrap();
         let expected: [(usize, &[u8]); 3] =
             [(2, b"{\"a\": \"],\\\"\"}"), (4, b"{\"b\": [1,\n2]}"), (5, b"3")];
         assert_eq!(found, expected);
-        assert_eq!(elements(b"["), [(1, &b""[..])]);
-        assert_eq!(elements(b"[{\"a\": 1"), [(1, &b"{\"a\": 1"[..])]);
-        assert_eq!(elements(b"[}}]"), [(1, &b"}}"[..])]);
+        assert_eq!(elements(b"[]").unwrap(), [(1, &b""[..])]);
+        assert_eq!(elements(b"[}}]\n").unwrap(), [(1, &b"}}"[..])]);
+    }
+
+    #[test]
+    fn a_list_that_does_not_end_or_that_something_follows_is_refused() {
+        for (list, said) in [
+            ("[", "line 1: the list does not end"),
+            ("[{\"a\": 1},\n{\"a\": \"]\n", "line 2: the list does not end"),
+            ("[{\"a\": 1}, {\"a\": 2},\n", "line 1: the list does not end"),
+            ("[{\"a\": 1}] x {", "line 1: something follows the list"),
+            ("[{\"a\": 1},\n{\"a\": 2}]\n\n[{\"a\": 3}]", "line 4: something follows the list"),
+        ] {
+            let error = elements(list.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with(said), "{list}: {error}");
+        }
     }
 }

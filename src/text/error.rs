@@ -47,4 +47,7 @@ pub enum LanguageError {
     /// A chat template that fails.
     #[error("the model's chat template fails: {0}")]
     Template(String),
+    /// A chat template that leaves nothing of a prompt.
+    #[error("the model's chat template makes an empty prompt of {0:?}")]
+    EmptyPrompt(String),
 }

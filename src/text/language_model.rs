@@ -100,7 +100,11 @@ impl LanguageModel {
             let key = key.map_err(|error| LanguageError::Template(error.to_string()))?;
             return self.prompts.tokens((String::new(), key), || {
                 // The template inserts all special tokens.
-                self.tokenizer.encode(&template.render(messages)?)
+                let tokens = self.tokenizer.encode(&template.render(messages)?)?;
+                match tokens.is_empty() {
+                    true => Err(LanguageError::EmptyPrompt(text.chars().take(40).collect())),
+                    false => Ok(tokens),
+                }
             });
         }
         let _ = messages;

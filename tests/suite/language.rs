@@ -243,6 +243,11 @@ fn folders_that_cannot_be_used_are_refused_in_a_sentence() {
         std::fs::write(&path, &bytes[..bytes.len() - 7]).unwrap();
     });
     assert!(cut.contains("model.safetensors cannot be used"), "{cut}");
+    #[cfg(unix)]
+    {
+        let device = LanguageModel::load(Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(device.contains("it is neither a regular file nor a folder"), "{device}");
+    }
     let nothing = LanguageModel::load(Path::new("/nowhere/at/all")).unwrap_err().to_string();
     assert!(
         nothing.contains("no file or folder /nowhere/at/all; models are not downloaded"),

@@ -128,6 +128,17 @@ fn adapters_continue_with_their_model_at_another_place() {
     assert!(said.contains("is not the one that the run's adapters are for"), "{said}");
     let full = ["eval", "base", "--episodes", "2", "--model", "elsewhere"];
     assert!(refusal(folder, &full).contains("--model elsewhere is not needed"));
+    // Another model is in the place of the base model.
+    copy(folder, "other/model", "place");
+    for words in [
+        &["generate", "half", "213>"][..],
+        &["generate", "half/model", "213>"],
+        &["export", "half", "--merge"],
+        &["train", "sort", "--from", "half", "--iterations", "1"],
+    ] {
+        let said = refusal(folder, words);
+        assert!(said.contains("is not the one that the run's adapters are for"), "{said}");
+    }
 }
 
 /// Whether a word is a SHA-256.

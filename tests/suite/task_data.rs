@@ -120,7 +120,9 @@ fn lists_and_compressed_files_are_read_and_other_texts_are_named() {
         (utf16(objects[0]), "it is in UTF-16, not UTF-8"),
         (format!("{},\n", objects[0]).into_bytes(), "line 1: a comma follows the object"),
         (br#"{"prompt": "a", "x": NaN}"#.to_vec(), "line 1: invalid JSON: NaN at column 22; "),
-        (b"[{\"prompt\": \"a\"},\n{\"prompt\": 7}]".to_vec(), "line 2: `prompt` is not a list"),
+        (b"[{\"prompt\": \"a\"},\n{\"prompt\": 7}]".to_vec(), "line 2: `prompt` is 7, but must be"),
+        (format!("[{},\n{}", objects[0], objects[1]).into_bytes(), "line 2: the list does not end"),
+        (format!("[{}]\n{}", objects[0], objects[1]).into_bytes(), "line 2: something follows the"),
         (gzip(objects[0])[..20].to_vec(), "cannot read "),
     ] {
         let error = read_prompts(&file(&folder, &bytes)).unwrap_err().to_string();
@@ -188,8 +190,12 @@ fn a_malformed_line_is_named() {
         (r#"{"text": "a"}"#, "neither `prompt` nor `messages`"),
         (r#"{"prompt": "a", "messages": []}"#, "both `prompt` and `messages`; keep one"),
         (r#"{"prompt": ""}"#, "`prompt` is empty"),
-        (r#"{"prompt": 7}"#, "`prompt` is not a list of messages with string `role` and `content`"),
-        (r#"{"messages": "a"}"#, "`messages` is not a list of messages"),
+        (r#"{"prompt": 7}"#, "`prompt` is 7, but must be a string or a list of messages"),
+        (r#"{"messages": "a"}"#, r#"`messages` is "a", but must be a list of messages"#),
+        (
+            r#"{"prompt": [7]}"#,
+            "`prompt` is not a list of messages with string `role` and `content`",
+        ),
         (r#"{"messages": []}"#, "`messages` is an empty list"),
         (
             r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#,

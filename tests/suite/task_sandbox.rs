@@ -1,6 +1,6 @@
 //! The sandbox of user-defined verifiers, and consent to run them.
 
-use crate::support::{HANG, grove, stderr};
+use crate::support::{HANG, stderr};
 use grove::task::{Completion, DataTask, Prompt, Task, Verifier, VerifierOptions, VerifierSandbox};
 use serde_json::Map;
 use std::fs;
@@ -129,7 +129,7 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     let place = folder.path();
     let lines: String =
         (0..8).map(|i| format!("{{\"prompt\": \"{i}\", \"solution\": \"{i}\"}}\n")).collect();
-    fs::write(place.join("own.jsonl"), lines).unwrap();
+    fs::write(place.join("own.jsonl"), &lines).unwrap();
     let script = "import json, sys\nopen('ran', 'w')\nfor line in sys.stdin:\n    print(json.dumps({'id': \
                   json.loads(line)['id'], 'reward': 1}), flush=True)\n";
     fs::write(place.join("one.py"), script).unwrap();
@@ -168,12 +168,39 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     }
     let trusted = with_cache(place, "third", &[&eval[..], &["--trust"]].concat());
     assert!(trusted.status.success() && ran(), "{}", stderr(&trusted));
+    // The command alone does not permit the run to switch the sandbox off.
+    let command = [&eval[..], &["--verifier", "python3 one.py"]].concat();
+    let loose = with_cache(place, "fourth", &command);
+    let said = stderr(&loose);
+    assert!(said.contains("sandbox = false") && said.contains("--verifier-sandbox"), "{said}");
+    assert!(!loose.status.success() && !ran(), "{said}");
     let given =
-        with_cache(place, "fourth", &[&eval[..], &["--verifier", "python3 one.py"]].concat());
+        with_cache(place, "fourth", &[&command[..], &["--verifier-sandbox", "off"]].concat());
     assert!(given.status.success() && ran(), "{}", stderr(&given));
     let other = with_cache(place, "mine", &[&eval[..], &["--verifier", "cat"]].concat());
     assert!(!other.status.success() && stderr(&other).contains("not `cat`"), "{}", stderr(&other));
     assert!(!ran());
+
+    // Settings that permit more than those that were approved.
+    let text = fs::read_to_string(place.join("run/config.toml")).unwrap();
+    for (key, strict, loose) in [("network", "false", "true"), ("readable", "[]", "[\"/\"]")] {
+        let [strict, loose] = [strict, loose].map(|value| format!("\n{key} = {value}"));
+        assert!(text.contains(&strict), "{text}");
+        fs::write(place.join("loose.toml"), text.replace(&strict, &loose)).unwrap();
+        let refused = with_cache(place, "mine", &["train", "--config", "loose.toml", "--dry-run"]);
+        let said = stderr(&refused);
+        assert!(said.contains(loose.trim()) && said.contains("--trust"), "{said}");
+        assert!(!refused.status.success() && !ran(), "{said}");
+    }
+
+    // The prompts have changed.
+    fs::write(place.join("own.jsonl"), format!("{lines}\n")).unwrap();
+    for command in [&eval[..], &config] {
+        let said = stderr(&with_cache(place, "mine", command));
+        assert!(said.contains("own.jsonl is not the file that the run was given"), "{said}");
+        assert!(!ran(), "{said}");
+    }
+    fs::write(place.join("own.jsonl"), lines).unwrap();
 
     // The prompts have moved.
     fs::rename(place.join("own.jsonl"), place.join("moved.jsonl")).unwrap();
@@ -182,6 +209,6 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     let found = with_cache(place, "mine", &[&eval[..], &["--task-data", "moved.jsonl"]].concat());
     assert!(found.status.success(), "{}", stderr(&found));
     fs::write(place.join("others.jsonl"), "{\"prompt\": \"1\", \"solution\": \"2\"}\n").unwrap();
-    let wrong = grove(place, &[&eval[..], &["--task-data", "others.jsonl"]].concat());
+    let wrong = with_cache(place, "mine", &[&eval[..], &["--task-data", "others.jsonl"]].concat());
     assert!(stderr(&wrong).contains("is not the file"), "{}", stderr(&wrong));
 }

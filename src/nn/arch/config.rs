@@ -1,5 +1,7 @@
 //! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
+use super::entries::{count, entry, is_on, number, text};
+use super::rope::{rope, scaling};
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Map, Value, json};
@@ -16,6 +18,16 @@ pub enum ConfigError {
     /// A missing entry.
     #[error("there is no number `{0}`")]
     Missing(String),
+    /// An entry with a value of the wrong type.
+    #[error("`{name}` is {value}, but must be {expected}")]
+    Type {
+        /// The name of the entry.
+        name: String,
+        /// The value of the entry.
+        value: Value,
+        /// What the value must be.
+        expected: &'static str,
+    },
     /// An entry with a value that is not supported.
     #[error("`{name}` {value} is not supported")]
     Value {
@@ -24,8 +36,8 @@ pub enum ConfigError {
         /// The value of the entry.
         value: Value,
     },
-    /// Sizes that do not fit together.
-    #[error("the sizes do not fit together: {0}")]
+    /// A size out of range, or two that do not fit together.
+    #[error("{0}")]
     Sizes(String),
 }
 
@@ -34,27 +46,9 @@ pub fn supported() -> String {
     FAMILIES.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", ")
 }
 
-/// A whole number of a configuration.
-pub(super) fn count(config: &Value, name: &str) -> Option<usize> {
-    config[name].as_u64().map(|number| usize::try_from(number).unwrap_or(usize::MAX))
-}
-
-/// A switch of a configuration, off if it is absent.
-pub(super) fn is_on(config: &Value, name: &str) -> bool {
-    config[name].as_bool().unwrap_or(false)
-}
-
 /// The error of an entry whose value is not supported.
-fn unsupported(name: &str, value: impl Into<Value>) -> ConfigError {
+pub(super) fn unsupported(name: &str, value: impl Into<Value>) -> ConfigError {
     ConfigError::Value { name: name.into(), value: value.into() }
-}
-
-/// Checks that an entry is absent, null or `false`.
-pub(super) fn refuse(config: &Value, name: &str) -> Result<(), ConfigError> {
-    match &config[name] {
-        Value::Null | Value::Bool(false) => Ok(()),
-        value => Err(unsupported(name, value.clone())),
-    }
 }
 
 /// The shape that a `config.json` describes.
@@ -62,35 +56,38 @@ pub(super) fn refuse(config: &Value, name: &str) -> Result<(), ConfigError> {
 /// # Errors
 /// If the architecture or one of its settings is not supported, an entry is missing, or sizes do not fit together.
 pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
-    let found = config["model_type"].as_str().unwrap_or("none");
+    let found = text(config, "model_type")?.unwrap_or("none");
     let family = FAMILIES.iter().find(|family| family.model_type == found);
     let family = family.ok_or_else(|| ConfigError::Family { found: found.to_string() })?;
-    let number = |name: &str| count(config, name).ok_or_else(|| ConfigError::Missing(name.into()));
-    let (hidden_size, num_heads) = (number("hidden_size")?, number("num_attention_heads")?);
-    let rope = rope(config);
-    let rotary = |name: &str| rope[name].as_f64().or_else(|| config[name].as_f64());
-    let context = count(config, "max_position_embeddings").unwrap_or(2048);
+    let size = |name: &str| count(config, name)?.ok_or_else(|| ConfigError::Missing(name.into()));
+    let (hidden_size, num_heads) = (size("hidden_size")?, size("num_attention_heads")?);
+    let rope = rope(config)?;
+    let rotary = |name: &str| -> Result<Option<f64>, ConfigError> {
+        Ok(number(rope, name)?.or(number(config, name)?))
+    };
+    let context = count(config, "max_position_embeddings")?.unwrap_or(2048);
+    let has_bias = is_on(config, "attention_bias")?;
     let mut shape = DecoderShape {
         family,
-        num_actions: number("vocab_size")?,
+        num_actions: size("vocab_size")?,
         hidden_size,
-        num_layers: number("num_hidden_layers")?,
+        num_layers: size("num_hidden_layers")?,
         num_heads,
-        num_kv_heads: count(config, "num_key_value_heads").unwrap_or(num_heads),
-        head_dim: count(config, "head_dim").unwrap_or(hidden_size / num_heads.max(1)),
-        intermediate_size: number("intermediate_size")?,
+        num_kv_heads: count(config, "num_key_value_heads")?.unwrap_or(num_heads),
+        head_dim: count(config, "head_dim")?.unwrap_or(hidden_size / num_heads.max(1)),
+        intermediate_size: size("intermediate_size")?,
         context,
-        qkv_bias: is_on(config, "attention_bias"),
-        output_bias: is_on(config, "attention_bias"),
-        tie_word_embeddings: is_on(config, "tie_word_embeddings"),
-        rope_theta: rotary("rope_theta").unwrap_or(1e4),
-        rope_scaling: scaling(&rope, context)?,
-        partial_rotary_factor: rotary("partial_rotary_factor").unwrap_or(1.0),
-        rms_norm_eps: config["rms_norm_eps"].as_f64().unwrap_or(1e-6) as f32,
+        qkv_bias: has_bias,
+        output_bias: has_bias,
+        tie_word_embeddings: is_on(config, "tie_word_embeddings")?,
+        rope_theta: rotary("rope_theta")?.unwrap_or(1e4),
+        rope_scaling: scaling(rope, context)?,
+        partial_rotary_factor: rotary("partial_rotary_factor")?.unwrap_or(1.0),
+        rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
         ..DecoderShape::default()
     };
-    let activation = ["hidden_activation", "hidden_act"].map(|name| config[name].as_str());
-    shape.activation = match activation[0].or(activation[1]) {
+    let activation = text(config, "hidden_activation")?.or(text(config, "hidden_act")?);
+    shape.activation = match activation {
         None | Some("silu" | "swish") => Activation::Silu,
         Some("gelu_pytorch_tanh" | "gelu_new") => Activation::Gelu,
         Some(other) => return Err(unsupported("hidden_act", other)),
@@ -112,29 +109,37 @@ const MAX_SIZE: usize = 1 << 24;
 /// # Errors
 /// [`ConfigError::Sizes`], or [`ConfigError::Value`] with the entry at fault.
 pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
-    let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = shape;
-    let heads = *num_kv_heads > 0 && num_heads.is_multiple_of(*num_kv_heads);
-    let dims = *head_dim > 0 && head_dim.is_multiple_of(2) && shape.rotary_dim() > 0;
+    let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = *shape;
     let sizes = [
-        shape.num_actions,
-        shape.hidden_size,
-        shape.intermediate_size,
-        shape.context,
-        num_heads.saturating_mul(*head_dim),
+        ("vocab_size", shape.num_actions, MAX_SIZE),
+        ("hidden_size", shape.hidden_size, MAX_SIZE),
+        ("num_hidden_layers", shape.num_layers, MAX_LAYERS),
+        ("num_attention_heads", num_heads, MAX_SIZE),
+        ("num_key_value_heads", num_kv_heads, MAX_SIZE),
+        ("head_dim", head_dim, MAX_SIZE),
+        ("intermediate_size", shape.intermediate_size, MAX_SIZE),
+        ("max_position_embeddings", shape.context, MAX_SIZE),
     ];
-    let fit = sizes.iter().all(|size| (1..=MAX_SIZE).contains(size))
-        && (1..=MAX_LAYERS).contains(&shape.num_layers);
-    let is_partial = (0.0..=1.0).contains(&shape.partial_rotary_factor);
-    if !(heads && dims && fit && is_partial) {
-        return Err(ConfigError::Sizes(format!(
-            "{} tokens, a stream of {}, {} layers, {num_heads} heads, {num_kv_heads} of keys, of {head_dim} numbers, {} \
-             inner units, {} positions",
-            shape.num_actions,
-            shape.hidden_size,
-            shape.num_layers,
-            shape.intermediate_size,
-            shape.context
-        )));
+    let mut sizes = sizes.into_iter();
+    let wrong = match sizes.find(|(_, size, most)| !(1..=*most).contains(size)) {
+        Some((name, size, most)) => Some(format!("`{name}` is {size}, but must be 1 to {most}")),
+        None if !num_heads.is_multiple_of(num_kv_heads) => Some(format!(
+            "`num_attention_heads` {num_heads} is not a multiple of `num_key_value_heads` {num_kv_heads}"
+        )),
+        None if !head_dim.is_multiple_of(2) => {
+            Some(format!("`head_dim` is {head_dim}, but must be even"))
+        }
+        None if num_heads.saturating_mul(head_dim) > MAX_SIZE => Some(format!(
+            "`num_attention_heads` {num_heads} times `head_dim` {head_dim} is more than {MAX_SIZE}"
+        )),
+        None => None,
+    };
+    if let Some(wrong) = wrong {
+        return Err(ConfigError::Sizes(wrong));
+    }
+    let partial = shape.partial_rotary_factor;
+    if !(0.0..=1.0).contains(&partial) || shape.rotary_dim() == 0 {
+        return Err(unsupported("partial_rotary_factor", partial));
     }
     for (name, value, bound) in bounded(shape) {
         if !(value > bound && value.is_finite()) {
@@ -196,79 +201,6 @@ fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
     all
 }
 
-/// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`. If there is one for each
-/// kind of layer, that of full attention.
-fn rope(config: &Value) -> Value {
-    let table = match (&config["rope_parameters"], &config["rope_scaling"]) {
-        (Value::Object(table), _) | (_, Value::Object(table)) => Value::Object(table.clone()),
-        _ => return Value::Null,
-    };
-    match &table["full_attention"] {
-        Value::Object(full) => Value::Object(full.clone()),
-        _ => table,
-    }
-}
-
-/// Maximum positions of a table with frequencies by position.
-const MOST_POSITIONS: f64 = 1048576.0;
-
-/// The scaling of the rotary frequencies, if there is one.
-fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
-    let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
-    let number = |name: &str| {
-        rope[name].as_f64().ok_or_else(|| ConfigError::Missing(format!("rope_scaling.{name}")))
-    };
-    let original = "original_max_position_embeddings";
-    Ok(match kind {
-        "default" => None,
-        "linear" => Some(RopeScaling::Linear { factor: number("factor")? }),
-        "dynamic" => Some(dynamic(number("factor")?, context as f64)?),
-        "llama3" => Some(RopeScaling::Llama3 {
-            factor: number("factor")?,
-            low_freq_factor: number("low_freq_factor")?,
-            high_freq_factor: number("high_freq_factor")?,
-            original_max_position_embeddings: number(original)?,
-        }),
-        "yarn" => {
-            let factor = match (rope["factor"].as_f64(), rope[original].as_f64()) {
-                (None, Some(original)) => context as f64 / original,
-                _ => number("factor")?,
-            };
-            Some(yarn(rope, factor, context as f64))
-        }
-        other => return Err(unsupported("rope_type", other)),
-    })
-}
-
-/// The dynamic scaling of a context of `original` positions.
-fn dynamic(factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
-    match (1.0..=MOST_POSITIONS).contains(&(factor * original)) {
-        true => Ok(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }),
-        false => Err(unsupported("rope_scaling.factor", factor)),
-    }
-}
-
-/// YaRN with this factor.
-fn yarn(rope: &Value, factor: f64, context: f64) -> RopeScaling {
-    let number = |name: &str, default: f64| rope[name].as_f64().unwrap_or(default);
-    // The factor of attention by Peng et al. 2023, formula 22.
-    let mscale = |weight: f64| if factor > 1.0 { 0.1 * weight * factor.ln() + 1.0 } else { 1.0 };
-    let weights = ["mscale", "mscale_all_dim"]
-        .map(|name| rope[name].as_f64().filter(|weight| *weight != 0.0));
-    let attention_factor = match weights {
-        [Some(some), Some(all)] => mscale(some) / mscale(all),
-        _ => mscale(1.0),
-    };
-    RopeScaling::Yarn {
-        factor,
-        original_max_position_embeddings: number("original_max_position_embeddings", context),
-        beta_fast: number("beta_fast", 32.0),
-        beta_slow: number("beta_slow", 1.0),
-        attention_factor: number("attention_factor", attention_factor),
-        truncate: rope["truncate"].as_bool().unwrap_or(true),
-    }
-}
-
 /// The `config.json` of a shape.
 pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
     // Shortest in decimal: a conversion to f64 would show the rounding.
@@ -313,7 +245,7 @@ pub(super) fn sliding_layers(
     layers: usize,
     default: impl Fn(usize) -> bool,
 ) -> Result<Vec<bool>, ConfigError> {
-    let Some(types) = config["layer_types"].as_array() else {
+    let Some(types) = entry(config, "layer_types", "a list", Value::as_array)? else {
         return Ok((0..layers).map(default).collect());
     };
     let is_sliding = |kind: &Value| match kind.as_str() {
@@ -324,7 +256,10 @@ pub(super) fn sliding_layers(
     let all: Vec<bool> = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
     match all.len() == layers {
         true => Ok(all),
-        false => Err(ConfigError::Sizes(format!("{layers} layers, {} `layer_types`", all.len()))),
+        false => Err(ConfigError::Sizes(format!(
+            "`layer_types` has {} entries for {layers} layers (`num_hidden_layers`)",
+            all.len()
+        ))),
     }
 }
 
@@ -403,6 +338,60 @@ mod tests {
         }
         from_config(&config("llama", llama3(1.0, 4.0))).unwrap();
         from_config(&config("llama", yarn("factor", 4.0))).unwrap();
+    }
+
+    #[test]
+    fn an_entry_at_fault_is_named_and_null_is_none() {
+        for (family, others, said) in [
+            (
+                "llama",
+                json!({ "rms_norm_eps": "x" }),
+                "`rms_norm_eps` is \"x\", but must be a number",
+            ),
+            (
+                "llama",
+                json!({ "tie_word_embeddings": "yes" }),
+                "is \"yes\", but must be true or false",
+            ),
+            (
+                "llama",
+                json!({ "num_hidden_layers": -1 }),
+                "is -1, but must be a positive whole number",
+            ),
+            (
+                "llama",
+                json!({ "num_hidden_layers": 0 }),
+                "`num_hidden_layers` is 0, but must be 1 to",
+            ),
+            (
+                "llama",
+                json!({ "num_attention_heads": 7 }),
+                "`num_attention_heads` 7 is not a multiple of `num_key_value_heads` 2",
+            ),
+            ("llama", json!({ "head_dim": 7 }), "`head_dim` is 7, but must be even"),
+            ("llama", json!({ "rope_theta": "1e4" }), "`rope_theta` is \"1e4\""),
+            ("llama", json!({ "rope_scaling": "linear" }), "`rope_scaling` is \"linear\""),
+            ("llama", json!({ "hidden_act": true }), "`hidden_act` is true, but must be a text"),
+            ("mistral", json!({ "sliding_window": "7" }), "`sliding_window` is \"7\""),
+            ("gemma3_text", json!({ "layer_types": "full" }), "`layer_types` is \"full\""),
+            (
+                "gemma3_text",
+                json!({ "rope_parameters": { "sliding_attention": 1e4 } }),
+                "`sliding_attention` is 10000.0, but must be a table",
+            ),
+        ] {
+            let error = from_config(&config(family, others)).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        let nothing = json!({
+            "head_dim": null, "rope_scaling": null, "rope_parameters": null, "sliding_window": null,
+            "layer_types": null, "rms_norm_eps": null, "tie_word_embeddings": null, "hidden_act": null,
+        });
+        for family in FAMILIES {
+            from_config(&config(family.model_type, nothing.clone())).unwrap();
+        }
+        let whole = json!({ "rope_theta": 10000, "rms_norm_eps": 1, "query_pre_attn_scalar": 256 });
+        assert_eq!(from_config(&config("gemma3_text", whole)).unwrap().rms_norm_eps, 1.0);
     }
 
     #[test]

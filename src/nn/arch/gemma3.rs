@@ -1,7 +1,8 @@
 //! Gemma 3 (Gemma Team 2025), text alone: norms around the blocks, a GELU gate, scaled embeddings, and local attention
 //! with rotary frequencies of its own in most layers.
 
-use super::config::{count, describe_sliding, refuse, sliding_layers};
+use super::config::{describe_sliding, sliding_layers};
+use super::entries::{count, number, refuse, section};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Value, json};
@@ -22,24 +23,25 @@ pub(super) static GEMMA3: Family = Family {
         shape.activation = Activation::Gelu;
         shape.embedding_scale = (shape.hidden_size as f64).sqrt() as f32;
         shape.query_pre_attn_scalar =
-            Some(config["query_pre_attn_scalar"].as_f64().unwrap_or(256.0));
-        shape.head_dim = count(config, "head_dim").unwrap_or(256);
+            Some(number(config, "query_pre_attn_scalar")?.unwrap_or(256.0));
+        shape.head_dim = count(config, "head_dim")?.unwrap_or(256);
         if config["tie_word_embeddings"].is_null() {
             shape.tie_word_embeddings = true;
         }
-        let table = &config["rope_parameters"];
-        if table["rope_theta"].is_null()
-            && table["full_attention"]["rope_theta"].is_null()
+        let rope = &config["rope_parameters"];
+        if rope["rope_theta"].is_null()
+            && rope["full_attention"]["rope_theta"].is_null()
             && config["rope_theta"].is_null()
         {
             shape.rope_theta = 1e6;
         }
-        let pattern = ["sliding_window_pattern", "_sliding_window_pattern"];
-        let pattern = pattern.iter().find_map(|name| count(config, name)).unwrap_or(6).max(1);
-        let theta = table["sliding_attention"]["rope_theta"].as_f64();
-        let theta = theta.or_else(|| config["rope_local_base_freq"].as_f64());
+        let pattern = count(config, "sliding_window_pattern")?;
+        let pattern = pattern.or(count(config, "_sliding_window_pattern")?).unwrap_or(6).max(1);
+        let local = section(rope, "sliding_attention")?.unwrap_or(&Value::Null);
+        let theta = number(local, "rope_theta")?;
+        let theta = theta.or(number(config, "rope_local_base_freq")?);
         shape.sliding = Some(SlidingWindow {
-            size: count(config, "sliding_window").unwrap_or(4096),
+            size: count(config, "sliding_window")?.unwrap_or(4096),
             layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % pattern != 0)?,
             rope_theta: Some(theta.unwrap_or(1e4)),
         });

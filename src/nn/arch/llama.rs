@@ -1,7 +1,7 @@
 //! Llama (Touvron et al. 2023), and models in its form such as SmolLM2.
 
 use super::Family;
-use super::config::is_on;
+use super::entries::is_on;
 use serde_json::json;
 
 pub(super) static LLAMA: Family = Family {
@@ -9,7 +9,7 @@ pub(super) static LLAMA: Family = Family {
     class: "LlamaForCausalLM",
     gguf: "llama",
     configure: |config, shape| {
-        shape.mlp_bias = is_on(config, "mlp_bias");
+        shape.mlp_bias = is_on(config, "mlp_bias")?;
         Ok(())
     },
     describe: |shape| json!({ "mlp_bias": shape.mlp_bias }),

@@ -4,6 +4,7 @@
 //! sets the switches of a [`DecoderShape`], and the other way round. Both executors read the shape alone.
 
 mod config;
+mod entries;
 mod gemma3;
 mod init;
 mod layout;

@@ -3,8 +3,11 @@
 //! Formulas as in `transformers`' `modeling_rope_utils.py`.
 
 use super::DecoderShape;
+use super::config::{ConfigError, unsupported};
+use super::entries::{number, section, switch, text};
 use crate::nn::ops::rope::RopeTable;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 use std::f64::consts::TAU;
 
 /// A change of the rotary frequencies for contexts longer than those of pre-training; serialized as the `rope_scaling` of
@@ -148,6 +151,76 @@ fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 
     }
     let (low, high) = (low.max(0.0), high.min(dim as f64 - 1.0));
     [low, if low == high { high + 0.001 } else { high }]
+}
+
+/// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`. If there is one for each
+/// kind of layer, that of full attention.
+pub(super) fn rope(config: &Value) -> Result<&Value, ConfigError> {
+    let all = match section(config, "rope_parameters")? {
+        Some(all) => Some(all),
+        None => section(config, "rope_scaling")?,
+    };
+    let all = all.unwrap_or(&Value::Null);
+    Ok(section(all, "full_attention")?.unwrap_or(all))
+}
+
+/// Maximum positions of a table with frequencies by position.
+const MOST_POSITIONS: f64 = 1048576.0;
+
+/// The scaling of the rotary frequencies, if there is one.
+pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
+    let kind = text(rope, "rope_type")?.or(text(rope, "type")?).unwrap_or("default");
+    let needed = |name: &str| {
+        number(rope, name)?.ok_or_else(|| ConfigError::Missing(format!("rope_scaling.{name}")))
+    };
+    let original = "original_max_position_embeddings";
+    Ok(match kind {
+        "default" => None,
+        "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
+        "dynamic" => Some(dynamic(needed("factor")?, context as f64)?),
+        "llama3" => Some(RopeScaling::Llama3 {
+            factor: needed("factor")?,
+            low_freq_factor: needed("low_freq_factor")?,
+            high_freq_factor: needed("high_freq_factor")?,
+            original_max_position_embeddings: needed(original)?,
+        }),
+        "yarn" => {
+            let factor = match (number(rope, "factor")?, number(rope, original)?) {
+                (None, Some(original)) => context as f64 / original,
+                _ => needed("factor")?,
+            };
+            Some(yarn(rope, factor, context as f64)?)
+        }
+        other => return Err(unsupported("rope_type", other)),
+    })
+}
+
+/// The dynamic scaling of a context of `original` positions.
+fn dynamic(factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
+    match (1.0..=MOST_POSITIONS).contains(&(factor * original)) {
+        true => Ok(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }),
+        false => Err(unsupported("rope_scaling.factor", factor)),
+    }
+}
+
+/// YaRN with this factor.
+fn yarn(rope: &Value, factor: f64, context: f64) -> Result<RopeScaling, ConfigError> {
+    let or = |name: &str, default: f64| number(rope, name).map(|x| x.unwrap_or(default));
+    // The factor of attention by Peng et al. 2023, formula 22.
+    let mscale = |weight: f64| if factor > 1.0 { 0.1 * weight * factor.ln() + 1.0 } else { 1.0 };
+    let weight = |name: &str| number(rope, name).map(|x| x.filter(|weight| *weight != 0.0));
+    let attention_factor = match (weight("mscale")?, weight("mscale_all_dim")?) {
+        (Some(some), Some(all)) => mscale(some) / mscale(all),
+        _ => mscale(1.0),
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        original_max_position_embeddings: or("original_max_position_embeddings", context)?,
+        beta_fast: or("beta_fast", 32.0)?,
+        beta_slow: or("beta_slow", 1.0)?,
+        attention_factor: or("attention_factor", attention_factor)?,
+        truncate: switch(rope, "truncate")?.unwrap_or(true),
+    })
 }
 
 #[cfg(test)]

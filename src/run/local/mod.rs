@@ -25,6 +25,7 @@ pub use events::{Event, Events};
 pub use files::RunFiles;
 pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SavedPolicy};
 pub use game::{GameRun, play};
+pub use model_folder::load_model;
 pub use note::RunNote;
 pub use panics::{Panic, caught, caught_on_devices, keep_silent};
 pub use preview::{Preview, preview};

@@ -1,7 +1,10 @@
-//! The folder of a run's language model, replaced in one step.
+//! The folder of a run's language model, replaced in one step, and read again.
 
-use super::RunError;
+use super::{RunError, RunFolder, SavedPolicy};
+use crate::checkpoint::Checkpoint;
 use crate::disk;
+use crate::text::LanguageModel;
+use crate::trainer::text::check_base;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -19,6 +22,28 @@ pub fn replace<E: Into<RunError>>(
         fill(new).map_err(Into::into)?;
         sync(new).map_err(RunError::file("write", new))
     })
+}
+
+/// Reads a language model from a folder or a file. The adapters in the folder of a run are used with the weights only
+/// that they were trained with.
+///
+/// # Errors
+/// If it cannot be read, or the weights are others.
+pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
+    let model = LanguageModel::load(path)?;
+    if model.adapters.is_some()
+        && let Some(checkpoint) = trained(path)
+    {
+        check_base(&checkpoint, &model)?;
+    }
+    Ok(model)
+}
+
+/// The checkpoint of the run whose language model a path names, if it is one's.
+fn trained(model: &Path) -> Option<Checkpoint> {
+    let model = model.canonicalize().ok()?;
+    let run = RunFolder::find(model.parent()?).ok().filter(|run| run.model() == model)?;
+    Some(SavedPolicy::find(run.path()).ok()?.checkpoint)
 }
 
 /// Finishes a replacement that a crash interrupted.

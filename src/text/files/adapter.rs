@@ -103,15 +103,18 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
         return Err(format!("`{name}`: {value} is not known, and may change the model"));
     }
     let initialisation = &about["init_lora_weights"];
-    let keeps_base = initialisation.as_str().is_none_or(|name| INITIALISATIONS.contains(&name));
+    let keeps_base = match initialisation {
+        Value::Null | Value::Bool(_) => true,
+        name => name.as_str().is_some_and(|name| INITIALISATIONS.contains(&name)),
+    };
     if !keeps_base {
         return Err(format!(
             "`init_lora_weights` {initialisation} changes the weights of the base model; save the adapters \
              with PEFT's `path_initial_model_for_weight_conversion`, which makes plain ones of them"
         ));
     }
-    if about["bias"].as_str().is_some_and(|bias| bias != "none") {
-        return Err("adapters with biases are not known".to_string());
+    if !is_off(&about["bias"]) && about["bias"] != "none" {
+        return Err(format!("adapters with biases (`bias` {}) are not known", about["bias"]));
     }
     let rank = about["r"].as_u64().filter(|r| *r > 0);
     let rank = rank.ok_or("there is no whole number `r` above 0")?;
@@ -232,6 +235,9 @@ mod tests {
             ("init_lora_weights", json!("pissa")),
             ("init_lora_weights", json!("pissa_niter_16")),
             ("init_lora_weights", json!("olora")),
+            ("init_lora_weights", json!(3)),
+            ("bias", json!("all")),
+            ("bias", json!(true)),
             ("lora_alpha", json!("32")),
             ("target_modules", json!(["q_proj", 3])),
             ("of_a_later_version", json!("on")),

@@ -6,7 +6,7 @@ use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, finish};
 use super::names::{Source, gather, shape_in_files};
 use super::quants::Format;
-use super::{check_fetched, failed, pretty, unusable};
+use super::{check_fetched, failed, pretty, unusable, wrong_type};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, gguf_name};
@@ -160,7 +160,8 @@ impl<'a> Gguf<'a> {
             let (format, start) = (head.u32()?, head.u64()? as usize);
             all.insert(name, Tensor { shape, format, start });
         }
-        let alignment = about.get("general.alignment").and_then(Value::as_u64).unwrap_or(32);
+        let alignment = about.get("general.alignment").map_or(Some(32), Value::as_u64);
+        let alignment = alignment.ok_or("its `general.alignment` is not a whole number")?;
         let start = (bytes.len() - head.0.len()).checked_next_multiple_of(alignment as usize);
         let weights = start.and_then(|start| bytes.get(start..)).ok_or("it ends with its head")?;
         Ok(Self { path, about, tensors: all, weights })
@@ -169,6 +170,26 @@ impl<'a> Gguf<'a> {
     /// A metadata value; null if it is missing.
     fn get(&self, name: &str) -> &Value {
         self.about.get(name).unwrap_or(&Value::Null)
+    }
+
+    /// A metadata value, as `read` takes it; `None` if it is missing.
+    fn typed<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, LanguageError> {
+        let Some(value) = self.about.get(name) else { return Ok(None) };
+        let wrong = || unusable(self.path, wrong_type(name, value, expected));
+        read(value).map(Some).ok_or_else(wrong)
+    }
+
+    fn whole(&self, name: &str) -> Result<Option<usize>, LanguageError> {
+        self.typed(name, "a whole number", |value| Some(value.as_u64()? as usize))
+    }
+
+    fn number(&self, name: &str) -> Result<Option<f64>, LanguageError> {
+        self.typed(name, "a number", Value::as_f64)
     }
 
     fn text(&self, name: &str) -> &str {
@@ -183,27 +204,27 @@ impl<'a> Gguf<'a> {
             let (path, found) = (self.path.to_path_buf(), kind.to_string());
             return Err(LanguageError::Architecture { path, found });
         };
-        let value = |name: &str| self.get(&format!("{kind}.{name}"));
-        let number = |name: &str| {
+        let whole = |name: &str| self.whole(&format!("{kind}.{name}"));
+        let number = |name: &str| self.number(&format!("{kind}.{name}"));
+        let size = |name: &str| {
             let missing = || unusable(self.path, format!("there is no `{kind}.{name}`"));
-            value(name).as_u64().map(|x| x as usize).ok_or_else(missing)
+            whole(name)?.ok_or_else(missing)
         };
         let has = |name: &str| self.tensors.contains_key(name);
-        let rope_theta = value("rope.freq_base").as_f64().unwrap_or(1e4);
+        let rope_theta = number("rope.freq_base")?.unwrap_or(1e4);
         let table = self.tensors.get("token_embd.weight");
         let table = table.ok_or_else(|| unusable(self.path, "there is no `token_embd.weight`"))?;
-        let (hidden_size, num_heads) =
-            (number("embedding_length")?, number("attention.head_count")?);
+        let (hidden_size, num_heads) = (size("embedding_length")?, size("attention.head_count")?);
         let shape = DecoderShape {
             family,
             num_actions: table.shape.first().copied().unwrap_or(0),
             hidden_size,
-            num_layers: number("block_count")?,
+            num_layers: size("block_count")?,
             num_heads,
-            num_kv_heads: number("attention.head_count_kv").unwrap_or(num_heads),
-            head_dim: number("attention.key_length").unwrap_or(hidden_size / num_heads.max(1)),
-            intermediate_size: number("feed_forward_length")?,
-            context: number("context_length").unwrap_or(2048),
+            num_kv_heads: whole("attention.head_count_kv")?.unwrap_or(num_heads),
+            head_dim: whole("attention.key_length")?.unwrap_or(hidden_size / num_heads.max(1)),
+            intermediate_size: size("feed_forward_length")?,
+            context: whole("context_length")?.unwrap_or(2048),
             qkv_bias: has("blk.0.attn_q.bias"),
             qk_norm: match has("blk.0.attn_q_norm.weight") {
                 true => QkNorm::PerHead,
@@ -212,30 +233,35 @@ impl<'a> Gguf<'a> {
             tie_word_embeddings: !has("output.weight"),
             rope_theta,
             rope_scaling: self.rope_scaling(rope_theta)?,
-            rms_norm_eps: value("attention.layer_norm_rms_epsilon").as_f64().unwrap_or(1e-5) as f32,
+            rms_norm_eps: number("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5) as f32,
             ..DecoderShape::default()
         };
         check(&shape).map_err(|error| unusable(self.path, error))?;
-        self.check_rotation(kind, shape.head_dim).map_err(|reason| unusable(self.path, reason))?;
+        self.check_rotation(kind, shape.head_dim)?;
         Ok(shape)
     }
 
     /// Refuses scaled rotary embeddings, and those of a part of a head.
-    fn check_rotation(&self, kind: &str, head_dim: usize) -> Result<(), String> {
-        let value = |name: &str| self.get(&format!("{kind}.rope.{name}"));
+    fn check_rotation(&self, kind: &str, head_dim: usize) -> Result<(), LanguageError> {
+        let key = |name: &str| format!("{kind}.rope.{name}");
         // A factor without a type, also under its older name, is a linear scaling; 0 stands for none.
-        let factor = value("scaling.factor").as_f64().or(value("scale_linear").as_f64());
-        let is_scaled = match value("scaling.type").as_str() {
-            Some(name) => name != "none",
+        let factor = self.number(&key("scaling.factor"))?.or(self.number(&key("scale_linear"))?);
+        let has_type = |value: &Value| Some(value.as_str()? != "none");
+        let is_scaled = match self.typed(&key("scaling.type"), "a text", has_type)? {
+            Some(has_type) => has_type,
             None => factor.is_some_and(|factor| factor != 0.0 && factor != 1.0),
         };
         if is_scaled {
-            return Err("rotary scaling is supported for Hugging Face folders only".to_string());
+            let reason = "rotary scaling is supported for Hugging Face folders only";
+            return Err(unusable(self.path, reason));
         }
-        match value("dimension_count").as_u64() {
-            Some(rotated) if rotated != head_dim as u64 => Err(format!(
-                "{rotated} numbers of a head of {head_dim} rotate; heads that rotate in part are not supported"
-            )),
+        match self.whole(&key("dimension_count"))? {
+            Some(rotated) if rotated != head_dim => {
+                let reason = format!(
+                    "{rotated} numbers of a head of {head_dim} rotate; heads that rotate in part are not supported"
+                );
+                Err(unusable(self.path, reason))
+            }
             _ => Ok(()),
         }
     }
@@ -298,8 +324,7 @@ impl<'a> Gguf<'a> {
 
     /// Refuses a file that is one of several parts of a model.
     fn check_whole(&self) -> Result<(), LanguageError> {
-        let part = |name: &str| self.get(&format!("split.{name}")).as_u64();
-        match (part("no"), part("count")) {
+        match (self.whole("split.no")?, self.whole("split.count")?) {
             (Some(number), Some(count)) if count > 1 => {
                 let number = number + 1;
                 let reason = format!(
@@ -316,11 +341,12 @@ impl<'a> Gguf<'a> {
         let wrong = |reason: String| unusable(self.path, reason);
         let vocabulary = Vocabulary::new(&self.about).map_err(wrong)?;
         let tokenizer = vocabulary.tokenizer().map_err(wrong)?;
+        let text = |value: &Value| value.as_str().map(str::to_string);
         let about = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": vocabulary.name("bos_token_id"),
             "eos_token": vocabulary.name("eos_token_id"),
-            "chat_template": self.get("tokenizer.chat_template"),
+            "chat_template": self.typed("tokenizer.chat_template", "a text", text)?,
             "model_max_length": shape.context,
         });
         let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });

@@ -61,7 +61,7 @@ pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, Stri
     let (begins, ends) = around(&json["post_processor"]);
     let eos = model.stop_tokens.first().copied();
     // llama.cpp assumes token 11 if none is named.
-    let bos = begins.or(tokens.numbers.get(special(&about, "bos_token")).copied()).or(eos);
+    let bos = begins.or(tokens.numbers.get(special(&about, "bos_token")?).copied()).or(eos);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
     all.extend(stops.map(|(name, token)| (name, Entry::U32(*token))));

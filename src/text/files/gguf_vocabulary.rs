@@ -3,6 +3,7 @@
 use super::gguf_entry::SPACE;
 use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
 use super::pre_tokenizers::PreTokenizer;
+use super::wrong_type;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -22,6 +23,37 @@ const ENDS: [&str; 12] = [
     "<｜end▁of▁sentence｜>",
 ];
 
+/// Whether a value is what it must be.
+type Check = fn(&Value) -> bool;
+
+/// Keys of a vocabulary, with what their values must be.
+const TYPES: [(&str, &str, Check); 14] = [
+    ("model", "a text", Value::is_string),
+    ("pre", "a text", Value::is_string),
+    ("tokens", "a list of texts", are_texts),
+    ("merges", "a list of texts", are_texts),
+    ("scores", "a list of numbers", are_numbers),
+    ("token_type", "a list of numbers", are_numbers),
+    ("bos_token_id", "a whole number", Value::is_u64),
+    ("eos_token_id", "a whole number", Value::is_u64),
+    ("eot_token_id", "a whole number", Value::is_u64),
+    ("eom_token_id", "a whole number", Value::is_u64),
+    ("unknown_token_id", "a whole number", Value::is_u64),
+    ("add_bos_token", "true or false", Value::is_boolean),
+    ("add_eos_token", "true or false", Value::is_boolean),
+    ("add_space_prefix", "true or false", Value::is_boolean),
+];
+
+fn are_texts(value: &Value) -> bool {
+    value.as_array().is_some_and(|all| all.iter().all(Value::is_string))
+}
+
+/// Numbers that are not finite are null in JSON.
+fn are_numbers(value: &Value) -> bool {
+    let is_number = |one: &Value| one.is_number() || one.is_null();
+    value.as_array().is_some_and(|all| all.iter().all(is_number))
+}
+
 /// The vocabulary in a file's metadata.
 pub(super) struct Vocabulary<'a> {
     about: &'a HashMap<String, Value>,
@@ -33,8 +65,14 @@ impl<'a> Vocabulary<'a> {
     /// Reads the vocabulary.
     ///
     /// # Errors
-    /// A clause, if there is none, or two tokens have the same name.
+    /// A clause, if there is none, a value has the wrong type, or two tokens have the same name.
     pub fn new(about: &'a HashMap<String, Value>) -> Result<Self, String> {
+        for (key, expected, is_valid) in TYPES {
+            let key = format!("tokenizer.ggml.{key}");
+            if let Some(value) = about.get(&key).filter(|value| !is_valid(value)) {
+                return Err(wrong_type(&key, value, expected));
+            }
+        }
         let tokens = about.get("tokenizer.ggml.tokens").and_then(Value::as_array);
         let tokens = tokens.ok_or("there is no `tokenizer.ggml.tokens`")?;
         let tokens: Vec<&str> = tokens.iter().map(|one| one.as_str().unwrap_or_default()).collect();

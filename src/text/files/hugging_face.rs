@@ -2,7 +2,7 @@
 
 use super::names::{FileParameter, Source, gather, hugging_face, shape_in_files};
 use super::tokenizer::{self, special};
-use super::{check_fetched, failed, pretty, read_file, unusable};
+use super::{check_fetched, failed, pretty, read_file, unusable, wrong_type};
 use crate::disk::{self, input};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
@@ -54,7 +54,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let mut files = Files::new();
     for name in KEPT {
         let path = folder.join(name);
-        if path.is_file() {
+        if path.exists() {
             files.insert(name.to_string(), read_file(&path)?);
         }
     }
@@ -91,9 +91,12 @@ pub(super) fn finish(
     let place = path.join(TOKENIZER);
     let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &place)?;
     let about = parse(&files, TOKENIZER_CONFIG, path)?;
-    let [bos, eos] = ["bos_token", "eos_token"].map(|key| special(&about, key).to_string());
+    let config = path.join(TOKENIZER_CONFIG);
+    let wrong = |reason: String| unusable(&config, reason);
+    let bos = special(&about, "bos_token").map_err(wrong)?.to_string();
+    let eos = special(&about, "eos_token").map_err(wrong)?.to_string();
     let mut stop_tokens = stop_tokens(&*tokenizer, &eos, &files, (path, shape.num_actions))?;
-    let source = template_source(&files, &about);
+    let source = template_source(&files, &about).map_err(wrong)?;
     let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });
     if let Some(template) = &mut template {
         template.turn_end = turn_end(template, &*tokenizer);
@@ -124,7 +127,8 @@ fn stop_tokens(
 ) -> Result<Vec<u32>, LanguageError> {
     let mut tokens: Vec<u32> = tokenizer.token(eos).into_iter().collect();
     for name in [GENERATION, CONFIG] {
-        for id in end_tokens(&parse(files, name, folder)?) {
+        let ends = end_tokens(&parse(files, name, folder)?);
+        for id in ends.map_err(|reason| unusable(&folder.join(name), reason))? {
             // A token that the weights lack ends nothing, and has no logit to learn.
             if (id as usize) < vocabulary && !tokens.contains(&id) {
                 tokens.push(id);
@@ -135,25 +139,44 @@ fn stop_tokens(
 }
 
 /// Tokens that end a text according to a file: a number or a list.
-fn end_tokens(about: &Value) -> Vec<u32> {
-    let number = |id: &Value| u32::try_from(id.as_u64()?).ok();
-    match &about["eos_token_id"] {
-        Value::Array(ids) => ids.iter().filter_map(number).collect(),
-        id => number(id).into_iter().collect(),
+///
+/// # Errors
+/// A clause, if they are something else.
+fn end_tokens(about: &Value) -> Result<Vec<u32>, String> {
+    let key = "eos_token_id";
+    let ids: &[Value] = match &about[key] {
+        Value::Null => &[],
+        Value::Array(ids) => ids,
+        id => std::slice::from_ref(id),
+    };
+    if !ids.iter().all(Value::is_number) {
+        return Err(wrong_type(key, &about[key], "a number or a list of numbers"));
     }
+    Ok(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
 }
 
 /// The chat template of a folder: a file of its own, or part of `tokenizer_config.json`.
-fn template_source(files: &Files, about: &Value) -> Option<String> {
+///
+/// # Errors
+/// A clause, if it is not a text.
+fn template_source(files: &Files, about: &Value) -> Result<Option<String>, String> {
     if let Some(bytes) = files.get(TEMPLATE) {
-        return Some(String::from_utf8_lossy(bytes).into_owned());
+        return Ok(Some(String::from_utf8_lossy(bytes).into_owned()));
     }
-    let template = match &about["chat_template"] {
+    let key = "chat_template";
+    let template = match &about[key] {
         // Several, by name.
-        Value::Array(all) => &all.iter().find(|one| one["name"] == "default")?["template"],
-        template => template,
+        Value::Array(all) => {
+            all.iter().find(|one| one["name"] == "default").map(|one| &one["template"])
+        }
+        Value::Null => None,
+        template => Some(template),
     };
-    template.as_str().map(str::to_string)
+    let text = |template: &Value| {
+        let text = template.as_str().map(str::to_string);
+        text.ok_or_else(|| wrong_type(key, template, "a text, or a list of texts with a `name`"))
+    };
+    template.map(text).transpose()
 }
 
 /// Parses a file as JSON; null if there is none.

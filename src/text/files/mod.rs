@@ -35,6 +35,9 @@ impl LanguageModel {
         match path.is_file() {
             true => gguf::read(path),
             false if !path.exists() => Err(LanguageError::Missing(path.to_path_buf())),
+            false if !path.is_dir() => {
+                Err(unusable(path, "it is neither a regular file nor a folder"))
+            }
             false if adapter::is_folder(path) => adapter::read(path),
             false => hugging_face::read(path),
         }
@@ -96,6 +99,12 @@ fn pretty(value: &Value) -> Vec<u8> {
 /// The error for a file that is not what it should be.
 fn unusable(path: &Path, reason: impl ToString) -> LanguageError {
     LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
+}
+
+/// The reason for which an entry of a file is refused that has a value of another type, which may be of any length.
+fn wrong_type(name: &str, value: &Value, expected: &str) -> String {
+    let shown: String = value.to_string().chars().take(60).collect();
+    format!("`{name}` is {shown}, but must be {expected}")
 }
 
 /// The error for a file that cannot be `read` or `written`, for use in `map_err`.

@@ -1,6 +1,6 @@
 //! Tokenizers from `tokenizer.json`, read by the crate `tokenizers`.
 
-use super::unusable;
+use super::{unusable, wrong_type};
 use crate::text::characters::Characters;
 use crate::text::error::LanguageError;
 use crate::text::tokenizer::Tokenizer;
@@ -108,9 +108,16 @@ pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
 }
 
 /// The name of a special token in a `tokenizer_config.json`; empty if it has none.
-pub(super) fn special<'a>(about: &'a Value, key: &str) -> &'a str {
+///
+/// # Errors
+/// A clause, if the token is neither a text nor a table with its `content`.
+pub(super) fn special<'a>(about: &'a Value, key: &str) -> Result<&'a str, String> {
     let token = &about[key];
-    token.as_str().or_else(|| token["content"].as_str()).unwrap_or_default()
+    match token.as_str().or_else(|| token["content"].as_str()) {
+        Some(name) => Ok(name),
+        None if token.is_null() => Ok(""),
+        None => Err(wrong_type(key, token, "the text of a token")),
+    }
 }
 
 /// Refuses merges that do not make a token of the vocabulary, at which the crate `tokenizers` panics.

@@ -18,7 +18,7 @@ mod tally;
 pub use health::Health;
 pub use record::CompletionRecord;
 #[cfg(on_disk)]
-pub use saved_model::saved_language_model;
+pub use saved_model::{check_base, saved_language_model};
 pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 

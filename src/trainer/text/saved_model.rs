@@ -31,6 +31,37 @@ struct Base {
     digest: String,
 }
 
+impl Base {
+    /// Checks that these are the weights of the model at `path`.
+    fn check(self, path: &Path, params: &DecoderParams) -> Result<(), SnapshotError> {
+        let (path, found, expected) = (path.to_path_buf(), digest(params), self.digest);
+        match found == expected {
+            true => Ok(()),
+            false => Err(SnapshotError::OtherBase { path, found, expected }),
+        }
+    }
+}
+
+/// The weights that the adapters in a checkpoint are for; `None` if it has no adapters.
+fn saved_base(checkpoint: &Checkpoint) -> Result<Option<Base>, SnapshotError> {
+    if !checkpoint.sections.iter().any(|section| section.name == BASE) {
+        return Ok(None);
+    }
+    let section = checkpoint.section(BASE, VERSION)?;
+    serde_json::from_slice(&section.bytes).map(Some).map_err(|e| unreadable(BASE, e))
+}
+
+/// Checks that a model has the weights that the adapters in a checkpoint are for, if that has adapters.
+///
+/// # Errors
+/// If it has others.
+pub fn check_base(checkpoint: &Checkpoint, model: &LanguageModel) -> Result<(), SnapshotError> {
+    match saved_base(checkpoint)? {
+        Some(base) => base.check(&model.base, &model.params),
+        None => Ok(()),
+    }
+}
+
 /// The sections that describe the model of a run.
 pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)> {
     let model = &engine.model;
@@ -60,25 +91,20 @@ pub fn saved_language_model(
         Some((section.name.strip_prefix(FILE)?.to_string(), section.bytes.clone()))
     });
     let (files, place) = (files.collect(), Path::new("checkpoint"));
-    if !checkpoint.sections.iter().any(|section| section.name == BASE) {
+    let Some(saved) = saved_base(checkpoint)? else {
         if let Some(base) = base {
             return Err(SnapshotError::NoBase(base.to_path_buf()));
         }
         return LanguageModel::from_metadata(place, files, |shape| {
             Ok(read_params(checkpoint, WEIGHTS, &shape.parameters())?.into())
         });
-    }
-    let section = checkpoint.section(BASE, VERSION)?;
-    let saved: Base = serde_json::from_slice(&section.bytes).map_err(|e| unreadable(BASE, e))?;
+    };
     let path = base.map_or_else(|| PathBuf::from(&saved.path), Path::to_path_buf);
     if !path.exists() {
         return Err(SnapshotError::BaseIsGone(path));
     }
     let loaded = LanguageModel::load(&path)?;
-    let found = digest(&loaded.params);
-    if found != saved.digest {
-        return Err(SnapshotError::OtherBase { path, found, expected: saved.digest });
-    }
+    saved.check(&path, &loaded.params)?;
     let base = loaded.base;
     let model = LanguageModel::from_metadata(place, files, |shape| match *shape == loaded.shape {
         true => Ok(loaded.params),

@@ -18,8 +18,8 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
     refused(byte_gguf(), "there is no `tokenizer.ggml.pre`, which says how it splits text");
     refused(byte_gguf().with("tokenizer.ggml.pre", "klingon"), "is `klingon`, a splitting");
     refused(whole().with("tokenizer.ggml.model", "rwkv"), "the tokenizer `rwkv` is not known");
-    refused(whole().with("llama.attention.head_count_kv", 0), "1 heads, 0 of keys");
-    refused(whole().with("llama.attention.head_count", 4), "do not fit together");
+    refused(whole().with("llama.attention.head_count_kv", 0), "`num_key_value_heads` is 0");
+    refused(whole().with("llama.attention.head_count", 4), "`head_dim` is 0, but");
     for (name, factor) in [("scaling.factor", 4.0), ("scale_linear", 4.0)] {
         refused(
             whole().with(&format!("llama.rope.{name}"), factor),
@@ -38,6 +38,16 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
         whole().with("split.no", 0).with("split.count", 3),
         "part 1 of 3 of a model; `llama-gguf-split --merge` joins them",
     );
+    for (name, value, expected) in [
+        ("llama.attention.head_count_kv", json!("two"), "a whole number"),
+        ("llama.rope.freq_base", json!("x"), "a number"),
+        ("tokenizer.chat_template", json!(5), "a text"),
+        ("tokenizer.ggml.add_bos_token", json!(1), "true or false"),
+        ("tokenizer.ggml.merges", json!([1]), "a list of texts"),
+    ] {
+        let why = format!("`{name}` is {value}, but must be {expected}");
+        refused(whole().with(name, value), &why);
+    }
     let mut deep = json!([1]);
     for _ in 0..100 {
         deep = json!([deep]);
@@ -100,6 +110,52 @@ fn tokens_beyond_the_weights_neither_end_nor_begin_a_text() {
     assert_eq!(model.stop_tokens, [1]);
     let error = model.prompt("b", &[] as &[()]).unwrap_err().to_string();
     assert!(error.contains("it makes the token 9, and the weights have 2 tokens"), "{error}");
+}
+
+#[test]
+fn entries_of_the_wrong_type_are_refused_by_name_and_null_is_none() {
+    let tokenizer = json!({
+        "version": "1.0",
+        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+    });
+    let load = |about: Value, ends: Value| {
+        let folder = folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
+        let generation = json!({ "eos_token_id": ends }).to_string();
+        fs::write(folder.path().join("generation_config.json"), generation).unwrap();
+        LanguageModel::load(folder.path()).map_err(|error| error.to_string())
+    };
+    let named = |template: Value| {
+        json!({ "chat_template": [
+            { "name": "tool_use", "template": "x" },
+            { "name": "default", "template": template },
+        ] })
+    };
+    for (about, ends, why) in [
+        (json!({ "chat_template": 5 }), json!(1), "`chat_template` is 5, but must be a text"),
+        (named(json!(5)), json!(1), "`chat_template` is 5, but must be a text"),
+        (json!({ "eos_token": 5 }), json!(1), "`eos_token` is 5, but must be the text of a token"),
+        (
+            json!({}),
+            json!("1"),
+            "`eos_token_id` is \"1\", but must be a number or a list of numbers",
+        ),
+        (json!({}), json!([1, "1"]), "`eos_token_id` is [1,\"1\"], but must be a number"),
+    ] {
+        let error = load(about, ends).unwrap_err();
+        assert!(error.contains(why) && !error.contains('\n'), "{error}");
+    }
+    let none = json!({ "chat_template": null, "eos_token": null, "bos_token": { "content": "a" } });
+    let model = load(none, Value::Null).unwrap();
+    assert!(model.template.is_none() && model.stop_tokens.is_empty());
+    let model = load(named(json!("b")), json!([1])).unwrap();
+    let messages = [json!({ "role": "user", "content": "a" })];
+    assert_eq!(
+        (model.prompt("a", &messages).unwrap(), &model.stop_tokens[..]),
+        (vec![1], &[1][..])
+    );
+    let empty = load(json!({ "chat_template": "" }), json!(1)).unwrap();
+    let error = empty.prompt("a", &messages).unwrap_err().to_string();
+    assert_eq!(error, "the model's chat template makes an empty prompt of \"a\"");
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! The entries of a `config.json` by type.
+
+use super::config::{ConfigError, unsupported};
+use serde_json::Value;
+
+/// An entry of a configuration, as `read` takes it; `None` if it is absent or null.
+pub(super) fn entry<'a, T>(
+    config: &'a Value,
+    name: &str,
+    expected: &'static str,
+    read: impl Fn(&'a Value) -> Option<T>,
+) -> Result<Option<T>, ConfigError> {
+    let value = &config[name];
+    match (value, read(value)) {
+        (Value::Null, _) => Ok(None),
+        (_, Some(read)) => Ok(Some(read)),
+        _ => Err(ConfigError::Type { name: name.into(), value: value.clone(), expected }),
+    }
+}
+
+/// A size or a count of a configuration.
+pub(super) fn count(config: &Value, name: &str) -> Result<Option<usize>, ConfigError> {
+    let whole = |value: &Value| value.as_u64().map(|x| usize::try_from(x).unwrap_or(usize::MAX));
+    entry(config, name, "a positive whole number", whole)
+}
+
+/// A number of a configuration.
+pub(super) fn number(config: &Value, name: &str) -> Result<Option<f64>, ConfigError> {
+    entry(config, name, "a number", Value::as_f64)
+}
+
+/// A switch of a configuration.
+pub(super) fn switch(config: &Value, name: &str) -> Result<Option<bool>, ConfigError> {
+    entry(config, name, "true or false", Value::as_bool)
+}
+
+/// A switch of a configuration, off if it is absent.
+pub(super) fn is_on(config: &Value, name: &str) -> Result<bool, ConfigError> {
+    Ok(switch(config, name)?.unwrap_or(false))
+}
+
+/// A name in a configuration.
+pub(super) fn text<'a>(config: &'a Value, name: &str) -> Result<Option<&'a str>, ConfigError> {
+    entry(config, name, "a text", Value::as_str)
+}
+
+/// A table in a configuration.
+pub(super) fn section<'a>(config: &'a Value, name: &str) -> Result<Option<&'a Value>, ConfigError> {
+    entry(config, name, "a table", |value| value.is_object().then_some(value))
+}
+
+/// Checks that an entry is absent, null or `false`.
+pub(super) fn refuse(config: &Value, name: &str) -> Result<(), ConfigError> {
+    match &config[name] {
+        Value::Null | Value::Bool(false) => Ok(()),
+        value => Err(unsupported(name, value.clone())),
+    }
+}
