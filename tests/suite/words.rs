@@ -153,17 +153,6 @@ fn a_large_terminal_has_a_dashboard_and_keys() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn keys_work_after_another_program_has_set_the_terminal() {
-    let folder = TempDir::new().unwrap();
-    // As a shell does when the run is stopped and continues.
-    let reset = "cols 120 rows 40; { sleep 2; stty icanon echo </dev/tty; } & true";
-    let run = "train catch --device cpu --iterations 1000000 --set stop.seconds=20";
-    let Some(said) = in_terminal(folder.path(), reset, run, "    q") else { return };
-    assert!(said.contains("Interrupted and saved"), "{said:?}");
-}
-
-#[cfg(target_os = "linux")]
-#[test]
 fn progress_fits_a_terminal_of_eighty_columns() {
     let folder = TempDir::new().unwrap();
     let run = "train catch --device cpu --iterations 200";
