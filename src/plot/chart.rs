@@ -4,6 +4,7 @@ use super::Band;
 use crate::disk;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::register_font;
 use std::io;
@@ -26,6 +27,11 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
 ];
+/// Dashes of curves and the gaps between them in pixels: solid for the first use of all colours, then others.
+const DASHES: [(i32, i32); 3] = [(i32::MAX, 1), (7, 4), (2, 3)];
+/// Lines of the legend and characters of a name, at most, so that it fits into the picture.
+const LEGEND: usize = 20;
+const NAME: usize = 60;
 /// The colour of reference lines.
 const GREY: RGBColor = RGBColor(110, 110, 110);
 
@@ -115,7 +121,8 @@ impl Chart {
             .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
         let bands = || self.lines.iter().map(|line| &line.band);
         let x = extent(bands().flat_map(|band| &band.x).copied());
-        let ends = bands().flat_map(|band| &band.interval).flatten().copied();
+        let ends =
+            bands().flat_map(|band| band.interval.iter().flatten().chain(&band.mean)).copied();
         let y = extent(ends.chain(self.references.iter().map(|(_, value)| *value)));
         let (Some(x), Some(y)) = (x, y) else { return Err(ChartError::Empty) };
         let margin = 0.04 * (y.end - y.start);
@@ -123,6 +130,8 @@ impl Chart {
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, (FAMILY, 22))
             .margin(14)
+            // For half of the last label.
+            .margin_right(28)
             .x_label_area_size(46)
             .y_label_area_size(64)
             .build_cartesian_2d(x.clone(), y.start - margin..y.end + margin)
@@ -142,8 +151,14 @@ impl Chart {
         for (name, value) in &self.references {
             draw_reference(&mut chart, &x, name, *value)?;
         }
-        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
-            draw_curve(&mut chart, line, *colour)?;
+        for (i, line) in self.lines.iter().enumerate() {
+            let left = self.lines.len() - i;
+            let name = match i + 1 {
+                LEGEND if left > 1 => format!("and {left} more"),
+                ..=LEGEND => clipped(&line.name),
+                _ => String::new(),
+            };
+            draw_curve(&mut chart, i, &line.band, name)?;
         }
         chart
             .configure_series_labels()
@@ -179,34 +194,57 @@ fn draw_reference<B: DrawingBackend>(
     Ok(())
 }
 
-/// Draws a curve with its interval, and notes it in the legend.
+/// Draws curve number `i` with its interval, a single point as a dot, and notes its name, if it has one, in the legend.
 fn draw_curve<B: DrawingBackend>(
     chart: &mut Plane<B>,
-    line: &Line,
-    colour: RGBColor,
+    i: usize,
+    band: &Band,
+    name: String,
 ) -> Result<(), ChartError> {
-    let Band { x, mean, interval } = &line.band;
+    let colour = COLOURS[i % COLOURS.len()];
+    let (dash, gap) = DASHES[i / COLOURS.len() % DASHES.len()];
+    let Band { x, mean, interval } = band;
     let side = |side: usize| x.iter().zip(interval).map(move |(x, ends)| (*x, ends[side]));
     let back = side(1).collect::<Vec<_>>().into_iter().rev();
     let outline: Vec<(f64, f64)> = side(0).chain(back).collect();
-    chart.draw_series([Polygon::new(outline, colour.mix(0.18))]).map_err(drawing)?;
-    let points = x.iter().copied().zip(mean.iter().copied());
-    let curve = LineSeries::new(points, colour.stroke_width(2));
-    let sample = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2));
-    chart.draw_series(curve).map_err(drawing)?.label(&line.name).legend(sample);
+    if !outline.is_empty() {
+        chart.draw_series([Polygon::new(outline, colour.mix(0.18))]).map_err(drawing)?;
+    }
+    let points: Vec<(f64, f64)> = x.iter().copied().zip(mean.iter().copied()).collect();
+    if let [point] = points[..] {
+        chart.draw_series([Circle::new(point, 4, colour.filled())]).map_err(drawing)?;
+    }
+    let style = colour.stroke_width(2);
+    let curve = DashedLineSeries::new(points, dash, gap, style);
+    let drawn = chart.draw_series(curve).map_err(drawing)?;
+    if !name.is_empty() {
+        let sample = move |(x, y): (i32, i32)| {
+            DashedPathElement::new([(x, y), (x + 18, y)], dash, gap, style)
+        };
+        drawn.label(name).legend(sample);
+    }
     Ok(())
+}
+
+/// A name for the legend: its beginning if it is long.
+fn clipped(name: &str) -> String {
+    match name.char_indices().nth(NAME) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_string(),
+    }
 }
 
 fn drawing(error: impl std::fmt::Display) -> ChartError {
     ChartError::Drawing(error.to_string())
 }
 
-/// The smallest range with all finite values, widened to 1 if they are equal, so that an axis can show it; `None` without
-/// any.
+/// The smallest range with all finite values, widened by half of them to each side if they are equal, so that an axis has
+/// different labels; `None` without any.
 pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
     let ends = values.filter(|value| value.is_finite()).map(|value| (value, value));
     let (low, high) = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
-    Some(if low < high { low..high } else { low - 0.5..high + 0.5 })
+    let more = if low < high { 0.0 } else { 0.5 * low.abs().max(1.0) };
+    Some(low - more..high + more)
 }
 
 /// Formats a label of an axis: at most four digits, with a unit prefix for large numbers.
@@ -256,13 +294,37 @@ mod tests {
     }
 
     #[test]
+    fn a_single_point_is_a_dot_without_an_interval() {
+        let line = Line { name: "once".to_string(), band: band(&[vec![(16_384.0, 3.0)]]) };
+        let svg = Chart { lines: vec![line], ..chart() }.svg().unwrap();
+        assert_eq!(svg.matches("<circle").count(), 1, "{svg}");
+        assert!(!svg.contains("<polygon") && svg.contains("10k"), "{svg}");
+    }
+
+    #[test]
+    fn many_curves_differ_and_their_legend_fits() {
+        let line = |i: usize| {
+            let name = format!("curve {i} {}", "x".repeat(200));
+            Line { name, band: band(&[vec![(0.0, i as f64), (1.0, i as f64)]]) }
+        };
+        let chart = Chart { lines: (0..25).map(line).collect(), ..chart() };
+        let svg = chart.svg().unwrap();
+        let dashes = svg.matches("<polyline").count();
+        assert!(dashes > 200, "the later curves are dashed: {dashes} lines");
+        assert!(svg.contains("curve 18 x") && !svg.contains("curve 19 x"), "{svg}");
+        assert!(svg.contains("and 6 more") && !svg.contains(&"x".repeat(60)), "{svg}");
+        assert!(chart.png().is_ok());
+    }
+
+    #[test]
     fn a_chart_without_points_is_refused() {
         let empty = Chart { lines: Vec::new(), references: Vec::new(), ..chart() };
         assert!(matches!(empty.svg(), Err(ChartError::Empty)));
         let path = Path::new("curves.pdf");
         assert!(matches!(chart().write(path), Err(ChartError::Format(_))));
         assert_eq!(extent([f64::NAN].into_iter()), None);
-        assert_eq!(extent([2.0].into_iter()), Some(1.5..2.5));
+        assert_eq!(extent([2.0].into_iter()), Some(1.0..3.0));
+        assert_eq!(extent([0.0].into_iter()), Some(-0.5..0.5));
     }
 
     #[test]

@@ -12,14 +12,14 @@ pub struct Band {
     pub x: Vec<f64>,
     /// The mean at each place.
     pub mean: Vec<f64>,
-    /// The 95 % interval of each mean, `[low, high]`; the mean twice for a single curve.
+    /// The 95 % interval of each mean, `[low, high]`; empty for a single curve.
     pub interval: Vec<[f64; 2]>,
 }
 
 impl Band {
-    /// The last place with its mean and interval; `None` for an empty band.
-    pub fn last(&self) -> Option<(f64, f64, [f64; 2])> {
-        Some((*self.x.last()?, *self.mean.last()?, *self.interval.last()?))
+    /// The last place with its mean; `None` for an empty band.
+    pub fn last(&self) -> Option<(f64, f64)> {
+        Some((*self.x.last()?, *self.mean.last()?))
     }
 }
 
@@ -40,7 +40,7 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
     for x in &band.x {
         let values: Vec<f64> = curves.iter().map(|curve| at(curve, *x)).collect();
         band.mean.push(mean(&values));
-        band.interval.push(interval(&values, mean));
+        band.interval.extend(interval(&values, mean));
     }
     band
 }
@@ -75,7 +75,9 @@ mod tests {
         let band = band(&[vec![(1.0, 0.0), (2.0, 4.0)], vec![(1.0, 2.0), (2.0, 4.0)], vec![]]);
         assert_eq!((&band.x[..], &band.mean[..]), (&[1.0, 2.0][..], &[1.0, 4.0][..]));
         assert_eq!(band.interval, [[0.0, 2.0], [4.0, 4.0]]);
-        assert_eq!(band.last(), Some((2.0, 4.0, [4.0, 4.0])));
+        assert_eq!(band.last(), Some((2.0, 4.0)));
+        let single = super::band(&[vec![(1.0, 0.0), (2.0, 4.0)]]);
+        assert!(single.mean == [0.0, 4.0] && single.interval.is_empty());
     }
 
     #[test]

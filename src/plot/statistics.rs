@@ -27,11 +27,11 @@ pub fn interquartile_mean(values: &[f64]) -> f64 {
     mean(&sorted[cut..sorted.len() - cut])
 }
 
-/// The 95 % percentile bootstrap interval, `[low, high]`, of a statistic of some runs (Efron 1979); the value itself
-/// twice for a single run.
-pub fn interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> [f64; 2] {
+/// The 95 % percentile bootstrap interval, `[low, high]`, of a statistic of some runs (Efron 1979); `None` for fewer than
+/// two, which say nothing about their spread.
+pub fn interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> Option<[f64; 2]> {
     if values.len() < 2 {
-        return [statistic(values); 2];
+        return None;
     }
     let count = values.len();
     let resample = |i: u32| {
@@ -43,7 +43,7 @@ pub fn interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> [f64; 2] {
     let mut resampled: Vec<f64> = (0..RESAMPLES).map(resample).collect();
     resampled.sort_by(f64::total_cmp);
     let last = (RESAMPLES - 1) as f64;
-    [TAIL, 1.0 - TAIL].map(|share| resampled[(share * last).round() as usize])
+    Some([TAIL, 1.0 - TAIL].map(|share| resampled[(share * last).round() as usize]))
 }
 
 #[cfg(test)]
@@ -63,12 +63,12 @@ mod tests {
     #[test]
     fn an_interval_has_the_width_of_the_theory() {
         let values: Vec<f64> = (0..400).map(|i| f64::from(rng::uniform(rng::draw(9, i)))).collect();
-        let [low, high] = interval(&values, mean);
+        let [low, high] = interval(&values, mean).unwrap();
         let expected = 2.0 * 1.96 * (1.0f64 / 12.0 / 400.0).sqrt();
         assert!(((high - low) / expected - 1.0).abs() < 0.1, "{low} {high} {expected}");
         assert!(low < mean(&values) && mean(&values) < high);
-        assert_eq!(interval(&values, mean), [low, high], "the draws are the same each time");
-        assert_eq!(interval(&[3.0], mean), [3.0, 3.0]);
-        assert_eq!(interval(&[3.0, 3.0], interquartile_mean), [3.0, 3.0]);
+        assert_eq!(interval(&values, mean), Some([low, high]), "the draws are the same each time");
+        assert_eq!(interval(&[3.0], mean), None);
+        assert_eq!(interval(&[3.0, 3.0], interquartile_mean), Some([3.0, 3.0]));
     }
 }

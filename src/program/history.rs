@@ -6,14 +6,17 @@ use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
 use crate::schema::range::is_long;
-use crate::settings::{LanguageConfig, LossType, PolicyConfig, Precision, TINY, overlay};
+use crate::settings::{
+    IMITATION, LanguageConfig, LossType, PolicyConfig, Precision, TINY, overlay,
+};
 use crate::task;
 use crate::trainer::text::{language_settings, load_language_settings};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -55,25 +58,26 @@ impl History {
         Ok(Self { path: folder.path().to_path_buf(), settings, records, is_locked })
     }
 
-    /// Reads all runs directly in a folder, in order of their names, with a warning for each that cannot be read; of a
-    /// run's own folder, that run.
+    /// Reads all runs in a folder and in folders inside it, in order of their names, with a warning for each that cannot
+    /// be read; of a run's own folder, that run.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
         }
-        let entries = fs::read_dir(folder);
-        let entries = entries.with_context(|| format!("cannot read {}", folder.display()))?;
-        let paths = entries.flatten().map(|entry| entry.path());
-        let mut paths: Vec<PathBuf> = paths.filter(|path| is_run(path)).collect();
-        paths.sort_by_key(|path| natural(path));
-        let read = |path: &PathBuf| match Self::read(path) {
+        let paths = inside(folder);
+        let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
+        let runs = paths.into_iter().flat_map(|path| match is_run(&path) {
+            true => vec![path],
+            false => inside(&path).unwrap_or_default(),
+        });
+        let read = |path: PathBuf| match Self::read(&path) {
             Ok(run) => Some(run),
             Err(error) => {
                 say!("warning: {}: {}", path.display(), sentence(&error));
                 None
             }
         };
-        Ok(paths.iter().filter_map(read).collect())
+        Ok(runs.filter(|path| is_run(path)).filter_map(read).collect())
     }
 
     /// The name of the game or of the task.
@@ -85,6 +89,12 @@ impl History {
     /// Whether it trains a language model.
     pub fn is_text(&self) -> bool {
         self.settings.contains_key("task")
+    }
+
+    /// Whether it learns from data alone (`grove fit`).
+    pub fn imitates(&self) -> bool {
+        let loss = self.settings.get("loss").and_then(|it| it.get("loss_type")?.as_str());
+        loss == Some(LossType::Nll.name())
     }
 
     /// The network with its sizes, or the name of the base language model.
@@ -99,17 +109,24 @@ impl History {
         policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.sizes()))
     }
 
-    /// The settings that differ from the defaults of the game or the task.
+    /// The settings that differ from the defaults of the game or the task, or of `grove fit` with it.
     pub fn changes(&self, games: &Games) -> Flat {
         let defaults = match self.is_text() {
-            false => games.source(self.subject()).and_then(|game| (game.defaults)()),
+            false => games.source(self.subject()).and_then(|game| {
+                let defaults = (game.defaults)()?;
+                Ok(match self.imitates() {
+                    true => {
+                        overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?)
+                    }
+                    false => defaults,
+                })
+            }),
             true => task::find(self.subject()).map_err(Into::into).map(|task| {
                 let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
                 let path = path.unwrap_or_default();
-                let loss = self.settings.get("loss").and_then(|it| it.get("loss_type")?.as_str());
                 // How many parameters a model has is not in the settings.
                 let large = (path != TINY).then_some(usize::MAX);
-                let config = match loss == Some(LossType::Nll.name()) {
+                let config = match self.imitates() {
                     true => LanguageConfig::imitating(path, large, Precision::F32),
                     false => LanguageConfig::for_task(path, task.fit_iterations),
                 };
@@ -162,7 +179,8 @@ impl History {
 
     /// Seconds of all iterations, without evaluations.
     pub fn seconds(&self) -> f64 {
-        self.records.iter().map(|record| record.seconds.total).sum()
+        // The sum of no floats is -0.
+        self.records.iter().fold(0.0, |sum, record| sum + record.seconds.total)
     }
 
     /// The state, by the run's lock and its schedule.
@@ -214,6 +232,13 @@ fn is_run(path: &Path) -> bool {
     }
 }
 
+/// What a folder holds, in order of the names.
+fn inside(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|it| it.path()).collect();
+    paths.sort_by_key(|path| natural(path));
+    Ok(paths)
+}
+
 /// Sort key that puts `fruit-2` before `fruit-10`.
 fn natural(path: &Path) -> (String, u64) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -228,7 +253,7 @@ pub fn flat(table: &Table) -> Flat {
 }
 
 /// Formats settings in one line, by the last part of their names where no other of `all` ends the same:
-/// `learning_rate=0.001 seed=2`.
+/// `learning_rate=0.001 seed=2`. Of paths only the last part is said, and digests are left out.
 pub fn words<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
     all: &Flat,
@@ -239,12 +264,20 @@ pub fn words<'a>(
     let word = |(key, value): (&String, &Value)| {
         let is_only = all.keys().filter(|other| leaf(other) == leaf(key)).count() < 2;
         let name = if is_only { leaf(key) } else { key.as_str() };
-        match value {
-            Value::Float(x) if is_long(*x) => format!("{name}={x:e}"),
-            value => format!("{name}={}", value.to_string().trim_matches('"')),
+        let path = value.as_str().filter(|_| leaf(key) == "path");
+        match (value, path.and_then(|path| Path::new(path).file_name())) {
+            (_, Some(file)) => format!("{name}={}", file.to_string_lossy()),
+            (Value::Float(x), _) if is_long(*x) => format!("{name}={x:e}"),
+            _ => format!("{name}={}", value.to_string().trim_matches('"')),
         }
     };
-    settings.into_iter().map(word).collect::<Vec<_>>().join(" ")
+    let settings = settings.into_iter().filter(|(key, _)| leaf(key) != "digest");
+    settings.map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Formats a number of things: `1 seed`, `2 seeds`.
+pub fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Formats a figure of a table; `-` where there is none.
@@ -252,8 +285,8 @@ pub fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.3}"))
 }
 
-/// Formats a table with aligned columns: the first `texts` to the left, the others, which are numbers, to the right.
-pub fn aligned(header: &[&str], rows: &[Vec<String>], texts: usize) -> String {
+/// Formats a table with aligned columns: those of `numbers` to the right, the others to the left.
+pub fn aligned(header: &[&str], rows: &[Vec<String>], numbers: impl RangeBounds<usize>) -> String {
     let length = |text: &str| text.chars().count();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| length(&row[column]));
@@ -261,11 +294,12 @@ pub fn aligned(header: &[&str], rows: &[Vec<String>], texts: usize) -> String {
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let line = |cells: Vec<&str>| {
-        let cells =
-            cells.iter().zip(&widths).enumerate().map(|(i, (cell, width))| match i < texts {
-                true => format!("{cell:width$}"),
-                false => format!("{cell:>width$}"),
-            });
+        let cells = cells.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
+            match numbers.contains(&i) {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:width$}"),
+            }
+        });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };
     let header = line(header.to_vec());
@@ -284,11 +318,24 @@ mod tests {
         let all = flat(&text.parse::<Table>().unwrap());
         let said = words(&all, &all);
         assert_eq!(said, "fit.iterations=3 iterations=9 learning_rate=1e-31 seed=2");
+        let text = "data = { path = '/home/me/steps', digest = '5f3a' }";
+        let all = flat(&text.parse::<Table>().unwrap());
+        assert_eq!(words(&all, &all), "path=steps");
+    }
+
+    #[test]
+    fn a_table_has_numbers_to_the_right_and_text_to_the_left() {
+        let rows =
+            [["a", "10", "long"], ["bc", "9", "x"]].map(|row| row.map(String::from).to_vec());
+        let table = aligned(&["name", "n", "changes"], &rows, 1..2);
+        assert_eq!(table, "name   n  changes\na     10  long\nbc     9  x");
+        assert_eq!([counted(1, "seed"), counted(2, "seed")], ["1 seed", "2 seeds"]);
     }
 
     #[test]
     fn a_run_that_cannot_be_read_hides_no_other() {
         let folder = tempfile::TempDir::new().unwrap();
+        fs::create_dir(folder.path().join("study")).unwrap();
         for (name, text) in [("a-1", "env = 'catch'"), ("a-2", "env ="), ("a-10", "env = 'fruit'")]
         {
             fs::create_dir(folder.path().join(name)).unwrap();
@@ -297,6 +344,10 @@ mod tests {
         let runs = History::read_all(folder.path()).unwrap();
         let subjects: Vec<_> = runs.iter().map(History::subject).collect();
         assert_eq!(subjects, ["catch", "fruit"]);
+        fs::rename(folder.path().join("a-10"), folder.path().join("study/seed-1")).unwrap();
+        let runs = History::read_all(folder.path()).unwrap();
+        assert!(runs.len() == 2 && runs[1].path.ends_with("study/seed-1"), "one level further in");
+        assert_eq!(runs[0].seconds().to_string(), "0");
         assert!(History::read_all(&folder.path().join("a-2")).is_err());
     }
 }

@@ -13,33 +13,52 @@ use serde::Serialize;
 /// The settings by which runs are not grouped: the seed, and those on which training does not depend.
 const IGNORED: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
 
-/// Runs with the same settings.
+/// Runs with the same settings, of each seed one.
 struct Group {
     settings: Flat,
     runs: Vec<History>,
+}
+
+impl Group {
+    /// Adds a run; of several with one seed, that with the most iterations stays.
+    fn add(&mut self, run: History) {
+        let seed = run.settings.get("seed");
+        match self.runs.iter_mut().find(|own| own.settings.get("seed") == seed) {
+            Some(own) if own.iteration() < run.iteration() => *own = run,
+            Some(_) => {}
+            None => self.runs.push(run),
+        }
+    }
 }
 
 /// A row of the table.
 #[derive(Serialize)]
 struct Row {
     name: String,
+    /// The runs that have the figure.
     runs: usize,
-    /// The last place that all runs have reached.
+    /// The last place that all of them have reached.
     x: Option<f64>,
-    /// The mean there, and its 95 % interval.
+    /// The mean there, and its 95 % interval; the latter `None` for a single run.
     y: Option<f64>,
     interval: Option<[f64; 2]>,
 }
 
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     let groups = grouped(read_runs(&args.runs)?);
-    let mut lines = Vec::new();
+    let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for (group, name) in groups.iter().zip(names(&groups)) {
-        let curve = |run: &History| curve(&run.records, args.x, &args.y);
-        let curves = group.runs.iter().map(curve).collect::<Result<Vec<_>>>()?;
-        lines.push(Line { name, band: band(&curves) });
+        let curves = group.runs.iter().map(|run| curve(&run.records, args.x, &args.y));
+        let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
+        let line = Line { name, band: band(&curves) };
+        rows.push(row(&line, curves.len()));
+        lines.push(line);
     }
-    let rows: Vec<Row> = lines.iter().zip(&groups).map(|(line, group)| row(line, group)).collect();
+    lines.retain(|line| !line.band.x.is_empty());
+    if lines.is_empty() {
+        let runs = groups.iter().flat_map(|group| &group.runs);
+        check_name(runs.flat_map(|run| &run.records), &args.y)?;
+    }
     if let Some(path) = &args.out {
         let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].subject()).collect();
         let same = subjects.iter().all(|subject| *subject == subjects[0]);
@@ -56,23 +75,18 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     }
     let cells = |row: &Row| {
         let [low, high] = row.interval.map_or([None; 2], |interval| interval.map(Some));
-        let x = row.x.map_or("-".into(), |x| format!("{x:.0}"));
+        let decimals = if args.x == Axis::Seconds { 2 } else { 0 };
+        let x = row.x.map_or("-".into(), |x| format!("{x:.decimals$}"));
         vec![row.name.clone(), row.runs.to_string(), x, figure(row.y), figure(low), figure(high)]
     };
     let rows: Vec<_> = rows.iter().map(cells).collect();
     let header = ["settings", "seeds", &name_of(&args.x), &args.y, "95 % low", "high"];
-    tell(aligned(&header, &rows, 1))
+    tell(aligned(&header, &rows, 1..))
 }
 
-fn row(line: &Line, group: &Group) -> Row {
-    let last = line.band.last();
-    Row {
-        name: line.name.clone(),
-        runs: group.runs.len(),
-        x: last.map(|(x, ..)| x),
-        y: last.map(|(_, y, _)| y),
-        interval: last.map(|(.., interval)| interval),
-    }
+fn row(line: &Line, runs: usize) -> Row {
+    let (x, y) = line.band.last().unzip();
+    Row { name: line.name.clone(), runs, x, y, interval: line.band.interval.last().copied() }
 }
 
 /// Runs in groups of the same settings, in the order of their first ones.
@@ -82,70 +96,106 @@ fn grouped(runs: Vec<History>) -> Vec<Group> {
         let mut settings = flat(&run.settings);
         settings.retain(|key, _| !IGNORED.contains(&key.as_str()));
         match groups.iter_mut().find(|group| group.settings == settings) {
-            Some(group) => group.runs.push(run),
+            Some(group) => group.add(run),
             None => groups.push(Group { settings, runs: vec![run] }),
         }
     }
     groups
 }
 
-/// Names that tell the groups apart: what they train, if that differs, and the settings in which those of the same
-/// game or task differ.
+/// Names that tell the groups apart: what they train and whether by `grove fit`, if that differs, the settings in which
+/// those with the same game or task differ, and a run where that is not enough.
 fn names(groups: &[Group]) -> Vec<String> {
-    let subject = |group: &Group| group.runs[0].subject().to_string();
+    let subject = |group: &Group| {
+        let run = &group.runs[0];
+        format!("{}{}", run.subject(), if run.imitates() { " fit" } else { "" })
+    };
     let is_mixed = groups.iter().any(|group| subject(group) != subject(&groups[0]));
     let name = |group: &Group| {
         let peers = || groups.iter().filter(|peer| subject(peer) == subject(group));
         let differs =
             |key: &&String| peers().any(|peer| peer.settings.get(*key) != group.settings.get(*key));
-        let own = words(group.settings.iter().filter(|(key, _)| differs(key)), &group.settings);
+        // An empty text is a setting that is not used.
+        let said = group.settings.iter().filter(|(_, value)| value.as_str() != Some(""));
+        let own = words(said.filter(|(key, _)| differs(key)), &group.settings);
         match (is_mixed, own.is_empty()) {
             (_, true) => subject(group),
             (true, false) => format!("{} {own}", subject(group)),
             (false, false) => own,
         }
     };
-    groups.iter().map(name).collect()
+    let names: Vec<String> = groups.iter().map(name).collect();
+    let sole =
+        |(name, group): (&String, &Group)| match names.iter().filter(|it| *it == name).count() {
+            1 => name.clone(),
+            _ => format!("{name} ({})", group.runs[0].path.display()),
+        };
+    names.iter().zip(groups).map(sole).collect()
 }
 
-/// The points of a run's curve of the figure `y` over `x`.
-fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Result<Vec<(f64, f64)>> {
-    let name = match y {
+/// The tracked name of a figure.
+fn tracked(y: &str) -> &str {
+    match y {
         "score" => "charts/episodic_return",
         "greedy" => "eval/mean_score",
         other => other,
-    };
-    let (mut seconds, mut points, mut is_known) = (0.0, Vec::new(), records.is_empty());
+    }
+}
+
+/// The points of a run's curve of the figure `y` over `x`.
+fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
+    let (mut seconds, mut points) = (0.0, Vec::new());
     for record in records {
         seconds += record.seconds.total;
-        // A run's records need not have the same figures: those of SFT have no rewards.
-        let Some((_, value)) = scalars(record).into_iter().find(|(own, _)| own == name) else {
-            continue;
-        };
-        is_known = true;
         let x = match x {
             Axis::EnvSteps => record.env_steps as f64,
             Axis::Seconds => seconds,
             Axis::Iterations => f64::from(record.iteration),
         };
-        points.extend(value.map(|value| (x, value)));
+        // A run's records need not have the same figures: those of SFT have no rewards.
+        let figure = scalars(record).into_iter().find(|(name, _)| name == tracked(y));
+        points.extend(figure.and_then(|(_, value)| Some((x, value?))));
     }
-    if !is_known {
-        let mut known: Vec<String> = Vec::new();
-        for (name, _) in records.iter().flat_map(scalars) {
-            if !known.contains(&name) {
-                known.push(name);
-            }
+    points
+}
+
+/// Checks that some record, if there is any, has a figure of this name.
+fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -> Result<()> {
+    let mut known: Vec<String> = Vec::new();
+    for (name, _) in records.flat_map(scalars) {
+        if !known.contains(&name) {
+            known.push(name);
         }
+    }
+    if !known.is_empty() && !known.iter().any(|name| name == tracked(y)) {
         bail!("unknown figure `{y}`; must be score, greedy or one of: {}", known.join(", "));
     }
-    Ok(points)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::TextRecord;
+
+    #[test]
+    fn a_line_has_a_run_of_each_seed_and_the_settings_that_tell_it_apart() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let fit =
+            "data = { path = '/home/me/shown', digest = '5f3a' }\nloss = { loss_type = 'nll' }";
+        let fast = "seed = 1\noptimizer = { learning_rate = 0.1 }";
+        let texts =
+            [("a", "seed = 1"), ("b", "seed = 2"), ("c", "seed = 1"), ("d", fit), ("e", fast)];
+        for (name, text) in texts {
+            let run = folder.path().join(name);
+            std::fs::create_dir(&run).unwrap();
+            std::fs::write(run.join("config.toml"), format!("env = 'fruit'\n{text}")).unwrap();
+        }
+        let groups = grouped(read_runs(&[folder.path().to_path_buf()]).unwrap());
+        let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
+        assert_eq!(runs, [2, 1, 1]);
+        assert_eq!(names(&groups), ["fruit", "fruit fit", "fruit learning_rate=0.1"]);
+    }
 
     #[test]
     fn records_without_a_figure_give_no_point() {
@@ -155,10 +205,11 @@ mod tests {
             IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
         };
         let records = [record(1, &[]), record(2, &[("exact", 0.5)])];
-        let points = curve(&records, Axis::Iterations, "rewards/exact").unwrap();
-        assert_eq!(points, [(2.0, 0.5)]);
-        let error = curve(&records, Axis::Iterations, "rewards/none").unwrap_err().to_string();
+        assert_eq!(curve(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
+        assert_eq!(curve(&records, Axis::Iterations, "rewards/none"), []);
+        assert!(check_name(records.iter(), "rewards/exact").is_ok());
+        let error = check_name(records.iter(), "rewards/none").unwrap_err().to_string();
         assert!(error.ends_with("rewards/exact"), "{error}");
-        assert_eq!(curve(&[], Axis::Iterations, "rewards/none").unwrap(), []);
+        assert!(check_name(records[..0].iter(), "rewards/none").is_ok());
     }
 }

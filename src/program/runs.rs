@@ -82,5 +82,5 @@ pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
     let header =
         ["run", "game or task", "model", "state", "best", "steps", "seconds", "changed settings"];
     let rows: Vec<_> = listed.iter().map(Listed::cells).collect();
-    tell(aligned(&header, &rows, 4))
+    tell(aligned(&header, &rows, 4..7))
 }

@@ -1,7 +1,7 @@
 //! `grove train --seeds 1..5`: the same run by several seeds, and what they give together.
 
 use super::args::TrainArgs;
-use super::history::{aligned, figure};
+use super::history::{aligned, counted, figure};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side, words};
 use super::say::{say, sentence, tell, tell_json};
@@ -23,7 +23,7 @@ struct Summary {
     /// The mean score; `None` if a run has none, as the two that follow.
     mean: Option<f64>,
     interquartile_mean: Option<f64>,
-    /// The 95 % bootstrap interval of the interquartile mean.
+    /// The 95 % bootstrap interval of the interquartile mean; `None` for a single run.
     interval: Option<[f64; 2]>,
 }
 
@@ -32,7 +32,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let jobs = jobs(args, seeds);
     say!(
         "Training {}, {} at a time, threads of each: {}.",
-        counted(seeds.len()),
+        counted(seeds.len(), "seed"),
         lanes.count,
         lanes.threads
     );
@@ -55,7 +55,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         Ok(())
     })?;
     if failed > 0 {
-        bail!("{failed} of {} runs failed", seeds.len());
+        bail!("{failed} of {} failed", counted(seeds.len(), "run"));
     }
     let is_waiting = |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
     let waiting: Vec<u64> = seeds.iter().zip(&reports).filter_map(is_waiting).collect();
@@ -97,7 +97,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
     let summary = Summary {
         mean: scores.as_deref().map(mean),
         interquartile_mean: scores.as_deref().map(interquartile_mean),
-        interval: scores.as_deref().map(|scores| interval(scores, interquartile_mean)),
+        interval: scores.as_deref().and_then(|scores| interval(scores, interquartile_mean)),
         runs,
     };
     if json {
@@ -115,20 +115,16 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         ]
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
-    tell(aligned(&["seed", "run", "score", "best iteration", "elapsed seconds"], &rows, 2))?;
-    let Summary {
-        mean: Some(mean),
-        interquartile_mean: Some(middle),
-        interval: Some([low, high]),
-        runs,
-    } = summary
+    tell(aligned(&["seed", "run", "score", "best iteration", "elapsed seconds"], &rows, 2..))?;
+    let Summary { mean: Some(mean), interquartile_mean: Some(middle), interval, runs } = summary
     else {
         return Ok(());
     };
+    let interval = interval.map_or("-".to_string(), |[low, high]| {
+        format!("{low:.3} to {high:.3} (bootstrap over {} seeds)", runs.len())
+    });
     tell(format!(
-        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of that {low:.3} to {high:.3} (bootstrap over \
-         {})",
-        counted(runs.len())
+        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of that {interval}"
     ))
 }
 
@@ -139,10 +135,6 @@ pub fn score(report: &Value) -> Option<f64> {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_string()
-}
-
-fn counted(seeds: usize) -> String {
-    format!("{seeds} seed{}", if seeds == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -54,6 +54,11 @@ fn seeds_are_trained_side_by_side_and_become_one_line() {
     let rows = json(folder, &[&words[..], &["--out", "curves.svg"]].concat());
     assert_eq!(rows.as_array().unwrap().len(), 1);
     assert_eq!((&rows[0]["runs"], &rows[0]["x"]), (&3.into(), &5.0.into()));
+    assert_eq!(rows[0]["interval"].as_array().unwrap().len(), 2);
+    // A run that is named twice is one, and a single one has no interval.
+    let words = ["plot", "study/seed-2", "study/seed-2", "--y", "losses/entropy", "--json"];
+    let rows = json(folder, &words);
+    assert_eq!((&rows[0]["runs"], &rows[0]["interval"]), (&1.into(), &serde_json::Value::Null));
     let svg = fs::read_to_string(folder.join("curves.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("losses/entropy"), "{svg}");
     let error = refusal(folder, &["plot", "study", "--y", "los"]);
@@ -97,6 +102,9 @@ fn a_sweep_that_was_interrupted_ends_with_the_same_table() {
     fs::write(folder.join("wrong.toml"), SWEEP.replace("learning_rate", "learnin_rate")).unwrap();
     let error = refusal(folder, &["sweep", "wrong.toml"]);
     assert!(error.contains("did you mean `optimizer.learning_rate`"), "{error}");
+    fs::write(folder.join("seed.toml"), SWEEP.to_string() + "seed = { choices = [1, 2] }").unwrap();
+    let error = refusal(folder, &["sweep", "seed.toml"]);
+    assert!(error.contains("`seed` is not a setting of a sweep"), "{error}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod space;
 
 use super::args::{RunArgs, TrainArgs};
 use super::games::Games;
-use super::history::{History, State, words as setting_words};
+use super::history::{History, State, counted, words as setting_words};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side};
 use super::say::{say, sentence};
@@ -120,6 +120,9 @@ impl<'a> Sweep<'a> {
     fn new(games: &Games, file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         if file.space.is_empty() {
             bail!("[space] is empty");
+        }
+        if file.space.contains_key("seed") || file.settings.contains_key("seed") {
+            bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
         }
         file.space.iter().try_for_each(|(name, range)| range.check(name))?;
         let whole = [file.trials, file.steps, file.batch, file.rounds as usize];
@@ -236,9 +239,9 @@ impl<'a> Sweep<'a> {
         let lanes = Lanes::new(&train, open.len())?;
         if !open.is_empty() {
             say!(
-                "Round {}: {} runs, {} at a time, threads of each: {}.",
+                "Round {}: {}, {} at a time, threads of each: {}.",
                 round + 1,
-                open.len(),
+                counted(open.len(), "run"),
                 lanes.count,
                 lanes.threads
             );
@@ -317,11 +320,15 @@ impl<'a> Sweep<'a> {
         let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
         settings.extend(searched);
         if self.file.search == Search::Halving {
-            let shorter = self.file.eta.saturating_pow(self.file.rounds - 1 - round);
-            let iterations = (self.iterations / shorter).max(1);
-            settings.insert("iterations".to_string(), i64::from(iterations).into());
+            settings.insert("iterations".to_string(), i64::from(self.iterations_of(round)).into());
         }
         settings
+    }
+
+    /// The iterations of a run in a round of halving.
+    fn iterations_of(&self, round: u32) -> u32 {
+        let shorter = self.file.eta.saturating_pow(self.file.rounds - 1 - round);
+        (self.iterations / shorter).max(1)
     }
 }
 

@@ -1,11 +1,12 @@
-//! The result of a sweep: trials from the best to the worst, the importance of each setting, and the best settings.
+//! The result of a sweep: trials from best to worst (of halving by rounds, the last first), the importance of each setting,
+//! and the best settings.
 
 use super::search::{Trial, ranked};
 use super::space::{Point, Range, Space, index};
 use super::{Search, Sweep, space};
 use crate::disk;
 use crate::plot::statistics::{interval, mean};
-use crate::program::history::{aligned, words};
+use crate::program::history::{aligned, figure, words};
 use crate::program::say::{say, tell, tell_json};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -35,7 +36,7 @@ struct Ranked {
     settings: BTreeMap<String, Value>,
     scores: Vec<f64>,
     mean: Option<f64>,
-    /// The 95 % bootstrap interval of the mean over seeds.
+    /// The 95 % bootstrap interval of the mean over seeds; `None` for a single one.
     interval: Option<[f64; 2]>,
 }
 
@@ -50,7 +51,7 @@ impl Report {
                 round: trials[i].round,
                 settings: space::settings(&sweep.file.space, &trials[i].point),
                 mean: trials[i].score,
-                interval: scores.as_ref().map(|scores| interval(scores, mean)),
+                interval: scores.as_ref().and_then(|scores| interval(scores, mean)),
                 scores: scores.unwrap_or_default(),
             }
         };
@@ -71,22 +72,30 @@ impl Report {
         if sweep.args.json {
             return tell_json(self);
         }
-        let number =
-            |value: Option<f64>| value.map_or("failed".into(), |value| format!("{value:.3}"));
+        let is_halving = sweep.file.search == Search::Halving;
         let cells = |row: &Ranked| {
             let [low, high] = row.interval.map_or([None; 2], |ends| ends.map(Some));
-            let settings = words(&row.settings, &row.settings);
-            vec![settings, row.trial.to_string(), number(row.mean), number(low), number(high)]
+            let score = row.mean.map_or("failed".to_string(), |mean| figure(Some(mean)));
+            let mut cells = vec![words(&row.settings, &row.settings), row.trial.to_string()];
+            if is_halving {
+                cells.push(sweep.iterations_of(row.round).to_string());
+            }
+            cells.extend([score, figure(low), figure(high)]);
+            cells
         };
         let rows: Vec<_> = self.trials.iter().map(cells).collect();
-        tell(aligned(&["settings", "trial", "score", "95 % low", "high"], &rows, 1))?;
+        let header: &[&str] = match is_halving {
+            true => &["settings", "trial", "iterations", "score", "95 % low", "high"],
+            false => &["settings", "trial", "score", "95 % low", "high"],
+        };
+        tell(aligned(header, &rows, 1..))?;
         let mut shares: Vec<_> = self.importance.iter().collect();
         shares.sort_by(|a, b| b.1.total_cmp(a.1));
         let rows: Vec<_> = shares
             .iter()
             .map(|(name, share)| vec![name.to_string(), format!("{share:.2}")])
             .collect();
-        tell(format!("\n{}", aligned(&["setting", "importance"], &rows, 1)))?;
+        tell(format!("\n{}", aligned(&["setting", "importance"], &rows, 1..)))?;
         say!("Best settings: {}. Next: grove train --config {0}", self.best);
         Ok(())
     }

@@ -4,9 +4,10 @@
 //! continues to the same table.
 
 use super::SweepFile;
-use super::space::{Point, Range, grid, index, random};
+use super::space::{Point, Range, grid, grid_size, index, random, settings};
 use crate::rng::{draw, uniform};
 use serde::Deserialize;
+use std::collections::HashSet;
 
 /// A way to choose trials.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -40,14 +41,9 @@ pub fn round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usiz
     let first = trials.len();
     let points: Vec<Point> = match (sweep.search, round) {
         (Search::Grid, 0) => grid(&sweep.space, sweep.steps),
-        (Search::Random | Search::Halving, 0) => {
-            (0..sweep.trials).map(|i| random(&sweep.space, sweep.seed, i as u32)).collect()
-        }
+        (Search::Random | Search::Halving, 0) => drawn(sweep, trials, sweep.trials),
         (Search::Halving, 1..) if round < sweep.rounds => return promoted(sweep, trials, round),
-        (Search::Tpe, _) => {
-            let count = sweep.batch.min(sweep.trials - first);
-            (first..first + count).map(|i| parzen(sweep, trials, i as u32)).collect()
-        }
+        (Search::Tpe, _) => drawn(sweep, trials, sweep.batch.min(sweep.trials - first)),
         _ => Vec::new(),
     };
     let trial = |point| Trial { point, round, score: None };
@@ -72,6 +68,30 @@ fn promoted(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
     best
 }
 
+/// Attempts to draw new settings before known ones are taken.
+const ATTEMPTS: u32 = 1000;
+
+/// So many new points, without settings that another trial has as long as there are others.
+fn drawn(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
+    let words = |point: &Point| format!("{:?}", settings(&sweep.space, point));
+    let mut known: HashSet<String> = trials.iter().map(|trial| words(&trial.point)).collect();
+    let size = grid_size(&sweep.space, usize::MAX);
+    let new = |number: usize| {
+        let attempt = |i: u32| {
+            let seed = if i == 0 { sweep.seed } else { draw(sweep.seed, u32::MAX - i) };
+            // TPE leaves more and more to chance.
+            match (sweep.search, CANDIDATES.checked_shr(i).unwrap_or(0)) {
+                (Search::Tpe, count @ 1..) => parzen(sweep, trials, seed, number as u32, count),
+                _ => random(&sweep.space, seed, number as u32),
+            }
+        };
+        let is_full = size.is_some_and(|size| known.len() >= size);
+        let fresh = (0..ATTEMPTS).map(attempt).find(|point| is_full || known.insert(words(point)));
+        fresh.unwrap_or_else(|| attempt(0))
+    };
+    (trials.len()..trials.len() + count).map(new).collect()
+}
+
 /// Candidates among which TPE chooses.
 const CANDIDATES: u32 = 24;
 /// The share of trials that count as good.
@@ -79,14 +99,14 @@ const GOOD: f64 = 0.25;
 
 /// A new point: for each setting independently, of some candidates drawn near good trials, the one with the highest ratio
 /// of its density under the good trials to that under the others.
-fn parzen(sweep: &SweepFile, trials: &[Trial], number: u32) -> Point {
+fn parzen(sweep: &SweepFile, trials: &[Trial], seed: u32, number: u32, candidates: u32) -> Point {
     let order = ranked(trials, |_| true);
     if order.len() < sweep.batch {
-        return random(&sweep.space, sweep.seed, number);
+        return random(&sweep.space, seed, number);
     }
     let count = ((GOOD * order.len() as f64).ceil() as usize).min(order.len());
     let (good, bad) = order.split_at(count);
-    let key = draw(draw(sweep.seed, number), u32::MAX);
+    let key = draw(draw(seed, number), u32::MAX);
     let dimension = |(d, range): (usize, &Range)| {
         let places = |trials_of: &[usize]| -> Vec<f64> {
             trials_of.iter().map(|i| trials[*i].point[d]).collect()
@@ -100,7 +120,7 @@ fn parzen(sweep: &SweepFile, trials: &[Trial], number: u32) -> Point {
             }
             None => kernel_density(places, x),
         };
-        let candidates = (0..CANDIDATES).map(|i| candidate(&good, draw(key, i), range.choices()));
+        let candidates = (0..candidates).map(|i| candidate(&good, draw(key, i), range.choices()));
         let ratio = |x: f64| density(&good, x) / density(&bad, x);
         let best = candidates.max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
         best.expect("there are candidates")
@@ -189,6 +209,21 @@ mod tests {
     #[test]
     fn a_grid_has_all_combinations() {
         assert_eq!(searched(&sweep(Search::Grid, 27, 5)).1, [9]);
+    }
+
+    #[test]
+    fn no_settings_are_tried_twice_while_there_are_others() {
+        for search in [Search::Random, Search::Tpe] {
+            let choices = "{ choices = [1, 2, 3, 4, 5] }";
+            let space = toml::from_str(&format!("a = {choices}\nb = {choices}")).unwrap();
+            let (trials, _) = searched(&SweepFile { space, ..sweep(search, 32, 1) });
+            let tried = |count: usize| -> usize {
+                let trials = trials[..count].iter();
+                let places = trials.map(|trial| [0, 1].map(|d| index(trial.point[d], 5)));
+                places.collect::<HashSet<_>>().len()
+            };
+            assert_eq!((tried(24), tried(32)), (24, 25), "{search:?}");
+        }
     }
 
     #[test]
