@@ -41,7 +41,7 @@ pub fn check(own: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
     let gives = |key: &str| restrictions.contains_key(key) || is_set(set, key);
     let loose: Vec<&str> = SANDBOX.into_iter().filter(|key| !is_strict(own, key)).collect();
     let is_given = args.verifier.is_some() || is_set(set, "verifier");
-    if !args.trust && !(is_given && loose.iter().all(|key| gives(key))) {
+    if !(args.trust || is_given && loose.iter().all(|key| gives(key))) {
         let place = if folder.is_empty() { "this folder" } else { folder };
         let loose =
             loose.into_iter().filter_map(|key| Some(format!(", {key} = {}", own.get(key)?)));

@@ -1,6 +1,6 @@
 //! Runs that continue from a checkpoint alone, also where their data and models have moved.
 
-use crate::support::{assert_same_files, grove, json, refusal, stderr, train};
+use crate::support::{self, assert_same_files, grove, json, refusal, stderr};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -180,7 +180,7 @@ fn a_run_of_a_dataset_continues_with_it_at_another_place() {
 fn a_folder_without_a_run_does_not_hide_the_runs_of_its_name() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    json(folder, &train("catch", "runs/catch-1", &["--iterations", "1"]));
+    json(folder, &support::train("catch", "runs/catch-1", &["--iterations", "1"]));
     fs::create_dir(folder.join("catch")).unwrap();
     let report = json(folder, &["eval", "catch", "--episodes", "8", "--json"]);
     assert_eq!(report["run"], "runs/catch-1");

@@ -1,55 +1,10 @@
 //! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
-use super::entries::{count, entry, is_on, number, text};
+use super::entries::{ConfigError, count, entry, is_on, number, text, unsupported};
 use super::rope::{rope, scaling};
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Map, Value, json};
-
-/// A `config.json` that describes no decoder that can be executed.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// An architecture that is not among [`FAMILIES`].
-    #[error("`model_type` {found} is not supported; supported are {}", supported())]
-    Family {
-        /// The `model_type` of the file.
-        found: String,
-    },
-    /// A missing entry.
-    #[error("there is no number `{0}`")]
-    Missing(String),
-    /// An entry with a value of the wrong type.
-    #[error("`{name}` is {value}, but must be {expected}")]
-    Type {
-        /// The name of the entry.
-        name: String,
-        /// The value of the entry.
-        value: Value,
-        /// What the value must be.
-        expected: &'static str,
-    },
-    /// An entry with a value that is not supported.
-    #[error("`{name}` {value} is not supported")]
-    Value {
-        /// The name of the entry.
-        name: String,
-        /// The value of the entry.
-        value: Value,
-    },
-    /// A size out of range, or two that do not fit together.
-    #[error("{0}")]
-    Sizes(String),
-}
-
-/// The `model_type`s of the architectures that can be loaded, as a list in words.
-pub fn supported() -> String {
-    FAMILIES.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", ")
-}
-
-/// The error of an entry whose value is not supported.
-pub(super) fn unsupported(name: &str, value: impl Into<Value>) -> ConfigError {
-    ConfigError::Value { name: name.into(), value: value.into() }
-}
 
 /// The shape that a `config.json` describes.
 ///

@@ -17,7 +17,8 @@ mod qwen2;
 mod qwen3;
 mod rope;
 
-pub use config::{ConfigError, check, from_config, supported, to_config};
+pub use config::{check, from_config, to_config};
+pub use entries::{ConfigError, supported};
 pub use layout::{LayerLayout, Layout, LinearLayout, Parameter, Projection};
 pub use lora::{Adapters, LoraConfig};
 pub use names::gguf_name;

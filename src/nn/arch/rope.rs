@@ -3,8 +3,7 @@
 //! Formulas as in `transformers`' `modeling_rope_utils.py`.
 
 use super::DecoderShape;
-use super::config::{ConfigError, unsupported};
-use super::entries::{number, section, switch, text};
+use super::entries::{ConfigError, number, section, switch, text, unsupported};
 use crate::nn::ops::rope::RopeTable;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
