@@ -232,7 +232,7 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
             let message = words.collect::<Vec<_>>().join(" ");
             return Ok(Some(Answer::Unusable(match number {
                 "0" => message,
-                number => format!("assertion {number} does not compile: {message}"),
+                number => format!("test {number} does not compile: {message}"),
             })));
         }
         Some("syntax") => Types::Syntax,
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(read("7"), reached(Types::Unknown, Compiled::No, &[], false));
         let unusable = |why: &str| Answer::Unusable(why.to_string());
         assert_eq!(read("7 unusable 0 Unbound value g"), unusable("Unbound value g"));
-        let said = "assertion 2 does not compile: Syntax error";
+        let said = "test 2 does not compile: Syntax error";
         assert_eq!(read("7 unusable 2 Syntax error"), unusable(said));
         assert_eq!(answer(7, b"8 0 ok ."), Ok(None));
         assert_eq!(answer(7, b"what"), Ok(None));
