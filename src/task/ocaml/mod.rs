@@ -5,8 +5,9 @@
 //! (`code.rs`) 0.3 of its points, and untidy presentation costs up to 0.10 of a perfect score.
 //!
 //! The value of a call is hashed in the process that computes it and compared here. A completion that prints
-//! results or ends the program gains nothing, since it would have to know the expected values. All code runs in
-//! a [sandbox](super::sandbox).
+//! results or ends the program gains nothing, since it would have to know the expected values. Assertions that are
+//! more than an equation are judged in a process without the completion where the function's type permits it. All
+//! code runs in a [sandbox](super::sandbox).
 
 mod assertions;
 mod checker;
