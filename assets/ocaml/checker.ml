@@ -2,13 +2,20 @@
 
    It reads requests from its standard input and answers each with a line:
 
-     request   ID CPU WALL LENGTH... <newline> and so many bytes each: prelude, signature, code, calls
+     request   ID CPU WALL GATE LENGTH... <newline> and so many bytes each: prelude, signature, code, calls
      answer    ID <space> types <space> compile <space> a result for each call <space> and a full stop
+     or        ID unusable NUMBER MESSAGE, if the call of that number (0: what is around the calls) cannot be compiled
 
    [types] is a number of errors, or [syntax]; [compile] is [ok], [no] or the name of what may not be used; a result is the
-   digest of a call's value, or [-]; the full stop says that the process ended by itself. What is missing from the end of an answer did not come to pass: the process ended,
-   or was ended, before. Each value is digested where it is computed, and only who asks knows which digest is the right
-   one: nothing that the code prints, calls or breaks earns it anything. *)
+   digest of a call's value, or [-]; the full stop says that the process ended by itself. What is missing from the end of
+   an answer did not come to pass: the process ended, or was ended, before. Only who asks knows which digest is the right
+   one: nothing that the code prints, calls or breaks earns it anything.
+
+   Without code, the calls are computed by themselves; with a signature but no code, they are compiled only.
+
+   A call that is a value is digested where it is computed. Where a call is the outcome of a test, and the function takes
+   and returns data alone, the calls are computed by another process than the code's, which asks that for what the function
+   returns. *)
 
 (* {1 Types} *)
 
@@ -63,195 +70,7 @@ let rec count_errors env structure limit =
             let next = mended structure place in
             if next = structure then 1 else 1 + count_errors env next (limit - 1))
 
-(* {1 What code may use} *)
-
-exception Refused of string
-
-let modules =
-  [ "Array"; "ArrayLabels"; "Bool"; "Buffer"; "Bytes"; "BytesLabels"; "Char"; "Complex"; "Either"; "Float"; "Format"; "Fun";
-    "Hashtbl"; "Int"; "Int32"; "Int64"; "Lazy"; "List"; "ListLabels"; "Map"; "MoreLabels"; "Nativeint"; "Option"; "Printf";
-    "Queue"; "Result"; "Seq"; "Set"; "Stack"; "StdLabels"; "String"; "StringLabels"; "Uchar" ]
-
-let refused_values =
-  [ "at_exit"; "do_at_exit"; "stdin"; "input_value"; "open_in"; "open_in_bin"; "open_in_gen"; "open_out"; "open_out_bin";
-    "open_out_gen"; "read_line"; "read_int"; "read_int_opt"; "read_float"; "read_float_opt" ]
-
-let sys_values = [ "max_string_length"; "max_array_length"; "int_size"; "word_size"; "opaque_identity" ]
-
-let is_unsafe name = String.length name >= 6 && String.sub name 0 6 = "unsafe"
-
-(* The names of a path from a module of the standard library on; [None] for what the code defines itself. *)
-let rec library_path env path =
-  match path with
-  | Path.Pident id when Ident.persistent id || Ident.is_predef id -> Some [ Ident.name id ]
-  | Path.Pident _ -> (
-      match Env.normalize_module_path None env path with
-      | Path.Pident id when not (Ident.persistent id) -> None
-      | exception _ -> None
-      | path -> library_path env path)
-  | Path.Pdot (prefix, name) -> (
-      (* An alias within a module of the code leads to the library too. *)
-      let normal = try Env.normalize_module_path None env prefix with _ -> prefix in
-      match library_path env normal with Some names -> Some (names @ [ name ]) | None -> None)
-  | Path.Papply (path, _) -> library_path env path
-
-let refuse names = raise (Refused (String.concat "." names))
-
-let rec plain names =
-  match names with
-  | "Stdlib" :: (_ :: _ as rest) -> plain rest
-  | first :: rest when String.length first > 8 && String.sub first 0 8 = "Stdlib__" ->
-      String.sub first 8 (String.length first - 8) :: rest
-  | names -> names
-
-let check_module env path =
-  let path = try Env.normalize_module_path None env path with _ -> path in
-  match Option.map plain (library_path env path) with
-  | None -> ()
-  | Some (name :: _) when List.mem name modules -> ()
-  | Some names -> refuse names
-
-(* The primitives that the library declares, by the value and the primitive: those of the allowed values, and the others. *)
-let allowed_primitives : (string * string, unit) Hashtbl.t = Hashtbl.create 512
-let allowed_names : (string, unit) Hashtbl.t = Hashtbl.create 512
-let refused_names : (string, unit) Hashtbl.t = Hashtbl.create 64
-
-let list_primitives env =
-  let rec signature refused items = List.iter (item refused) items
-  and item refused (item : Types.signature_item) =
-    match item with
-    | Sig_value (id, { val_kind = Val_prim p; _ }, _) ->
-        let name = Ident.name id in
-        if is_unsafe name || List.mem name refused then Hashtbl.replace refused_names p.prim_name ()
-        else begin
-          Hashtbl.replace allowed_primitives (name, p.prim_name) ();
-          Hashtbl.replace allowed_names p.prim_name ()
-        end
-    | Sig_module (_, _, { md_type; _ }, _, _) -> module_type [] md_type
-    | _ -> ()
-  and module_type refused mty =
-    match Env.scrape_alias env mty with
-    | Mty_signature items -> signature refused items
-    | _ -> ()
-  in
-  let library = Path.Pident (Ident.create_persistent "Stdlib") in
-  (match Env.scrape_alias env (Env.find_module library env).md_type with
-  | Mty_signature items ->
-      let own (item : Types.signature_item) = match item with Sig_module _ -> false | _ -> true in
-      signature refused_values (List.filter own items)
-  | _ -> ());
-  List.iter (fun name -> module_type [] (Env.find_module (Path.Pdot (library, name)) env).md_type) modules;
-  Hashtbl.replace allowed_primitives ("opaque_identity", "%opaque") ()
-
-let check_value env path (value : Types.value_description) =
-  (match value.val_kind with
-  | Val_prim p -> if not (Hashtbl.mem allowed_primitives (Path.last path, p.prim_name)) then refuse [ Path.last path ]
-  (* Under any path: a signature or a functor may carry such a value of the library, but cannot rename it. *)
-  | _ -> if is_unsafe (Path.last path) then refuse [ Path.last path ]);
-  match Option.map plain (library_path env path) with
-  | None -> ()
-  | Some [ name ] -> if List.mem name refused_values || is_unsafe name then refuse [ name ]
-  | Some [ "Sys"; name ] when List.mem name sys_values -> ()
-  | Some (first :: rest as names) -> if (not (List.mem first modules)) || List.exists is_unsafe rest then refuse names
-  | Some [] -> ()
-
-(* A coercion makes a value of a primitive; its name is not known here. *)
-let rec check_coercion (coercion : Typedtree.module_coercion) =
-  match coercion with
-  | Tcoerce_none -> ()
-  | Tcoerce_structure (fields, hidden) ->
-      List.iter (fun (_, coercion) -> check_coercion coercion) fields;
-      List.iter (fun (_, _, coercion) -> check_coercion coercion) hidden
-  | Tcoerce_functor (argument, result) ->
-      check_coercion argument;
-      check_coercion result
-  | Tcoerce_primitive { pc_desc = { prim_name; _ }; _ } ->
-      if Hashtbl.mem refused_names prim_name || not (Hashtbl.mem allowed_names prim_name) then refuse [ prim_name ]
-  | Tcoerce_alias (env, path, coercion) ->
-      check_module env path;
-      check_coercion coercion
-
-let check_uses structure =
-  let open Typedtree in
-  let default = Tast_iterator.default_iterator in
-  let expr iterator e =
-    (match e.exp_desc with
-    | Texp_ident (path, _, value) -> check_value e.exp_env path value
-    | Texp_letop { let_; ands; _ } ->
-        List.iter (fun op -> check_value e.exp_env op.bop_op_path op.bop_op_val) (let_ :: ands)
-    | Texp_object _ | Texp_new _ -> refuse [ "object" ]
-    | _ -> ());
-    default.expr iterator e
-  in
-  let module_expr iterator m =
-    (match m.mod_desc with
-    | Tmod_ident (path, _) -> check_module m.mod_env path
-    | Tmod_apply (_, _, coercion) | Tmod_constraint (_, _, _, coercion) -> check_coercion coercion
-    | _ -> ());
-    default.module_expr iterator m
-  in
-  let module_type iterator m =
-    (match m.mty_desc with
-    | Tmty_alias (path, _) | Tmty_ident (Path.Pdot (path, _), _) -> check_module m.mty_env path
-    | Tmty_with (_, changes) ->
-        let change (_, _, change) =
-          match change with Twith_module (path, _) | Twith_modsubst (path, _) -> check_module m.mty_env path | _ -> ()
-        in
-        List.iter change changes
-    | _ -> ());
-    default.module_type iterator m
-  in
-  let structure_item iterator item =
-    (match item.str_desc with
-    | Tstr_primitive _ -> refuse [ "external" ]
-    | Tstr_class _ | Tstr_class_type _ -> refuse [ "class" ]
-    | Tstr_recmodule _ -> refuse [ "module_rec" ]
-    | _ -> ());
-    default.structure_item iterator item
-  in
-  let signature_item iterator item =
-    (match item.sig_desc with
-    | Tsig_value { val_prim = _ :: _; _ } -> refuse [ "external" ]
-    | Tsig_modsubst { ms_manifest; _ } -> check_module item.sig_env ms_manifest
-    | Tsig_open { open_expr = path, _; _ } -> check_module item.sig_env path
-    | Tsig_class _ | Tsig_class_type _ -> refuse [ "class" ]
-    | Tsig_recmodule _ -> refuse [ "module_rec" ]
-    | _ -> ());
-    default.signature_item iterator item
-  in
-  let iterator = { default with expr; module_expr; module_type; structure_item; signature_item } in
-  iterator.structure iterator structure
-
-(* What the compiler itself calls: comparisons of a known type, the state of a lazy value, new exceptions. *)
-let compiler_calls =
-  let types = [ ""; "int_"; "float_"; "string_"; "bytes_"; "nativeint_"; "int32_"; "int64_" ] in
-  let operations = [ "equal"; "notequal"; "lessthan"; "lessequal"; "greaterthan"; "greaterequal"; "compare" ] in
-  "caml_obj_tag" :: "caml_fresh_oo_id" :: List.concat_map (fun t -> List.map (fun operation -> "caml_" ^ t ^ operation) operations) types
-
-let check_global id =
-  let name = Ident.name id in
-  match plain [ name ] with
-  | [ ("Stdlib" | "CamlinternalFormatBasics" | "CamlinternalLazy" | "Sys") ] -> ()
-  | [ module_name ] when Ident.is_predef id || List.mem module_name modules -> ()
-  | _ -> refuse [ name ]
-
-(* The second look, at what is about to run: each global and each call of C. *)
-let rec check_lambda (lambda : Lambda.lambda) =
-  match lambda with
-  | Lapply { ap_func = Lprim (Pfield _, [ Lprim (Pgetglobal id, [], _) ], _); ap_args = Lconst _ :: rest; _ }
-    when Ident.name id = "Toploop" ->
-      (* A name of an earlier phrase, or of this one. *)
-      List.iter check_lambda rest
-  | Lprim (primitive, arguments, _) ->
-      (match primitive with
-      | Pgetglobal id -> check_global id
-      | Psetglobal id -> refuse [ Ident.name id ]
-      | Pccall { prim_name; _ } when not (Hashtbl.mem allowed_names prim_name || List.mem prim_name compiler_calls) ->
-          refuse [ prim_name ]
-      | Parraysetu _ | Pbytesrefu | Pbytessetu | Pstringrefu -> refuse [ "unsafe" ]
-      | _ -> ());
-      List.iter check_lambda arguments
-  | lambda -> Lambda.iter_head_constructor check_lambda lambda
+open Grove_gate
 
 (* {1 Running} *)
 
@@ -297,14 +116,75 @@ let run env text =
 (* A process remembers so many: each takes some memory, of which an answer would have the less. *)
 let most_problems = 256
 
-type problem = { env : Env.t; calls : Obj.t -> (Obj.t -> unit) -> unit }
+type problem = { env : Env.t; calls : Obj.t -> (Obj.t -> unit) -> unit; apart : apart option }
+
+(* How a function is called in another process: the shapes of what it takes and returns, and the prelude's exceptions. *)
+and apart = { takes : Grove_data.shape list; returns : Grove_data.shape; exceptions : exn array }
+
+(* The exceptions without arguments that a prelude declares.
+   @raise Unfit if it declares what two processes could not share *)
+let exceptions_of env prelude =
+  let name (item : Parsetree.structure_item) =
+    match item.pstr_desc with
+    | Pstr_type _ | Pstr_attribute _ | Pstr_open _ | Pstr_modtype _ -> None
+    | Pstr_value (_, bindings) ->
+        let is_pure (binding : Parsetree.value_binding) =
+          match binding.pvb_expr.pexp_desc with Pexp_fun _ | Pexp_function _ | Pexp_constant _ -> true | _ -> false
+        in
+        if List.for_all is_pure bindings then None else raise Grove_data.Unfit
+    | Pstr_exception { ptyexn_constructor = { pext_name; pext_kind = Pext_decl (Pcstr_tuple [], None); _ }; _ } ->
+        Some pext_name.txt
+    | _ -> raise Grove_data.Unfit
+  in
+  match List.filter_map name (parse prelude) with
+  | [] -> [||]
+  | names ->
+      ignore (run env ("let grove_exceptions : exn array = [| " ^ String.concat "; " names ^ " |]"));
+      Obj.obj (Toploop.getvalue "grove_exceptions")
+
+let contains text part =
+  let n = String.length part in
+  let rec from i = i + n <= String.length text && (String.sub text i n = part || from (i + 1)) in
+  from 0
+
+(* Whether a call is a pair of a text and what a test finds, rather than a value to be compared outside. *)
+let is_judgement call =
+  let rec is_pair (e : Parsetree.expression) =
+    match e.pexp_desc with
+    | Pexp_letmodule (_, _, inner) | Pexp_open (_, inner) -> is_pair inner
+    | Pexp_tuple ({ pexp_desc = Pexp_constant (Pconst_string _); _ } :: _) -> true
+    | _ -> false
+  in
+  is_pair (Parse.expression (Lexing.from_string call))
+
+(* How the function is called in another process, if there are tests to judge, it takes and returns data alone, and nobody
+   can tell the difference. *)
+let apart_of env prelude calls =
+  let is_physical text = contains text "==" || contains text "!=" in
+  let rec arrows ty =
+    let ty = Ctype.expand_head env ty in
+    match ty.Types.desc with
+    | Tarrow (_, argument, result, _) ->
+        let takes, returns = arrows result in
+        (Grove_data.shape ~is_fixed:true env argument :: takes, returns)
+    | _ -> ([], Grove_data.shape ~is_fixed:false env ty)
+  in
+  try
+    if List.exists is_physical (prelude :: calls) || not (List.exists is_judgement calls) then raise Grove_data.Unfit;
+    match Env.find_modtype_by_name (Longident.Lident "Wanted") env with
+    | _, { mtd_type = Some (Mty_signature [ Sig_value (_, { val_type; val_kind = Val_reg; _ }, _) ]); _ } ->
+        let takes, returns = arrows val_type in
+        Some { takes; returns; exceptions = exceptions_of env prelude }
+    | _ -> None
+  with _ -> None
 
 let problem prelude signature calls =
   let env = run !Toploop.toplevel_env (prelude ^ "\nmodule type Wanted = sig " ^ signature ^ " end") in
+  List.iter (fun call -> ignore (Parse.expression (Lexing.from_string call))) calls;
   let call text = "grove_call (fun () -> Stdlib.Obj.repr (" ^ text ^ "));" in
   let body = String.concat "\n" (List.map call calls) ^ " ()" in
   ignore (run env ("let grove_calls (module Grove : Wanted) grove_call = let open Grove in " ^ body));
-  { env; calls = Obj.obj (Toploop.getvalue "grove_calls") }
+  { env; calls = Obj.obj (Toploop.getvalue "grove_calls"); apart = apart_of env prelude calls }
 
 let problems = Hashtbl.create most_problems
 
@@ -319,7 +199,7 @@ let remembered prelude signature calls =
 
 (* {1 A request, in a process of its own} *)
 
-type request = { cpu : float; wall : float; gate : bool; problem : problem; code : string }
+type request = { cpu : float; wall : float; gate : bool; problem : problem; is_signed : bool; code : string }
 
 (* [module Candidate : Wanted = struct ... end] *)
 let sealed structure =
@@ -333,31 +213,93 @@ let name_at_run_time typed =
   | [ { str_desc = Tstr_module { mb_id = Some id; _ }; _ } ] -> Translmod.toplevel_name id
   | _ -> failwith "one module was sealed"
 
-let serve { problem; code; gate; _ } say =
-  let finish candidate =
-    let report call = say (match digest ((Obj.obj call : unit -> Obj.t) ()) with digest -> digest | exception _ -> "-") in
-    problem.calls candidate report
-  in
-  if code = "" then (say "0 ok"; finish (Obj.repr 0))
-  else
-    match parse code with
-    | exception _ -> say "syntax no"
-    | structure -> (
-        match type_structure problem.env (sealed structure) with
-        | exception _ -> say (string_of_int (max 1 (count_errors problem.env structure 10)) ^ " no")
-        | typed, _ -> (
-            say "0";
-            let check lambda =
-              if gate then check_lambda lambda;
-              say "ok";
-              Gc.set { (Gc.get ()) with space_overhead = 80 }
-            in
-            match
-              if gate then check_uses typed;
-              execute ~check typed
-            with
-            | exception Refused name -> say (String.map (fun c -> if c = ' ' then '_' else c) name)
-            | () -> finish (Toploop.getvalue (name_at_run_time typed))))
+(* What each call comes to, with a module that holds the function. *)
+let report problem say candidate =
+  let result call = say (match digest ((Obj.obj call : unit -> Obj.t) ()) with digest -> digest | exception _ -> "-") in
+  problem.calls candidate result
+
+(* Types and compiles the code, and hands what it defines over to [finish]. *)
+let serve { problem; code; gate; _ } say finish =
+  match parse code with
+  | exception _ -> say "syntax no"
+  | structure -> (
+      match type_structure problem.env (sealed structure) with
+      | exception _ -> say (string_of_int (max 1 (count_errors problem.env structure 10)) ^ " no")
+      | typed, _ -> (
+          say "0";
+          let check lambda =
+            if gate then check_lambda lambda;
+            say "ok";
+            Gc.set { (Gc.get ()) with space_overhead = 80 }
+          in
+          match
+            if gate then check_uses typed;
+            execute ~check typed
+          with
+          | exception Refused name -> say (String.map (fun c -> if c = ' ' then '_' else c) name)
+          | () -> finish (Toploop.getvalue (name_at_run_time typed))))
+
+let set_timer cpu = ignore (Unix.setitimer Unix.ITIMER_PROF { Unix.it_interval = 0.; it_value = cpu })
+
+(* Calls the function for another process, until that has no more to ask. *)
+let rec called apart candidate ask tell =
+  match Grove_data.receive ask with
+  | exception _ -> ()
+  | text ->
+      let outcome =
+        match
+          let apply f argument = (Obj.obj f : Obj.t -> Obj.t) argument in
+          let value = List.fold_left apply (Obj.field candidate 0) (Grove_data.get_all apart.takes text) in
+          Grove_data.put_outcome apart.exceptions apart.returns (Ok value)
+        with
+        | outcome -> outcome
+        | exception exn -> Grove_data.put_outcome apart.exceptions apart.returns (Error exn)
+      in
+      Grove_data.send tell outcome;
+      called apart candidate ask tell
+
+(* The code runs in a process of its own, which is asked for what its function returns; tests are judged here, with a library
+   that the code cannot reach, and values that are read with care. *)
+let judge request apart sink say =
+  let ask, to_answer = Unix.pipe ~cloexec:true () in
+  let from_answer, tell = Unix.pipe ~cloexec:true () in
+  match Unix.fork () with
+  | 0 ->
+      List.iter Unix.close [ sink; to_answer; from_answer ];
+      set_timer request.cpu;
+      let finish candidate =
+        Grove_data.send tell "ran";
+        called apart candidate ask tell
+      in
+      (try serve request (Grove_data.send tell) finish with _ -> ());
+      (try Grove_data.send tell "" with _ -> ());
+      Unix._exit 0
+  | _ -> (
+      List.iter Unix.close [ ask; tell ];
+      (* Tests may catch exceptions, but not this. *)
+      let receive () = try Grove_data.receive from_answer with _ -> Unix._exit 1 in
+      let call arguments =
+        (try Grove_data.send to_answer (Grove_data.put_all apart.takes arguments) with _ -> Unix._exit 1);
+        match Grove_data.get_outcome apart.exceptions apart.returns (receive ()) with
+        | Ok value -> value
+        | Error exn -> raise exn
+        | exception _ -> Unix._exit 1
+      in
+      let rec stub left arguments =
+        if left = 0 then call (List.rev arguments)
+        else Obj.repr (fun (argument : Obj.t) -> stub (left - 1) (argument :: arguments))
+      in
+      let rec stages () =
+        match receive () with
+        | "" -> false
+        | word ->
+            say word;
+            if word = "ok" then receive () = "ran" else stages ()
+      in
+      if stages () then begin
+        Gc.set { (Gc.get ()) with space_overhead = 80 };
+        report request.problem say (Obj.repr (ref (stub (List.length apart.takes) [])))
+      end)
 
 (* Ends a process and all that it has started. The first process of a space of its own can reach all others. *)
 let alone = Unix.getpid () = 1
@@ -409,15 +351,42 @@ let answer request =
       ignore (Unix.setsid ());
       List.iter (Unix.dup2 nowhere) [ Unix.stdin; Unix.stdout; Unix.stderr ];
       Unix.close source;
-      let timer = { Unix.it_interval = 0.; it_value = request.cpu } in
-      ignore (Unix.setitimer Unix.ITIMER_PROF timer);
+      set_timer request.cpu;
       let say word = ignore (Unix.write_substring sink (" " ^ word) 0 (String.length word + 1)) in
-      (try serve request say with _ -> ());
+      (try
+         match request.problem.apart with
+         | _ when request.code = "" ->
+             say "0 ok";
+             if not request.is_signed then report request.problem say (Obj.repr 0)
+         | Some apart -> judge request apart sink say
+         | None -> serve request say (report request.problem say)
+       with _ -> ());
       ignore (Unix.write_substring sink "\n" 0 1);
       Unix._exit 0
   | child ->
       Unix.close sink;
       collect child source request.wall
+
+let one_line text = String.concat " " (List.filter (( <> ) "") (String.split_on_char ' ' (String.map (fun c -> if c < ' ' then ' ' else c) text)))
+
+let message exn =
+  match Location.error_of_exn exn with
+  | Some (`Ok report) ->
+      let text = Format.asprintf "%t" report.Location.main.txt in
+      one_line (if String.length text > 300 then String.sub text 0 300 ^ "..." else text)
+  | _ -> one_line (Printexc.to_string exn)
+
+(* The first call that cannot be compiled, by its number from 1 on, or 0 for what is around them, and the compiler's words. *)
+let unusable prelude signature calls exn =
+  let fault calls = match problem prelude signature calls with _ -> None | exception exn -> Some (message exn) in
+  match fault [] with
+  | Some text -> "0 " ^ text
+  | None ->
+      let rec first i = function
+        | [] -> "0 " ^ message exn
+        | call :: rest -> ( match fault [ call ] with Some text -> string_of_int i ^ " " ^ text | None -> first (i + 1) rest)
+      in
+      first 1 calls
 
 (* Answers requests until it remembers enough problems: whether there may be more requests. *)
 let rec generation () =
@@ -435,8 +404,9 @@ let rec generation () =
             let said =
               match remembered prelude signature calls with
               | problem ->
-                  answer { cpu = float_of_string cpu; wall = float_of_string wall; gate = gate = "gate"; problem; code }
-              | exception _ -> ""
+                  let is_signed = signature <> "" in
+                  answer { cpu = float_of_string cpu; wall = float_of_string wall; gate = gate = "gate"; problem; is_signed; code }
+              | exception exn -> " unusable " ^ unusable prelude signature calls exn
             in
             print_string (id ^ said ^ "\n");
             flush stdout;

@@ -451,7 +451,7 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
     let error = task.verify(&[Completion::new(&prompt, " 1")]).unwrap_err().to_string();
     assert_eq!(
         error,
-        "the tests of the OCaml problem \"a\" cannot be used: only 0 of its 1 values can be computed"
+        "the tests of the OCaml problem \"a\" cannot be used: test 1 does not compile: Syntax error"
     );
     let _ = Job::default();
 }

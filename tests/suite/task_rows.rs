@@ -77,3 +77,73 @@ fn json_rows_need_three_keys_alone() {
     let error = error.err().unwrap().to_string();
     assert!(error.contains("line 1: the prompt does not end in the head"), "{error}");
 }
+
+/// Tests that cannot be used stop the task at its start, rather than giving every answer a reward of 0.
+#[test]
+fn unusable_tests_are_an_error_and_helpers_may_assert() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    let write = |tests: &str| {
+        let row = serde_json::json!({
+            "id": "a", "prompt": "let f (x : int) : int =", "tests": tests, "solution": "x + 1",
+        });
+        fs::write(&path, format!("{row}\n")).unwrap();
+    };
+    for tests in [
+        "let check x y = assert (f x = y)\nlet () = check 1 2",
+        "let main () =\n  assert (f 1 = 2);\n  assert (f 3 = 4)\nlet () = main ()",
+        "let test_one () = assert (f 1 = 2)\nlet () = test_one ()",
+    ] {
+        write(tests);
+        let task = open(&path);
+        for (answer, expected) in [("x + 1", 1.0), ("x", 0.35)] {
+            let total = totals(&task, |_| answer.to_string()).remove(0).1;
+            assert!((total - expected).abs() < 1e-9, "{total} of {answer} for {tests}");
+        }
+    }
+    for (tests, said) in [
+        (
+            "let () = assert (f 1 = 2\nlet () = assert (f 2 = 3)",
+            "test 1 does not compile: Syntax error",
+        ),
+        ("assert (f 1 = )", "test 1 does not compile: Syntax error"),
+        (
+            "assert (f 1 = 2);;\nassert (f 1 = \"a\")",
+            "test 2 does not compile: This expression has type",
+        ),
+        ("assert (f 1 = g 2)", "test 1 does not compile: Unbound value g"),
+        ("assert (f 1 = List.hd [])", "the expected value of test 1 raises an exception"),
+        ("let main () = assert (f 1 = 2)", "`main` in `tests` has an `assert`, but is not used"),
+    ] {
+        write(tests);
+        let problems = path.display().to_string();
+        let error = Ocaml::open(&OcamlSettings { problems, ..OcamlSettings::default() });
+        let error = error.err().unwrap().to_string();
+        assert!(error.contains(said) && !error.contains('\n'), "{tests}: {error}");
+    }
+}
+
+/// An answer that replaces the library's functions, in whatever way it may have come to do so, is not judged by them.
+#[test]
+fn tests_are_judged_with_a_library_of_their_own() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    let row = serde_json::json!({
+        "id": "a", "prompt": "let f (l : int list) : int list =",
+        "tests": "assert (List.length (f [1; 2]) = 1);; assert (List.mem 2 (f [2; 3]))",
+    });
+    fs::write(&path, format!("{row}\n")).unwrap();
+    let task = open(&path);
+    let problem = task.problems().all().remove(0);
+    let results = |code: &str| task.try_code(problem, code, Access::Full).unwrap().unwrap().results;
+    let patch = "module type L = module type of List \
+        let patch old fresh = let block = Obj.repr (module List : L) in \
+        for i = 0 to Obj.size block - 1 do \
+        if Obj.field block i == Obj.repr old then Obj.set_field block i (Obj.repr fresh) done \
+        let () = patch List.length (fun _ -> 1); patch List.mem (fun _ _ -> true) ";
+    let worthless = results(&format!("{patch} let f _ = []"));
+    assert_eq!(worthless, results("let f _ = []"));
+    assert_ne!(worthless, results("let f l = List.filter (fun x -> x mod 2 = 0) l"));
+    // What is no value of the function's type is not read as one.
+    assert!(results("let f _ = Obj.magic \"abcdefghijklmnop\"").iter().all(Option::is_none));
+}

@@ -164,8 +164,9 @@ impl Verifier {
     pub fn check(&self, completion: &Completion) -> Result<(), TaskError> {
         match self.verify_one(completion)?.problem {
             Some(problem) if !problem.starts_with(protocol::REPORTED) => {
+                let problem = problem.replace(" on this completion", "");
                 Err(TaskError::Verifier(format!(
-                    "{problem} for the first prompt; run `{}` by hand to see why",
+                    "for the first prompt, {problem}; run `{}` by hand to see why",
                     self.options.command
                 )))
             }
@@ -192,15 +193,9 @@ impl Verifier {
                     self.answered.get_or_init(|| body);
                     return Ok(rewards.unwrap_or_else(|message| self.unknown(message)));
                 }
-                Err(NoAnswer::Timeout(mut instead)) => {
+                Err(NoAnswer::Timeout(instead)) => {
                     self.count_failure("does not answer")?;
-                    let limit = limit.as_secs_f64();
-                    if instead.is_empty() && self.answered.get().is_none() {
-                        instead = "; it must flush each line of an answer".to_string();
-                    }
-                    return Ok(
-                        self.unknown(format!("the verifier took more than {limit} s{instead}"))
-                    );
+                    return Ok(self.unknown(self.late(start, &instead)));
                 }
                 Err(NoAnswer::Ended(end)) => {
                     self.count_failure(&end)?;
@@ -210,6 +205,20 @@ impl Verifier {
         }
         drop(first);
         Ok(self.unknown(format!("the verifier {last} twice on this completion")))
+    }
+
+    /// Words for a time limit that was exceeded, with what came instead of an answer.
+    fn late(&self, start: Duration, instead: &str) -> String {
+        let [limit, start, answer] =
+            [self.timeout + start, start, self.timeout].map(|time| time.as_secs_f64());
+        if self.answered.get().is_some() {
+            return format!("the verifier took more than {limit} s{instead}");
+        }
+        let advice = "; it must print one line for each request, and flush it";
+        let instead = if instead.is_empty() { advice } else { instead };
+        format!(
+            "the verifier did not answer within {limit} s ({start} for its start, {answer} for the answer){instead}"
+        )
     }
 
     /// Counts a process that did not answer, and fails after too many before the first answer.
@@ -302,7 +311,8 @@ mod tests {
         verifier.start_up = Duration::ZERO;
         let prompt = Prompt { text: "?".to_string(), messages: vec![], fields: Default::default() };
         let error = verifier.check(&Completion::new(&prompt, "!")).unwrap_err().to_string();
-        let said = "the verifier took more than 0.01 s; it must flush each line of an answer";
+        let said = "for the first prompt, the verifier did not answer within 0.01 s (0 for its start, 0.01 for the \
+                    answer); it must print one line for each request, and flush it; run `cat";
         assert!(error.contains(said), "{error}");
     }
 }

@@ -50,19 +50,12 @@ impl Answer {
     /// A description of the line if it is no answer, with "it" as the subject.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let text = String::from_utf8_lossy(line);
-        let parsed = serde_json::from_str(&text).or_else(|_| {
-            // Some JSON writers emit NaN and Infinity. The reward will be rejected, but the id is readable.
-            serde_json::from_str(
-                &text
-                    .replace("-Infinity", "Infinity")
-                    .replace("NaN", "\"NaN\"")
-                    .replace("Infinity", "\"Infinity\""),
-            )
-        });
+        let parsed = serde_json::from_slice(line)
+            .or_else(|_| serde_json::from_slice(&quoted(text.as_bytes())));
         let Ok(Value::Object(object)) = parsed else {
             return Err(format!("it wrote {}, which is not a JSON object", excerpt(&text)));
         };
-        match object.get("id").and_then(Value::as_u64) {
+        match object.get("id").and_then(whole) {
             Some(id) => Ok(Self { id, object }),
             None => Err(format!("it wrote {}, which has no `id`", excerpt(&text))),
         }
@@ -111,6 +104,39 @@ impl Answer {
     }
 }
 
+/// A whole number, which some JSON writers write with a fraction of 0.
+fn whole(value: &Value) -> Option<u64> {
+    let rounded = || {
+        let number = value.as_f64()?;
+        let rounded = number as u64;
+        (rounded as f64 == number).then_some(rounded)
+    };
+    value.as_u64().or_else(rounded)
+}
+
+/// JSON with quotes around NaN and Infinity, which some writers emit, and around numbers that are too large: a reward of
+/// these is rejected, but the id can be read.
+fn quoted(json: &[u8]) -> Vec<u8> {
+    let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    let (mut quoted, mut at) = (Vec::new(), 0);
+    while let Some(byte) = json.get(at) {
+        let end = match byte {
+            b'"' => numbers::end_of_text(json, at),
+            byte if is_of_word(byte) => {
+                at + json[at..].iter().take_while(|byte| is_of_word(byte)).count()
+            }
+            _ => at + 1,
+        };
+        let piece = &json[at..end];
+        let number = str::from_utf8(piece).ok().and_then(|word| word.parse::<f64>().ok());
+        let mark: &[u8] =
+            if number.is_some_and(|number| !number.is_finite()) { b"\"" } else { b"" };
+        quoted.extend([mark, piece, mark].concat());
+        at = end;
+    }
+    quoted
+}
+
 /// The start of a text, quoted and escaped.
 fn excerpt(text: &str) -> String {
     let start: String = text.chars().take(60).collect();
@@ -144,6 +170,10 @@ mod tests {
         let rewards = |line: &str, parts: &[Part]| Answer::parse(line.as_bytes())?.rewards(parts);
         assert_eq!(rewards(r#"{"id": 1, "reward": 0.5}"#, &one), Ok(vec![0.5]));
         assert_eq!(rewards(r#"{"id": 1, "rewards": {"reward": 1}}"#, &one), Ok(vec![1.0]));
+        let of_float = Answer::parse(br#"{"id": 4379754838093040.0, "reward": 1}"#).unwrap();
+        assert_eq!(of_float.id, 4_379_754_838_093_040);
+        let text = br#"{"id": 7, "error": "NaN \" 1e999", "reward": 1e999}"#;
+        assert_eq!(Answer::parse(text).unwrap().object["error"], "NaN \" 1e999");
         let by_name = r#"{"id": 1, "rewards": {"format": 0, "exact": -1.5}}"#;
         assert_eq!(rewards(by_name, &two), Ok(vec![-1.5, 0.0]));
         for (line, parts, said) in [
@@ -154,8 +184,10 @@ mod tests {
                 &one,
                 r#"returned "NaN" as the reward `reward`, which is not a number from -1e6 to 1e6"#,
             ),
-            (r#"{"id": 1, "reward": -Infinity}"#, &one, r#"returned "Infinity" as the reward"#),
-            (r#"{"id": 1, "reward": 1e999}"#, &one, "which is not a JSON object"),
+            (r#"{"id": 1, "reward": -Infinity}"#, &one, r#"returned "-Infinity" as the reward"#),
+            (r#"{"id": 1, "reward": 1e999}"#, &one, r#"returned "1e999" as the reward"#),
+            (r#"{"id": 1.5, "reward": 1}"#, &one, "which has no `id`"),
+            (r#"{"id": -1.0, "reward": 1}"#, &one, "which has no `id`"),
             (
                 r#"{"id": 1, "reward": "1"}"#,
                 &one,

@@ -4,32 +4,71 @@
 /// value that does not.
 ///
 /// `assert (a = b)`, where one side uses the function, becomes that side and the value of the other. Any other assertion
-/// becomes a pair of `mark` and whether it holds; `mark` is a text that an answer cannot know beforehand. Definitions
-/// between the assertions are available to those after them.
+/// becomes a pair of `mark` and whether it holds; `mark` is a text that an answer cannot know beforehand. So does
+/// `let () = ...` with assertions within, or with a call of a definition that has some. Definitions between the
+/// assertions are available to those after them.
 ///
 /// # Errors
-/// A sentence if there is no assertion.
+/// A sentence if there is no assertion, or one in a definition that is not used.
 pub fn parse(text: &str, name: &str, mark: &str) -> Result<Vec<(String, String)>, String> {
     let mut tests = Vec::new();
     let mut definitions = String::new();
+    // The definitions with assertions, and whether they are used.
+    let mut asserting: Vec<(&str, bool)> = Vec::new();
     for item in items(text) {
-        match assertions(item) {
-            Some(bodies) => {
-                tests.extend(bodies.into_iter().map(|body| test(body, name, mark, &definitions)));
+        if let Some(bodies) = assertions(item) {
+            tests.extend(bodies.into_iter().map(|body| test(body, name, mark, &definitions)));
+            continue;
+        }
+        let mut asserts = false;
+        for word in words(item) {
+            asserts |= word == "assert";
+            for (_, is_used) in asserting.iter_mut().filter(|(known, _)| *known == word) {
+                (*is_used, asserts) = (true, true);
             }
-            None if words(item).any(|word| word == "assert") => {
-                let body = item.trim_start_matches("let").trim_start();
-                let body = body.strip_prefix("()").or(body.strip_prefix('_')).unwrap_or(body);
-                let body = body.trim_start().trim_start_matches('=');
+        }
+        match body(item) {
+            Some(body) if asserts => {
                 tests.push(whole(&format!("(({body}); true)"), mark, &definitions));
             }
-            None => definitions += &format!("{item}\n"),
+            _ => {
+                definitions += &format!("{item}\n");
+                asserting.extend(defined(item).filter(|_| asserts).map(|name| (name, false)));
+            }
         }
+    }
+    if let Some((unused, _)) = asserting.iter().find(|(_, is_used)| !is_used) {
+        return Err(format!("`{unused}` in `tests` has an `assert`, but is not used"));
     }
     match tests.is_empty() {
         true => Err("`tests` has no `assert`".to_string()),
         false => Ok(tests),
     }
+}
+
+/// What an item that defines nothing computes: `let () = ...`, `let _ = ...`, or an expression.
+fn body(item: &str) -> Option<&str> {
+    let mut pieces = Scan::new(item).map(|(at, _, piece)| (at, piece));
+    let (_, first) = pieces.next()?;
+    if matches!(first, "open" | "module" | "type" | "exception" | "include") {
+        return None;
+    }
+    if first != "let" {
+        return Some(item);
+    }
+    let opening = pieces.next()?.1;
+    let is_unit = opening == "(" && pieces.next()?.1 == ")";
+    if opening != "_" && !is_unit {
+        return None;
+    }
+    let (at, _) = pieces.find(|(_, piece)| *piece == "=")?;
+    Some(&item[at + 1..])
+}
+
+/// The name that an item defines, or the first of several.
+fn defined(item: &str) -> impl Iterator<Item = &str> {
+    let kind = |word: &&str| matches!(*word, "let" | "rec" | "module" | "exception" | "type");
+    words(item).skip_while(kind).take(1)
 }
 
 /// The call and the expected value of an assertion.
@@ -218,7 +257,8 @@ fn equation(condition: &str) -> Option<(&str, &str)> {
             _ => {}
         }
     }
-    sides
+    let is_blank = |side: &str| words(side).next().is_none();
+    sides.filter(|(left, right)| !is_blank(left) && !is_blank(right))
 }
 
 #[cfg(test)]
@@ -275,5 +315,29 @@ mod tests {
         let found = calls("let ok x = f x = x\nlet () = assert (ok 3)");
         assert!(found[0].0.contains("\"mark\"") && found[0].1 == "(\"mark\", true)");
         assert!(parse("let x = 1", "f", "mark").is_err());
+    }
+
+    #[test]
+    fn assertions_in_definitions_count_where_these_are_called() {
+        let found =
+            calls("let check x y = assert (f x = y)\nlet () = check 1 2\nlet () = check 2 3");
+        assert_eq!(found.len(), 2);
+        let module = "(let module Tests = struct let check x y = assert (f x = y)\n end in let open Tests in ";
+        assert_eq!(
+            found[0],
+            pair(&format!("{module}((\"mark\", ((( check 1 2); true)))))"), "(\"mark\", true)")
+        );
+        for text in [
+            "let main () =\n  assert (f 1 = 2);\n  assert (f 2 = 3)\nlet () = main ()",
+            "let one () = assert (f 1 = 2)\nlet all () = one ()\nlet _ = all ()",
+            "let rec go n = if n > 0 then (assert (f n = n); go (n - 1));;\ngo 3;;",
+        ] {
+            let found = calls(text);
+            assert!(found.len() == 1 && found[0].0.contains("true"), "{text}: {found:?}");
+        }
+        let error = parse("let main () = assert (f 1 = 2)", "f", "mark").unwrap_err();
+        assert_eq!(error, "`main` in `tests` has an `assert`, but is not used");
+        // An equation without a side is left to the compiler, which refuses it.
+        assert!(calls("assert (f 1 = )")[0].0.contains("(f 1 = )"));
     }
 }

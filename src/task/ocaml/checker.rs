@@ -21,7 +21,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-const SOURCE: &str = include_str!("../../../assets/ocaml/checker.ml");
+/// The files of the server, each after those that it uses.
+const SOURCES: [(&str, &str); 3] = [
+    ("grove_data.ml", include_str!("../../../assets/ocaml/grove_data.ml")),
+    ("grove_gate.ml", include_str!("../../../assets/ocaml/grove_gate.ml")),
+    ("checker.ml", include_str!("../../../assets/ocaml/checker.ml")),
+];
 
 /// Time allowed for a server's start-up, in addition to the completion's time limit.
 const START: Duration = Duration::from_secs(30);
@@ -87,9 +92,9 @@ impl Checker {
             cpu_seconds: 600,
             memory: u64::from(limits.memory_mb) << 20,
             file_size: 1 << 20,
-            // In addition to the completion's: the server, its process that caches problems, and two
-            // short-lived ones.
-            processes: u64::from(limits.processes) + 4,
+            // In addition to the completion's: the server, its process that caches problems, the one that judges
+            // tests, and two short-lived ones.
+            processes: u64::from(limits.processes) + 5,
             files: 64,
         };
         let sandbox =
@@ -131,7 +136,11 @@ impl Checker {
             let server = lock(idle).pop();
             let mut server = server.map_or_else(|| self.server(), Ok)?;
             match server.ask(|id| self.request(id, job), limit, answer) {
-                Ok(Answer { report, is_whole }) => {
+                Ok(Answer::Unusable(why)) => {
+                    lock(idle).push(server);
+                    return Ok(Err(why));
+                }
+                Ok(Answer::Report { report, is_whole }) => {
                     // Code that was stopped by a signal, or asked for what it may not use, may be an attack.
                     if is_whole && !matches!(report.compiled, Compiled::Refused(_)) {
                         lock(idle).push(server);
@@ -160,8 +169,10 @@ impl Checker {
         let trivial =
             Job { code: "let f = 1", signature: "val f : int", calls: vec!["f"], ..Job::default() };
         let asked = server.ask(|id| self.request(id, &trivial), START, answer);
-        match asked.map(|answer| answer.report.results) {
-            Ok(results) if matches!(results[..], [Some(_)]) => Ok(server),
+        match asked {
+            Ok(Answer::Report { report, .. }) if matches!(report.results[..], [Some(_)]) => {
+                Ok(server)
+            }
             Ok(_) => Err(broken("does not run what it compiles")),
             Err(NoAnswer::Timeout(_)) => Err(broken("does not answer")),
             Err(NoAnswer::Ended(end)) => Err(broken(&end)),
@@ -198,13 +209,15 @@ fn runtime(compiler: &Compiler, folder: &Folder) -> io::Result<PathBuf> {
 
 /// A server's answer.
 #[derive(Debug, PartialEq)]
-struct Answer {
-    report: Report,
-    /// Whether the code came to its end, rather than being stopped.
-    is_whole: bool,
+enum Answer {
+    /// The outcome of the code, and whether it came to its end, rather than being stopped.
+    Report { report: Report, is_whole: bool },
+    /// Why the calls cannot be compiled.
+    Unusable(String),
 }
 
-/// Parses an answer `ID types compile result... .`, which is truncated if the process ended early.
+/// Parses an answer `ID types compile result... .`, which is truncated if the process ended early, or
+/// `ID unusable NUMBER MESSAGE`.
 fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
     let text = String::from_utf8_lossy(line);
     let is_whole = text.ends_with(" .");
@@ -214,6 +227,14 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
         return Ok(None);
     }
     let types = match words.next() {
+        Some("unusable") => {
+            let number = words.next().unwrap_or_default();
+            let message = words.collect::<Vec<_>>().join(" ");
+            return Ok(Some(Answer::Unusable(match number {
+                "0" => message,
+                number => format!("test {number} does not compile: {message}"),
+            })));
+        }
         Some("syntax") => Types::Syntax,
         Some(word) => word.parse().map_or(Types::Unknown, Types::Errors),
         None => Types::Unknown,
@@ -224,12 +245,13 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
         Some(name) => Compiled::Refused(name.to_string()),
     };
     let results = words.map(|word| (word != "-").then(|| word.to_string())).collect();
-    Ok(Some(Answer { report: Report { types, compiled, results }, is_whole }))
+    Ok(Some(Answer::Report { report: Report { types, compiled, results }, is_whole }))
 }
 
 /// The name of the compiled server in the cache.
 fn name(compiler: &Compiler) -> String {
-    let key = format!("{}\0{}\0{SOURCE}", compiler.path.display(), compiler.version);
+    let sources = SOURCES.map(|(_, text)| text).concat();
+    let key = format!("{}\0{}\0{sources}", compiler.path.display(), compiler.version);
     format!("ocaml-checker-{}", &disk::sha256(key)[..16])
 }
 
@@ -243,19 +265,15 @@ fn compiled(
     if let Some(cached) = cached.filter(|path| path.exists()) {
         return Ok(cached.to_path_buf());
     }
-    let source = folder.path().join("checker.ml");
-    fs::write(&source, SOURCE).map_err(wrong)?;
+    for (name, text) in SOURCES {
+        fs::write(folder.path().join(name), text).map_err(wrong)?;
+    }
     let output = Command::new(&compiler.path)
         .current_dir(folder.path())
         .args(["-w", "-a", "-I", "+unix", "-I", "+compiler-libs", "unix.cma", "ocamlcommon.cma"])
-        .args([
-            "ocamlbytecomp.cma",
-            "ocamltoplevel.cma",
-            "-linkall",
-            "checker.ml",
-            "-o",
-            "checker.byte",
-        ])
+        .args(["ocamlbytecomp.cma", "ocamltoplevel.cma", "-linkall"])
+        .args(SOURCES.map(|(name, _)| name))
+        .args(["-o", "checker.byte"])
         .output()
         .map_err(wrong)?;
     if !output.status.success() {
@@ -305,7 +323,7 @@ mod tests {
         let read = |line: &str| answer(7, line.as_bytes()).unwrap().unwrap();
         let reached = |types, compiled, results: &[Option<&str>], is_whole| {
             let results = results.iter().map(|result| result.map(str::to_string)).collect();
-            Answer { report: Report { types, compiled, results }, is_whole }
+            Answer::Report { report: Report { types, compiled, results }, is_whole }
         };
         let none = Types::Errors(0);
         let two = [Some("ab"), None];
@@ -316,6 +334,10 @@ mod tests {
         let refused = Compiled::Refused("Sys.command".to_string());
         assert_eq!(read("7 0 Sys.command ."), reached(none, refused, &[], true));
         assert_eq!(read("7"), reached(Types::Unknown, Compiled::No, &[], false));
+        let unusable = |why: &str| Answer::Unusable(why.to_string());
+        assert_eq!(read("7 unusable 0 Unbound value g"), unusable("Unbound value g"));
+        let said = "test 2 does not compile: Syntax error";
+        assert_eq!(read("7 unusable 2 Syntax error"), unusable(said));
         assert_eq!(answer(7, b"8 0 ok ."), Ok(None));
         assert_eq!(answer(7, b"what"), Ok(None));
     }

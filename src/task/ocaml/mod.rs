@@ -5,8 +5,9 @@
 //! (`code.rs`) 0.3 of its points, and untidy presentation costs up to 0.10 of a perfect score.
 //!
 //! The value of a call is hashed in the process that computes it and compared here. A completion that prints
-//! results or ends the program gains nothing, since it would have to know the expected values. All code runs in
-//! a [sandbox](super::sandbox).
+//! results or ends the program gains nothing, since it would have to know the expected values. Assertions that are
+//! more than an equation are judged in a process without the completion where the function's type permits it. All
+//! code runs in a [sandbox](super::sandbox).
 
 mod assertions;
 mod checker;
@@ -70,10 +71,10 @@ pub struct Ocaml {
 }
 
 impl Ocaml {
-    /// Reads the problems and starts the checker.
+    /// Reads the problems, starts the checker, and tries the tests of rows.
     ///
     /// # Errors
-    /// If a setting is out of range, the problems cannot be read, or there is no compiler.
+    /// If a setting is out of range, the problems cannot be read or used, or there is no compiler.
     pub fn open(settings: &OcamlSettings) -> Result<Self, TaskError> {
         let limits = settings.limits;
         in_range(settings)?;
@@ -92,7 +93,16 @@ impl Ocaml {
         let workers =
             if settings.workers == 0 { cores().min(64) } else { settings.workers as usize };
         let parts = POINTS.map(|(name, weight)| Part::new(name, weight)).to_vec();
-        Ok(Self { problems, compiler, checker, parts, workers, notes })
+        let task = Self { problems, compiler, checker, parts, workers, notes };
+        task.try_rows()?;
+        Ok(task)
+    }
+
+    /// Tries the tests that are written as assertions, before a run relies on them.
+    fn try_rows(&self) -> Result<(), TaskError> {
+        let mut rows: Vec<&Problem> = self.problems.all();
+        rows.retain(|problem| problem.signature.is_empty());
+        in_order(&rows, self.workers, |problem| self.expected(problem).map(|_| ())).map(|_| ())
     }
 
     /// The problems.
@@ -144,24 +154,39 @@ impl Ocaml {
         Ok(problem.inferred.get_or_init(|| found))
     }
 
-    /// Computes the digests of the expected values of a problem's calls.
+    /// Computes the digests of the expected values of a problem's calls, once both sides compile.
     fn expected<'a>(&self, problem: &'a Problem) -> Result<&'a [String], TaskError> {
         if let Some(digests) = problem.digests.get() {
             return Ok(digests);
         }
+        let (prelude, signature) = (problem.prelude.as_str(), self.signature(problem)?);
+        // A signature without code: the calls are compiled only.
+        let equations: Vec<String> =
+            problem.tests.iter().map(|(call, value)| format!("({call}) = ({value})")).collect();
+        let calls = equations.iter().map(String::as_str).collect();
+        let sides = Job { prelude, signature, calls, ..Job::default() };
         let calls = problem.tests.iter().map(|(_, value)| value.as_str()).collect();
-        let job = Job { prelude: &problem.prelude, calls, ..Job::default() };
+        let job = Job { prelude, calls, ..Job::default() };
         let mut why = String::new();
         // On a machine under load, correct code may exceed the limits.
         for _ in 0..ATTEMPTS {
+            if let Err(message) = self.report(&sides)? {
+                why = message;
+                continue;
+            }
             match self.report(&job)? {
                 Ok(report) => {
+                    let results = &report.results;
+                    let fails = results.iter().position(Option::is_none);
+                    let (number, how) = match fails {
+                        Some(at) => (at + 1, "raises an exception or is no data"),
+                        None => (results.len() + 1, "is not computed within the limits"),
+                    };
+                    why = format!("the expected value of test {number} {how}");
                     let digests: Vec<String> = report.results.into_iter().flatten().collect();
-                    let (found, all) = (digests.len(), problem.tests.len());
-                    if found == all {
+                    if digests.len() == problem.tests.len() {
                         return Ok(problem.digests.get_or_init(|| digests));
                     }
-                    why = format!("only {found} of its {all} values can be computed");
                 }
                 Err(message) => why = message,
             }
