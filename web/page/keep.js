@@ -18,7 +18,14 @@ export async function readFiles(files) {
     throw new Error("Choose one policy file, or config.toml and weights.safetensors together.");
   }
   const bytes = new Uint8Array(await weights.arrayBuffer());
-  const policy = settings ? Policy.from_parts(await settings.text(), bytes) : new Policy(bytes);
+  return fileOf(settings ? Policy.from_parts(await settings.text(), bytes) : new Policy(bytes));
+}
+
+/** Reads a policy from the bytes of one file; throws if there is none. */
+export const readPolicy = (bytes) => fileOf(new Policy(bytes));
+
+/** The file of a policy, which is freed. */
+function fileOf(policy) {
   try {
     return policy.file();
   } finally {

@@ -9,7 +9,7 @@ import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
 import { Beside } from "./beside.js";
-import { download, isLanguageModel, readFiles, onDrop, lastKept } from "./keep.js";
+import { download, isLanguageModel, readFiles, readPolicy, onDrop, lastKept } from "./keep.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
 import { copy, linkProject, pack, unpack } from "./share.js";
@@ -398,7 +398,7 @@ function wire() {
 /** Puts the agent of a link on the stage. */
 async function meet(packed) {
   try {
-    agents.offer("link", "From the link", await unpack(packed));
+    agents.offer("link", "From the link", readPolicy(await unpack(packed)));
     agents.choose("link");
     view.packed = packed;
     remember();
