@@ -44,6 +44,7 @@ function builtIn(game) {
   return ready.get(game);
 }
 
+const isolated = isolate();
 // The first file is fetched while the module compiles.
 const link = readLink();
 if (READY.length > 0) builtIn(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
@@ -458,6 +459,6 @@ lab.resume().catch((error) => say(`The last training cannot be resumed: ${senten
 const watched = watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
 Promise.all([resumed, watched]).then(() => text.settle());
 await stage.open().catch(() => {}); // errors have been reported
+await isolated;
 performance.mark("ready");
-await isolate();
 if (!text.on) lab.warm();
