@@ -239,6 +239,8 @@ function restart() {
 
 function takeOver(on) {
   if (!view.show) return;
+  if (on) view.before = player.playing;
+  else player.play(view.before);
   if (on && beside.chosen.length > 0) {
     view.show.set_beside([]);
     beside.end();
@@ -247,7 +249,6 @@ function takeOver(on) {
   mine.collect(view.show);
   $("wall").disabled = on;
   player.limit = on ? FASTEST_FOR_PEOPLE : Infinity;
-  if (!on) player.play(true);
   player.rewind();
 }
 
