@@ -388,13 +388,18 @@ function wire() {
   });
   let left;
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) left = performance.now();
-    else if (performance.now() - left > AWAY) {
-      announce(`The game paused while this tab was in the background${lab.busy() ? "; training continued" : ""}.`);
-    }
+    if (document.hidden) left = { at: performance.now(), happened: whileAway() };
+    else if (left?.happened && performance.now() - left.at > AWAY) announce(left.happened);
   });
   addEventListener("beforeunload", (event) => { if (lab.busy() || text.busy()) event.preventDefault(); });
   setInterval(tell, 1000);
+}
+
+/** What happens while this tab is in the background, if anything does. */
+function whileAway() {
+  const trains = [lab, text].some(({ state }) => ["starting", "running"].includes(state));
+  if (player.playing) return `The game paused while this tab was in the background${trains ? "; training continued" : ""}.`;
+  return trains ? "Training continued while this tab was in the background." : undefined;
 }
 
 /** Puts the agent of a link on the stage. */
