@@ -182,7 +182,8 @@ export class Lab extends Control {
       policy.free();
     }
     this.agents.offer(id, `Trained here${this.several ? `, seed ${seed}` : ""}`, file, this.several ? `Seed ${seed}` : "Your agent");
-    if (id === this.followed && !this.met) {
+    // A visitor who has gone to another game meanwhile stays there.
+    if (id === this.followed && !this.met && this.trained === this.staged) {
       this.met = true;
       this.agents.choose(id);
     }

@@ -130,11 +130,12 @@ function imitate(about, file) {
   lab.imitate(about, mine.file ?? file);
 }
 
-/** Puts the imitating agent beside the person. */
+/** Puts the imitating agent beside the person, who may have gone to another game meanwhile. */
 function playImitator() {
+  if (lab.trained !== lab.staged || text.on) return announce(`Trained on your games of ${lab.title(lab.trained)}.`);
   agents.choose("here 1");
   announce("Trained on your games. Now play against it.");
-  if (!takeover.on && !text.on) takeover.set(true);
+  if (!takeover.on) takeover.set(true);
 }
 
 /** Puts these policies beside the agent, on its levels. */
