@@ -281,8 +281,8 @@ async function pickGame(game) {
 async function load(files) {
   try {
     if (files.length === 1 && (await isLanguageModel(files[0]))) {
-      text.load(files);
-      return pick(TASK);
+      if (await text.load(files)) pick(TASK);
+      return;
     }
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));

@@ -1,6 +1,6 @@
 // Text: a language model that learns a task, in this tab or in a watched run.
 
-import { $, make, write, announce, fixed, short } from "./dom.js";
+import { $, make, write, say, announce, fixed, sentence, short } from "./dom.js";
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
@@ -98,11 +98,20 @@ export class Text extends Control {
     this.beginFirst();
   }
 
-  /** Trains the model in a file further. */
+  /** Trains the model in a file further; returns whether it does. A file without one leaves everything as it is. */
   async load([file]) {
-    this.begun = true; // the first training is this one
-    this.start(new Uint8Array(await file.arrayBuffer()));
-    this.loaded = file.name;
+    try {
+      const run = this.read(new Uint8Array(await file.arrayBuffer()));
+      if (!run) return false;
+      await this.training.check(run.wanted[0]);
+      this.begun = true; // the first training is this one
+      this.beginNew(run);
+      this.loaded = file.name;
+      return true;
+    } catch (error) {
+      say(`${file.name}: ${sentence(error)}`);
+      return false;
+    }
   }
 
   /** Draws the charts, with one for each part of the reward. */
@@ -113,14 +122,21 @@ export class Text extends Control {
     this.charts = [new Charts(this.curves, $("text-charts"), TEXT_CHARTS), new Charts(this.curves, $("text-more"), moreTextCharts(parts))];
   }
 
-  /** Trains a fresh model, or the one in a file; `paused` waits for the visitor. */
-  start(file, paused = false) {
+  /** Trains a fresh model; `paused` waits for the visitor. */
+  start(paused = false) {
+    const run = this.read();
+    if (run) this.beginNew(run, paused);
+  }
+
+  /** The run of the form, with a fresh model or the one in a file; undefined, with the reasons beside the fields, if
+      settings are out of range. */
+  read(file) {
     $("text-settings").querySelector("details").open ||= !$("text-settings").checkValidity();
-    if (!$("text-settings").reportValidity()) return;
+    if (!$("text-settings").reportValidity()) return undefined;
     const own = Object.fromEntries(FIELDS.map(({ id, path }) => [path, $(`text-${id}`).valueAsNumber]));
     const model = Object.fromEntries(Object.entries(MODEL).map(([key, value]) => [`model.${key}`, value]));
     const text = writeToml({ task: "sort", ...own, ...model, ...REST });
-    this.beginNew({ own, way: "CPU", wanted: [{ seed: RUN, iterations: own.iterations, text, file }] }, paused);
+    return { own, way: "CPU", wanted: [{ seed: RUN, iterations: own.iterations, text, file }] };
   }
 
   /** Resumes a training that a reload or a closed tab has left. */
@@ -185,7 +201,7 @@ export class Text extends Control {
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
     if (digits.length === 0) return write($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
-    if (!this.training.workers) this.start(undefined, true);
+    if (!this.training.workers) this.start(true);
     else this.training.tell({ do: "ask", question: this.asked() });
   }
 
