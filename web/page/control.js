@@ -39,6 +39,20 @@ export class Control {
     return ["starting", "running", "pausing", "paused"].includes(this.state);
   }
 
+  /** Whether a new training would take the place of one that can go on. */
+  replaces() {
+    return this.busy();
+  }
+
+  /** Enter in a field of the form starts a training, but replaces none: it goes on to the button, which says what it does. */
+  guard(form, button) {
+    form.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !event.target.matches("input") || !this.replaces()) return;
+      event.preventDefault();
+      button.focus();
+    });
+  }
+
   /** Starts a run, `{ wanted, way, saved, records }`: from the beginning, or from the checkpoints in `saved` by seed. */
   begin(run, paused = false, question = undefined) {
     this.clear();

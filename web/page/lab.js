@@ -40,6 +40,7 @@ export class Lab extends Control {
     this.settings = new Settings(changed);
     this.charts = new Charts(this.here);
     $("settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
+    this.guard($("settings"), $("start"));
     $("pause").addEventListener("click", () => this.toggle());
     $("train-here").addEventListener("click", () => this.press());
     $("reset").addEventListener("click", () => this.reset());
@@ -107,6 +108,10 @@ export class Lab extends Control {
     const text = writeToml({ env, seed, iterations, "update.num_minibatches": IMITATION.steps, "data.path": "your games", "data.batch_size": IMITATION.batch, ...own });
     this.makeRoom(env);
     this.beginNew({ game: env, way: "CPU", wanted: [{ seed, iterations, text, file }] });
+  }
+
+  replaces() {
+    return super.replaces() || this.shelf.has(this.settings.game);
   }
 
   /** Shelves the run of another game, as of its last checkpoint, before a game is trained. */
@@ -264,7 +269,7 @@ export class Lab extends Control {
     $("run-settings").hidden = !live;
     const other = this.trained !== this.settings.game;
     const staged = this.trained === this.staged;
-    write($("start"), this.busy() && !other ? "Train again" : this.busy() ? "Train this instead" : "Train");
+    write($("start"), !this.replaces() ? "Train" : this.busy() && other ? "Train this instead" : "Train again");
     $("pause").disabled = !["running", "paused"].includes(state);
     write($("pause"), state === "paused" ? "Resume" : "Pause");
     $("reset").disabled = state === "idle";

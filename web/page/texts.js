@@ -59,6 +59,7 @@ export class Text extends Control {
     this.draw([]);
     this.completions.show(RUN);
     $("text-settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
+    this.guard($("text-settings"), $("text-start"));
     $("text-pause").addEventListener("click", () => this.toggle());
     $("text-reset").addEventListener("click", () => this.reset());
     $("text-save").addEventListener("click", () => this.training.tell({ do: "file" }));
