@@ -93,19 +93,13 @@ export const keptRun = (name) => withDrawer("readonly", (drawer) => drawer.get(n
 /** Deletes the stored run. */
 export const forgetRun = (name) => withDrawer("readwrite", (drawer) => drawer.delete(name));
 
-/** Whether this tab holds the lock of training. */
-let trains = false;
-
-/** Whether no other tab of this page trains; takes the lock then. Without locks in the browser, true. */
-export async function onlyHere() {
-  return (trains ||= !navigator.locks || (await nowhereElse()));
-}
-
-function nowhereElse() {
+/** Takes the lock of a stored run, unless another tab of this page has it; returns the function that releases it, or
+    undefined. A browser without locks refuses none. */
+export function lockRun(name) {
+  const free = () => {};
+  if (!navigator.locks) return Promise.resolve(free);
   return new Promise((done) => {
-    navigator.locks.request("grove-training", { ifAvailable: true }, (lock) => {
-      done(lock !== null);
-      return lock && new Promise(() => {});
-    }).catch(() => done(true));
+    const hold = (lock) => (lock ? new Promise((release) => done(release)) : done(undefined));
+    navigator.locks.request(`grove-${name}`, { ifAvailable: true }, hold).catch(() => done(free));
   });
 }

@@ -4,7 +4,7 @@ import { $, make, write, say, announce, fixed, sentence, short } from "./dom.js"
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
-import { Control } from "./control.js";
+import { Control, resuming } from "./control.js";
 import { inFrame } from "./frames.js";
 import { download } from "./keep.js";
 import { writeToml } from "./toml.js";
@@ -86,11 +86,13 @@ export class Text extends Control {
     this.beginFirst();
   }
 
-  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch. */
-  beginFirst() {
+  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch, here or in another
+      tab of the browser. */
+  async beginFirst() {
     if (!this.on || !this.settled || this.begun || this.live || this.state !== "idle") return;
     this.begun = true;
-    this.start();
+    if (!(await this.hold())) return say("Another tab is training the language model. Press Train to train one here, too.");
+    if (this.state === "idle") this.start();
   }
 
   /** Called once kept and watched runs have been looked for. */
@@ -148,7 +150,7 @@ export class Text extends Control {
     this.begin(run, run.paused);
     this.newest = run.records[RUN]?.at(-1);
     this.touch();
-    announce("Resuming the training of the language model.");
+    announce(resuming("the language model", run.paused));
   }
 
   begin(run, paused) {
