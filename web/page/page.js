@@ -392,7 +392,7 @@ function wire() {
     if (document.hidden) left = { at: performance.now(), happened: whileAway() };
     else if (left?.happened && performance.now() - left.at > AWAY) announce(left.happened);
   });
-  addEventListener("beforeunload", (event) => { if (lab.busy() || text.busy()) event.preventDefault(); });
+  addEventListener("beforeunload", (event) => { if (lab.busy() || lab.loses() || text.busy()) event.preventDefault(); });
   setInterval(tell, 1000);
 }
 
