@@ -1,8 +1,8 @@
 // The control of a training in this tab, of games or of text: its state, its pace, its curves, and the run that is kept in
 // the browser's storage so that a reload resumes it.
 
-import { $, write } from "./dom.js";
-import { forgetRun, keepRun, keptRun, onlyHere } from "./keep.js";
+import { $, write, say } from "./dom.js";
+import { forgetRun, keepRun, keptRun, lockRun } from "./keep.js";
 import { Training } from "./training.js";
 
 /** Milliseconds between two times that the run is kept in the browser's storage. */
@@ -10,6 +10,9 @@ const KEEP_RUN = 2_000;
 
 /** Iterations that the pace is measured over. */
 const PACE = 60;
+
+/** The message when a training of `what` is back after a reload. */
+export const resuming = (what, paused) => (paused ? `The training of ${what} is still paused.` : `Resuming the training of ${what}.`);
 
 export class Control {
   /** `module` trains, `store` names the run in the browser's storage, `trouble` is the element for errors, `here` the
@@ -39,6 +42,20 @@ export class Control {
     return ["starting", "running", "pausing", "paused"].includes(this.state);
   }
 
+  /** Whether a new training would take the place of one that can go on. */
+  replaces() {
+    return this.busy();
+  }
+
+  /** Enter in a field of the form starts a training, but replaces none: it goes on to the button, which says what it does. */
+  guard(form, button) {
+    form.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !event.target.matches("input") || !this.replaces()) return;
+      event.preventDefault();
+      button.focus();
+    });
+  }
+
   /** Starts a run, `{ wanted, way, saved, records }`: from the beginning, or from the checkpoints in `saved` by seed. */
   begin(run, paused = false, question = undefined) {
     this.clear();
@@ -50,21 +67,35 @@ export class Control {
     }
     const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
     this.training.start(wanted, run.way, paused, question);
+    this.hold().then((alone) => alone || say("This training is not kept for a reload: another tab has one under way."));
   }
 
-  /** Starts a new run, which is kept if no other tab trains. */
+  /** Starts a new run. */
   beginNew(run, paused, question) {
     this.trouble("");
     this.begin({ ...run, saved: {}, records: {} }, paused, question);
-    onlyHere().then((only) => { this.alone = only; });
+  }
+
+  /** Whether this tab alone may store a run; it keeps that right until `letGo()`. */
+  async hold() {
+    const lock = (this.lock ??= lockRun(this.store));
+    const alone = Boolean(await lock);
+    if (this.lock !== lock) return alone; // let go meanwhile
+    this.alone = alone;
+    if (!alone) this.lock = undefined;
+    return alone;
+  }
+
+  letGo() {
+    this.lock?.then((release) => release?.());
+    this.lock = undefined;
+    this.alone = false;
   }
 
   /** The run that a reload or a closed tab has left, if this tab can resume it; `fits` says whether the page has its game. */
   async left(fits = () => true) {
     const run = await keptRun(this.store).catch(() => undefined); // a refused storage has been reported
-    if (!run || this.busy() || !fits(run) || !(await onlyHere())) return undefined;
-    this.alone = true;
-    return run;
+    return run && fits(run) && (await this.hold()) && !this.busy() ? run : undefined;
   }
 
   /** Another state of the training. */
@@ -106,7 +137,7 @@ export class Control {
 
   /** Keeps the run in the browser's storage, `now` or when it is due. */
   keepRun(now = false) {
-    if (!this.run || this.alone === false || Object.keys(this.run.saved).length === 0) return;
+    if (!this.run || !this.alone || Object.keys(this.run.saved).length === 0) return;
     if (!now && performance.now() - (this.runKept ?? -Infinity) < KEEP_RUN) return;
     this.runKept = performance.now();
     const paused = ["paused", "pausing"].includes(this.state);
@@ -117,8 +148,9 @@ export class Control {
   cannotKeep() {}
 
   forgetRun() {
-    if (this.run && this.alone !== false) forgetRun(this.store).catch(() => {});
+    if (this.run && this.alone) forgetRun(this.store).catch(() => {});
     this.run = this.runKept = undefined;
+    this.letGo();
   }
 
   toggle() {

@@ -18,7 +18,14 @@ export async function readFiles(files) {
     throw new Error("Choose one policy file, or config.toml and weights.safetensors together.");
   }
   const bytes = new Uint8Array(await weights.arrayBuffer());
-  const policy = settings ? Policy.from_parts(await settings.text(), bytes) : new Policy(bytes);
+  return fileOf(settings ? Policy.from_parts(await settings.text(), bytes) : new Policy(bytes));
+}
+
+/** Reads a policy from the bytes of one file; throws if there is none. */
+export const readPolicy = (bytes) => fileOf(new Policy(bytes));
+
+/** The file of a policy, which is freed. */
+function fileOf(policy) {
   try {
     return policy.file();
   } finally {
@@ -86,19 +93,13 @@ export const keptRun = (name) => withDrawer("readonly", (drawer) => drawer.get(n
 /** Deletes the stored run. */
 export const forgetRun = (name) => withDrawer("readwrite", (drawer) => drawer.delete(name));
 
-/** Whether this tab holds the lock of training. */
-let trains = false;
-
-/** Whether no other tab of this page trains; takes the lock then. Without locks in the browser, true. */
-export async function onlyHere() {
-  return (trains ||= !navigator.locks || (await nowhereElse()));
-}
-
-function nowhereElse() {
+/** Takes the lock of a stored run, unless another tab of this page has it; returns the function that releases it, or
+    undefined. A browser without locks refuses none. */
+export function lockRun(name) {
+  const free = () => {};
+  if (!navigator.locks) return Promise.resolve(free);
   return new Promise((done) => {
-    navigator.locks.request("grove-training", { ifAvailable: true }, (lock) => {
-      done(lock !== null);
-      return lock && new Promise(() => {});
-    }).catch(() => done(true));
+    const hold = (lock) => (lock ? new Promise((release) => done(release)) : done(undefined));
+    navigator.locks.request(`grove-${name}`, { ifAvailable: true }, hold).catch(() => done(free));
   });
 }

@@ -3,12 +3,12 @@
 import { Policy } from "./watch.js";
 import { $, make, write, say, announce, fixed, short, megabytes, sentence } from "./dom.js";
 import { Settings } from "./settings.js";
-import { Control } from "./control.js";
+import { Control, resuming } from "./control.js";
 import { Curves } from "./curves.js";
 import { writeToml } from "./toml.js";
 import { Charts } from "./charts.js";
 import { inFrame, pace } from "./frames.js";
-import { download, keepLast } from "./keep.js";
+import { download, forgetRun, keepLast, keepRun, keptRun } from "./keep.js";
 
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
 const KEEP = 10_000;
@@ -20,6 +20,9 @@ const RENEW = 100;
 const SOFTWARE_FRAME = 90;
 /** Milliseconds between two frames while workers share a run: all of them wait for the one whose processor the page takes. */
 const SHARED_FRAME = 100;
+
+/** The name of the shelf in the browser's storage. */
+const SHELF = "shelf";
 
 /** Imitation of a person's games: iterations, optimiser steps in each, and moves in a step. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
@@ -40,6 +43,7 @@ export class Lab extends Control {
     this.settings = new Settings(changed);
     this.charts = new Charts(this.here);
     $("settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
+    this.guard($("settings"), $("start"));
     $("pause").addEventListener("click", () => this.toggle());
     $("train-here").addEventListener("click", () => this.press());
     $("reset").addEventListener("click", () => this.reset());
@@ -109,11 +113,36 @@ export class Lab extends Control {
     this.beginNew({ game: env, way: "CPU", wanted: [{ seed, iterations, text, file }] });
   }
 
+  replaces() {
+    return super.replaces() || this.shelf.has(this.settings.game);
+  }
+
   /** Shelves the run of another game, as of its last checkpoint, before a game is trained. */
   makeRoom(game) {
-    this.shelf.delete(game);
     const { run, trained } = this;
-    if (this.busy() && run && trained !== game && run.wanted.every(({ seed }) => run.saved[seed])) this.shelf.set(trained, run);
+    if (this.shelf.delete(game)) this.keepShelf();
+    if (!this.busy() || !run || trained === game) return;
+    if (!run.wanted.every(({ seed }) => run.saved[seed])) return say(`The training of ${this.title(trained)} has ended: it was too short to be kept.`);
+    this.shelf.set(trained, this.kept());
+    this.keepShelf();
+    announce(`${this.title(trained)} is paused at iteration ${reached(run)}. To continue, pick it and press Resume.`);
+  }
+
+  /** Keeps the shelf in the browser's storage. */
+  keepShelf() {
+    if (!this.alone) return;
+    const kept = this.shelf.size > 0 ? keepRun(this.shelf, SHELF) : forgetRun(SHELF);
+    kept.catch((error) => this.cannotKeep(error));
+  }
+
+  /** Whether a run on the shelf is lost with the page. */
+  loses() {
+    return this.shelf.size > 0 && (!this.alone || this.refusedStorage);
+  }
+
+  /** The right to store runs is kept as long as there is one on the shelf. */
+  letGo() {
+    if (this.shelf.size === 0) super.letGo();
   }
 
   begin(run, paused = false) {
@@ -126,12 +155,17 @@ export class Lab extends Control {
     this.show("here");
   }
 
-  /** Resumes a training that a reload or a closed tab has left. */
+  /** Resumes a training that a reload or a closed tab has left, and puts others back on the shelf. */
   async resume() {
-    const run = await this.left(({ game }) => this.games.some(({ name }) => name === game));
-    if (!run) return;
+    const shelf = await keptRun(SHELF).catch(() => undefined);
+    const fits = ({ game }) => this.games.some(({ name }) => name === game);
+    const others = [...(shelf ?? [])].filter(([, run]) => fits(run));
+    if (others.length > 0 && (await this.hold())) this.shelf = new Map([...others, ...this.shelf]);
+    const run = await this.left(fits);
+    if (!run) return this.renew();
+    this.makeRoom(run.game);
     this.begin(run, run.paused);
-    announce(`Resuming the training of ${this.title(run.game)}.`);
+    announce(resuming(this.title(run.game), run.paused));
   }
 
   become(name) {
@@ -142,7 +176,8 @@ export class Lab extends Control {
   }
 
   kept() {
-    return { ...this.run, way: this.about?.api === "WebGPU" ? "WebGPU" : "CPU" };
+    const { about, run } = this;
+    return { ...run, way: !about ? run.way : about.api === "WebGPU" ? "WebGPU" : "CPU" };
   }
 
   reset() {
@@ -182,7 +217,8 @@ export class Lab extends Control {
       policy.free();
     }
     this.agents.offer(id, `Trained here${this.several ? `, seed ${seed}` : ""}`, file, this.several ? `Seed ${seed}` : "Your agent");
-    if (id === this.followed && !this.met) {
+    // A visitor who has gone to another game meanwhile stays there.
+    if (id === this.followed && !this.met && this.trained === this.staged) {
       this.met = true;
       this.agents.choose(id);
     }
@@ -263,7 +299,7 @@ export class Lab extends Control {
     $("run-settings").hidden = !live;
     const other = this.trained !== this.settings.game;
     const staged = this.trained === this.staged;
-    write($("start"), this.busy() && !other ? "Train again" : this.busy() ? "Train this instead" : "Train");
+    write($("start"), !this.replaces() ? "Train" : this.busy() && other ? "Train this instead" : "Train again");
     $("pause").disabled = !["running", "paused"].includes(state);
     write($("pause"), state === "paused" ? "Resume" : "Pause");
     $("reset").disabled = state === "idle";
@@ -331,14 +367,17 @@ export class Lab extends Control {
     const result = best === undefined ? "" : ` ${this.imitates ? "It" : "Your agent"} scores ${fixed(best)}${optimum === undefined ? "" : ` (optimum ${fixed(optimum)})`}.`;
     const at = `iteration ${iteration} of ${this.here.end}`;
     const left = this.remaining();
+    const shelved = this.shelf.get(this.staged);
+    const waits = shelved ? `Paused at iteration ${reached(shelved)} of ${shelved.wanted[0].iterations}.` : "";
     const of = !this.trained || this.trained === this.staged ? "" : `${this.title(this.trained)}: `;
     const verb = this.imitates ? "Imitating you" : "Training";
-    return of + {
-      idle: "It starts with random weights. Press the button and watch its score rise.",
+    const told = {
+      idle: waits ? "" : "It starts with random weights. Press the button and watch its score rise.",
       refused: "Not started.", starting: "Starting…",
       running: `${verb}, ${at}${left ? `, ${left}` : ""}.${result}`, pausing: `Pausing after this iteration.${result}`,
       paused: `Paused at ${at}.${result}`, done: `${this.failures.length > 0 ? "Stopped." : "Done."}${result}`,
     }[state];
+    return [waits, of + told].filter(Boolean).join(" ");
   }
 
   /** Draws games from the device's memory while the wall is unfolded. */
@@ -354,3 +393,6 @@ export class Lab extends Control {
     this.training.showWall(canvas, games, matchMedia("(prefers-reduced-motion: reduce)").matches);
   }
 }
+
+/** The iteration of a run's checkpoints, the lowest of its seeds. */
+const reached = ({ saved }) => Math.min(...Object.values(saved).map(({ iteration }) => iteration));

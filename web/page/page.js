@@ -9,7 +9,7 @@ import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
 import { Beside } from "./beside.js";
-import { download, isLanguageModel, readFiles, onDrop, lastKept } from "./keep.js";
+import { download, isLanguageModel, readFiles, readPolicy, onDrop, lastKept } from "./keep.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
 import { copy, linkProject, pack, unpack } from "./share.js";
@@ -44,6 +44,7 @@ function builtIn(game) {
   return ready.get(game);
 }
 
+const isolated = isolate();
 // The first file is fetched while the module compiles.
 const link = readLink();
 if (READY.length > 0) builtIn(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
@@ -129,11 +130,12 @@ function imitate(about, file) {
   lab.imitate(about, mine.file ?? file);
 }
 
-/** Puts the imitating agent beside the person. */
+/** Puts the imitating agent beside the person, who may have gone to another game meanwhile. */
 function playImitator() {
+  if (lab.trained !== lab.staged || text.on) return announce(`Trained on your games of ${lab.title(lab.trained)}.`);
   agents.choose("here 1");
   announce("Trained on your games. Now play against it.");
-  if (!takeover.on && !text.on) takeover.set(true);
+  if (!takeover.on) takeover.set(true);
 }
 
 /** Puts these policies beside the agent, on its levels. */
@@ -238,6 +240,8 @@ function restart() {
 
 function takeOver(on) {
   if (!view.show) return;
+  if (on) view.before = player.playing;
+  else player.play(view.before);
   if (on && beside.chosen.length > 0) {
     view.show.set_beside([]);
     beside.end();
@@ -246,7 +250,6 @@ function takeOver(on) {
   mine.collect(view.show);
   $("wall").disabled = on;
   player.limit = on ? FASTEST_FOR_PEOPLE : Infinity;
-  if (!on) player.play(true);
   player.rewind();
 }
 
@@ -278,8 +281,8 @@ async function pickGame(game) {
 async function load(files) {
   try {
     if (files.length === 1 && (await isLanguageModel(files[0]))) {
-      text.load(files);
-      return pick(TASK);
+      if (await text.load(files)) pick(TASK);
+      return;
     }
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
@@ -386,19 +389,24 @@ function wire() {
   });
   let left;
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) left = performance.now();
-    else if (performance.now() - left > AWAY) {
-      announce(`The game paused while this tab was in the background${lab.busy() ? "; training continued" : ""}.`);
-    }
+    if (document.hidden) left = { at: performance.now(), happened: whileAway() };
+    else if (left?.happened && performance.now() - left.at > AWAY) announce(left.happened);
   });
-  addEventListener("beforeunload", (event) => { if (lab.busy() || text.busy()) event.preventDefault(); });
+  addEventListener("beforeunload", (event) => { if (lab.busy() || lab.loses() || text.busy()) event.preventDefault(); });
   setInterval(tell, 1000);
+}
+
+/** What happens while this tab is in the background, if anything does. */
+function whileAway() {
+  const trains = [lab, text].some(({ state }) => ["starting", "running"].includes(state));
+  if (player.playing) return `The game paused while this tab was in the background${trains ? "; training continued" : ""}.`;
+  return trains ? "Training continued while this tab was in the background." : undefined;
 }
 
 /** Puts the agent of a link on the stage. */
 async function meet(packed) {
   try {
-    agents.offer("link", "From the link", await unpack(packed));
+    agents.offer("link", "From the link", readPolicy(await unpack(packed)));
     agents.choose("link");
     view.packed = packed;
     remember();
@@ -458,6 +466,6 @@ lab.resume().catch((error) => say(`The last training cannot be resumed: ${senten
 const watched = watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
 Promise.all([resumed, watched]).then(() => text.settle());
 await stage.open().catch(() => {}); // errors have been reported
+await isolated;
 performance.mark("ready");
-await isolate();
 if (!text.on) lab.warm();

@@ -1,10 +1,10 @@
 // Text: a language model that learns a task, in this tab or in a watched run.
 
-import { $, make, write, announce, fixed, short } from "./dom.js";
+import { $, make, write, say, announce, fixed, sentence, short } from "./dom.js";
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
-import { Control } from "./control.js";
+import { Control, resuming } from "./control.js";
 import { inFrame } from "./frames.js";
 import { download } from "./keep.js";
 import { writeToml } from "./toml.js";
@@ -59,6 +59,7 @@ export class Text extends Control {
     this.draw([]);
     this.completions.show(RUN);
     $("text-settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
+    this.guard($("text-settings"), $("text-start"));
     $("text-pause").addEventListener("click", () => this.toggle());
     $("text-reset").addEventListener("click", () => this.reset());
     $("text-save").addEventListener("click", () => this.training.tell({ do: "file" }));
@@ -85,11 +86,13 @@ export class Text extends Control {
     this.beginFirst();
   }
 
-  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch. */
-  beginFirst() {
+  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch, here or in another
+      tab of the browser. */
+  async beginFirst() {
     if (!this.on || !this.settled || this.begun || this.live || this.state !== "idle") return;
     this.begun = true;
-    this.start();
+    if (!(await this.hold())) return say("Another tab is training the language model. Press Train to train one here, too.");
+    if (this.state === "idle") this.start();
   }
 
   /** Called once kept and watched runs have been looked for. */
@@ -98,11 +101,20 @@ export class Text extends Control {
     this.beginFirst();
   }
 
-  /** Trains the model in a file further. */
+  /** Trains the model in a file further; returns whether it does. A file without one leaves everything as it is. */
   async load([file]) {
-    this.begun = true; // the first training is this one
-    this.start(new Uint8Array(await file.arrayBuffer()));
-    this.loaded = file.name;
+    try {
+      const run = this.read(new Uint8Array(await file.arrayBuffer()));
+      if (!run) return false;
+      await this.training.check(run.wanted[0]);
+      this.begun = true; // the first training is this one
+      this.beginNew(run);
+      this.loaded = file.name;
+      return true;
+    } catch (error) {
+      say(`${file.name}: ${sentence(error)}`);
+      return false;
+    }
   }
 
   /** Draws the charts, with one for each part of the reward. */
@@ -113,14 +125,21 @@ export class Text extends Control {
     this.charts = [new Charts(this.curves, $("text-charts"), TEXT_CHARTS), new Charts(this.curves, $("text-more"), moreTextCharts(parts))];
   }
 
-  /** Trains a fresh model, or the one in a file; `paused` waits for the visitor. */
-  start(file, paused = false) {
+  /** Trains a fresh model; `paused` waits for the visitor. */
+  start(paused = false) {
+    const run = this.read();
+    if (run) this.beginNew(run, paused);
+  }
+
+  /** The run of the form, with a fresh model or the one in a file; undefined, with the reasons beside the fields, if
+      settings are out of range. */
+  read(file) {
     $("text-settings").querySelector("details").open ||= !$("text-settings").checkValidity();
-    if (!$("text-settings").reportValidity()) return;
+    if (!$("text-settings").reportValidity()) return undefined;
     const own = Object.fromEntries(FIELDS.map(({ id, path }) => [path, $(`text-${id}`).valueAsNumber]));
     const model = Object.fromEntries(Object.entries(MODEL).map(([key, value]) => [`model.${key}`, value]));
     const text = writeToml({ task: "sort", ...own, ...model, ...REST });
-    this.beginNew({ own, way: "CPU", wanted: [{ seed: RUN, iterations: own.iterations, text, file }] }, paused);
+    return { own, way: "CPU", wanted: [{ seed: RUN, iterations: own.iterations, text, file }] };
   }
 
   /** Resumes a training that a reload or a closed tab has left. */
@@ -131,7 +150,7 @@ export class Text extends Control {
     this.begin(run, run.paused);
     this.newest = run.records[RUN]?.at(-1);
     this.touch();
-    announce("Resuming the training of the language model.");
+    announce(resuming("the language model", run.paused));
   }
 
   begin(run, paused) {
@@ -185,7 +204,7 @@ export class Text extends Control {
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
     if (digits.length === 0) return write($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
-    if (!this.training.workers) this.start(undefined, true);
+    if (!this.training.workers) this.start(true);
     else this.training.tell({ do: "ask", question: this.asked() });
   }
 

@@ -87,6 +87,21 @@ export class Training {
     });
   }
 
+  /** Resolves once a worker of its own could start this run, paused; rejects with the reason if it refuses. The training
+      under way goes on. */
+  async check(run) {
+    const worker = this.worker();
+    try {
+      await new Promise((done, fail) => {
+        worker.onmessage = ({ data }) => (data.is === "refused" ? fail(new Error(data.why)) : data.is === "about" && done());
+        worker.onerror = (event) => { event.preventDefault(); fail(new Error(event.message || "The worker that reads it could not be loaded.")); };
+        worker.postMessage({ do: "start", module: this.module, wanted: [run], gpu: false, paused: true });
+      });
+    } finally {
+      worker.terminate();
+    }
+  }
+
   end() {
     this.workers?.forEach((worker) => worker.terminate());
     this.workers = undefined;
