@@ -1,5 +1,6 @@
 // The charts: curves over the iterations, drawn on small canvases, one in a frame, a few times a second.
 
+import { thinned } from "./curves.js";
 import { $, make, write, fixed, short } from "./dom.js";
 import { inFrame } from "./frames.js";
 
@@ -9,6 +10,9 @@ const EVERY = 300;
 /** Colours of seeds in page.css. */
 const SEEDS = 8;
 
+/** Pixels of a curve of a single point. */
+const ALONE = 8;
+
 /** A loss below this is explained as normal. */
 const NEAR = 0.05;
 
@@ -17,14 +21,14 @@ const CHARTS = [
   { key: "loss", title: "Loss", digits: 4 },
   { key: "entropy", title: "Entropy, nats", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 4 },
-  { key: "clip_fraction", title: "Clip fraction, of all actions", digits: 3 },
-  { key: "zero_variance_groups", title: "Zero-variance groups, of all", digits: 3 },
+  { key: "clip_fraction", title: "Clip fraction", digits: 3 },
+  { key: "zero_variance_groups", title: "Share of zero-variance groups", digits: 3 },
   { key: "steps_per_second", title: "Steps a second", short },
 ];
 
 /** The charts of a language model: the main ones, and the rest. */
 export const TEXT_CHARTS = [
-  { key: "part exact", title: "Right answers, share", digits: 2 },
+  { key: "part exact", title: "Share of right answers", digits: 2 },
   { key: "reward", title: "Reward", digits: 2 },
   { key: "completion_length", title: "Tokens of a completion", digits: 2 },
   { key: "entropy", title: "Entropy of a token, nats", digits: 3 },
@@ -32,11 +36,11 @@ export const TEXT_CHARTS = [
 export const moreTextCharts = (parts) => [
   ...parts.filter((name) => name !== "exact").map((name) => ({ key: `part ${name}`, title: `Reward part: ${name}`, digits: 2 })),
   { key: "loss", title: "Loss", digits: 4 },
-  { key: "zero_variance_groups", title: "Zero-variance groups, of all", digits: 3 },
-  { key: "distinct", title: "Different completions of a group, share", digits: 2 },
-  { key: "truncated", title: "Cut off, share", digits: 3 },
+  { key: "zero_variance_groups", title: "Share of zero-variance groups", digits: 3 },
+  { key: "distinct", title: "Share of distinct completions in a group", digits: 2 },
+  { key: "truncated", title: "Share of completions cut off", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 4 },
-  { key: "tokens_per_second", title: "Tokens a second, of all the time", short },
+  { key: "tokens_per_second", title: "Tokens a second, overall", short },
   { key: "generated_per_second", title: "Tokens generated a second", short },
   { key: "learnt_per_second", title: "Tokens learnt from a second", short },
   { key: "verify", title: "Seconds for the verifier", digits: 3 },
@@ -77,7 +81,7 @@ export class Charts {
   imitate(on) {
     $("lab").classList.toggle("imitates", on);
     for (const chart of this.charts) {
-      if (chart.key === "loss") write(chart.figure.querySelector("b"), on ? "Negative log-likelihood of your moves, nats" : chart.title);
+      if (chart.key === "loss") write(chart.figure.querySelector("b"), on ? "Negative log-likelihood of the moves, nats" : chart.title);
       chart.plain = on;
     }
   }
@@ -126,7 +130,7 @@ class Chart {
   constructor(all, what) {
     Object.assign(this, { all, ...what, drawn: -Infinity, dirty: true });
     this.canvas = make("canvas", { tabIndex: 0, role: "img", ariaLabel: `${this.title}: nothing yet` });
-    this.output = make("output");
+    this.output = make("output", { ariaLive: "off" }); // it changes all the time
     const legend = this.dots
       ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "in training" }), make("li", { className: "dots", textContent: this.dots }))] : [];
     this.figure = make("figure", { className: `${all.kind}${this.key}` }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
@@ -172,7 +176,8 @@ class Chart {
     const ratio = window.devicePixelRatio;
     const pixels = [width, height].map((side) => Math.round(side * ratio));
     const { lines, dots, mean, evaluated } = this.all.curves.of(this.key);
-    const points = [...lines.flat(), ...dots];
+    const drawn = { lines: lines.map(thinned), dots: dots.flatMap(thinned), mean: thinned(mean), evaluated: thinned(evaluated) };
+    const points = [...drawn.lines.flat(), ...drawn.dots];
     const known = this.key === "score" && this.all.curves.references.length > 1; // a scale before the first point
     if (width === 0 || (points.length === 0 && !known)) {
       [this.canvas.width, this.canvas.height] = pixels; // which clears it
@@ -185,7 +190,7 @@ class Chart {
     context.clearRect(0, 0, width, height);
     this.frame(width, height, points, context);
     if (points.length === 0) return this.empty();
-    this.curves(context, { lines, dots, mean, evaluated });
+    this.curves(context, drawn);
     this.say(mean, evaluated);
   }
 
@@ -260,6 +265,7 @@ class Chart {
     const stroke = (points) => {
       context.beginPath();
       for (const { x, y } of points) context.lineTo(this.x(x), this.y(y));
+      if (points.length === 1) context.lineTo(this.x(points[0].x) + ALONE, this.y(points[0].y));
       context.stroke();
     };
     context.save();

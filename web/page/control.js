@@ -8,6 +8,9 @@ import { Training } from "./training.js";
 /** Milliseconds between two times that the run is kept in the browser's storage. */
 const KEEP_RUN = 2_000;
 
+/** What the button of a training says, by its state; else it starts one. */
+export const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
+
 /** Iterations that the pace is measured over. */
 const PACE = 60;
 

@@ -1,6 +1,6 @@
 // The data of the charts: the records of one or several runs, by iteration.
 
-/** The largest number of points of a curve; more are averaged. */
+/** The largest number of points that a curve is drawn with; more are averaged. */
 const MOST = 400;
 
 /** The curves of a game's record, and the dots of an evaluation. */
@@ -86,17 +86,17 @@ export class Curves {
     return this.counted().map((run) => run.dots[key]?.at(-1)?.y).filter(Number.isFinite);
   }
 
-  /** The data of a chart: a line for each run, the mean line of several, dots of evaluations and their mean line. */
+  /** The data of a chart: a line and the dots of evaluations for each run, and the mean lines of both. */
   of(key) {
     const runs = [...this.runs.values()];
-    const lines = runs.map((run) => thinned(run.lines[key] ?? []));
-    const dots = runs.flatMap((run) => thinned(run.dots[key] ?? []));
+    const [lines, dots] = ["lines", "dots"].map((kind) => runs.map((run) => run[kind][key] ?? []));
     const means = (kind) => mean(this.counted().map((run) => run[kind][key] ?? []));
     return { lines, dots, mean: means("lines"), evaluated: means("dots") };
   }
 }
 
-function thinned(points) {
+/** The points that a curve is drawn with: between the ends of a long one, means of several iterations. */
+export function thinned(points) {
   const size = Math.ceil(points.length / MOST);
   if (size <= 1) return points;
   const means = [];
@@ -105,12 +105,12 @@ function thinned(points) {
     const over = (key) => part.reduce((sum, point) => sum + point[key], 0) / part.length;
     means.push({ x: over("x"), y: over("y") });
   }
-  return means;
+  return [points[0], ...means, points.at(-1)];
 }
 
 /** The mean of several runs, at the iterations that all of them have. */
 function mean(lines) {
-  if (lines.length < 2) return thinned(lines[0] ?? []);
+  if (lines.length < 2) return lines[0] ?? [];
   const sums = new Map();
   for (const line of lines) {
     for (const { x, y } of line) {
@@ -121,5 +121,5 @@ function mean(lines) {
     }
   }
   const common = [...sums.values()].filter(({ count }) => count === lines.length);
-  return thinned(common.map(({ x, y, count }) => ({ x, y: y / count })).sort((a, b) => a.x - b.x));
+  return common.map(({ x, y, count }) => ({ x, y: y / count })).sort((a, b) => a.x - b.x);
 }

@@ -30,8 +30,11 @@ export function short(x) {
 /** Bytes, as MB. */
 export const megabytes = (x) => `${(x / 1e6).toFixed(x < 1e7 ? 1 : 0)} MB`;
 
-/** The message of an error. */
-export const sentence = (error) => String(error?.message ?? error).replace(/^Error: /, "");
+/** The reason that an error gives, for the middle of a sentence; what a parser found is left out. */
+export const reason = (error) => String(error?.message ?? error).replace(/^Error: /, "").replace(/(not an intact safetensors file): .*/s, "$1");
+
+/** The message of an error as a sentence. */
+export const sentence = (error) => reason(error).replace(/^[a-z]+(?=[\s,])/, (word) => word[0].toUpperCase() + word.slice(1)).replace(/[^.!?…]$/, "$&.");
 
 /** Milliseconds that a message stays; longer while the pointer or the focus is on it. */
 const STAYS = 6_000;

@@ -1,10 +1,11 @@
 // Training policies on the page: the form, the buttons, the charts, and the trained agents.
 
 import { Policy } from "./watch.js";
-import { $, make, write, say, announce, fixed, short, megabytes, sentence } from "./dom.js";
+import { $, make, write, say, announce, fixed, short, megabytes, reason } from "./dom.js";
 import { Settings } from "./settings.js";
-import { Control, resuming } from "./control.js";
+import { BUTTON, Control, resuming } from "./control.js";
 import { Curves } from "./curves.js";
+import { progress } from "./live.js";
 import { writeToml } from "./toml.js";
 import { Charts } from "./charts.js";
 import { inFrame, pace } from "./frames.js";
@@ -27,7 +28,8 @@ const SHELF = "shelf";
 /** Imitation of a person's games: iterations, optimiser steps in each, and moves in a step. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
 
-const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
+/** What is said beside the form of settings of which some are out of range. */
+const OUT_OF_RANGE = "Some settings are out of range.";
 
 /** The time that training takes with the defaults, in a tab on two processors. */
 const TIMES = { fruit: "10 seconds", catch: "10 seconds", cartpole: "10 seconds", breakout: "a minute" };
@@ -40,7 +42,7 @@ export class Lab extends Control {
       noWall: (why) => { $("device-wall").open = false; say(`The games on the device cannot be shown: ${why}`); },
     } });
     Object.assign(this, { games, agents, imitated });
-    this.settings = new Settings(changed);
+    this.settings = new Settings(() => { this.changed(); changed(); });
     this.charts = new Charts(this.here);
     $("settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
     this.guard($("settings"), $("start"));
@@ -93,12 +95,17 @@ export class Lab extends Control {
     this.begin(run);
   }
 
+  /** The visitor has changed a setting. */
+  changed() {
+    if ($("trouble").textContent === OUT_OF_RANGE && $("settings").checkValidity()) this.trouble("");
+  }
+
   start() {
     this.trouble("");
     const wanted = this.settings.read();
     if (!wanted) {
       $("details").open = true;
-      return this.trouble("Some settings are out of range.");
+      return this.trouble(OUT_OF_RANGE);
     }
     this.makeRoom(this.settings.game);
     this.beginNew({ game: this.settings.game, way: this.settings.way.value, wanted });
@@ -238,7 +245,7 @@ export class Lab extends Control {
   cannotKeep(error) {
     if (this.refusedStorage) return;
     this.refusedStorage = true;
-    say(`This browser stores nothing for the page (${sentence(error)}). Save the policy as a file to keep it.`);
+    say(`This browser stores nothing for the page (${reason(error)}). Save the policy as a file to keep it.`);
   }
 
   shownCurves() {
@@ -299,11 +306,11 @@ export class Lab extends Control {
     $("run-settings").hidden = !live;
     const other = this.trained !== this.settings.game;
     const staged = this.trained === this.staged;
-    write($("start"), !this.replaces() ? "Train" : this.busy() && other ? "Train this instead" : "Train again");
+    write($("start"), !this.replaces() ? "Train" : (this.busy() && other) || this.imitates ? "Train this instead" : "Train again");
     $("pause").disabled = !["running", "paused"].includes(state);
     write($("pause"), state === "paused" ? "Resume" : "Pause");
     $("reset").disabled = state === "idle";
-    write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && state === "done" ? "Train again" : "Train an agent"));
+    write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && state === "done" && !this.imitates ? "Train again" : "Train an agent"));
     $("train-here").hidden = $("reset").hidden = live;
     $("train-here").disabled = !this.trains || (staged && ["starting", "pausing"].includes(state));
     write($("learn-title"), live ? "Watching a run" : !this.trains ? "This agent has a memory" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
@@ -313,15 +320,15 @@ export class Lab extends Control {
     $("progress").value = runs.length > 0 && curves.end ? iteration / curves.end : 0;
     $("csv").hidden = runs.length === 0;
     write($("lab-title"), runs.length > 0 && !live ? `Training: ${this.title(this.trained)}` : "Training");
-    this.charts.imitate(Boolean(this.imitates) && !live);
+    this.charts.imitate(Boolean(live ? this.live.imitates : this.imitates));
     this.charts.name(live ? [] : [...curves.runs.keys()]);
     const words = this.words(state);
-    const at = `Iteration ${runs.length > 0 ? iteration : 0} of ${curves.end}`;
+    const at = live && progress(curves, runs.length > 0 ? iteration : 0);
     write($("state"), live ? at : words);
     write($("state-here"), live ? at : this.status(state));
     const device = this.about;
     $("device-wall").hidden = !(["running", "pausing", "paused", "done"].includes(state) && device?.api === "WebGPU");
-    write($("tell-training"), device
+    write($("tell-training"), live ? this.live.trainedOn : device
       ? [...(device.api === "WebGPU" ? [device.api, device.device] : [device.members > 1 ? `CPU, ${device.members} workers in WebAssembly` : "CPU, in WebAssembly"]), this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
     this.trainingMemory = [
       this.newest?.memory.in_use && `${megabytes(this.newest.memory.in_use)} of the training device`,

@@ -3,6 +3,9 @@
 import { $, write, say, announce } from "./dom.js";
 import { Policy } from "./watch.js";
 
+/** Milliseconds in which the records arrive that were there before. */
+const REPLAY = 1500;
+
 /** Milliseconds until the next attempt, if the browser does not reconnect by itself. */
 const AGAIN = 2000;
 
@@ -15,30 +18,60 @@ function shared({ reduction: { members, ranks = members, seconds, hidden = 0, im
   return `${ranks} ranks, ${cost}, the slowest ${percent(imbalance)} behind the mean`;
 }
 
-/** The description of the run; null on a static host. */
+/** What trains a run, by its note. */
+const hardware = ({ device, engine }) => `${device.name} (${device.description}), ${engine}`;
+
+/** Whether a record has all that is read from it; another program may have written the file. */
+const isWhole = ({ seconds, rewards, fit }, ofText) => Number.isFinite(seconds?.total) && (!ofText || fit || Boolean(seconds.phases && rewards));
+
+/** What `askRun` gives for a run whose directory is gone. */
+export const DELETED = "deleted";
+
+/** The description of the run, or `DELETED`; null on a static host, and where nothing answers. */
 export async function askRun() {
   const answer = await fetch("run/about.json", { cache: "no-cache" }).catch(() => undefined);
-  return answer?.ok ? answer.json() : null;
+  if (answer?.ok) return answer.json();
+  return answer && /has no config\.toml/.test(await answer.text()) ? DELETED : null;
 }
+
+/** How far a watched run is, by its curves. */
+export const progress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
 
 export class Live {
   /** `on` hears `changed()` after new records, and `policy(id, label, file)`. */
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on });
     this.known = {};
-    this.heard = 0;
+    this.begun = Date.now();
     this.learn(about);
     $("live").hidden = false;
     this.listen();
-    setInterval(() => this.status(), 1000);
+    setInterval(() => (this.curves.deleted ? this.ask() : this.status()), 1000);
+  }
+
+  /** Asks for the description of the run again, since another run may have taken its place. */
+  async ask() {
+    const about = await askRun();
+    this.curves.deleted = about === DELETED;
+    if (about && about !== DELETED) this.learn(about);
+    this.status();
   }
 
   learn(about) {
     this.about = about;
     this.curves.end = about.iterations ?? 0;
+    this.curves.imitates = Boolean(about.settings?.data?.path);
     this.curves.references = about.references.map(({ player, score }) => [player, score]);
+    this.tellHardware();
     for (const which of ["best", "newest"]) if (about[which]) this.fetch(about[which]);
     this.on.changed();
+  }
+
+  /** Says what trains the run, and what it costs to share it between ranks. */
+  tellHardware() {
+    const { trained_with: note } = this.about;
+    const last = this.curves.runs.get("run")?.last;
+    this.curves.trainedOn = [note?.device && hardware(note), last?.reduction && shared(last)].filter(Boolean).join("; ") || "unknown";
   }
 
   listen() {
@@ -50,11 +83,7 @@ export class Live {
       if (events.readyState === EventSource.CLOSED) setTimeout(() => this.listen(), AGAIN);
     });
     events.addEventListener("start", () => this.begin());
-    events.addEventListener("record", (event) => {
-      this.curves.add("run", JSON.parse(event.data));
-      if (Date.now() - this.began > 1500) this.heard = Date.now();
-      this.on.changed();
-    });
+    events.addEventListener("record", (event) => this.hear(JSON.parse(event.data)));
     events.addEventListener("checkpoint", (event) => this.fetch(JSON.parse(event.data)));
   }
 
@@ -66,15 +95,26 @@ export class Live {
   }
 
   /** Prepares for all records from the start, perhaps of another run. */
-  async begin() {
+  begin() {
     const { end, references } = this.curves;
     this.curves.clear();
     Object.assign(this.curves, { end, references });
-    this.began = Date.now();
-    this.heard = 0;
+    this.begun = Date.now();
+    this.heard = undefined;
     this.on.changed();
-    const about = await askRun();
-    if (about) this.learn(about);
+    this.ask();
+  }
+
+  hear(record) {
+    if (!isWhole(record, this.about.task)) {
+      return say(`Iteration ${record.iteration} is left out of the curves: its record in metrics.jsonl is incomplete.`);
+    }
+    if (this.curves.runs.size === 0) this.ask();
+    this.curves.add("run", record);
+    this.tellHardware();
+    // Those that were there before come at once, and say nothing of the present.
+    if (Date.now() - this.begun > REPLAY) this.heard = Date.now();
+    this.on.changed();
   }
 
   /** Fetches a checkpoint, and a newer one if it was replaced meanwhile. */
@@ -100,12 +140,19 @@ export class Live {
   }
 
   status() {
-    const last = this.curves.runs.get("run")?.last;
-    const training = last && Date.now() - this.heard < Math.max(5_000, 3_000 * last.seconds.total);
-    const [state, text] = !this.connected ? ["lost", "no connection, trying again"]
-      : last && last.iteration >= this.about.iterations ? ["done", "finished"]
-      : training ? ["live", "training"] : ["idle", last ? "no news" : "waiting for the first iteration"];
-    write($("live"), `${this.about.run}: ${text}${last?.reduction ? `, ${shared(last)}` : ""}`);
+    const [state, text] = this.state();
+    write($("live"), `${this.about.run}: ${text}`);
     $("live").dataset.state = state;
+  }
+
+  /** The state of the run, for its colour and in words. */
+  state() {
+    const last = this.curves.runs.get("run")?.last;
+    if (!this.connected) return ["lost", "no connection, trying again"];
+    if (this.curves.deleted) return ["idle", "deleted"];
+    if (!last) return ["idle", "waiting for the first iteration"];
+    if (last.iteration >= this.about.iterations) return ["done", "finished"];
+    const silent = Date.now() - (this.heard ?? this.begun) > Math.max(5_000, 3_000 * last.seconds.total);
+    return silent ? ["idle", "no new iterations"] : this.heard ? ["live", "training"] : ["idle", "waiting for the next iteration"];
   }
 }

@@ -1,7 +1,7 @@
 // The visitor's games: stored in the browser, saved as a file, and imitated.
 
 import { join_games as join, about_games as aboutGames } from "./watch.js";
-import { $, write, say, sentence } from "./dom.js";
+import { $, write, say, reason } from "./dom.js";
 import { keepGames, keptGames, download } from "./keep.js";
 
 export class Mine {
@@ -32,7 +32,7 @@ export class Mine {
     if (!more) return;
     this.hold(this.file ? join(this.file, more) : more);
     keepGames(this.of, this.file).catch((error) => {
-      if (!this.refused) say(`This browser stores no games (${sentence(error)}). Save them as a file to keep them.`);
+      if (!this.refused) say(`This browser stores no games (${reason(error)}). Save them as a file to keep them.`);
       this.refused = true;
     });
   }

@@ -2,7 +2,7 @@
 
 import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
-import { $, make, write, say, announce, short, megabytes, sentence } from "./dom.js";
+import { $, make, write, say, announce, short, megabytes, reason, sentence } from "./dom.js";
 import { Stage } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
@@ -14,10 +14,11 @@ import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
 import { copy, linkProject, pack, unpack } from "./share.js";
 import { shade } from "./shade.js";
+import { at, readToml } from "./toml.js";
 import { Lab } from "./lab.js";
 import { Mine } from "./mine.js";
 import { Text } from "./texts.js";
-import { Live, askRun } from "./live.js";
+import { DELETED, Live, askRun } from "./live.js";
 import { Curves, TEXT } from "./curves.js";
 
 /** The largest seed: 32 bits. */
@@ -32,13 +33,18 @@ const AWAY = 1000;
 const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false };
 const ready = new Map(); // the files of the built-in agents
 
-/** Fetches the built-in agent of a game. */
+async function fetchAgent(game) {
+  const answer = await fetch(`policies/${game}.safetensors`).catch(() => {
+    throw new Error(`The pretrained agent for ${game} cannot be fetched. Is this device offline?`);
+  });
+  if (!answer.ok) throw new Error(`No pretrained agent for ${game} was found (${answer.status}). Train one.`);
+  return new Uint8Array(await answer.arrayBuffer());
+}
+
+/** The built-in agent of a game, fetched once. */
 function builtIn(game) {
   if (!ready.has(game)) {
-    ready.set(game, fetch(`policies/${game}.safetensors`).then(async (answer) => {
-      if (!answer.ok) throw new Error(`No pretrained agent for ${game} was found (${answer.status}). Train one.`);
-      return new Uint8Array(await answer.arrayBuffer());
-    }));
+    ready.set(game, fetchAgent(game));
     ready.get(game).catch(() => ready.delete(game));
   }
   return ready.get(game);
@@ -77,7 +83,7 @@ function put(file) {
   if (!same) present(policy);
   view.policy?.free();
   Object.assign(view, { policy, about });
-  panel.policy(about);
+  panel.policy(about, at(readToml(policy.settings()), "policy"));
   player.touch();
   if (same) return; // the texts are still right
   takeover.game(about.actions);
@@ -420,12 +426,13 @@ async function offerKept() {
     const file = await lastKept();
     if (file) agents.offer("kept", "Trained here last time", file, "Last time");
   } catch (error) {
-    say(`This browser stores nothing for the page (${sentence(error)}). Save agents as files.`);
+    say(`This browser stores nothing for the page (${reason(error)}). Save agents as files.`);
   }
 }
 
 async function watchRun() {
   const about = await askRun();
+  if (about === DELETED) return say("The run that this page watches has been deleted.");
   if (!about) return;
   if (about.task) {
     const curves = new Curves(TEXT);
@@ -434,6 +441,8 @@ async function watchRun() {
     new Live(about, curves, { changed: () => text.news() });
     return;
   }
+  // Its game is on the stage before its first policy.
+  if (about.game !== view.about?.env && known(about.game) === about.game) await pickGame(about.game);
   const curves = new Curves();
   let met = false;
   const live = { changed: () => lab.news(), policy: (which, label, file) => {

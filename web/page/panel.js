@@ -31,18 +31,24 @@ class Bars {
   }
 }
 
+/** A network in words. */
+function describe({ kind, hidden, activation, num_layers: layers, hidden_size: size, context }) {
+  if (kind === "decoder") return `Transformer: ${layers} ${layers === 1 ? "layer" : "layers"} of ${size} units, sees ${context} steps`;
+  return `${hidden.join(" and ")} units${kind === "gru" ? " with a memory" : ""} (${activation})`;
+}
+
 export class Panel {
   constructor() {
     this.shown = -Infinity;
   }
 
-  /** Describes the policy on the stage. */
-  policy(about) {
+  /** Describes the policy on the stage, whose network has these settings. */
+  policy(about, network) {
     // References depend on the parameters of a game, not on its name alone.
     const kind = JSON.stringify([about.title, about.actions, about.features, about.references]);
     this.about = about;
     this.shown = -Infinity;
-    write($("agent-about"), `${about.hidden.join(" and ")} units${about.kind === "gru" ? " with a memory" : ""} (${about.activation}), ${about.num_params.toLocaleString("en")} parameters`);
+    write($("agent-about"), `${describe(network)}, ${about.num_params.toLocaleString("en")} parameters`);
     if (kind === this.kind) return;
     this.kind = kind;
     this.actions = new Bars($("probabilities"), about.actions, false);
@@ -66,7 +72,7 @@ export class Panel {
     write($("score"), score(report.score));
     write($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
     write($("last"), score(report.last_score ?? NaN));
-    write($("episodes"), report.finished.toLocaleString("en"));
+    write($("episodes"), `${report.finished.toLocaleString("en")} ${report.finished === 1 ? "game" : "games"}`);
     write($("mean"), `${fixed(report.mean_score ?? NaN)}${report.error === null ? "" : ` ± ${fixed(report.error)}`}`);
     this.actions.show(report.probabilities, report.action);
     if ($("senses").open) {

@@ -21,7 +21,7 @@ export function shade(show, count, [columns, left, top, width, height, gap], sca
   const known = scores.filter(Number.isFinite);
   const low = known.reduce((a, b) => Math.min(a, b), Infinity);
   const high = known.reduce((a, b) => Math.max(a, b), -Infinity);
-  const from = known.length > 0 ? `, from ${text(low)} (orange) to ${text(high)} (green)` : "";
+  const from = low < high ? `, from ${text(low)} (orange) to ${text(high)} (green)` : low === high ? `, ${text(low)} in every game` : "";
   write($("shade-how"), `Colour: last score${from}.`);
   const context = canvas.getContext("2d");
   context.clearRect(0, 0, canvas.width, canvas.height);

@@ -20,8 +20,12 @@ export async function pack(file) {
 /** The policy file in the text of a link; throws if there is none. */
 export async function unpack(packed) {
   if (packed.length > MOST) throw new Error("The agent in the link is too large.");
-  const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
-  return through(bytes, new DecompressionStream("deflate-raw"));
+  try {
+    const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
+    return await through(bytes, new DecompressionStream("deflate-raw"));
+  } catch {
+    throw new Error("The link is damaged or incomplete.");
+  }
 }
 
 /** Copies a link; it is in the address bar, too. */

@@ -2,7 +2,7 @@
 
 import { Screen } from "./watch.js";
 import { adapterName } from "./adapter.js";
-import { $, say, sentence } from "./dom.js";
+import { $, say, reason, sentence } from "./dom.js";
 
 /** The largest picture that the CPU draws, in pixels. */
 const MOST_2D = 700_000;
@@ -55,8 +55,7 @@ export class Stage {
     } catch (error) {
       if (!gpu) throw error;
       // The rest of the message lists backends that no page has.
-      const [why] = sentence(error).split(";");
-      this.reason = `${why.charAt(0).toUpperCase()}${why.slice(1).replace(/\.$/, "")}.`;
+      this.reason = sentence(reason(error).split(";")[0]);
       return this.screen?.api() === "2D canvas" ? this.tell() : this.open(false);
     }
     canvas.setAttribute("aria-label", this.label); // which may have changed meanwhile

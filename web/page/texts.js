@@ -4,9 +4,10 @@ import { $, make, write, say, announce, fixed, sentence, short } from "./dom.js"
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
-import { Control, resuming } from "./control.js";
+import { BUTTON, Control, resuming } from "./control.js";
 import { inFrame } from "./frames.js";
 import { download } from "./keep.js";
+import { progress } from "./live.js";
 import { writeToml } from "./toml.js";
 
 /** The model: small enough to learn in front of one's eyes. */
@@ -32,7 +33,14 @@ const BETWEEN = 1000;
 /** Requests for the newest completions until they are there. */
 const TRIES = 5;
 
-const BUTTON = { starting: "Starting", running: "Pause", pausing: "Pausing", paused: "Resume" };
+/** The longest prompt that fits the context with its answer: as many digits, and a token more for each. */
+const MOST_DIGITS = MODEL.context / 2 - 1;
+
+/** The tasks that are not named as they are in settings: what is learnt, and the name on the tab. */
+const TASKS = { sort: ["to sort", "sort"], data: ["a task of your own", "own task"] };
+
+/** The advice in a warning: settings that the form has not. */
+const ADVICE = /: [^:]* may help\./g;
 
 /** The name of the one run. */
 const RUN = "here";
@@ -154,6 +162,7 @@ export class Text extends Control {
   }
 
   begin(run, paused) {
+    this.digits = run.own["sort.length"];
     super.begin(run, paused, this.asked());
     this.show("here");
   }
@@ -203,6 +212,8 @@ export class Text extends Control {
   ask() {
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
     if (digits.length === 0) return write($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
+    if (digits.length > MOST_DIGITS) return write($("ask-about"), `Type at most ${MOST_DIGITS} digits.`);
+    $("answers").replaceChildren();
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
     if (!this.training.workers) this.start(true);
     else this.training.tell({ do: "ask", question: this.asked() });
@@ -217,8 +228,7 @@ export class Text extends Control {
     if (prompt !== this.question?.prompt) return;
     if (why) return write($("ask-about"), why);
     const { digits, solution } = this.question;
-    const length = $("text-length").valueAsNumber;
-    write($("ask-about"), digits.length === length ? "" : `It was trained on ${length} digits; ${digits.length} may not work.`);
+    write($("ask-about"), digits.length === this.digits ? "" : `It is trained on ${this.digits} digits; ${digits.length} may not work.`);
     const row = (one, i) => make("li", {}, mark(one.completion === solution), shaded(one),
       make("span", { className: "hint", textContent: i === 0 ? "most likely" : "sampled" }));
     $("answers").replaceChildren(...answers.map(row));
@@ -284,16 +294,24 @@ export class Text extends Control {
     this.renew();
   }
 
+  /** Names what the model learns, in the title and on the tab. */
+  name(task) {
+    const [what, short] = TASKS[task] ?? [`the task ${task}`, task];
+    write($("text-title"), `A language model learns ${what}`);
+    const tab = $("game").querySelector("input[value=sort] + span");
+    if (tab) write(tab, `Text: ${short}`);
+  }
+
   renew() {
     const { state, newest: last } = this;
     const live = this.source === "live";
     for (const id of ["text-settings", "ask"]) $(id).hidden = live;
     for (const id of ["text-run", "text-about-live"]) $(id).hidden = !live;
     $("text-about").hidden = live;
-    write($("text-title"), live ? `A language model learns ${this.task}` : "A language model learns to sort");
+    this.name(live ? this.task : "sort");
     const worry = [...this.curves.runs.values()][0]?.worry;
     $("text-warning").hidden = !worry;
-    write($("text-warning"), worry ? `Iteration ${worry.iteration}: ${worry.warning}` : "");
+    write($("text-warning"), worry ? `Iteration ${worry.iteration}: ${live ? worry.warning : worry.warning.replace(ADVICE, ".")}` : "");
     write($("text-start"), this.busy() ? "Restart" : "Train");
     $("text-start").disabled = state === "starting";
     $("text-start").classList.toggle("strong", !this.busy());
@@ -317,7 +335,9 @@ export class Text extends Control {
       state === "running" && last && `${short(last.steps_per_second)} tokens a second`,
       state === "running" && this.remaining(),
     ].filter(Boolean).join(", ");
-    write($("text-state"), live ? `Iteration ${iteration} of ${end}` : rest ? `${words}: ${rest}` : words);
-    if (last && this.about) write($("tell-training"), `CPU, in WebAssembly, ${short(this.about.parameters)} parameters, ${short(last.steps_per_second)} tokens a second`);
+    const phase = [...this.curves.runs.values()][0]?.last.fit ? ": SFT, imitating solutions" : "";
+    write($("text-state"), live ? `${progress(this.curves, iteration)}${phase}` : rest ? `${words}: ${rest}` : words);
+    if (live) write($("tell-training"), this.live.trainedOn);
+    else if (last && this.about) write($("tell-training"), `CPU, in WebAssembly, ${short(this.about.parameters)} parameters, ${short(last.steps_per_second)} tokens a second`);
   }
 }

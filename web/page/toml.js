@@ -14,10 +14,11 @@ export function readToml(text) {
   return all;
 }
 
-/** A value; JSON has all but the floats that are not finite. */
+/** A value; JSON has all but texts in single quotes, and the floats that are not finite. */
 function value(text) {
   const [, sign, name] = /^([+-]?)(inf|nan)$/.exec(text) ?? [];
   if (name) return name === "nan" ? NaN : sign === "-" ? -Infinity : Infinity;
+  if (/^'.*'$/.test(text)) return text.slice(1, -1);
   return JSON.parse(text.replace(/,\s*\]$/, "]"));
 }
 

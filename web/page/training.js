@@ -78,7 +78,7 @@ export class Training {
         worker.onmessage = ({ data }) => this.hear(data, i);
         worker.onerror = (event) => {
           event.preventDefault();
-          this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}.` }, i);
+          this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}` }, i);
         };
         const place = memory && { memory, rank, size: members };
         worker.postMessage({ do: "start", module: this.module, wanted: part, gpu, place, paused, question });

@@ -1,14 +1,13 @@
 // The page as it greets visitors: what is in the first view, what moves, and messages.
 
 import { save } from './keeping.mjs';
-import { violations } from './looking.mjs';
 import { serve } from './server.mjs';
 import { eventually, message, ok, pixels, stored, text, until } from './visit.mjs';
 
 const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
 
 /// Runs in the page: notes every layout shift that no input has caused, as Web Vitals count them.
-function watchShifts() {
+export function watchShifts() {
   window.shifts = [];
   new PerformanceObserver((list) => {
     for (const { hadRecentInput, value, sources } of list.getEntries()) {
@@ -20,7 +19,7 @@ function watchShifts() {
 /// The most that may shift on a page.
 const SHIFT = 0.1;
 
-async function still(page, when) {
+export async function still(page, when) {
   const shifts = await page.evaluate(() => window.shifts);
   const sum = shifts.reduce((sum, { value }) => sum + value, 0);
   ok(sum <= SHIFT, `${when} it shifts by ${sum.toFixed(2)}: ${JSON.stringify(shifts)}`);
@@ -83,34 +82,6 @@ export default [
       const other = await visit.open({ hash: '#game=sort', folded: true, init: watchShifts });
       await until(other, '#text-state', /iteration ([5-9]|\d\d)/);
       told.push(await still(other, 'in training text'));
-      return told.join(', ');
-    },
-  },
-  {
-    name: 'nothing moves by itself, and nothing stands in the way, where a run is watched, of a game or of text',
-    only: false,
-    async run(visit) {
-      const told = [];
-      for (const task of [undefined, 'sort']) {
-        const context = await visit.context();
-        const about = { run: 'catch-1', task, iterations: 60, references: [{ player: 'random', score: -0.6 }, { player: 'optimum', score: 1 }] };
-        const records = Array.from({ length: 12 }, (_, i) => ({
-          iteration: i + 1, fit: false, score: i / 12, rewards: { exact: i / 12 }, loss: 0, entropy: 1, approx_kl: 0, clip_fraction: 0, zero_variance_groups: 0,
-          steps_per_second: 1000, seconds: { total: 0.1, phases: {} }, memory: {}, completion_length: 5,
-        }));
-        await context.route('**/run/about.json', (route) => route.fulfill({ json: about }));
-        await context.route('**/run/files/config.toml', (route) => route.fulfill({ body: 'iterations = 60\n'.repeat(40) }));
-        await context.route('**/run/completions.jsonl*', (route) => route.fulfill({ body: '' }));
-        const events = ['event: start\ndata: {}\n\n', ...records.map((record) => `event: record\ndata: ${JSON.stringify(record)}\n\n`)].join('');
-        await context.route('**/run/events', (route) => route.fulfill({ contentType: 'text/event-stream', body: events }));
-        const page = await visit.open({ context, folded: true, init: watchShifts });
-        await until(page, task ? '#text-state' : '#state-here', /^Iteration 12 of 60/);
-        told.push(await still(page, task ?? 'a game'));
-        const wrong = await violations(page, 'a watched run');
-        ok(wrong.length === 0, wrong.join('; '));
-        await visit.shot(page, `live-${task ?? 'game'}`);
-        await context.close();
-      }
       return told.join(', ');
     },
   },

@@ -28,7 +28,7 @@ export async function violations(page, when) {
   if (!(await page.evaluate(() => 'axe' in window))) {
     await page.evaluate(await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8'));
   }
-  const { violations } = await page.evaluate(() => window.axe.run());
+  const { violations } = await page.evaluate(() => window.axe.run({ rules: { 'target-size': { enabled: true } } }));
   return violations.map(({ id, nodes }) => `${when}: ${id} at ${nodes.map(({ target }) => target).join(', ')}`);
 }
 

@@ -81,6 +81,12 @@ export default [
       await message(page, /Loaded config\.toml and weights\.safetensors/);
       ok((await text(page, '#agent-about')).startsWith('24 units'), 'another policy is loaded');
       await goesOn(page);
+      const other = join(folder(visit), 'decoder');
+      const sizes = ['kind=decoder', 'num_layers=1', 'hidden_size=32', 'num_heads=2', 'num_kv_heads=1', 'num_groups=16'];
+      await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '1', '--run-dir', other, ...sizes.flatMap((set) => ['--set', set])]);
+      await load(page, ['config.toml', 'weights.safetensors'].map((name) => join(other, 'best', name)));
+      await until(page, '#agent-about', /^Transformer: 1 layer of 32 units, sees 32 steps/);
+      await goesOn(page);
     },
   },
   {
@@ -116,7 +122,7 @@ export default [
       // The program comes back at the same address.
       await start(visit, ['watch', dir, '--port', new URL(address).port]);
       await message(page, /Reconnected/);
-      await until(page, '#live', /^live: (no news|finished)/);
+      await until(page, '#live', /^live: (waiting for the next iteration|no new iterations|finished)/);
     },
   },
   {

@@ -55,6 +55,7 @@ export default [
       await until(page, '#takeover', /Leave/);
       ok(/^Trained here/.test(await text(page, '#agent option:checked')), 'the pupil is not on the stage');
       ok(/imitates your moves/.test(await text(page, '#learn-title')), 'the title does not say what it does');
+      ok((await text(page, '#train-here')) === 'Train an agent', 'the button that trains by rewards offers to imitate again');
       const shown = await page.locator('#lab :is(.imitation, .grpo, .approx_kl, .clip_fraction)').evaluateAll((all) => all.filter((one) => one.checkVisibility()).map(({ className }) => className));
       ok(shown.join() === 'about imitation', `of imitation it shows ${shown}`);
       await visit.shot(page, 'imitated', true);

@@ -15,6 +15,7 @@ import { chromium } from 'playwright-core';
 import { serve } from './server.mjs';
 import { HANG, Visit } from './visit.mjs';
 import greeting from './greeting.mjs';
+import live from './live.mjs';
 import watching from './watching.mjs';
 import playing from './playing.mjs';
 import looking from './looking.mjs';
@@ -90,7 +91,7 @@ async function tell(one, browser, gpu, otherwise) {
 }
 
 let [failed, done] = [0, 0];
-const checks = values.measure ? measures : values.own ? own : [...greeting, ...watching, ...playing, ...looking, ...training, ...keeping, ...textChecks, ...trouble, ...(values.program ? native : [])];
+const checks = values.measure ? measures : values.own ? own : [...greeting, ...live, ...watching, ...playing, ...looking, ...training, ...keeping, ...textChecks, ...trouble, ...(values.program ? native : [])];
 async function runIn(mode, flags) {
   const gpu = mode === 'with WebGPU';
   const wanted = checks.filter(({ name, only }) => `${name} ${mode}`.includes(words) && only !== !gpu);

@@ -152,6 +152,21 @@ export default [
       await page.fill('#question', '31245');
       await page.click('#ask-now');
       await until(page, '#ask-about', /trained on 3 digits; 5 may not work/);
+      // The form is of the next training.
+      await page.click('#text-settings summary');
+      await page.fill('#text-length', '9');
+      await page.fill('#question', '31402');
+      await page.click('#ask-now');
+      await until(page, '#answers', /./);
+      ok(/trained on 3 digits; 5 may/.test(await text(page, '#ask-about')), `it says: ${await text(page, '#ask-about')}`);
+      await page.fill('#text-length', '3');
+      await page.click('#text-settings summary');
+      await page.fill('#question', '1'.repeat(32));
+      await page.click('#ask-now');
+      await until(page, '#ask-about', /^Type at most 31 digits\.$/);
+      await page.fill('#question', '1'.repeat(31));
+      await page.click('#ask-now');
+      await until(page, '#ask-about', /trained on 3 digits; 31 may not work/);
       const { name, bytes } = await download(page, '#text-save');
       ok(name === 'sort.safetensors', `saved is ${name}`);
       ok(bytes.toString('latin1', 8, 4000).includes('embed_tokens'), 'the tensors have not their names');

@@ -74,6 +74,10 @@ export default [
       await page.locator('#game input[value=catch]').click({ force: true }); // it does not stay
       await message(page, /No pretrained agent for catch was found/);
       ok(await page.locator('#game input[value=fruit]').isChecked(), 'a game without an agent is picked');
+      visit.allow(/ERR_FAILED/);
+      await page.route('**/policies/cartpole.safetensors', (route) => route.abort());
+      await page.locator('#game input[value=cartpole]').click({ force: true });
+      await message(page, /The pretrained agent for cartpole cannot be fetched\. Is this device offline\?/);
       await goesOn(page);
     },
   },

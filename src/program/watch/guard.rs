@@ -54,7 +54,8 @@ pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     if !hosts.are(host) || named.is_some_and(|named| !hosts.are(named)) {
         return Err(Refusal(
             StatusCode::FORBIDDEN,
-            "The Host header does not name this server; use the address that grove printed.",
+            "The Host header does not name this server; use the address that grove printed, or its \
+             IP address, or start grove watch with --host and this name.",
         ));
     }
     if headers.contains_key(ORIGIN) {

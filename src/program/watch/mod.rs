@@ -42,8 +42,12 @@ pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
     if !port.is_local() {
         say!("warning: anyone who can reach this machine can see the run; there is no password");
     }
+    let elsewhere = port.elsewhere();
     let _server = start(games, port, dir.path())?;
     say!("{} is at {url} (Ctrl-C to stop)", dir.path().display());
+    if let Some(elsewhere) = elsewhere {
+        say!("{elsewhere}");
+    }
     if args.json {
         tell_json(&json!({ "run_dir": dir.path().display().to_string(), "url": url }))?;
     }

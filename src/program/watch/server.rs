@@ -54,6 +54,17 @@ impl Port {
         }
     }
 
+    /// How other machines reach a server at all of this one's addresses.
+    pub fn elsewhere(&self) -> Option<String> {
+        let port = self.address.port();
+        self.address.ip().is_unspecified().then(|| {
+            format!(
+                "from other machines use this one's IP address, http://IP:{port}/; to use its name, pass \
+                 --host NAME"
+            )
+        })
+    }
+
     /// Whether the port is reachable from this machine only.
     pub fn is_local(&self) -> bool {
         self.address.ip().to_canonical().is_loopback()

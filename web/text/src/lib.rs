@@ -1,7 +1,7 @@
 //! The module of a page that trains a language model in a worker.
 
 use grove::metrics::IterationRecord;
-use grove::model::saved::{Header, read_header, read_params, write_params};
+use grove::model::saved::{Header, SavedError, read_header, read_params, write_params};
 use grove::run::Schedule;
 use grove::settings::overlay;
 use grove::task;
@@ -75,7 +75,15 @@ impl Training {
 
     /// A run of the model in a file, without SFT.
     fn from_file(changes: &str, file: &[u8]) -> Result<Self, JsError> {
-        let header = overlay::parse("the file's settings", &read_header(file)?.config)?;
+        let config = match read_header(file) {
+            Err(SavedError::NoHeader) => {
+                return Err(JsError::new(
+                    "the file has no settings; load a model that was saved by this page",
+                ));
+            }
+            header => header?.config,
+        };
+        let header = overlay::parse("the file's settings", &config)?;
         let Some(model) = header.get("model") else {
             return Err(JsError::new("the file holds a policy for games, not a language model"));
         };

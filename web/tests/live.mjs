@@ -1,0 +1,161 @@
+// A run that is watched: its facts, its curves and its state, told by a server that the checks play.
+
+import { still, watchShifts } from './greeting.mjs';
+import { violations } from './looking.mjs';
+import { eventually, message, ok, text, until } from './visit.mjs';
+
+/// A run of catch, as /run/about.json has it.
+const CATCH = {
+  run: 'catch-1', game: 'catch', iterations: 60, references: [{ player: 'random', score: -0.6 }, { player: 'optimum', score: 1 }],
+  trained_with: { device: { name: 'cpu', description: '2 threads' }, engine: 'native rollouts, native updates' },
+};
+
+/// A run of a language model.
+const SORT = { ...CATCH, run: 'sort-1', game: '', task: 'sort', references: [] };
+
+/// A record of an iteration.
+const record = (iteration, more) => ({
+  iteration, fit: false, score: iteration / 100, rewards: { exact: iteration / 100 }, loss: 0.01, entropy: 1 / iteration, approx_kl: 0, clip_fraction: 0,
+  zero_variance_groups: 0, steps_per_second: 1000, seconds: { total: 0.1, phases: {} }, memory: {}, completion_length: 5, ...more,
+});
+
+const records = (count, more) => Array.from({ length: count }, (_, i) => record(i + 1, more));
+
+/// Opens the page of a run, `{ about, records }`, which the check may replace; without `about` its directory is gone. The
+/// stream of its records ends at once, and the browser asks for another soon.
+async function watch(visit, run, options = {}) {
+  const context = await visit.context(options.options);
+  const gone = { status: 404, body: 'the run has no config.toml.\n' };
+  await context.route('**/run/about.json', (route) => route.fulfill(run.about ? { json: run.about } : gone));
+  await context.route('**/run/files/config.toml', (route) => route.fulfill({ body: 'iterations = 60\n'.repeat(40) }));
+  await context.route('**/run/completions.jsonl*', (route) => route.fulfill({ body: '' }));
+  const events = () => ['retry: 200', 'event: start\ndata: {}', ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`), ''].join('\n\n');
+  await context.route('**/run/events', (route) => route.fulfill({ contentType: 'text/event-stream', body: events() }));
+  return visit.open({ context, folded: true, ...options });
+}
+
+export default [
+  {
+    name: 'nothing moves by itself, and nothing stands in the way, where a run is watched, of a game or of text',
+    only: false,
+    async run(visit) {
+      const told = [];
+      for (const task of [undefined, 'sort']) {
+        const page = await watch(visit, { about: task ? SORT : { ...CATCH, game: 'fruit' }, records: records(12) }, { init: watchShifts });
+        await until(page, task ? '#text-state' : '#state-here', /^Iteration 12 of 60/);
+        told.push(await still(page, task ?? 'a game'));
+        const wrong = await violations(page, 'a watched run');
+        ok(wrong.length === 0, wrong.join('; '));
+        await visit.shot(page, `live-${task ?? 'game'}`);
+        await page.context().close();
+      }
+      return told.join(', ');
+    },
+  },
+  {
+    name: 'a watched run has its game on the stage before its first policy, and says what trains it',
+    only: false,
+    async run(visit) {
+      const page = await watch(visit, { about: CATCH, records: records(5) });
+      await until(page, '#rules', /ball falls/);
+      ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is picked');
+      await until(page, '#tell-training', /^cpu \(2 threads\), native rollouts, native updates$/);
+    },
+  },
+  {
+    name: 'a watched run that is deleted is said to be, and another in its place has its own facts',
+    only: false,
+    async run(visit) {
+      const run = { about: CATCH, records: records(4) };
+      const page = await watch(visit, run);
+      await until(page, '#state', /^Iteration 4 of 60/);
+      visit.allow(/404/);
+      Object.assign(run, { about: undefined, records: [] });
+      await until(page, '#state', /^The run has been deleted$/);
+      await until(page, '#live', /^catch-1: deleted$/);
+      Object.assign(run, { about: { ...CATCH, run: 'catch-2', iterations: 3 }, records: records(3) });
+      await until(page, '#state', /^Iteration 3 of 3$/);
+      await until(page, '#live', /^catch-2: finished$/);
+      const late = await watch(visit, { records: [] });
+      await message(late, /The run that this page watches has been deleted\./);
+    },
+  },
+  {
+    name: 'a chart of a thousand iterations tells the values of the records, of each',
+    only: false,
+    async run(visit) {
+      const evaluation = { mean_score: 0.25 };
+      const all = records(1000).map((one) => (one.iteration % 100 === 0 ? { ...one, evaluation } : one));
+      const page = await watch(visit, { about: { ...CATCH, iterations: 1000 }, records: all });
+      await until(page, 'figure.score output', /^10\.00, greedy 0\.25$/);
+      await page.waitForFunction(() => /over the iterations 1 to 1000: now 10\.00/.test(document.querySelector('figure.score canvas').ariaLabel));
+      await page.locator('figure.score canvas').focus();
+      for (const x of [999, 998, 997]) {
+        await page.keyboard.press('ArrowLeft');
+        await until(page, 'figure.score output', new RegExp(`^${x}: ${(x / 100).toFixed(2)}$`));
+      }
+    },
+  },
+  {
+    name: 'the newest score and the names of the games are whole at every width',
+    only: false,
+    async run(visit) {
+      const evaluation = { mean_score: -12.34 };
+      const page = await watch(visit, { about: CATCH, records: records(60, { score: -12.34, evaluation }) });
+      await until(page, 'figure.score output', /^−12\.34, greedy −12\.34$/);
+      for (const width of [320, 360, 390, 768, 1024, 1280, 1440, 1920]) {
+        await page.setViewportSize({ width, height: 900 });
+        const cut = await page.evaluate(() => {
+          const inside = (one, box) => one.left >= box.left - 1 && one.right <= box.right + 1 && one.bottom <= box.bottom + 2;
+          const [value, caption] = ['output', 'figcaption'].map((name) => document.querySelector(`figure.score ${name}`).getBoundingClientRect());
+          const names = [...document.querySelectorAll('#game span')].filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent);
+          return inside(value, caption) ? names : ['the score', ...names];
+        });
+        await visit.shot(page, `score-${width}`);
+        ok(cut.length === 0, `at ${width} cut off are ${cut}`);
+      }
+    },
+  },
+  {
+    name: 'values that change all the time do not interrupt a screen reader',
+    only: false,
+    async run(visit) {
+      const page = await watch(visit, { about: CATCH, records: records(60) });
+      await until(page, '#rivals', /./);
+      const loud = await page.locator('figure output:not([aria-live=off]), #rivals output:not([aria-live=off])').count();
+      ok(loud === 0, `${loud} values are live regions`);
+    },
+  },
+  {
+    name: 'a watched run that imitates is described as such, and its first record is drawn',
+    only: false,
+    async run(visit) {
+      const run = { about: { ...CATCH, settings: { data: { path: 'demo' } } }, records: records(1) };
+      const page = await watch(visit, run);
+      await until(page, 'figure.loss b', /^Negative log-likelihood of the moves/);
+      ok(await page.locator('#lab .grpo').isHidden() && await page.locator('#lab .imitation').isVisible(), 'it is described as GRPO');
+      ok(await page.locator('figure.approx_kl').isHidden(), 'it has a KL');
+      await page.locator('figure.entropy').scrollIntoViewIfNeeded();
+      await eventually('a mark', () => visit.picture(page, 'figure.entropy canvas'), ({ colours }) => colours > 5);
+      await visit.shot(page, 'imitating');
+      const other = await watch(visit, { about: SORT, records: records(4, { fit: true }) });
+      await until(other, '#text-state', /^Iteration 4 of 60: SFT, imitating solutions$/);
+      ok(/SFT .* imitates solutions/s.test(await text(other, '#text-about-live')), 'SFT is not explained');
+    },
+  },
+  {
+    name: 'a record that lacks something is left out of a watched run, and a run of one\'s own task is named so',
+    only: false,
+    async run(visit) {
+      const all = [...records(5), { iteration: 6 }, record(7)];
+      const page = await watch(visit, { about: { ...SORT, task: 'data' }, records: all });
+      await until(page, '#text-state', /^Iteration 7 of 60$/);
+      await until(page, '#live', /^sort-1: (waiting for the next iteration|no new iterations|no connection)/);
+      ok((await text(page, '#text-title')) === 'A language model learns a task of your own', `it is called ${await text(page, '#text-title')}`);
+      ok(/Text: own task/.test(await text(page, '#game')), 'its tab has another name');
+      const broken = await watch(visit, { about: CATCH, records: [record(1), { iteration: 2 }] });
+      await message(broken, /Iteration 2 is left out of the curves: its record in metrics\.jsonl is incomplete/);
+      await until(broken, '#state', /^Iteration 1 of 60/);
+    },
+  },
+];
