@@ -288,7 +288,7 @@ class Chart {
     stroke(mean);
     context.lineWidth = 2;
     context.strokeStyle = context.fillStyle = this.all.colour("dots");
-    stroke(evaluated);
+    if (evaluated.length > 1) stroke(evaluated); // else its dot
     for (const { x, y } of dots) {
       context.beginPath();
       context.arc(this.x(x), this.y(y), 3, 0, 2 * Math.PI);
