@@ -12,7 +12,7 @@ const KEEP_RUN = 2_000;
 const PACE = 60;
 
 /** The message when a training of `what` is back after a reload. */
-export const resuming = (what, paused) => (paused ? `The training of ${what} is still paused. Press Resume to continue.` : `Resuming the training of ${what}.`);
+export const resuming = (what, paused) => (paused ? `The training of ${what} is still paused.` : `Resuming the training of ${what}.`);
 
 export class Control {
   /** `module` trains, `store` names the run in the browser's storage, `trouble` is the element for errors, `here` the

@@ -3,7 +3,7 @@
 import { save } from './keeping.mjs';
 import { violations } from './looking.mjs';
 import { serve } from './server.mjs';
-import { eventually, ok, pixels, text, until } from './visit.mjs';
+import { eventually, message, ok, pixels, stored, text, until } from './visit.mjs';
 
 const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
 
@@ -182,8 +182,19 @@ export default [
       ok(Buffer.compare((await save(other)).bytes, bytes) === 0, 'it is another agent');
       await other.reload();
       await until(other, '#agent option:checked', /From the link/);
-      const broken = await visit.open({ hash: '#game=catch&agent=AAAA' });
-      await until(broken, '#notices', /agent in the link cannot be read/);
+      // One that cannot be read leaves no trace.
+      const cut = await page.evaluate(async (packed) => {
+        const { pack, unpack } = await import('./share.js');
+        return pack((await unpack(packed)).slice(0, -100));
+      }, new URLSearchParams(hash.slice(1)).get('agent'));
+      for (const packed of ['AAAA', 'y0jNyckHAA', cut]) {
+        const broken = await visit.open({ hash: `#game=catch&agent=${packed}` });
+        await until(broken, '#notices', /agent in the link cannot be read/);
+        await broken.locator('#game input[value=cartpole]').check({ force: true });
+        await until(broken, '#rules', /[Pp]ole/);
+        ok(!/From the link/.test(await text(broken, '#agent')), 'it is an agent to choose');
+        await broken.close();
+      }
       return `${hash.length} characters`;
     },
   },
@@ -201,6 +212,20 @@ export default [
       const about = await page.evaluate(() => [document.title, ...['og:title', 'og:description', 'og:image'].map((name) => document.querySelector(`meta[property="${name}"]`)?.content)]);
       ok(about.every(Boolean) && /learn a game/.test(about[0]), `for those who share it: ${about}`);
       ok(links.length === 3 && links.every((link) => link.startsWith('https://example.org/grove')), `the links are ${links}`);
+      // A visitor who has begun before the service worker is there is not disturbed; the next visit is isolated.
+      const late = () => {
+        const there = new Promise((done) => { window.arrive = done; });
+        const { get } = Object.getOwnPropertyDescriptor(ServiceWorkerContainer.prototype, 'ready');
+        Object.defineProperty(ServiceWorkerContainer.prototype, 'ready', { get() { return there.then(() => get.call(this)); } });
+      };
+      const eager = await visit.open({ address: site.address, init: late, frame: false, folded: true });
+      await eager.waitForFunction(() => performance.getEntriesByName('first-frame').length > 0);
+      await eager.click('#takeover');
+      await eager.evaluate(() => window.arrive());
+      await eager.waitForFunction(() => performance.getEntriesByName('ready').length > 0);
+      ok(/Leave/.test(await text(eager, '#takeover')), 'the page is reloaded under the visitor');
+      await eager.reload();
+      await eventually('an isolated next visit', () => eager.evaluate(() => crossOriginIsolated).catch(() => false));
     },
   },
   {
@@ -249,6 +274,7 @@ export default [
     only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=5000' });
+      page.on('dialog', (dialog) => dialog.accept());
       await page.click('#train-here');
       await until(page, '#state-here', /^Training, iteration ([2-9]|\d\d)/);
       await page.click('#train-here');
@@ -258,13 +284,21 @@ export default [
       await until(page, '#train-here', /^Train an agent$/);
       await page.fill('#set-iterations', '2');
       await page.click('#train-here');
+      await message(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
       await until(page, '#state', /^Finished cartpole: iteration 2 of 2/);
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#train-here', /^Resume$/);
+      await until(page, '#state-here', new RegExp(`^Paused at ${at} of 5000\\. Cart pole: Done`));
+      // It waits through a reload, too.
+      await stored(page, 'shelf', Boolean);
+      await page.reload();
+      await until(page, '#train-here', /^Resume$/);
+      await until(page, '#state-here', new RegExp(`^Paused at ${at} of 5000\\.$`));
       await page.click('#train-here');
       await until(page, '#state', /^Training catch: iteration \d/);
       const [, later] = /iteration (\d+)/.exec(await text(page, '#state'));
       ok(Number(later) >= Number(at.split(' ')[1]), `it begins at ${later} after ${at}`);
+      await stored(page, 'shelf', (shelf) => !shelf);
     },
   },
 ];

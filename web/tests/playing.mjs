@@ -184,6 +184,7 @@ export default [
         const [, left] = /step (\d+)/.exec(before);
         await page.waitForFunction((left) => Number(/step (\d+)/.exec(document.querySelector('#time').textContent)[1]) < Number(left) + 15, left)
           .catch(async () => ok(false, `after it the game is at ${await text(page, '#time')}, not at ${before}`));
+        ok((await text(page, '#play')) === 'Play', 'a game that was paused plays after it');
         await page.context().close();
       }
     },

@@ -165,7 +165,8 @@ export default [
       await until(page, '#text-state', /^(GRPO, learning|Finished)/);
       await until(page, '#text-state', /^Finished: iteration 30 of 30/);
       await page.setInputFiles('#text-files', { name: 'no.safetensors', mimeType: 'application/octet-stream', buffer: Buffer.from('nothing') });
-      await until(page, '#text-trouble', /not an intact safetensors file/);
+      await message(page, /no\.safetensors: .*[Nn]ot an intact safetensors file/);
+      ok((await text(page, '#text-state')).startsWith('Finished'), 'what was trained is gone');
       // On a game's view it opens the text.
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#rules', /ball falls/);
@@ -173,6 +174,58 @@ export default [
       await message(page, /Loaded again\.safetensors/);
       ok(await page.locator('#text').isVisible(), 'the text is not opened');
       return `its surest answer to 312 is ${surest}`;
+    },
+  },
+  {
+    name: 'files without a model leave a training of text as it is, and the page where it is',
+    only: false,
+    async run(visit) {
+      const page = await open(visit, { ...brief, 'text-iterations': 4000 });
+      await page.click('#text-start');
+      await until(page, '#text-state', /iteration ([2-9]|\d\d)/);
+      await page.click('#text-pause');
+      await until(page, '#text-state', /^Paused: iteration/);
+      await stored(page, 'text', (run) => run?.paused === true);
+      const before = await text(page, '#text-state');
+      const policy = await page.evaluate(async () => [...new Uint8Array(await (await fetch('policies/catch.safetensors')).arrayBuffer())]);
+      const header = Buffer.from('{"model.embed_tokens.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}');
+      const size = Buffer.alloc(8);
+      size.writeBigUInt64LE(BigInt(header.length));
+      const foreign = { name: 'foreign.safetensors', buffer: Buffer.concat([size, header, Buffer.alloc(4)]) };
+      const refused = async (selector, { name, buffer }) => {
+        await page.setInputFiles(selector, { name, buffer, mimeType: 'application/octet-stream' });
+        await message(page, new RegExp(`${name.replace('.', '\\.')}: \\S`));
+        ok((await text(page, '#text-state')) === before, `after ${name} it is ${await text(page, '#text-state')}`);
+      };
+      await refused('#text-files', { name: 'picture.png', buffer: Buffer.from('\x89PNG') });
+      await refused('#text-files', { name: 'policy.safetensors', buffer: Buffer.from(policy) });
+      await refused('#text-files', foreign);
+      // What the browser gives for a folder.
+      await page.evaluate(() => {
+        const folder = new File([], 'folder');
+        Object.defineProperty(folder, 'arrayBuffer', { value: () => Promise.reject(new DOMException('It could not be found.', 'NotFoundError')) });
+        const event = new DragEvent('drop', { bubbles: true, cancelable: true });
+        Object.defineProperty(event, 'dataTransfer', { value: { files: [folder], types: ['Files'] } });
+        document.body.dispatchEvent(event);
+      });
+      await message(page, /folder: It could not be found/);
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#rules', /ball falls/);
+      await refused('#files', foreign);
+      ok(await page.locator('#text').isHidden(), 'the text is opened');
+      // Neither does Enter in a field take its place.
+      await page.locator('#game input[value=sort]').check({ force: true });
+      await page.click('#text-settings summary');
+      await page.press('#text-rate', 'Enter');
+      ok((await text(page, '#text-state')) === before, 'Enter trains anew');
+      await stored(page, 'text', (run) => run?.paused === true);
+      page.on('dialog', (dialog) => dialog.accept());
+      // A second tab does not begin by itself, and is told why.
+      const second = await visit.open({ hash: '#game=sort', context: page.context() });
+      await message(second, /Another tab is training the language model/);
+      ok((await text(second, '#text-state')) === 'Not started', 'it trains by itself');
+      await page.reload();
+      await message(page, /training of the language model is still paused/);
     },
   },
   {

@@ -160,6 +160,65 @@ export default [
     },
   },
   {
+    name: 'who picks another game before the first policy is there stays on it',
+    async run(visit) {
+      const context = await visit.context();
+      let arrive;
+      const late = new Promise((done) => { arrive = done; });
+      await context.route('**/train*_bg.wasm', (route) => late.then(() => route.continue()));
+      const page = await visit.open({ hash: small(visit), context });
+      await page.click('#start');
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await until(page, '#settings-of', /Fruit/);
+      arrive();
+      await until(page, '#state', /^Finished catch/);
+      ok(await page.locator('#game input[value=fruit]').isChecked(), 'the page goes back by itself');
+      ok(/^Pretrained/.test(await text(page, '#agent option:checked')), 'the agent of another game is on the stage');
+    },
+  },
+  {
+    name: 'Enter in a field replaces no training under way, but goes on to the button that does',
+    async run(visit) {
+      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      await page.press('#set-iterations', 'Enter'); // nothing is there to be replaced
+      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
+      await page.click('#pause');
+      await until(page, '#state', /^Paused/);
+      await page.press('#set-rate', 'Enter');
+      await standsStill(page, '#state', 'it trains anew');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not go on to the button');
+      await page.keyboard.press('Enter');
+      await until(page, '#state', /^(Getting ready|Training)/);
+    },
+  },
+  {
+    name: 'one tab keeps its training, a second is told that its own is not kept, until the first ends',
+    only: false,
+    async run(visit) {
+      const context = await visit.context();
+      const [first, second] = [await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000'), context }), await visit.open({ hash: small(visit), context })];
+      await first.bringToFront();
+      await first.click('#start');
+      await until(first, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
+      await first.click('#pause');
+      await stored(first, 'run', (run) => run?.paused === true);
+      await second.bringToFront();
+      await second.click('#start');
+      await message(second, /not kept for a reload: another tab/);
+      await until(second, '#state', /^Finished/);
+      await stored(second, 'run', (run) => run?.paused === true);
+      await first.bringToFront();
+      await first.click('#reset');
+      await stored(first, 'run', (run) => run === undefined);
+      await second.bringToFront();
+      await second.fill('#set-iterations', '10000');
+      await second.click('#start');
+      await until(second, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
+      await second.click('#pause');
+      await stored(second, 'run', (run) => run?.paused === true);
+    },
+  },
+  {
     name: 'seeds are named and coloured, and their data are a file',
     async run(visit) {
       const page = await visit.open({ hash: `${small(visit)}&seeds=2` });

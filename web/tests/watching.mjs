@@ -231,6 +231,15 @@ export default [
       await until(page, '#notices', /paused while this tab was in the background/);
       const time = Number(/step (\d+)/.exec(await told)[1]);
       ok((time - before.time + 101) % 101 < 12, `it caught up from ${before.time} to ${time}`);
+      // Where nothing went on, nothing is said.
+      await page.click('#play');
+      await page.evaluate(() => document.querySelector('#notices').replaceChildren());
+      await hide(true);
+      const again = await page.evaluate(() => performance.now());
+      await eventually('an absence', () => page.evaluate(() => performance.now()), (now) => now > again + 1100);
+      await hide(false);
+      await frames(page, 10);
+      ok((await text(page, '#notices')) === '', `of a game that was paused it says ${await text(page, '#notices')}`);
     },
   },
 ];
