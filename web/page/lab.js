@@ -306,7 +306,7 @@ export class Lab extends Control {
     $("run-settings").hidden = !live;
     const other = this.trained !== this.settings.game;
     const staged = this.trained === this.staged;
-    write($("start"), !this.replaces() ? "Train" : (this.busy() && other) || this.imitates ? "Train this instead" : "Train again");
+    write($("start"), !this.replaces() ? "Train" : this.busy() && (other || this.imitates) ? "Train this instead" : "Train again");
     $("pause").disabled = !["running", "paused"].includes(state);
     write($("pause"), state === "paused" ? "Resume" : "Pause");
     $("reset").disabled = state === "idle";
