@@ -309,6 +309,7 @@ export default [
         ok(/^Not started/.test(await text(page, '#state')), `it starts with ${id} = ${value}`);
         await page.fill(`#set-${id}`, right);
         ok(await page.locator(`#set-${id}-note`).isHidden(), `${id} is still wrong`);
+        ok(await page.locator('#trouble').isHidden(), 'it still says that a setting is out of range');
       }
       await page.fill('#set-groups', '4096');
       await page.fill('#set-size', '64');
@@ -336,7 +337,7 @@ export default [
         }`;
       const page = await visit.open({ hash: small(visit) });
       await page.click('#start');
-      await until(page, '#trouble', /Seed 1 stopped after iteration 3: the loss is NaN/);
+      await until(page, '#trouble', /Seed 1 stopped after iteration 3: The loss is NaN\./);
       await until(page, '#state', /^Stopped catch: iteration 3/);
       ok(await page.locator('#trouble').isVisible(), 'nothing is said beside the button');
       await visit.shot(page, 'nan', true);
@@ -349,7 +350,7 @@ export default [
       visit.site.instead['trainer.js'] = 'export function trainer() { throw new Error("broken on the way"); }';
       const page = await visit.open({ hash: small(visit) });
       await page.click('#start');
-      await until(page, '#trouble', /broken on the way/);
+      await until(page, '#trouble', /Broken on the way\./);
       await goesOn(page);
     },
   },
