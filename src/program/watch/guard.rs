@@ -54,8 +54,7 @@ pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     if !hosts.are(host) || named.is_some_and(|named| !hosts.are(named)) {
         return Err(Refusal(
             StatusCode::FORBIDDEN,
-            "The Host header does not name this server; use the address that grove printed, or its \
-             IP address, or start grove watch with --host and this name.",
+            "Not a name of this server: use its IP address, or start it with this name as --host.",
         ));
     }
     if headers.contains_key(ORIGIN) {
