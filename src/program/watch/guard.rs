@@ -54,7 +54,7 @@ pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     if !hosts.are(host) || named.is_some_and(|named| !hosts.are(named)) {
         return Err(Refusal(
             StatusCode::FORBIDDEN,
-            "Not a name of this server: use its IP address, or start it with this name as --host.",
+            "The Host header has a foreign name: use the IP address, or start with this name as --host.",
         ));
     }
     if headers.contains_key(ORIGIN) {
