@@ -206,7 +206,7 @@ export default [
       const after = await eventually('another frame', framed, ({ x, y }) => x !== before.x && y !== before.y);
       ok(after.x < stage.x + stage.width * 0.62 && after.x + after.width > stage.x + stage.width * 0.6, 'another board is framed');
       await page.locator('#actions input[value=sampled]').check({ force: true });
-      await until(page, '#episodes', /^[\d,]{1,5}$/);
+      await until(page, '#episodes', /^[\d,]{1,5} games?$/);
       await visit.shot(page, 'wall-picked');
     },
   },
