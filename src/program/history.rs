@@ -232,7 +232,7 @@ fn is_run(path: &Path) -> bool {
     }
 }
 
-/// What a folder holds, in order of the names.
+/// The paths in a folder, in order of their names.
 fn inside(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|it| it.path()).collect();
     paths.sort_by_key(|path| natural(path));

@@ -26,7 +26,7 @@ pub fn run(args: VerifyArgs) -> Result<()> {
 }
 
 impl Report {
-    /// What the rewards say about the verifier, a sentence each.
+    /// Conclusions about the verifier from the rewards, a sentence each.
     fn findings(&self) -> Vec<String> {
         let (solutions, worthless): (Vec<_>, Vec<_>) =
             self.results.iter().partition(|result| result.answer == "the solution");

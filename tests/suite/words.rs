@@ -93,8 +93,8 @@ fn a_run_leaves_a_history_of_about_twenty_lines() {
     assert!(lines[19].starts_with("100/100  score "), "{said}");
 }
 
-/// Runs the program in a terminal of this size by `script`, which is fed with `keys`, each space a pause of a second.
-/// Returns what it printed, with the terminal's mode before and after; `None` if there is no `script`.
+/// Runs the program in a terminal of this size by `script`, which is fed with `keys`. Returns what it printed, with the
+/// terminal's mode before and after; `None` if there is no `script`.
 #[cfg(target_os = "linux")]
 pub fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> Option<String> {
     let grove = env!("CARGO_BIN_EXE_grove");
@@ -112,12 +112,7 @@ pub fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> Op
         return None;
     };
     let mut stdin = script.stdin.take().unwrap();
-    for key in keys.bytes() {
-        match key {
-            b' ' => std::thread::sleep(std::time::Duration::from_secs(1)),
-            key => stdin.write_all(&[key]).unwrap(),
-        }
-    }
+    stdin.write_all(keys.as_bytes()).unwrap();
     let output = script.wait_with_output().unwrap();
     drop(stdin);
     Some(stdout(&output))

@@ -22,7 +22,7 @@ pub enum ConfigError {
         name: String,
         /// The value of the entry.
         value: Value,
-        /// What the value must be.
+        /// The values that are allowed, in words.
         expected: &'static str,
     },
     /// An entry with a value that is not supported.

@@ -7,7 +7,7 @@ use crate::rollout::Baseline;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
-/// What the rows and the columns of a confusion matrix are.
+/// The names of the rows and the columns of a confusion matrix.
 const CORNER: &str = "demonstrated \\ predicted";
 
 /// Scores of fresh episodes, beside those of known players.

@@ -46,7 +46,7 @@ pub fn parse(text: &str, name: &str, mark: &str) -> Result<Vec<(String, String)>
     }
 }
 
-/// What an item that defines nothing computes: `let () = ...`, `let _ = ...`, or an expression.
+/// The expression of an item that defines nothing: `let () = ...`, `let _ = ...`, or an expression alone.
 fn body(item: &str) -> Option<&str> {
     let mut pieces = Scan::new(item).map(|(at, _, piece)| (at, piece));
     let (_, first) = pieces.next()?;
