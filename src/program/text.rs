@@ -129,9 +129,8 @@ impl TextRequest<'_> {
                 bail!("--task-data is a task by itself; leave out `{other}`");
             }
             asked = Some(DataTask::NAME);
-            let (path, digest) = identified(path)?;
-            own.insert("path".to_string(), path.into());
-            own.insert("digest".to_string(), digest.into());
+            own.insert("path".to_string(), whole(path)?.into());
+            own.insert("digest".to_string(), "".into());
         } else if self.verifier.verifier.is_some() {
             bail!(
                 "--verifier is for the prompts of --task-data FILE.jsonl; a built-in task has a verifier"
@@ -212,14 +211,6 @@ impl TextRequest<'_> {
     }
 }
 
-/// The canonical path of a file of prompts, and the SHA-256 of its content.
-fn identified(path: &Path) -> Result<(String, String)> {
-    let read = |whole: PathBuf| Ok((input::sha256(&whole, input::DATA)?, whole));
-    let whole = path.canonicalize().and_then(read);
-    let (digest, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
-    Ok((in_settings(&whole)?, digest))
-}
-
 /// Opens the task of a saved run: its file of prompts at the place `data` if that is given, and its verifier as the
 /// command line permits. Updates the task's settings `own` to match.
 pub fn reopen(
@@ -228,26 +219,53 @@ pub fn reopen(
     data: Option<&Path>,
     args: &VerifierArgs,
 ) -> Result<Arc<dyn Task>> {
-    let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (path, digest) = (PathBuf::from(text("path")), text("digest"));
-    match data {
-        Some(_) if digest.is_empty() => bail!("this run was not started with --task-data"),
-        Some(data) => {
-            own.insert("path".to_string(), whole(data)?.into());
+    match (file(name, own)?, data) {
+        (None, Some(_)) => {
+            bail!("the prompts of this run are not in a file; leave out --task-data")
         }
-        None if !path.as_os_str().is_empty() && !path.exists() => {
-            let path = path.display();
+        (Some((key, _)), Some(data)) => {
+            own.insert(key.to_string(), whole(data)?.into());
+        }
+        (Some((_, path)), None) if !Path::new(&path).exists() => {
             bail!("{path} no longer exists; pass its new location with --task-data FILE");
         }
-        None => {}
+        (_, None) => {}
     }
     let restrictions = args.restrictions();
     if !restrictions.is_empty() && name != DataTask::NAME {
         bail!("the task `{name}` has a built-in verifier that takes no options");
     }
     own.extend(restrictions);
-    trust::check(own, args, &[])?;
+    trust::check(name, own, args, &[])?;
     open(name, own.clone())
+}
+
+/// Opens the task of a new run, and puts the whole path of its file of prompts and the file's SHA-256 into its settings.
+fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
+    let file = file(name, own)?;
+    if let Some((key, path)) = &file {
+        own.insert(key.to_string(), whole(Path::new(path))?.into());
+    }
+    let task = open(name, own.clone())?;
+    if let Some((_, path)) = file
+        && text(own, "digest").is_empty()
+    {
+        let digest = input::sha256(Path::new(&path), input::DATA);
+        let digest = digest.with_context(|| format!("cannot read {path}"))?;
+        own.insert("digest".to_string(), digest.into());
+    }
+    Ok(task)
+}
+
+/// The setting of a task's file of prompts and its path, if the prompts are in a file.
+fn file(name: &str, own: &Table) -> Result<Option<(&'static str, String)>> {
+    let file = task::find(name)?.file.map(|key| (key, text(own, key).to_string()));
+    Ok(file.filter(|(_, path)| !path.is_empty()))
+}
+
+/// A setting that is a text; empty if there is none.
+fn text<'a>(own: &'a Table, key: &str) -> &'a str {
+    own.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// A run of a language model, ready to start or to resume.
@@ -267,7 +285,7 @@ impl Prepared {
         let Self { name, own, config, task, .. } = self;
         let settings = language_settings(name, own, config);
         let text = commented(&settings.to_string(), task::find(name)?.settings)?;
-        let file = own.get("path").and_then(Value::as_str);
+        let file = file(name, own)?.map(|(_, path)| path);
         ranks::run(session.args, TIMEOUT, |rank| {
             let (chosen, team) = rank.for_texts().choose()?;
             let model = self.take_model(&team, &settings)?;
@@ -306,10 +324,10 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let model = load(&path)?;
     let defaults = request.defaults(&name, &path, model.as_ref(), &args.device)?;
     let options = (&args.set[..], args.seed, args.iterations);
-    let (own, mut config) = settings((&name, own), defaults, file, options)?;
+    let (mut own, mut config) = settings((&name, own), defaults, file, options)?;
     config.precision = args.precision.unwrap_or(config.precision);
-    trust::check(&own, request.verifier, &args.set)?;
-    let task = open(&name, own.clone())?;
+    trust::check(&name, &own, request.verifier, &args.set)?;
+    let task = open_new(&name, &mut own)?;
     if request.fit && args.iterations.is_none() {
         let epochs = task.num_prompts(Split::Train).map(|prompts| config.epochs(prompts));
         config.iterations = epochs.unwrap_or(config.iterations);
@@ -367,13 +385,13 @@ pub fn task(
     let (name, asked) = request.task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
     let (own, _) = settings((&name, asked), defaults, Table::new(), (set, None, None))?;
-    trust::check(&own, verifier, set)?;
+    trust::check(&name, &own, verifier, set)?;
     open(&name, own)
 }
 
 /// Opens a task, and prints its notes.
 pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
-    let has_verifier = own.get("verifier").and_then(Value::as_str).is_some_and(|it| !it.is_empty());
+    let has_verifier = !text(&own, "verifier").is_empty();
     let open = || (task::find(name)?.open)(own);
     let task = if has_verifier { after(SLOW_VERIFIER, FLUSH, open)? } else { open()? };
     task.notes().iter().for_each(|note| say!("{note}"));

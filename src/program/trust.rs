@@ -1,4 +1,5 @@
-//! Consent to run a verifier, which is a shell command: one in a run or in a settings file may come from another person.
+//! Consent to what a task may run: a run or a settings file may come from another person, whose verifier is a shell
+//! command, or who permits code without a sandbox.
 
 use super::verifier::VerifierArgs;
 use crate::disk::{self, input};
@@ -8,17 +9,19 @@ use std::fs::File;
 use std::io::Write;
 use toml::{Table, Value};
 
-/// The file of the cache with digests of the verifiers that this user has approved, one per line.
+/// The file of the cache with digests of the settings that this user has approved, one per line.
 const GIVEN: &str = "verifiers";
 /// The settings that are approved: the command, its folder, and what its sandbox permits.
 const COVERED: [&str; 5] = ["verifier", "folder", SANDBOX[0], SANDBOX[1], SANDBOX[2]];
 /// The settings of a verifier's sandbox.
 const SANDBOX: [&str; 3] = ["sandbox", "network", "readable"];
+/// The setting of a task that permits code without a sandbox.
+const UNSAFE: &str = "unsafe";
 
-/// Permits the verifier in a task's settings if the command line has `--trust`, or gives the verifier and all that its
+/// Permits what the settings of a task run if the command line has `--trust`, or gives the verifier and all that its
 /// sandbox permits, by options or by `--set`, or if this user has approved the same settings before. Otherwise, or if
 /// `--verifier` is another command, it returns an error.
-pub fn check(own: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
+pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
     let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
     let (command, folder) = (text("verifier"), text("folder"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
@@ -26,31 +29,47 @@ pub fn check(own: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
             "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
         );
     }
+    if own.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
+        let is_given = args.trust || is_set(name, set, UNSAFE);
+        return approve(&format!("{name}.{UNSAFE}"), is_given, || {
+            format!(
+                "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE} = true), which \
+                 you have not approved yet; approve it with --trust"
+            )
+        });
+    }
     if command.is_empty() {
         return Ok(());
     }
+    let restrictions = args.restrictions();
+    let gives = |key: &str| restrictions.contains_key(key) || is_set(name, set, key);
+    let loose: Vec<&str> = SANDBOX.into_iter().filter(|key| !is_strict(own, key)).collect();
+    let is_given = args.verifier.is_some() || is_set(name, set, "verifier");
+    let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
     let covered =
         COVERED.into_iter().filter_map(|key| Some((key.to_string(), own.get(key)?.clone())));
-    let line = disk::sha256(covered.collect::<Table>().to_string());
+    approve(&covered.collect::<Table>().to_string(), is_given, || {
+        let place = if folder.is_empty() { "this folder" } else { folder };
+        let loose = loose.iter().filter_map(|key| Some(format!(", {key} = {}", own.get(*key)?)));
+        let loose: String = loose.collect();
+        format!(
+            "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve \
+             it with --trust, or by --verifier with the same command{}",
+            if loose.is_empty() { "" } else { " and by --verifier-sandbox and --verifier-allow" }
+        )
+    })
+}
+
+/// Permits something that this user has approved before, or approves now, which the cache remembers.
+fn approve(what: &str, is_given: bool, refused: impl FnOnce() -> String) -> Result<()> {
+    let line = disk::sha256(what);
     let file = cache::folder().map(|folder| folder.join(GIVEN));
     let known = file.as_ref().and_then(|file| input::read_description(file).ok());
     if known.is_some_and(|known| known.lines().any(|other| other == line)) {
         return Ok(());
     }
-    let restrictions = args.restrictions();
-    let gives = |key: &str| restrictions.contains_key(key) || is_set(set, key);
-    let loose: Vec<&str> = SANDBOX.into_iter().filter(|key| !is_strict(own, key)).collect();
-    let is_given = args.verifier.is_some() || is_set(set, "verifier");
-    if !(args.trust || is_given && loose.iter().all(|key| gives(key))) {
-        let place = if folder.is_empty() { "this folder" } else { folder };
-        let loose =
-            loose.into_iter().filter_map(|key| Some(format!(", {key} = {}", own.get(key)?)));
-        let loose: String = loose.collect();
-        bail!(
-            "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve \
-             it with --trust, or by --verifier with the same command{}",
-            if loose.is_empty() { "" } else { " and by --verifier-sandbox and --verifier-allow" }
-        );
+    if !is_given {
+        bail!(refused());
     }
     if let Some(file) = file {
         // Where this fails, the user is asked again.
@@ -70,15 +89,19 @@ fn is_strict(own: &Table, key: &str) -> bool {
     }
 }
 
-/// Whether `--set` names a setting of the verifier.
-fn is_set(set: &[String], key: &str) -> bool {
-    let name = |set: &String| set.split('=').next().unwrap_or_default().trim().to_string();
-    set.iter().map(name).any(|name| name.strip_prefix("data.").unwrap_or(&name) == key)
+/// Whether `--set` names this setting of a task.
+fn is_set(task: &str, set: &[String], key: &str) -> bool {
+    let mut names = set.iter().map(|set| set.split('=').next().unwrap_or_default().trim());
+    names.any(|name| match name.split_once('.') {
+        Some((section, name)) => section == task && name == key,
+        None => name == key,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::DataTask;
 
     #[test]
     fn a_verifier_that_is_set_by_any_of_its_names_is_given() {
@@ -88,7 +111,7 @@ mod tests {
             ("data.verifier = ./v.sh", true),
             ("data.folder=verifier=", false),
         ] {
-            assert_eq!(is_set(&[set.to_string()], "verifier"), is_given, "{set}");
+            assert_eq!(is_set(DataTask::NAME, &[set.to_string()], "verifier"), is_given, "{set}");
         }
     }
 

@@ -6,12 +6,10 @@ use super::{
     Completion, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError, TaskSettings,
 };
 use super::{numbers, records};
-use crate::disk::input;
 use crate::schema::settings;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +18,7 @@ settings! {
     pub struct DataSettings {
         /// The file of prompts.
         path: String;
-        /// SHA-256 of that file, whose content must not change; not checked if empty. Written by --task-data.
+        /// SHA-256 of that file, whose content must not change; not checked if empty. Set when a run begins.
         digest: String;
         /// Shell command of the verifier; if empty, completions are compared with solutions.
         verifier: String;
@@ -45,6 +43,7 @@ settings! {
 
 impl TaskSettings for DataSettings {
     const NAME: &'static str = DataTask::NAME;
+    const FILE: Option<&'static str> = Some("path");
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
         let Self { path, digest, verifier, folder, reward_weights, workers, timeout, .. } = self;
@@ -69,7 +68,7 @@ impl TaskSettings for DataSettings {
             (command, "") => Some(VerifierOptions::new(command)),
             (command, parts) => Some(VerifierOptions::new(command).with_parts(parts)?),
         };
-        check_digest(Path::new(&path), &digest)?;
+        records::check_digest(Path::new(&path), &digest)?;
         let folder = (!folder.is_empty()).then(|| PathBuf::from(folder));
         let verifier = verifier.map(|options| VerifierOptions {
             workers,
@@ -79,23 +78,6 @@ impl TaskSettings for DataSettings {
             ..options
         });
         Ok(Arc::new(DataTask::open(Path::new(&path), verifier)?))
-    }
-}
-
-/// Checks that a file is the one with this SHA-256, if there is one.
-fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
-    if digest.is_empty() {
-        return Ok(());
-    }
-    let unread =
-        |error: io::Error| TaskError::File { path: path.to_path_buf(), message: error.to_string() };
-    let found = input::sha256(path, input::DATA).map_err(unread)?;
-    match found == digest {
-        true => Ok(()),
-        false => Err(TaskError::Setting(format!(
-            "{} is not the file that the run was given: its SHA-256 is {found}, not {digest}",
-            path.display()
-        ))),
     }
 }
 

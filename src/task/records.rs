@@ -1,5 +1,6 @@
 //! The objects of a file of JSON lines; lists of objects are read too, and files that gzip has compressed.
 
+use super::TaskError;
 use super::numbers::end_of_text;
 use crate::disk::input::{self, DATA};
 use flate2::bufread::MultiGzDecoder;
@@ -41,6 +42,26 @@ pub fn open(path: &Path) -> io::Result<Records> {
     let elements: Vec<_> =
         elements(&list)?.into_iter().map(|(line, json)| Ok((line, json.to_vec()))).collect();
     Ok(Box::new(elements.into_iter()))
+}
+
+/// Checks that a file is the one with this SHA-256, if there is one.
+///
+/// # Errors
+/// If it is another file, or cannot be read.
+pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
+    if digest.is_empty() {
+        return Ok(());
+    }
+    let unread =
+        |error: io::Error| TaskError::File { path: path.to_path_buf(), message: error.to_string() };
+    let found = input::sha256(path, DATA).map_err(unread)?;
+    match found == digest {
+        true => Ok(()),
+        false => Err(TaskError::Setting(format!(
+            "{} is not the file that the run was given: its SHA-256 is {found}, not {digest}",
+            path.display()
+        ))),
+    }
 }
 
 /// The elements of a list, with the numbers of their lines.

@@ -13,6 +13,8 @@ pub struct BuiltIn {
     pub defaults: fn() -> Table,
     /// SFT iterations after which GRPO starts, for a fresh `tiny` model.
     pub fit_iterations: u32,
+    /// The setting with the path of the prompts, if they may be in a file; the setting `digest` has its SHA-256 then.
+    pub file: Option<&'static str>,
     /// Declarations of the settings.
     pub settings: &'static [Setting],
     /// Creates the task from a complete table of settings.
@@ -25,6 +27,7 @@ impl BuiltIn {
             name: S::NAME,
             defaults: defaults::<S>,
             fit_iterations: S::FIT_ITERATIONS,
+            file: S::FILE,
             settings: S::SETTINGS,
             open: open::<S>,
         }

@@ -12,6 +12,8 @@ pub trait TaskSettings: Settings + Default + Serialize + DeserializeOwned {
     const NAME: &'static str;
     /// SFT iterations after which GRPO starts, for a fresh `tiny` model.
     const FIT_ITERATIONS: u32 = 100;
+    /// The setting with the path of the prompts, if they may be in a file; the setting `digest` has its SHA-256 then.
+    const FILE: Option<&'static str> = None;
 
     /// Creates the task from settings in their ranges.
     ///

@@ -212,3 +212,56 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     let wrong = with_cache(place, "mine", &[&eval[..], &["--task-data", "others.jsonl"]].concat());
     assert!(stderr(&wrong).contains("is not the file"), "{}", stderr(&wrong));
 }
+
+#[test]
+fn code_without_a_sandbox_runs_with_consent_alone() {
+    let folder = TempDir::new().unwrap();
+    let place = folder.path();
+    fs::write(place.join("loose.toml"), "task = \"ocaml\"\n[ocaml]\nunsafe = true\n").unwrap();
+    let train = ["train", "--config", "loose.toml", "--dry-run"];
+    let refused = with_cache(place, "mine", &train);
+    let said = stderr(&refused);
+    assert!(said.contains("ocaml.unsafe = true") && said.contains("--trust"), "{said}");
+    assert!(!refused.status.success());
+    for given in [&["--trust"][..], &["--set", "ocaml.unsafe=true"]] {
+        let cache = given[0].trim_start_matches('-');
+        for command in [&[&train[..], given].concat()[..], &train] {
+            let permitted = with_cache(place, cache, command);
+            assert!(permitted.status.success(), "{command:?}: {}", stderr(&permitted));
+        }
+    }
+}
+
+#[test]
+fn a_run_keeps_to_its_file_of_problems() {
+    let folder = TempDir::new().unwrap();
+    let place = folder.path();
+    let row = |id: &str, split: &str| {
+        let head = "let f (x : int) : int =";
+        format!(
+            "{{\"id\": \"{id}\", \"prompt\": \"(* {id} *)\\n{head}\", \"tests\": \"let () = assert (f 1 = 2)\", \
+             \"solution\": \" x + 1\", \"split\": \"{split}\"}}\n"
+        )
+    };
+    let rows = [row("one", "train"), row("two", "test")].concat();
+    fs::write(place.join("rows.jsonl"), &rows).unwrap();
+    let fit = ["fit", "ocaml", "--model", "tiny", "--iterations", "1", "--run-dir", "run"];
+    let set = ["--set", "ocaml.problems=rows.jsonl", "--set", "checkpoint.eval_episodes=1"];
+    let done = with_cache(place, "mine", &[&fit[..], &set].concat());
+    assert!(done.status.success(), "{}", stderr(&done));
+    let eval = ["eval", "run", "--episodes", "1", "--k", "1"];
+    let same = with_cache(place, "mine", &eval);
+    assert!(same.status.success(), "{}", stderr(&same));
+
+    fs::write(place.join("rows.jsonl"), rows.replace("x + 1", "x + 2")).unwrap();
+    let changed = stderr(&with_cache(place, "mine", &eval));
+    assert!(changed.contains("rows.jsonl is not the file that the run was given"), "{changed}");
+
+    fs::remove_file(place.join("rows.jsonl")).unwrap();
+    let lost = stderr(&with_cache(place, "mine", &eval));
+    assert!(lost.contains("no longer exists") && lost.contains("--task-data"), "{lost}");
+    fs::write(place.join("moved.jsonl"), &rows).unwrap();
+    let moved = [&eval[..], &["--task-data", "moved.jsonl"]].concat();
+    let found = with_cache(place, "mine", &moved);
+    assert!(found.status.success(), "{}", stderr(&found));
+}

@@ -26,6 +26,7 @@ pub use problems::Problems;
 pub use report::{Compiled, Report, Types};
 
 use super::parallel::{cores, in_order};
+use super::records::check_digest;
 use super::settings::in_range;
 use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
 use crate::schema::settings;
@@ -40,6 +41,8 @@ settings! {
     pub struct OcamlSettings {
         /// A file of problems, or of rows with a prompt and assertions, as JSON lines or CSV; empty for the built-in ones.
         problems: String;
+        /// SHA-256 of that file, whose content must not change; not checked if empty. Set when a run begins.
+        digest: String;
         /// Runs code even if this machine cannot enforce all restrictions of the sandbox.
         r#unsafe: bool;
         /// Number of completions checked in parallel; 0 for one per core.
@@ -51,6 +54,7 @@ settings! {
 
 impl TaskSettings for OcamlSettings {
     const NAME: &'static str = "ocaml";
+    const FILE: Option<&'static str> = Some("problems");
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
         Ok(Arc::new(Ocaml::open(&self)?))
@@ -80,7 +84,10 @@ impl Ocaml {
         in_range(settings)?;
         let problems = match settings.problems.as_str() {
             "" => Problems::built_in(),
-            path => Problems::read(Path::new(path))?,
+            path => {
+                check_digest(Path::new(path), &settings.digest)?;
+                Problems::read(Path::new(path))?
+            }
         };
         let compiler = Compiler::at("ocamlc")?;
         let checker = Checker::start(&compiler, limits)?;
