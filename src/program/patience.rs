@@ -15,6 +15,11 @@ pub fn patiently<T>(what: &str, work: impl FnOnce() -> T) -> T {
     after(SHORT, what, work)
 }
 
+/// Does the work of a rank as [`patiently`] does; only the first rank prints.
+pub fn patiently_at<T>(is_first: bool, what: &str, work: impl FnOnce() -> T) -> T {
+    if is_first { patiently(what, work) } else { work() }
+}
+
 /// Does some work, and prints a line on stderr if it takes longer than this time.
 pub fn after<T>(time: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     telling(time, |done| show(what, time, done), work)

@@ -5,7 +5,7 @@ use super::games::{Games, Lock, SavedRun};
 use super::history::History;
 use super::interrupt::Interrupt;
 use super::model_card;
-use super::patience::patiently;
+use super::patience::{patiently, patiently_at};
 use super::progress::ProgressLine;
 use super::ranks;
 use super::say::{say, tell, tell_json};
@@ -209,8 +209,8 @@ impl Session<'_> {
             Subject::Task(_) => "Evaluating the best model on held-out prompts.",
         };
         let is_first = home.is_some();
-        let mut evaluate = || finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref());
-        let result = if is_first { patiently(message, evaluate) } else { evaluate() }?;
+        let evaluate = || finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref());
+        let result = patiently_at(is_first, message, evaluate)?;
         let Some(home) = home else { return Ok(()) };
         if let Some(model) = run.model() {
             let run = History::read(home.path())?;

@@ -4,7 +4,7 @@ use super::args::TrainArgs;
 use super::checks::{saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
 use super::history::{History, State};
-use super::patience::patiently;
+use super::patience::{patiently, patiently_at};
 use super::ranks::{self, Rank};
 use super::seeds;
 use super::session::{self, Origin, Session};
@@ -216,7 +216,8 @@ fn take_part<G: Playable>(
         })?,
         _ => rank.choose()?,
     };
-    let network = patiently("Initialising the policy's weights.", || network(&chosen));
+    let what = "Initialising the policy's weights.";
+    let network = patiently_at(team.is_root(), what, || network(&chosen));
     let network = match from {
         Some(run) => first_policy::<G>(network, run)
             .with_context(|| format!("cannot start from the policy in {}", run.display()))?,

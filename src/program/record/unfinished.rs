@@ -23,6 +23,8 @@ impl Unfinished {
         if target.exists() {
             OpenOptions::new().write(true).open(target).with_context(cannot)?;
         }
+        // A link stays, and what it names is replaced.
+        let target = &target.canonicalize().unwrap_or_else(|_| target.to_path_buf());
         let name = target.file_name().with_context(cannot)?.to_string_lossy();
         let temporary = target.with_file_name(format!(".{name}.{}.part", std::process::id()));
         let file = File::create_new(&temporary).with_context(cannot)?;

@@ -50,17 +50,21 @@ impl RunFiles {
         };
         folder.write(CONFIG, settings)?;
         let model = run.model();
-        let files = Self::open(folder, 0, model.is_some())?;
+        let (files, _) = Self::open(folder, 0, model.is_some())?;
         model.map_or(Ok(()), |model| files.save_model(&model))?;
         Ok((files, lock, warning))
     }
 
-    /// The files of a run whose first `done` iterations are kept: records of later ones are dropped, since these
-    /// iterations are about to be trained again.
+    /// The files of a run whose first `done` iterations are kept, and the records of these: later ones are dropped, since
+    /// their iterations are about to be trained again.
     ///
     /// # Errors
     /// If they cannot be read or written.
-    fn open(folder: RunFolder, done: u32, has_model: bool) -> Result<Self, RunError> {
+    fn open(
+        folder: RunFolder,
+        done: u32,
+        has_model: bool,
+    ) -> Result<(Self, Vec<IterationRecord>), RunError> {
         let metrics = JsonLines::resume(&folder.path().join(METRICS), done)?;
         let completions = has_model
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), done))
@@ -68,12 +72,13 @@ impl RunFiles {
         model_folder::settle(&folder.model())?;
         let settings = input::read_description(&folder.config()).ok();
         let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
-        let trackers = Trackers::open(folder.path(), &settings, &folder.records()?);
+        let records = folder.records()?;
+        let trackers = Trackers::open(folder.path(), &settings, &records);
         let section = settings.get("completions").cloned();
         let CompletionsConfig { keep } =
             section.and_then(|section| section.try_into().ok()).unwrap_or_default();
         let completions_limit = u64::from(keep) * MEGABYTE;
-        Ok(Self { folder, metrics, completions, completions_limit, trackers })
+        Ok((Self { folder, metrics, completions, completions_limit, trackers }, records))
     }
 
     /// Opens the files of a run that continues, which takes its records. The settings may differ in the number of
@@ -88,8 +93,7 @@ impl RunFiles {
     ) -> Result<(Self, Option<String>), RunError> {
         folder.write(CONFIG, settings)?;
         let done = run.trainer().iteration();
-        let files = Self::open(folder, done, run.model().is_some())?;
-        let records = files.folder.records()?;
+        let (files, records) = Self::open(folder, done, run.model().is_some())?;
         records.iter().for_each(|record| run.replay(record));
         let last = records.last().map_or(0, |record| record.iteration);
         let warning = (last < done).then(|| {
