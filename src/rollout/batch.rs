@@ -207,7 +207,7 @@ impl<G: Rules> Batch<G> {
             });
         let scratch = || vec![[0.0; LANES]; features];
         let step = |scratch: &mut Vec<Lanes>, (block, actions, to): (&mut Block<G>, &[i64], _)| {
-            block.step(game, autoreset, actions, to, scratch);
+            step_block(block, game, autoreset, actions, to, scratch);
         };
         if rows < PARALLEL {
             let mut scratch = scratch();
@@ -225,10 +225,7 @@ impl<G: Rules> Batch<G> {
             return Err(EnvError::Count { expected, found });
         }
         let num_actions = self.game.num_actions();
-        let is_unknown = |action: &i64| !(0..num_actions as i64).contains(action);
-        // Without an early end, so that it compiles to vector code.
-        if actions.iter().fold(false, |any, action| any | is_unknown(action)) {
-            let env = actions.iter().position(is_unknown).expect("there is one");
+        if let Some(env) = first_unknown(actions, num_actions) {
             let (action, last) = (actions[env], num_actions - 1);
             return Err(EnvError::Unknown { game: G::NAME, env, action, last });
         }
@@ -265,6 +262,7 @@ impl<G: Rules> Block<G> {
         Ok(())
     }
 
+    #[inline(always)]
     fn step(
         &mut self,
         game: G,
@@ -277,23 +275,29 @@ impl<G: Rules> Block<G> {
         chosen.iter_mut().zip(actions).for_each(|(to, action)| *to = *action as u32);
         let restarts = std::mem::take(&mut self.ended);
         let mut played = PlayedLanes::default();
-        self.lanes.advance(game, &chosen, &mut played);
+        self.lanes.advance_inlined(game, &chosen, &mut played);
         if restarts.contains(&true) {
             // These games ignore the action and start their next level.
-            self.lanes.start_next(game, &restarts);
+            self.lanes.start_next_inlined(game, &restarts);
             played.clear(&restarts);
         }
         self.ended = played.ended();
-        write(to.rewards, &played.rewards.map(f64::from));
-        write(to.terminated, &played.terminated());
-        write(to.truncated, &played.truncated());
-        write(to.ended, &self.ended.map(u8::from));
+        let mut rewards = [0.0; LANES];
+        rewards.iter_mut().zip(&played.rewards).for_each(|(to, reward)| *to = f64::from(*reward));
+        write(to.rewards, &rewards);
+        write(to.terminated, &played.ended_by(1));
+        write(to.truncated, &played.ended_by(2));
+        let mut ended = [0; LANES];
+        ended.iter_mut().zip(&self.ended).for_each(|(to, ended)| *to = u8::from(*ended));
+        write(to.ended, &ended);
         write(to.scores, &played.scores);
         if autoreset == Autoreset::SameStep && self.ended.contains(&true) {
-            self.observe(game, to.final_obs, scratch);
-            self.lanes.start_next(game, &std::mem::take(&mut self.ended));
+            self.lanes.observe_inlined(game, scratch);
+            transpose(scratch, to.final_obs);
+            self.lanes.start_next_inlined(game, &std::mem::take(&mut self.ended));
         }
-        self.observe(game, to.obs, scratch);
+        self.lanes.observe_inlined(game, scratch);
+        transpose(scratch, to.obs);
     }
 
     /// Writes the observations of the block's games, `[games, num_features]`.
@@ -303,9 +307,40 @@ impl<G: Rules> Block<G> {
     }
 }
 
-/// Writes features in lanes, `[features][LANES]`, as rows of the first games, `[games, features]`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn step_block<G: Rules>(
+    block: &mut Block<G>,
+    game: G,
+    autoreset: Autoreset,
+    actions: &[i64],
+    to: StepBuffers,
+    scratch: &mut [Lanes],
+) {
+    block.step(game, autoreset, actions, to, scratch);
+}
+
+/// The first action that is not below `num_actions`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn first_unknown(actions: &[i64], num_actions: usize) -> Option<usize> {
+    let is_unknown = |action: &i64| *action as u64 >= num_actions as u64;
+    // Without an early end, so that it compiles to vector code.
+    if !actions.iter().fold(false, |any, action| any | is_unknown(action)) {
+        return None;
+    }
+    actions.iter().position(is_unknown)
+}
+
+/// Writes features in lanes, `[features][LANES]`, as rows of the first games, `[games, features]`.
+#[inline(always)]
 fn transpose(lanes: &[Lanes], rows: &mut [f32]) {
+    // Constant sizes, for which it compiles to shuffles of vectors.
+    if let (Ok(lanes), Ok(rows)) = (lanes.try_into(), rows.as_chunks_mut().0.try_into()) {
+        let (lanes, rows): (&[Lanes; 4], &mut [[f32; 4]; LANES]) = (lanes, rows);
+        for (lane, row) in rows.iter_mut().enumerate() {
+            *row = [lanes[0][lane], lanes[1][lane], lanes[2][lane], lanes[3][lane]];
+        }
+        return;
+    }
     let (quads, rest) = lanes.as_chunks::<4>();
     for (lane, row) in rows.chunks_exact_mut(lanes.len()).enumerate().take(LANES) {
         let (to, last) = row.as_chunks_mut::<4>();
@@ -317,6 +352,7 @@ fn transpose(lanes: &[Lanes], rows: &mut [f32]) {
 }
 
 /// Writes the lanes of a block's games; a full block as one array, without a loop.
+#[inline(always)]
 fn write<T: Copy>(to: &mut [T], values: &[T; LANES]) {
     match <&mut [T; LANES]>::try_from(&mut *to) {
         Ok(to) => *to = *values,

@@ -41,21 +41,23 @@ impl PlayedLanes {
     }
 
     /// Whether an episode ended in each lane.
+    #[inline(always)]
     pub fn ended(&self) -> [bool; LANES] {
-        self.ends.map(|end| end != 0)
+        let mut ended = [false; LANES];
+        ended.iter_mut().zip(&self.ends).for_each(|(ended, end)| *ended = *end != 0);
+        ended
     }
 
-    /// 1 for each lane whose game terminated, else 0.
-    pub fn terminated(&self) -> [u8; LANES] {
-        self.ends.map(|end| u8::from(end == 1))
-    }
-
-    /// 1 for each lane whose episode was truncated, else 0.
-    pub fn truncated(&self) -> [u8; LANES] {
-        self.ends.map(|end| u8::from(end == 2))
+    /// 1 for each lane whose episode ended in this way, else 0: by termination (1) or truncation (2).
+    #[inline(always)]
+    pub fn ended_by(&self, how: u32) -> [u8; LANES] {
+        let mut ended = [0; LANES];
+        ended.iter_mut().zip(&self.ends).for_each(|(ended, end)| *ended = u8::from(*end == how));
+        ended
     }
 
     /// Zeroes the results of some lanes.
+    #[inline(always)]
     pub fn clear(&mut self, lanes: &[bool; LANES]) {
         for (lane, clears) in lanes.iter().enumerate() {
             if *clears {
@@ -132,6 +134,12 @@ impl<G: Rules> EnvLanes<G> {
         observe(game, &self.words, obs);
     }
 
+    /// [`EnvLanes::observe`] for callers that are compiled for the processor's vectors themselves.
+    #[inline(always)]
+    pub fn observe_inlined(&self, game: G, obs: &mut [Lanes]) {
+        observe_inlined::<G>(game, &self.words, obs);
+    }
+
     /// Computes the legal actions of each game as a bit mask.
     pub fn legal(&self, game: G, bits: &mut [u32; LANES]) {
         legal(game, &self.words, bits);
@@ -139,16 +147,19 @@ impl<G: Rules> EnvLanes<G> {
 
     /// Plays one step of each game.
     pub fn play(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
-        step::<G, true>(game, self, actions, played);
+        step::<G>(game, self, actions, played);
     }
 
-    /// Plays one step of each game without starting the next level where an episode ended.
-    pub fn advance(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
-        step::<G, false>(game, self, actions, played);
+    /// Plays one step of each game without starting the next level where an episode ended; for callers that are compiled
+    /// for the processor's vectors themselves.
+    #[inline(always)]
+    pub fn advance_inlined(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
+        step_inlined::<G, false>(game, self, actions, played);
     }
 
-    /// Starts the next level in some lanes.
-    pub fn start_next(&mut self, game: G, restarts: &[bool; LANES]) {
+    /// Starts the next level in some lanes; for callers that are compiled for the processor's vectors themselves.
+    #[inline(always)]
+    pub fn start_next_inlined(&mut self, game: G, restarts: &[bool; LANES]) {
         restart(game, self, restarts);
     }
 }
@@ -195,6 +206,11 @@ fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn observe<G: Rules>(game: G, words: &WordLanes<G::State>, obs: &mut [Lanes]) {
+    observe_inlined::<G>(game, words, obs);
+}
+
+#[inline(always)]
+fn observe_inlined<G: Rules>(game: G, words: &WordLanes<G::State>, obs: &mut [Lanes]) {
     // Constant indices for the first features, so that each is compiled separately.
     macro_rules! constants {
         ($game:ident, $($i:literal)*) => {
@@ -239,7 +255,12 @@ fn legal<G: Rules>(game: G, words: &WordLanes<G::State>, bits: &mut [u32; LANES]
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn step<G: Rules, const RESTARTS: bool>(
+fn step<G: Rules>(game: G, lanes: &mut EnvLanes<G>, actions: &[u32; LANES], to: &mut PlayedLanes) {
+    step_inlined::<G, true>(game, lanes, actions, to);
+}
+
+#[inline(always)]
+fn step_inlined<G: Rules, const RESTARTS: bool>(
     game: G,
     lanes: &mut EnvLanes<G>,
     actions: &[u32; LANES],
@@ -263,7 +284,7 @@ fn step<G: Rules, const RESTARTS: bool>(
     );
 }
 
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+#[inline(always)]
 fn restart<G: Rules>(game: G, lanes: &mut EnvLanes<G>, restarts: &[bool; LANES]) {
     with_constants(
         game,
