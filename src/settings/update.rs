@@ -54,7 +54,7 @@ settings! {
         learning_rate: f64 = 2e-3, in at_least(0.0);
         /// Learning-rate schedule; all but `constant` decay to 0.
         lr_scheduler_type: LrSchedule = LrSchedule::Linear;
-        /// Share of the run over which the learning rate rises linearly from 0.
+        /// Share of the run over which the learning rate rises linearly to its peak; its first step is above 0.
         warmup_ratio: f64 = 0.0, in at_least(0.0).at_most(1.0);
         /// Decay of the running mean of gradients.
         adam_beta1: f64 = 0.9, in at_least(0.0).below(1.0);

@@ -41,17 +41,32 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
         rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
         ..DecoderShape::default()
     };
-    let activation = text(config, "hidden_activation")?.or(text(config, "hidden_act")?);
-    shape.activation = match activation {
-        None | Some("silu" | "swish") => Activation::Silu,
-        Some("gelu_pytorch_tanh" | "gelu_new") => Activation::Gelu,
-        Some(other) => return Err(unsupported("hidden_act", other)),
-    };
+    shape.activation = activation(config, "hidden_act")?.unwrap_or(Activation::Silu);
     // Before the family allocates by the number of layers.
     check(&shape)?;
     (family.configure)(config, &mut shape)?;
     check(&shape)?;
     Ok(shape)
+}
+
+/// The activation of the gate in an entry; `None` if it is absent or null.
+pub(super) fn activation(config: &Value, name: &str) -> Result<Option<Activation>, ConfigError> {
+    match text(config, name)? {
+        None => Ok(None),
+        Some("silu" | "swish") => Ok(Some(Activation::Silu)),
+        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Some(Activation::Gelu)),
+        Some(other) => Err(unsupported(name, other)),
+    }
+}
+
+/// The name of an activation in a `config.json`.
+pub(super) fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Relu => "relu",
+        Activation::Tanh => "tanh",
+        Activation::Silu => "silu",
+        Activation::Gelu => "gelu_pytorch_tanh",
+    }
 }
 
 /// Maximum number of layers.
@@ -176,12 +191,7 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         "rope_scaling": shape.rope_scaling,
         "partial_rotary_factor": shape.partial_rotary_factor,
         "rms_norm_eps": shortest(shape.rms_norm_eps),
-        "hidden_act": match shape.activation {
-            Activation::Relu => "relu",
-            Activation::Tanh => "tanh",
-            Activation::Silu => "silu",
-            Activation::Gelu => "gelu_pytorch_tanh",
-        },
+        "hidden_act": activation_name(shape.activation),
         "attention_bias": shape.output_bias,
         "torch_dtype": "float32",
         "eos_token_id": stop_tokens.first(),
@@ -192,6 +202,14 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         config.extend(more);
     }
     config
+}
+
+/// The tokens of a sliding window, 4,096 if the entry is absent, as in `transformers`; `None` if it is null.
+pub(super) fn window(config: &Value) -> Result<Option<usize>, ConfigError> {
+    match config.get("sliding_window") {
+        None => Ok(Some(4096)),
+        Some(_) => count(config, "sliding_window"),
+    }
 }
 
 /// The layers of a model with sliding windows: `layer_types`, or by `default` where older files have none.
@@ -221,7 +239,10 @@ pub(super) fn sliding_layers(
 /// The entries of a `config.json` about sliding windows.
 pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
     let mut entries = Map::new();
-    let Some(SlidingWindow { size, layers, .. }) = &shape.sliding else { return entries };
+    let Some(SlidingWindow { size, layers, .. }) = &shape.sliding else {
+        entries.insert("sliding_window".into(), Value::Null);
+        return entries;
+    };
     let types = layers.iter().map(|is_sliding| match is_sliding {
         true => json!("sliding_attention"),
         false => json!("full_attention"),
@@ -347,6 +368,51 @@ mod tests {
         }
         let whole = json!({ "rope_theta": 10000, "rms_norm_eps": 1, "query_pre_attn_scalar": 256 });
         assert_eq!(from_config(&config("gemma3_text", whole)).unwrap().rms_norm_eps, 1.0);
+    }
+
+    #[test]
+    fn entries_mean_what_they_mean_in_transformers() {
+        let found = |family: &str, others: Value| from_config(&config(family, others));
+        // Another family's name of the activation has no meaning.
+        let other = json!({ "hidden_act": "silu", "hidden_activation": "gelu_new" });
+        assert_eq!(found("llama", other.clone()).unwrap().activation, Activation::Silu);
+        assert_eq!(found("gemma3_text", other).unwrap().activation, Activation::Gelu);
+        let silu = json!({ "hidden_activation": "silu" });
+        assert_eq!(found("gemma3_text", silu).unwrap().activation, Activation::Silu);
+
+        let both = json!({
+            "rope_scaling": { "rope_type": "linear", "factor": 2.0 },
+            "rope_parameters": { "rope_type": "default", "rope_theta": 5e5 },
+        });
+        let both = found("llama", both).unwrap();
+        assert_eq!(both.rope_scaling, Some(RopeScaling::Linear { factor: 2.0 }));
+        assert_eq!(both.rope_theta, 1e4);
+        let linear = json!({ "rope_type": "linear", "factor": 4.0 });
+        for (parameters, name) in [
+            (linear.clone(), "rope_parameters.rope_type"),
+            (json!({ "sliding_attention": linear }), "rope_parameters.sliding_attention.rope_type"),
+        ] {
+            match found("gemma3_text", json!({ "rope_parameters": parameters })) {
+                Err(ConfigError::Value { name: found, .. }) => assert_eq!(found, name),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        let full = json!({ "rope_parameters": { "full_attention": linear } });
+        assert!(found("gemma3_text", full).unwrap().rope_scaling.is_some());
+
+        let window = |family: &str, others: Value| {
+            found(family, others).unwrap().sliding.map(|sliding| sliding.size)
+        };
+        for (family, others, expected) in [
+            ("mistral", json!({}), Some(4096)),
+            ("mistral", json!({ "sliding_window": null }), None),
+            ("mistral", json!({ "sliding_window": 9 }), Some(9)),
+            ("qwen2", json!({ "use_sliding_window": true }), Some(4096)),
+            ("qwen3", json!({ "use_sliding_window": true, "sliding_window": null }), None),
+            ("qwen3", json!({}), None),
+        ] {
+            assert_eq!(window(family, others.clone()), expected, "{family}, {others}");
+        }
     }
 
     #[test]

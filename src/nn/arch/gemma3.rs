@@ -1,8 +1,8 @@
 //! Gemma 3 (Gemma Team 2025), text alone: norms around the blocks, a GELU gate, scaled embeddings, and local attention
 //! with rotary frequencies of its own in most layers.
 
-use super::config::{describe_sliding, sliding_layers};
-use super::entries::{count, number, refuse, section};
+use super::config::{activation, activation_name, describe_sliding, sliding_layers, window};
+use super::entries::{count, number, refuse, section, text, unsupported};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub(super) static GEMMA3: Family = Family {
         shape.norms = NormPlacement::Around;
         shape.norm_offset = 1.0;
         shape.qk_norm = QkNorm::PerHead;
-        shape.activation = Activation::Gelu;
+        shape.activation = activation(config, "hidden_activation")?.unwrap_or(Activation::Gelu);
         shape.embedding_scale = (shape.hidden_size as f64).sqrt() as f32;
         shape.query_pre_attn_scalar =
             Some(number(config, "query_pre_attn_scalar")?.unwrap_or(256.0));
@@ -38,10 +38,16 @@ pub(super) static GEMMA3: Family = Family {
         let pattern = count(config, "sliding_window_pattern")?;
         let pattern = pattern.or(count(config, "_sliding_window_pattern")?).unwrap_or(6).max(1);
         let local = section(rope, "sliding_attention")?.unwrap_or(&Value::Null);
+        for (name, table) in
+            [("rope_parameters", rope), ("rope_parameters.sliding_attention", local)]
+        {
+            let kind = text(table, "rope_type")?.filter(|kind| *kind != "default");
+            kind.map_or(Ok(()), |kind| Err(unsupported(&format!("{name}.rope_type"), kind)))?;
+        }
         let theta = number(local, "rope_theta")?;
         let theta = theta.or(number(config, "rope_local_base_freq")?);
         shape.sliding = Some(SlidingWindow {
-            size: count(config, "sliding_window")?.unwrap_or(4096),
+            size: window(config)?.unwrap_or(4096),
             layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % pattern != 0)?,
             rope_theta: Some(theta.unwrap_or(1e4)),
         });
@@ -52,7 +58,7 @@ pub(super) static GEMMA3: Family = Family {
         let local = shape.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
         entries.insert("rope_local_base_freq".into(), json!(local));
         entries.insert("query_pre_attn_scalar".into(), json!(shape.query_pre_attn_scalar));
-        entries.insert("hidden_activation".into(), json!("gelu_pytorch_tanh"));
+        entries.insert("hidden_activation".into(), json!(activation_name(shape.activation)));
         Value::Object(entries)
     },
 };

@@ -1,7 +1,6 @@
 //! Mistral (Jiang et al. 2023): Llama's form, with a sliding window in all layers.
 
-use super::config::{describe_sliding, sliding_layers};
-use super::entries::count;
+use super::config::{describe_sliding, sliding_layers, window};
 use super::{Family, SlidingWindow};
 use serde_json::Value;
 
@@ -11,7 +10,7 @@ pub(super) static MISTRAL: Family = Family {
     gguf: "llama",
     configure: |config, shape| {
         (shape.qkv_bias, shape.output_bias) = (false, false);
-        if let Some(size) = count(config, "sliding_window")? {
+        if let Some(size) = window(config)? {
             let layers = sliding_layers(config, shape.num_layers, |_| true)?;
             shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });
         }

@@ -152,13 +152,11 @@ fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 
     [low, if low == high { high + 0.001 } else { high }]
 }
 
-/// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`. If there is one for each
-/// kind of layer, that of full attention.
+/// The table of rotary settings: `rope_scaling` or, as newer versions of `transformers` write it, `rope_parameters`; the
+/// former if there are both, as there. If there is one for each kind of layer, that of full attention.
 pub(super) fn rope(config: &Value) -> Result<&Value, ConfigError> {
-    let all = match section(config, "rope_parameters")? {
-        Some(all) => Some(all),
-        None => section(config, "rope_scaling")?,
-    };
+    let parameters = section(config, "rope_parameters")?;
+    let all = section(config, "rope_scaling")?.or(parameters);
     let all = all.unwrap_or(&Value::Null);
     Ok(section(all, "full_attention")?.unwrap_or(all))
 }
