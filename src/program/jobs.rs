@@ -158,26 +158,43 @@ fn result(output: Output) -> Result<Value> {
         return Ok(json!({ "interrupted": true }));
     }
     if !output.status.success() {
-        return Err(anyhow!("{}", last_error(&String::from_utf8_lossy(&output.stderr))));
+        return Err(anyhow!("{}", failure(&output)));
     }
     serde_json::from_slice(&output.stdout).context("a run has printed no report")
 }
 
-/// Whether Ctrl-C or a polite request ended a run at once.
+/// Whether Ctrl-C, a closed terminal or a polite request ended a run at once.
 fn was_stopped(status: ExitStatus) -> bool {
-    #[cfg(unix)]
-    let by_signal = std::os::unix::process::ExitStatusExt::signal(&status);
-    #[cfg(not(unix))]
-    let by_signal = None;
-    status.code() == Some(STOPPED) || by_signal.is_some_and(|signal| [2, 15].contains(&signal))
+    let by_signal = signal(status).is_some_and(|signal| [1, 2, 3, 15].contains(&signal));
+    status.code() == Some(STOPPED) || by_signal
 }
 
-/// The last error in the output of a run, which begins a line and may have several; without one, the whole output.
-fn last_error(text: &str) -> &str {
+/// The signal that ended a run, if one did.
+fn signal(status: ExitStatus) -> Option<i32> {
+    #[cfg(unix)]
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    let signal = None;
+    signal
+}
+
+/// Why a run failed: its last error, or what ended it.
+fn failure(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    match (signal(output.status), last_error(&text)) {
+        (Some(9), _) => "it was killed (signal 9), perhaps because memory ran out".to_string(),
+        (Some(signal), _) => format!("it was ended by signal {signal}"),
+        (None, Some(error)) => error.to_string(),
+        (None, None) => format!("it ended with status {}", output.status.code().unwrap_or(-1)),
+    }
+}
+
+/// The last error in the output of a run, which begins a line and may have several.
+fn last_error(text: &str) -> Option<&str> {
     const START: &str = "error: ";
     let begins_line = |at: &usize| *at == 0 || text[..*at].ends_with('\n');
     let at = text.rmatch_indices(START).map(|(at, _)| at).find(begins_line);
-    at.map_or(text, |at| &text[at + START.len()..]).trim()
+    at.map(|at| text[at + START.len()..].trim())
 }
 
 /// Asks a run to save and end. A terminal also sends its Ctrl-C to the run; both count as one request.
@@ -200,11 +217,11 @@ mod tests {
         for (text, expected) in [
             (
                 "Saving to x\nerror: iteration 7 failed: wgpu error: Out",
-                "iteration 7 failed: wgpu error: Out",
+                Some("iteration 7 failed: wgpu error: Out"),
             ),
-            ("error: a\n  b: error: c\n", "a\n  b: error: c"),
-            ("error: a\nerror: b", "b"),
-            ("killed\n", "killed"),
+            ("error: a\n  b: error: c\n", Some("a\n  b: error: c")),
+            ("error: a\nerror: b", Some("b")),
+            ("killed\n", None),
         ] {
             assert_eq!(last_error(text), expected);
         }
@@ -217,11 +234,17 @@ mod tests {
             let output = Command::new("sh").args(["-c", how]).output().unwrap();
             result(output).map(|report| report["interrupted"].clone())
         };
-        for how in ["kill -TERM $$", "exit 130"] {
+        for how in ["kill -TERM $$", "kill -HUP $$", "exit 130"] {
             assert_eq!(ended(how).unwrap(), true, "{how}");
         }
-        for how in ["kill -KILL $$", "exit 1"] {
-            assert!(ended(how).is_err(), "{how}");
+        for (how, why) in [
+            ("echo Saving >&2; kill -KILL $$", "it was killed (signal 9)"),
+            ("kill -ABRT $$", "it was ended by signal 6"),
+            ("echo Saving >&2; exit 3", "it ended with status 3"),
+            ("echo 'error: a' >&2; exit 1", "a"),
+        ] {
+            let error = ended(how).unwrap_err().to_string();
+            assert!(error.starts_with(why), "{how}: {error}");
         }
     }
 

@@ -38,7 +38,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     );
     let interrupt = Interrupt::listen(Some(STOPPING))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
-    let mut failed = 0;
+    let mut failed = Vec::new();
     side_by_side(lanes, &jobs, &interrupt, |number, report| {
         let name = format!("seed {}", seeds[number]);
         match report {
@@ -49,20 +49,28 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
             }
             Err(error) => {
                 say!("{name} failed: {}", sentence(&error));
-                failed += 1;
+                failed.push(seeds[number]);
             }
         }
         Ok(())
     })?;
-    if failed > 0 {
-        bail!("{failed} of {} failed", counted(seeds.len(), "run"));
-    }
     let is_waiting = |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
-    let waiting: Vec<u64> = seeds.iter().zip(&reports).filter_map(is_waiting).collect();
+    let mut waiting: Vec<u64> = seeds.iter().zip(&reports).filter_map(is_waiting).collect();
+    waiting.retain(|seed| !failed.contains(seed));
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
-    match rest(&runs, &waiting) {
-        Some(rest) => bail!("interrupted; {rest}"),
-        None => report(runs, args.run.json),
+    match (failed.len(), rest(&runs, &waiting)) {
+        (0, None) => report(runs, args.run.json),
+        (0, Some(rest)) => bail!("interrupted; {rest}"),
+        (count, rest) => {
+            if !runs.is_empty() {
+                report(runs, args.run.json)?;
+            }
+            let rest = rest.map_or(String::new(), |rest| format!("; {rest}"));
+            bail!(
+                "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume --run-dir RUN`{rest}",
+                counted(seeds.len(), "run")
+            )
+        }
     }
 }
 

@@ -358,9 +358,18 @@ pub fn whole(path: &Path) -> Result<String> {
 /// A path quoted for a shell, where it must be.
 pub fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
+    match text.starts_with('-') {
+        // Not an option.
+        true => word(&format!("./{text}")),
+        false => word(&text),
+    }
+}
+
+/// A word quoted for a shell, where it must be.
+pub fn word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
     match text.chars().all(is_plain) && !text.is_empty() {
-        true => text,
+        true => text.to_string(),
         false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
@@ -376,6 +385,7 @@ mod tests {
             ("my runs/a", "'my runs/a'"),
             ("it's", r"'it'\''s'"),
             ("$x", "'$x'"),
+            ("-dash", "./-dash"),
         ] {
             assert_eq!(quoted(Path::new(path)), expected);
         }

@@ -5,7 +5,7 @@ use super::games::{Games, SavedRun};
 use super::patience::after;
 use super::ranks;
 use super::say::say;
-use super::session::{Origin, Session, in_settings, quoted, whole};
+use super::session::{Origin, Session, in_settings, quoted, whole, word};
 use super::settings::commented;
 use super::trust;
 use super::verifier::VerifierArgs;
@@ -204,7 +204,7 @@ impl TextRequest<'_> {
             (None, true) => format!("grove train {} --from {folder}", task.name()),
             // A prompt over few characters fits on a command line.
             _ => match prompt().filter(|_| task.alphabet().is_some()) {
-                Some(prompt) => format!("grove generate {folder} {}", quoted(Path::new(&prompt))),
+                Some(prompt) => format!("grove generate {folder} {}", word(&prompt)),
                 None => format!("grove watch {folder}"),
             },
         }

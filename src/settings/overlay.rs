@@ -87,8 +87,17 @@ pub fn meant(word: &str) -> Option<(String, bool)> {
 pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
     text.parse::<Table>().map_err(|e| ConfigError::Syntax {
         what: what.to_string(),
-        message: e.to_string().trim().replace('\n', "\n  "),
+        message: e.to_string().trim().lines().map(shortened).collect::<Vec<_>>().join("\n  "),
     })
+}
+
+/// A line of a message, cut where it is longer than a terminal is wide.
+fn shortened(line: &str) -> String {
+    const WIDTH: usize = 160;
+    match line.char_indices().nth(WIDTH) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_string(),
+    }
 }
 
 /// Lays `changes` over `table`: nested tables by key; a key at the top may also be the short name
@@ -347,6 +356,14 @@ mod tests {
                 error.contains("ambiguous") && error.contains(&format!("mygame.{key}")),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn the_message_of_a_damaged_file_is_short() {
+        for text in ["\0".repeat(9000), format!("seed = {}", "é".repeat(9000))] {
+            let message = parse("config.toml", &text).unwrap_err().to_string();
+            assert!(message.contains("line 1") && message.chars().count() < 1000, "{message}");
         }
     }
 

@@ -49,6 +49,7 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "sort", "--model", "tiny", "--from", "x"], &["--from", "--model"]),
         (&["train", "--seeds", "1,2,1"], &["the seed 1 is listed twice"]),
         (&["bench", "--model", "tiny"], &["--model needs a task"]),
+        (&["bench", "catch", "--score", "nan"], &["--score", "must be a finite number"]),
         (&["generate", "x", "--stop", ""], &["--stop"]),
         (&["generate", "x", "--temperature", "1e-38"], &["must be 0, or 1e-6 or more"]),
         (&["generate", "x", "--top-p", "0"], &["must be above 0, at most 1"]),

@@ -55,7 +55,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = count::<usize>(1..=10_000))]
     pub repeats: usize,
     /// Also measure how long the game's default run takes to reach this greedy score.
-    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = finite)]
     pub score: Option<f64>,
     /// Number of runs for --score, with consecutive seeds.
     #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
@@ -78,4 +78,10 @@ pub struct BenchArgs {
     /// Also write the results to a file, as a JSON object.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+}
+
+/// Parses a score.
+fn finite(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+    number.ok_or_else(|| "must be a finite number".to_string())
 }

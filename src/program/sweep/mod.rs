@@ -253,7 +253,11 @@ impl<'a> Sweep<'a> {
         let (space, results) = (&self.file.space, &mut self.results);
         side_by_side(lanes, &jobs, interrupt, |job, report| {
             let (trial, seed) = open[job];
-            if report.as_ref().is_ok_and(|report| report["interrupted"] == true) {
+            let was_stopped = match &report {
+                Ok(report) => report["interrupted"] == true,
+                Err(_) => interrupt.seen(),
+            };
+            if was_stopped {
                 return Ok(());
             }
             ended += 1;
@@ -346,7 +350,8 @@ fn is_resumable(folder: &Path) -> Result<bool> {
     Ok(run.latest().is_ok() && is_interrupted())
 }
 
-/// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line.
+/// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line. Runs that failed have
+/// no result: they are tried again, since a full disk or a lack of memory may have been the reason.
 fn read_results(path: &Path) -> io::Result<Results> {
     let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::new()) };
     let (mut results, mut end) = (Results::new(), 0);
@@ -361,6 +366,7 @@ fn read_results(path: &Path) -> io::Result<Results> {
             results.insert((result.trial, result.round, result.seed), result);
         }
     }
+    results.retain(|_, result| result.error.is_none());
     Ok(results)
 }
 
@@ -390,12 +396,13 @@ mod tests {
         let place = TempDir::new().unwrap();
         let path = place.path().join(RESULTS);
         assert!(read_results(&path).unwrap().is_empty());
-        let line = |trial: usize| {
-            let error = Some("é".to_string());
-            let result = RunResult { trial, round: 0, seed: 1, score: None, error };
+        let written = |trial: usize, error: Option<&str>| {
+            let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
+            let result = RunResult { trial, round: 0, seed: 1, score, error };
             serde_json::to_string(&result).unwrap() + "\n"
         };
-        let third = line(2).into_bytes();
+        let line = |trial: usize| written(trial, None);
+        let third = written(2, Some("é")).into_bytes();
         let middle = third.iter().position(|byte| *byte == 0xc3).unwrap() + 1;
         let torn = [line(0).as_bytes(), line(1).as_bytes(), &third[..middle]].concat();
         fs::write(&path, torn).unwrap();
@@ -404,5 +411,10 @@ mod tests {
         disk::write(&mut file, line(3).as_bytes()).unwrap();
         let trials: Vec<_> = read_results(&path).unwrap().into_keys().map(|key| key.0).collect();
         assert_eq!(trials, [0, 1, 3]);
+        // A run that failed is tried again, until it succeeds.
+        disk::write(&mut file, written(4, Some("the disk is full")).as_bytes()).unwrap();
+        assert_eq!(read_results(&path).unwrap().len(), 3);
+        disk::write(&mut file, line(4).as_bytes()).unwrap();
+        assert_eq!(read_results(&path).unwrap().len(), 4);
     }
 }
