@@ -65,6 +65,38 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
 }
 
 #[test]
+fn tensors_of_gguf_files_are_used_or_refused_by_name() {
+    let load = |more: &[&'static str]| {
+        let whole = byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
+        Gguf { more: more.to_vec(), ..whole }.load().map(|model| model.shape)
+    };
+    for name in [
+        "blk.0.attn_k.bias",
+        "blk.0.attn_q.scale",
+        "blk.0.attn_sinks.weight",
+        "blk.0.ffn_up.bias",
+        "blk.0.post_attention_norm.weight",
+        "blk.1.attn_q_norm.weight",
+        "output.bias",
+    ] {
+        let error = load(&[name]).unwrap_err();
+        let why = format!("`{name}` has no place in a LlamaForCausalLM with a `block_count` of 1");
+        assert!(error.contains(&why), "{error}");
+    }
+    let [q, k, v] = ["blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias"];
+    let o = "blk.0.attn_output.bias";
+    let shape = load(&[q, k, v, o]).unwrap();
+    assert!(shape.qkv_bias && shape.output_bias && !shape.mlp_bias);
+    // Llama's `attention_bias` stands for all four.
+    for some in [&[q, k, v][..], &[o], &["blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"]] {
+        let error = load(some).unwrap_err();
+        assert!(error.contains("has other biases and norms than this file"), "{error}");
+    }
+    let error = load(&["blk.0.ffn_gate.bias"]).unwrap_err();
+    assert!(error.contains("the tensor `blk.0.ffn_up.bias` is missing"), "{error}");
+}
+
+#[test]
 fn tokens_beyond_the_weights_are_refused_whatever_their_number() {
     let tokenizer = |id: u64| {
         json!({
