@@ -23,6 +23,7 @@ const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const ADDED_TOKENS: &str = "added_tokens.json";
 const TEMPLATE: &str = "chat_template.jinja";
 
 /// Files of a folder besides the weights, which are kept and written again.
@@ -33,7 +34,7 @@ const KEPT: [&str; 9] = [
     TOKENIZER_CONFIG,
     TEMPLATE,
     "special_tokens_map.json",
-    "added_tokens.json",
+    ADDED_TOKENS,
     "vocab.json",
     "merges.txt",
 ];
@@ -48,6 +49,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         }
     }
     check_files(folder, &files)?;
+    check_vocabulary(folder, &files)?;
     let path = folder.join(CONFIG);
     let mut config = parse(&files, CONFIG, folder)?;
     let mut shape = shape(&config, &path)?;
@@ -202,6 +204,14 @@ fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
         Some(name) => Err(unusable(folder, format!("there is no {name}"))),
         None => Ok(()),
     }
+}
+
+/// Checks that `tokenizer.json` has all that the files beside it say of the vocabulary.
+fn check_vocabulary(folder: &Path, files: &Files) -> Result<(), LanguageError> {
+    let about = parse(files, TOKENIZER_CONFIG, folder)?;
+    let added = parse(files, ADDED_TOKENS, folder)?;
+    let checked = tokenizer::check_added(&files[TOKENIZER], &about, &added);
+    checked.map_err(|reason| unusable(&folder.join(TOKENIZER), reason))
 }
 
 /// Writes a folder that holds the model.

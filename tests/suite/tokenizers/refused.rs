@@ -97,6 +97,44 @@ fn tensors_of_gguf_files_are_used_or_refused_by_name() {
 }
 
 #[test]
+fn tokens_that_only_files_beside_a_vocabulary_add_are_refused_by_name() {
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [{
+            "id": 2, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        }],
+        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+    });
+    let load = |about: Value, added: Value| {
+        let folder = folder(3, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
+        fs::write(folder.path().join("added_tokens.json"), added.to_string()).unwrap();
+        LanguageModel::load(folder.path()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let table = |name: &str| json!({ "added_tokens_decoder": { "2": { "content": name } } });
+    for (about, added) in [
+        (table("<s>"), json!({ "<x>": 3 })),
+        (json!({ "additional_special_tokens": ["<s>", { "content": "<s>" }] }), json!({})),
+        (json!({ "extra_special_tokens": { "first": "<s>" } }), json!({ "<s>": 2 })),
+        (json!({ "additional_special_tokens": null, "split_special_tokens": false }), json!({})),
+    ] {
+        assert_eq!(load(about, added), Ok(()));
+    }
+    for (about, added, place) in [
+        (table("<x>"), json!({}), "added_tokens_decoder"),
+        (json!({ "additional_special_tokens": ["<x>"] }), json!({}), "additional_special_tokens"),
+        (json!({ "extra_special_tokens": { "x": "<x>" } }), json!({}), "extra_special_tokens"),
+        (json!({}), json!({ "<x>": 3 }), "added_tokens.json"),
+    ] {
+        let error = load(about, added).unwrap_err();
+        let why = format!("its `added_tokens` lack \"<x>\", which `{place}` beside it names");
+        assert!(error.contains(&why), "{error}");
+    }
+    let error = load(json!({ "split_special_tokens": true }), json!({})).unwrap_err();
+    assert!(error.contains("`split_special_tokens` of tokenizer_config.json is true"), "{error}");
+}
+
+#[test]
 fn tokens_beyond_the_weights_are_refused_whatever_their_number() {
     let tokenizer = |id: u64| {
         json!({
