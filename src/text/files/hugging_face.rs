@@ -53,12 +53,22 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let path = folder.join(CONFIG);
     let mut config = parse(&files, CONFIG, folder)?;
     let mut shape = shape(&config, &path)?;
+    if !config["quantization_config"].is_null() {
+        let reason = "its `quantization_config` says that the weights are quantized; the model in F32, F16 or BF16 is \
+                      needed";
+        return Err(unusable(&path, reason));
+    }
     let weights = Weights::open(folder)?;
-    // Without a head of their own the weights use the embedding table as one. The configuration says so when it is written
-    // again: other libraries would initialize a random head.
-    if !shape.tie_word_embeddings && !weights.has("lm_head.weight") {
-        shape.tie_word_embeddings = true;
-        config["tie_word_embeddings"] = true.into();
+    // As in `transformers`, the embedding table is the head if the weights have no other, whatever the configuration says.
+    // It is corrected, so that other libraries neither initialize a random head nor drop one.
+    let head = "lm_head.weight";
+    let is_tied = match shape.tie_word_embeddings {
+        true => !weights.differ(head, "model.embed_tokens.weight"),
+        false => !weights.has(head),
+    };
+    if is_tied != shape.tie_word_embeddings {
+        shape.tie_word_embeddings = is_tied;
+        config["tie_word_embeddings"] = is_tied.into();
         files.insert(CONFIG.to_string(), pretty(&config));
     }
     let find = |parameter: &Parameter| weights.find(parameter, &hugging_face(parameter));
@@ -214,9 +224,18 @@ fn check_vocabulary(folder: &Path, files: &Files) -> Result<(), LanguageError> {
     checked.map_err(|reason| unusable(&folder.join(TOKENIZER), reason))
 }
 
-/// Writes a folder that holds the model.
+/// Writes a folder that holds the model, with its weights in single precision.
 pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
-    write_files(&metadata(model), folder)?;
+    let mut files = metadata(model);
+    let mut config = parse(&files, CONFIG, folder)?;
+    // The precision of the weights that were read: `transformers` would round the trained ones to it.
+    for key in ["dtype", "torch_dtype"] {
+        if config.get(key).is_some_and(|dtype| *dtype != "float32") {
+            config[key] = "float32".into();
+            files.insert(CONFIG.to_string(), pretty(&config));
+        }
+    }
+    write_files(&files, folder)?;
     let (path, parameters) = (folder.join(WEIGHTS), model.shape.parameters());
     write_weights(&path, &parameters, model.params.values(), hugging_face)
 }

@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 /// The file of a model's weights.
 pub(super) const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// The file of weights that older models have instead.
-const PICKLED: &str = "pytorch_model.bin";
+/// The files that older models and adapters have instead: one of weights, or an index of several.
+const PICKLED: [&str; 3] =
+    ["pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"];
 
 /// The files of weights in a folder.
 pub(super) struct Weights {
@@ -44,10 +45,11 @@ pub(super) struct Tensor<'a> {
 }
 
 impl Weights {
-    /// Opens the weights of a folder.
+    /// Opens the weights of a folder: the file of all of them, else those that the index lists.
     pub fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
-        let names = match index.is_file() {
+        // As in `transformers`: an index beside that file lists older weights.
+        let names = match index.is_file() && !folder.join(WEIGHTS).is_file() {
             true => indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?,
             false => vec![WEIGHTS.to_string()],
         };
@@ -59,9 +61,11 @@ impl Weights {
         let (mut files, mut places) = (Vec::new(), HashMap::new());
         for (file, name) in names.into_iter().enumerate() {
             let path = folder.join(name);
-            if !path.is_file() && folder.join(PICKLED).is_file() {
+            if !path.is_file()
+                && let Some(pickled) = PICKLED.iter().find(|name| folder.join(name).is_file())
+            {
                 let reason = format!(
-                    "its weights are in {PICKLED}, which can run code when it is read; convert them with \
+                    "its weights are pickled ({pickled}), and a pickle can run code when it is read; convert them with \
                      `safetensors.torch.save_file`"
                 );
                 return Err(unusable(folder, reason));
@@ -92,6 +96,19 @@ impl Weights {
     /// Whether a tensor is there.
     pub fn has(&self, name: &str) -> bool {
         self.places.contains_key(name)
+    }
+
+    /// Whether two tensors are there that differ in a number, the shape or the type.
+    pub fn differ(&self, one: &str, other: &str) -> bool {
+        let tensor = |name: &str| {
+            let place = self.places.get(name)?;
+            let bytes = &self.files[place.file].1[place.bytes.clone()];
+            Some((place.dtype, &place.shape, bytes))
+        };
+        match (tensor(one), tensor(other)) {
+            (Some(one), Some(other)) => one != other,
+            _ => false,
+        }
     }
 
     /// Finds a parameter, which is called `name` in the files, and checks its shape and type.

@@ -233,6 +233,7 @@ fn an_index_without_files_of_weights_is_refused() {
     for map in [json!({}), json!({ "model.norm.weight": 3 })] {
         let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
         let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
+        fs::remove_file(folder.path().join("model.safetensors")).unwrap();
         let index = json!({ "weight_map": map });
         fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
         let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
