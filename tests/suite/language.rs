@@ -4,7 +4,8 @@ use burn::tensor::Device;
 use grove::settings::Precision;
 use grove::text::generate::{Completion, Generator, Prompt, Sampling};
 use grove::text::{
-    Cache, LanguageModel, Pass, Retention, Row, Text, TextPass, TokenDecoder, normalize,
+    Adapters, Cache, LanguageModel, LoraConfig, Pass, Retention, Row, Text, TextPass, TokenDecoder,
+    normalize,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -45,6 +46,11 @@ fn load(name: &str) -> (LanguageModel, Expected) {
 
 fn decoder(model: &LanguageModel) -> TokenDecoder {
     TokenDecoder::new(model.shape.clone(), model.params.clone())
+}
+
+/// The `config.json` of a folder.
+fn config(folder: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap()
 }
 
 /// Logits of what comes after each token of a text.
@@ -113,6 +119,8 @@ fn what_is_saved_is_loaded_again() {
         assert!(again.params == model.params && again.shape == model.shape, "{name}");
         assert_eq!(again.prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
         assert_eq!((again.template, again.stop_tokens), (model.template, model.stop_tokens));
+        // One of the folders is in bf16, to which `transformers` would round the weights.
+        assert_eq!(config(copy.path())["dtype"], "float32", "{name}");
     }
 }
 
@@ -243,6 +251,26 @@ fn folders_that_cannot_be_used_are_refused_in_a_sentence() {
         std::fs::write(&path, &bytes[..bytes.len() - 7]).unwrap();
     });
     assert!(cut.contains("model.safetensors cannot be used"), "{cut}");
+    let quantized = "\"quantization_config\": { \"quant_method\": \"fp8\" }, \"model_type\"";
+    let quantized = broken(&edit("\"model_type\"", quantized));
+    assert!(quantized.contains("`quantization_config` says that the weights"), "{quantized}");
+    let rename = |to: &'static str| {
+        move |path: &Path| {
+            std::fs::rename(path.join("model.safetensors"), path.join(to)).unwrap();
+        }
+    };
+    for name in ["pytorch_model.bin", "pytorch_model.bin.index.json"] {
+        let pickled = broken(&rename(name));
+        assert!(pickled.contains(&format!("weights are pickled ({name})")), "{pickled}");
+    }
+    let mut adapted = model.clone();
+    adapted.adapters = Some(Adapters::zeros(&model.shape, &LoraConfig::new(2)));
+    let copy = tempfile::tempdir().unwrap();
+    adapted.save(copy.path()).unwrap();
+    let [safe, pickled] = ["adapter_model.safetensors", "adapter_model.bin"];
+    std::fs::rename(copy.path().join(safe), copy.path().join(pickled)).unwrap();
+    let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+    assert!(error.contains("weights are pickled (adapter_model.bin)"), "{error}");
     #[cfg(unix)]
     {
         let device = LanguageModel::load(Path::new("/dev/null")).unwrap_err().to_string();
@@ -296,10 +324,7 @@ fn a_folder_without_a_head_says_that_it_is_tied_when_it_is_saved() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, headless.join(path.file_name().unwrap())).unwrap();
     }
-    let is_tied = |folder: &Path| -> serde_json::Value {
-        let text = std::fs::read(folder.join("config.json")).unwrap();
-        serde_json::from_slice::<serde_json::Value>(&text).unwrap()["tie_word_embeddings"].clone()
-    };
+    let is_tied = |folder: &Path| config(folder)["tie_word_embeddings"].clone();
     assert_eq!(is_tied(&headless), false);
     let weights = headless.join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
@@ -315,4 +340,54 @@ fn a_folder_without_a_head_says_that_it_is_tied_when_it_is_saved() {
         safetensors::SafeTensors::deserialize(&bytes).unwrap().tensor("lm_head.weight").is_err()
     );
     assert!(LanguageModel::load(&saved).unwrap().params == model.params);
+}
+
+#[test]
+fn a_head_beside_a_tied_table_is_used_if_it_differs() {
+    let (model, _) = load("qwen2");
+    assert!(model.shape.tie_word_embeddings);
+    let folder = tempfile::tempdir().unwrap();
+    let [headed, saved] = ["headed", "saved"].map(|name| folder.path().join(name));
+    for factor in [1.0, -2.0] {
+        model.save(&headed).unwrap();
+        let weights = headed.join("model.safetensors");
+        let bytes = std::fs::read(&weights).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let table = tensors.tensor("model.embed_tokens.weight").unwrap();
+        let numbers =
+            table.data().as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x) * factor);
+        let head: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+        let shape = table.shape().to_vec();
+        let head = safetensors::tensor::TensorView::new(table.dtype(), shape, &head).unwrap();
+        let mut all = tensors.tensors();
+        all.push(("lm_head.weight".to_string(), head));
+        std::fs::write(&weights, safetensors::serialize(all, None).unwrap()).unwrap();
+
+        let headed = LanguageModel::load(&headed).unwrap();
+        headed.save(&saved).unwrap();
+        let again = LanguageModel::load(&saved).unwrap();
+        let is_tied = factor == 1.0;
+        assert_eq!(config(&saved)["tie_word_embeddings"], is_tied);
+        let tokens = [3, 1, 4];
+        let expected = logits(&decoder(&model), &tokens).concat();
+        let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+        for model in [headed, again] {
+            assert_eq!(model.shape.tie_word_embeddings, is_tied);
+            for (got, want) in logits(&decoder(&model), &tokens).concat().iter().zip(&expected) {
+                assert!((got - factor * want).abs() <= 1e-5 * largest, "{got} for {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_index_beside_a_whole_file_of_weights_is_ignored() {
+    let (model, _) = load("qwen2");
+    let copy = tempfile::tempdir().unwrap();
+    model.save(copy.path()).unwrap();
+    let stale =
+        json!({ "weight_map": { "model.norm.weight": "model-00001-of-00002.safetensors" } });
+    let index = copy.path().join("model.safetensors.index.json");
+    std::fs::write(index, stale.to_string()).unwrap();
+    assert!(LanguageModel::load(copy.path()).unwrap().params == model.params);
 }

@@ -1,7 +1,8 @@
 //! Adapter folders in PEFT's format: low-rank additions to a model in another folder.
 
-use super::hugging_face::{self, Files, Weights, write_files, write_weights};
+use super::hugging_face::{self, Files, write_files};
 use super::names::gather;
+use super::weights::{Weights, write_weights};
 use super::{pretty, read_file, unusable};
 use crate::model::Parameter;
 use crate::nn::arch::Projection;

@@ -9,12 +9,12 @@ use super::quants::Format;
 use super::{check_fetched, failed, pretty, unusable, wrong_type};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
-use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, gguf_name};
+use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, from_config, gguf_name, to_config};
 use crate::nn::ops::stored::StoredMatrix;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 
@@ -22,6 +22,9 @@ use std::path::Path;
 const MAGIC: &[u8] = b"GGUF";
 /// Maximum depth of arrays within arrays; llama.cpp's files have none.
 const MAX_DEPTH: usize = 4;
+
+/// The tensor of Llama 3's rotary scaling.
+const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// A file, parsed up to its weights.
 struct Gguf<'a> {
@@ -226,6 +229,8 @@ impl<'a> Gguf<'a> {
             intermediate_size: size("feed_forward_length")?,
             context: whole("context_length")?.unwrap_or(2048),
             qkv_bias: has("blk.0.attn_q.bias"),
+            output_bias: kind == "llama" && has("blk.0.attn_output.bias"),
+            mlp_bias: kind == "llama" && has("blk.0.ffn_gate.bias"),
             qk_norm: match has("blk.0.attn_q_norm.weight") {
                 true => QkNorm::PerHead,
                 false => QkNorm::None,
@@ -238,7 +243,35 @@ impl<'a> Gguf<'a> {
         };
         check(&shape).map_err(|error| unusable(self.path, error))?;
         self.check_rotation(kind, shape.head_dim)?;
-        Ok(shape)
+        // The configuration of a trained model, which must tell how it is computed.
+        match from_config(&to_config(&shape, &[])) {
+            Ok(saved) if saved == shape => Ok(shape),
+            _ => {
+                let reason = format!(
+                    "a {} has other biases and norms than this file, which no Hugging Face folder could hold",
+                    family.class
+                );
+                Err(unusable(self.path, reason))
+            }
+        }
+    }
+
+    /// Refuses tensors that the shape has no place for: without them the model would be another one.
+    fn check_used(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
+        let parameters = shape.parameters();
+        let mut used: HashSet<String> =
+            parameters.iter().map(|one| gguf_name(shape, &one.name)).collect();
+        used.insert(ROPE_FREQS.to_string());
+        match self.tensors.keys().filter(|name| !used.contains(*name)).min() {
+            Some(other) => {
+                let (class, layers) = (shape.family.class, shape.num_layers);
+                let reason = format!(
+                    "the tensor `{other}` has no place in a {class} with a `block_count` of {layers}"
+                );
+                Err(unusable(self.path, reason))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Refuses scaled rotary embeddings, and those of a part of a head.
@@ -268,7 +301,7 @@ impl<'a> Gguf<'a> {
 
     /// Reads Llama 3's rotary scaling, which files store as divisors of the frequencies.
     fn rope_scaling(&self, theta: f64) -> Result<Option<RopeScaling>, LanguageError> {
-        let name = "rope_freqs.weight";
+        let name = ROPE_FREQS;
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
         let wrong = |reason: &str| unusable(self.path, format!("`{name}` {reason}"));
         let ([count], 0) = (&tensor.shape[..], tensor.format) else {
@@ -379,6 +412,7 @@ pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     let shape = file.shape()?;
     let find = |parameter: &Parameter| file.find(parameter, &shape);
     let params = gather(&shape.parameters(), path, find)?;
+    file.check_used(&shape)?;
     let files = file.files(&shape)?;
     finish(path, shape, params, files)
 }

@@ -144,6 +144,8 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
         intermediate_size: shape.intermediate_size,
         context: shape.context,
         qkv_bias: shape.qkv_bias && name != "qwen3",
+        output_bias: shape.output_bias && name == "llama",
+        mlp_bias: shape.mlp_bias && name == "llama",
         qk_norm: if name == "qwen3" { QkNorm::PerHead } else { QkNorm::None },
         tie_word_embeddings: shape.tie_word_embeddings,
         rope_theta: shape.rope_theta,
@@ -154,7 +156,7 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
         true => Ok(name),
         false => Err(format!(
             "GGUF files are written of Llama's, Qwen2's and Qwen3's forms, without rotary scaling, sliding windows and \
-             other biases than those of queries, keys and values; this `{}` has another",
+             biases that llama.cpp does not add; this `{}` has another",
             shape.family.model_type
         )),
     }

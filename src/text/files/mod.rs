@@ -13,6 +13,7 @@ mod quants;
 mod template;
 mod template_limits;
 mod tokenizer;
+mod weights;
 
 pub use gguf_writer::GgufType;
 

@@ -4,7 +4,9 @@ use super::{unusable, wrong_type};
 use crate::text::characters::Characters;
 use crate::text::error::LanguageError;
 use crate::text::tokenizer::Tokenizer;
+use serde::Deserialize;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +48,62 @@ pub(super) fn read(
     let largest = tokenizer.get_vocab(true).into_values().max().map(u64::from);
     check_largest(largest, vocabulary).map_err(|reason| unusable(path, reason))?;
     Ok(Arc::new(FileTokenizer { tokenizer, vocabulary }))
+}
+
+/// The tokens of a `tokenizer.json` that no text is split within.
+#[derive(Deserialize)]
+struct AddedTokens {
+    #[serde(default)]
+    added_tokens: Value,
+}
+
+/// Refuses a `tokenizer_config.json`, `about`, or an `added_tokens.json`, `added`, by which `transformers` would split texts
+/// in another way than the `tokenizer.json` beside them.
+///
+/// # Errors
+/// A clause, if one names a token that the `tokenizer.json` does not add, or asks that added ones be split.
+pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(), String> {
+    let key = "split_special_tokens";
+    if about[key] == true {
+        return Err(format!(
+            "`{key}` of tokenizer_config.json is true, but special tokens are never split; set it to false"
+        ));
+    }
+    let file: AddedTokens = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let known: HashSet<&str> =
+        elements(&file.added_tokens).into_iter().filter_map(content).collect();
+    let table = "added_tokens_decoder";
+    let mut named = Vec::new();
+    for key in [table, "additional_special_tokens", "extra_special_tokens"] {
+        let tokens = elements(&about[key]).into_iter().filter_map(content);
+        named.extend(tokens.map(|name| (key, name)));
+    }
+    // It counts without that table only.
+    if about[table].is_null() {
+        let names = added.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+        named.extend(names.map(|name| ("added_tokens.json", name)));
+    }
+    match named.into_iter().find(|(_, name)| !known.contains(name)) {
+        Some((place, name)) => Err(format!(
+            "its `added_tokens` lack {name:?}, which `{place}` beside it names; save the tokenizer with `transformers`, \
+             which adds it"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The elements of a list, or the values of a table.
+fn elements(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Array(all) => all.iter().collect(),
+        Value::Object(all) => all.values().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The text of a token, which is given as it is or in a table.
+fn content(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token["content"].as_str())
 }
 
 /// Refuses a token that the weights lack.
@@ -113,7 +171,7 @@ pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
 /// A clause, if the token is neither a text nor a table with its `content`.
 pub(super) fn special<'a>(about: &'a Value, key: &str) -> Result<&'a str, String> {
     let token = &about[key];
-    match token.as_str().or_else(|| token["content"].as_str()) {
+    match content(token) {
         Some(name) => Ok(name),
         None if token.is_null() => Ok(""),
         None => Err(wrong_type(key, token, "the text of a token")),

@@ -12,6 +12,8 @@ pub struct Gguf {
     pub about: BTreeMap<String, Value>,
     pub format: u32,
     pub vocabulary: usize,
+    /// Further tensors, each a vector as wide as the stream.
+    pub more: Vec<&'static str>,
     /// The divisors of rotary frequencies; none where it is empty.
     pub rope_freqs: Vec<f32>,
 }
@@ -26,7 +28,8 @@ impl Gguf {
             "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds,
         });
         let about = serde_json::from_value(about).unwrap();
-        Self { about, format: 0, vocabulary: tokens.len(), rope_freqs: Vec::new() }
+        let vocabulary = tokens.len();
+        Self { about, format: 0, vocabulary, more: Vec::new(), rope_freqs: Vec::new() }
     }
 
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -45,6 +48,7 @@ impl Gguf {
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = b"GGUF".to_vec();
         let mut weights = weights(self.vocabulary);
+        weights.extend(self.more.iter().map(|name| ("", *name, vec![WIDTH])));
         if !self.rope_freqs.is_empty() {
             weights.push(("", "rope_freqs.weight", vec![self.rope_freqs.len()]));
         }

@@ -65,6 +65,76 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
 }
 
 #[test]
+fn tensors_of_gguf_files_are_used_or_refused_by_name() {
+    let load = |more: &[&'static str]| {
+        let whole = byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
+        Gguf { more: more.to_vec(), ..whole }.load().map(|model| model.shape)
+    };
+    for name in [
+        "blk.0.attn_k.bias",
+        "blk.0.attn_q.scale",
+        "blk.0.attn_sinks.weight",
+        "blk.0.ffn_up.bias",
+        "blk.0.post_attention_norm.weight",
+        "blk.1.attn_q_norm.weight",
+        "output.bias",
+    ] {
+        let error = load(&[name]).unwrap_err();
+        let why = format!("`{name}` has no place in a LlamaForCausalLM with a `block_count` of 1");
+        assert!(error.contains(&why), "{error}");
+    }
+    let [q, k, v] = ["blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias"];
+    let o = "blk.0.attn_output.bias";
+    let shape = load(&[q, k, v, o]).unwrap();
+    assert!(shape.qkv_bias && shape.output_bias && !shape.mlp_bias);
+    // Llama's `attention_bias` stands for all four.
+    for some in [&[q, k, v][..], &[o], &["blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"]] {
+        let error = load(some).unwrap_err();
+        assert!(error.contains("has other biases and norms than this file"), "{error}");
+    }
+    let error = load(&["blk.0.ffn_gate.bias"]).unwrap_err();
+    assert!(error.contains("the tensor `blk.0.ffn_up.bias` is missing"), "{error}");
+}
+
+#[test]
+fn tokens_that_only_files_beside_a_vocabulary_add_are_refused_by_name() {
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [{
+            "id": 2, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        }],
+        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+    });
+    let load = |about: Value, added: Value| {
+        let folder = folder(3, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
+        fs::write(folder.path().join("added_tokens.json"), added.to_string()).unwrap();
+        LanguageModel::load(folder.path()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let table = |name: &str| json!({ "added_tokens_decoder": { "2": { "content": name } } });
+    for (about, added) in [
+        (table("<s>"), json!({ "<x>": 3 })),
+        (json!({ "additional_special_tokens": ["<s>", { "content": "<s>" }] }), json!({})),
+        (json!({ "extra_special_tokens": { "first": "<s>" } }), json!({ "<s>": 2 })),
+        (json!({ "additional_special_tokens": null, "split_special_tokens": false }), json!({})),
+    ] {
+        assert_eq!(load(about, added), Ok(()));
+    }
+    for (about, added, place) in [
+        (table("<x>"), json!({}), "added_tokens_decoder"),
+        (json!({ "additional_special_tokens": ["<x>"] }), json!({}), "additional_special_tokens"),
+        (json!({ "extra_special_tokens": { "x": "<x>" } }), json!({}), "extra_special_tokens"),
+        (json!({}), json!({ "<x>": 3 }), "added_tokens.json"),
+    ] {
+        let error = load(about, added).unwrap_err();
+        let why = format!("its `added_tokens` lack \"<x>\", which `{place}` beside it names");
+        assert!(error.contains(&why), "{error}");
+    }
+    let error = load(json!({ "split_special_tokens": true }), json!({})).unwrap_err();
+    assert!(error.contains("`split_special_tokens` of tokenizer_config.json is true"), "{error}");
+}
+
+#[test]
 fn tokens_beyond_the_weights_are_refused_whatever_their_number() {
     let tokenizer = |id: u64| {
         json!({
@@ -163,6 +233,7 @@ fn an_index_without_files_of_weights_is_refused() {
     for map in [json!({}), json!({ "model.norm.weight": 3 })] {
         let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
         let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
+        fs::remove_file(folder.path().join("model.safetensors")).unwrap();
         let index = json!({ "weight_map": map });
         fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
         let error = LanguageModel::load(folder.path()).unwrap_err().to_string();

@@ -1,0 +1,242 @@
+//! Safetensors files of weights: one, or several that an index lists.
+
+use super::names::{FileParameter, Source, shape_in_files};
+use super::{check_fetched, failed, read_file, unusable};
+use crate::disk::{self, input};
+use crate::model::Parameter;
+use crate::nn::ops::stored::{NumberFormat, StoredMatrix};
+use crate::text::error::LanguageError;
+use half::{bf16, f16};
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// The file of a model's weights.
+pub(super) const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// The files that older models and adapters have instead: one of weights, or an index of several.
+const PICKLED: [&str; 3] =
+    ["pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"];
+
+/// The files of weights in a folder.
+pub(super) struct Weights {
+    files: Vec<(PathBuf, Mmap)>,
+    /// File and byte range of each tensor.
+    places: HashMap<String, Place>,
+}
+
+/// A tensor in one of several files.
+struct Place {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Range<usize>,
+}
+
+/// The bytes of a tensor with their type.
+pub(super) struct Tensor<'a> {
+    dtype: Dtype,
+    bytes: &'a [u8],
+}
+
+impl Weights {
+    /// Opens the weights of a folder: the file of all of them, else those that the index lists.
+    pub fn open(folder: &Path) -> Result<Self, LanguageError> {
+        let index = folder.join(INDEX);
+        // As in `transformers`: an index beside that file lists older weights.
+        let names = match index.is_file() && !folder.join(WEIGHTS).is_file() {
+            true => indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?,
+            false => vec![WEIGHTS.to_string()],
+        };
+        Self::open_files(folder, names)
+    }
+
+    /// Opens files of weights by their names.
+    pub fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
+        let (mut files, mut places) = (Vec::new(), HashMap::new());
+        for (file, name) in names.into_iter().enumerate() {
+            let path = folder.join(name);
+            if !path.is_file()
+                && let Some(pickled) = PICKLED.iter().find(|name| folder.join(name).is_file())
+            {
+                let reason = format!(
+                    "its weights are pickled ({pickled}), and a pickle can run code when it is read; convert them with \
+                     `safetensors.torch.save_file`"
+                );
+                return Err(unusable(folder, reason));
+            }
+            let opened = input::open(&path).map_err(failed("read", &path))?;
+            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values change,
+            // or the program is stopped by SIGBUS, but memory safety is not affected.
+            let map = unsafe { Mmap::map(&opened) }.map_err(failed("read", &path))?;
+            check_fetched(&map, &path)?;
+            // Ranges and shapes are checked against the length of the file there.
+            let (head, about) = SafeTensors::read_metadata(&map).map_err(|e| unusable(&path, e))?;
+            for (name, tensor) in about.tensors() {
+                let (start, end) = tensor.data_offsets;
+                let bytes = 8 + head + start..8 + head + end;
+                let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
+                places.insert(plain_name(&name), Place { file, dtype, shape, bytes });
+            }
+            files.push((path, map));
+        }
+        Ok(Self { files, places })
+    }
+
+    /// The names of all tensors.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.places.keys()
+    }
+
+    /// Whether a tensor is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// Whether two tensors are there that differ in a number, the shape or the type.
+    pub fn differ(&self, one: &str, other: &str) -> bool {
+        let tensor = |name: &str| {
+            let place = self.places.get(name)?;
+            let bytes = &self.files[place.file].1[place.bytes.clone()];
+            Some((place.dtype, &place.shape, bytes))
+        };
+        match (tensor(one), tensor(other)) {
+            (Some(one), Some(other)) => one != other,
+            _ => false,
+        }
+    }
+
+    /// Finds a parameter, which is called `name` in the files, and checks its shape and type.
+    pub fn find(&self, parameter: &Parameter, name: &str) -> Result<Tensor<'_>, LanguageError> {
+        let place = self
+            .places
+            .get(name)
+            .ok_or_else(|| unusable(&self.files[0].0, format!("the tensor `{name}` is missing")))?;
+        let (path, map) = &self.files[place.file];
+        let (found, wanted) = (&place.shape, shape_in_files(parameter));
+        if *found != wanted {
+            return Err(unusable(
+                path,
+                format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
+            ));
+        }
+        match place.dtype {
+            dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16) => {
+                Ok(Tensor { dtype, bytes: &map[place.bytes.clone()] })
+            }
+            other => Err(unusable(path, format!("`{name}` holds {other:?}, not F32, F16 or BF16"))),
+        }
+    }
+}
+
+/// The names of the files that an index of weights lists.
+///
+/// # Errors
+/// A clause, if the index is malformed, or names a file of another folder.
+fn indexed(index: &[u8]) -> Result<Vec<String>, String> {
+    let json: Value = serde_json::from_slice(index).map_err(|error| error.to_string())?;
+    let map = json["weight_map"].as_object().ok_or("there is no `weight_map`")?;
+    let mut names: Vec<String> =
+        map.values().filter_map(|name| Some(name.as_str()?.to_string())).collect();
+    names.sort_unstable();
+    names.dedup();
+    let is_elsewhere = |name: &&String| Path::new(name).file_name() != Some(name.as_ref());
+    match names.iter().find(is_elsewhere) {
+        _ if names.is_empty() => Err("its `weight_map` names no file".to_string()),
+        Some(name) => Err(format!("{name:?} is not the name of a file beside it")),
+        None => Ok(names),
+    }
+}
+
+/// The name of a tensor without the prefixes that `torch.compile` and wrappers for several devices leave, and with the
+/// `model.` that some files lack.
+fn plain_name(name: &str) -> String {
+    let mut plain = name;
+    while let Some(rest) = ["_orig_mod.", "module."].iter().find_map(|p| plain.strip_prefix(p)) {
+        plain = rest;
+    }
+    let plain = plain.replace("._orig_mod.", ".");
+    let is_bare = ["layers.", "embed_tokens.", "norm."].iter().any(|p| plain.starts_with(p));
+    if is_bare { format!("model.{plain}") } else { plain }
+}
+
+impl Source for Tensor<'_> {
+    fn read(&self) -> Vec<f32> {
+        let halves = || self.bytes.as_chunks::<2>().0.iter();
+        match self.dtype {
+            Dtype::F16 => halves().map(|half| f16::from_le_bytes(*half).to_f32()).collect(),
+            Dtype::BF16 => halves().map(|half| bf16::from_le_bytes(*half).to_f32()).collect(),
+            _ => {
+                let words = self.bytes.as_chunks::<4>().0.iter();
+                words.map(|word| f32::from_le_bytes(*word)).collect()
+            }
+        }
+    }
+
+    fn stored(&self, sizes @ [inner, _]: [usize; 2]) -> Option<StoredMatrix> {
+        let format = match self.dtype {
+            Dtype::F16 => NumberFormat::F16,
+            Dtype::BF16 => NumberFormat::Bf16,
+            _ => return None,
+        };
+        Some(StoredMatrix::halves(format, sizes, |row| &self.bytes[2 * row * inner..][..2 * inner]))
+    }
+}
+
+/// Writes parameters by their names in files.
+pub(super) fn write_weights(
+    path: &Path,
+    parameters: &[Parameter],
+    params: &[f32],
+    name: impl Fn(&Parameter) -> String,
+) -> Result<(), LanguageError> {
+    let mut tensors = FileParameter::all(parameters, params, name);
+    tensors.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut end = 0;
+    let place = |one: &FileParameter| {
+        let start = end;
+        end += size_of_val(one.in_memory);
+        let (dtype, data_offsets) = (Dtype::F32, (start, end));
+        (one.name.clone(), TensorInfo { dtype, shape: one.shape.clone(), data_offsets })
+    };
+    let about = [("format".to_string(), "pt".to_string())].into();
+    let places = tensors.iter().map(place).collect();
+    let head = Metadata::new(Some(about), places).map_err(|error| unusable(path, error))?;
+    let mut head = serde_json::to_vec(&head).expect("names and numbers are JSON");
+    head.resize(head.len().next_multiple_of(8), b' ');
+    let write = |file: &mut File| {
+        let mut to = BufWriter::new(file);
+        to.write_all(&(head.len() as u64).to_le_bytes())?;
+        to.write_all(&head)?;
+        for tensor in &tensors {
+            let bytes: Vec<u8> = tensor.numbers().iter().flat_map(|x| x.to_le_bytes()).collect();
+            to.write_all(&bytes)?;
+        }
+        to.flush()
+    };
+    disk::output(path, write).map_err(failed("written", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_of_wrappers_do_not_count() {
+        for name in [
+            "model.layers.0.mlp.up_proj.weight",
+            "_orig_mod.model.layers.0.mlp.up_proj.weight",
+            "module._orig_mod.model.layers.0.mlp.up_proj.weight",
+            "model.layers.0._orig_mod.mlp.up_proj.weight",
+            "layers.0.mlp.up_proj.weight",
+        ] {
+            assert_eq!(plain_name(name), "model.layers.0.mlp.up_proj.weight");
+        }
+        assert_eq!(plain_name("module.lm_head.weight"), "lm_head.weight");
+    }
+}
