@@ -320,6 +320,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_in_training_has_no_other_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        let (_files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run(2), "").unwrap();
+        let folder = RunFolder::find(&path).unwrap();
+        let error = folder.lock().unwrap_err();
+        assert!(matches!(&error, RunError::Locked(locked) if *locked == path), "{error}");
+        assert!(error.to_string().contains("is being trained, by this or another process"));
+        drop(lock);
+        assert_eq!(folder.lock().unwrap().0.folder().path(), path);
+    }
+
+    #[test]
     fn records_that_are_missing_are_told_when_a_run_continues() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("run");
@@ -330,8 +343,8 @@ mod tests {
         let metrics = path.join("metrics.jsonl");
         let text = std::fs::read_to_string(&metrics).unwrap();
         std::fs::write(&metrics, text.lines().next().unwrap().to_string() + "\n").unwrap();
-        let folder = RunFolder::find(&path).unwrap();
-        let (_, warning) = RunFiles::resume(folder, &mut first, "").unwrap();
+        let (lock, _) = RunFolder::find(&path).unwrap().lock().unwrap();
+        let (_, warning) = RunFiles::resume(&lock, &mut first, "").unwrap();
         assert!(warning.is_some_and(|text| text.contains("ends at iteration 1,")));
     }
 }
