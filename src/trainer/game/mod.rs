@@ -253,6 +253,10 @@ impl<G: Rules> Engine for GameEngine<G> {
         self.part.config.iterations
     }
 
+    fn env_steps(&self, iteration: u32) -> u64 {
+        self.part.config.steps_per_iteration() * u64::from(iteration)
+    }
+
     fn team(&self) -> &Team {
         &self.part.team
     }
@@ -289,7 +293,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         let updates = first_update(&self.part.config, iteration + 1);
         let total = total_updates(&self.part.config);
         let mut record = IterationRecord {
-            env_steps: steps * (u64::from(iteration) + 1),
+            env_steps: self.env_steps(iteration + 1),
             score: (episodes > 0.0).then(|| score_sum / episodes),
             episodes: episodes as u64,
             mean_reward,
