@@ -163,7 +163,7 @@ pub trait Task: Send + Sync {
         None
     }
 
-    /// Default maximum number of tokens of a completion. Must suffice for any solution if tokens are
+    /// Default maximum number of tokens of a completion, 1 or more. Must suffice for any solution if tokens are
     /// characters and there is an [`alphabet`](Task::alphabet).
     fn max_new_tokens(&self) -> usize;
 
