@@ -27,11 +27,11 @@
 //! let game = Catch::default();
 //! let config = TrainConfig { iterations: 3, ..TrainConfig::for_game("catch") };
 //! let mut trainer = Trainer::new(game, &config, &Device::flex());
-//! for _ in 0..config.iterations {
+//! while trainer.iteration() < config.iterations {
 //!     let record = trainer.iterate()?;
 //!     println!("{}: score {:?}", record.iteration, record.score);
 //! }
-//! println!("{:?}", trainer.evaluate(1000, Player::Greedy));
+//! println!("{:?}", trainer.evaluate_fresh(1000, 0, Player::Greedy)?);
 //! # Ok::<(), grove::trainer::TrainError>(())
 //! ```
 

@@ -226,7 +226,7 @@ def _train_envs(
             try:
                 report = _report(_native.train_envs(*arguments))
             except ValueError as error:
-                taken = (f"the run directory {folder} exists", f"another process trains the run in {folder}")
+                taken = (f"the run directory {folder} exists", f"the run in {folder} is being trained")
                 is_taken = run_dir is None and str(error).startswith(taken)
                 # Another process has made the folder meanwhile.
                 if recorded.has_begun or not is_taken:

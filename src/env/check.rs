@@ -148,10 +148,15 @@ struct Player<'a, G: Rules> {
     steps: u64,
 }
 
+/// The bit pattern of a number, the same for all NaNs: their sign and payload depend on how code was compiled.
+fn bits(x: f32) -> u32 {
+    if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }
+}
+
 /// Bit patterns of a step result, so that NaNs compare equal.
-fn bits(played: &Played) -> (u32, u32, bool, bool) {
+fn result_bits(played: &Played) -> (u32, u32, bool, bool) {
     let Played { reward, score, terminated, truncated } = *played;
-    (reward.to_bits(), score.to_bits(), terminated, truncated)
+    (bits(reward), bits(score), terminated, truncated)
 }
 
 /// Packs and unpacks a state.
@@ -199,7 +204,7 @@ impl<'a, G: Rules> Player<'a, G> {
             self.steps += 1;
             let played = advance::<G>(&mut env.0, &mut env.1, action, game);
             let replayed = advance::<G>(&mut copy.0, &mut copy.1, action, game);
-            if bits(&played) != bits(&replayed) || env.0.words() != copy.0.words() {
+            if result_bits(&played) != result_bits(&replayed) || env.0.words() != copy.0.words() {
                 self.report(Subject::Packing, || {
                     format!(
                         "a state that is packed and unpacked plays on differently (level {level}, \
@@ -254,7 +259,7 @@ impl<'a, G: Rules> Player<'a, G> {
         let unpacked = again(state);
         for i in 0..game.num_features() {
             let x = G::feature(state, i, game);
-            if x.to_bits() != G::feature(&unpacked, i, game).to_bits() {
+            if bits(x) != bits(G::feature(&unpacked, i, game)) {
                 self.report(Subject::Packing, || {
                     let name = game.feature_name(i);
                     format!("feature {i} ({name}) is of something that packing loses: is a number too large for its field?")
@@ -302,8 +307,8 @@ impl<'a, G: Rules> Player<'a, G> {
         };
         let key = draw(episode.level, episode.time);
         let [(first, outcome), (second, other), (third, _)] = [step(key), step(key), step(!key)];
-        let bits = |o: &Outcome| (o.reward.to_bits(), o.score.to_bits(), o.terminated);
-        if first != second || bits(&outcome) != bits(&other) {
+        let outcome_bits = |o: &Outcome| (bits(o.reward), bits(o.score), o.terminated);
+        if first != second || outcome_bits(&outcome) != outcome_bits(&other) {
             self.report(Subject::Draws, || {
                 format!(
                     "the same step gives different results (level {level}, step {time}, action \
@@ -356,5 +361,22 @@ impl<'a, G: Rules> Player<'a, G> {
             ));
         }
         self.findings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_nans_are_alike_and_zeros_are_not() {
+        let payload = f32::from_bits(f32::NAN.to_bits() | 1);
+        for nan in [-f32::NAN, payload] {
+            assert_ne!(nan.to_bits(), f32::NAN.to_bits());
+            assert_eq!(bits(nan), bits(f32::NAN));
+        }
+        assert_ne!(bits(0.0), bits(-0.0));
+        let played = |reward| Played { reward, score: 1.0, terminated: false, truncated: false };
+        assert_eq!(result_bits(&played(payload)), result_bits(&played(f32::NAN)));
     }
 }

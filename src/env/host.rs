@@ -10,7 +10,7 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use rayon::prelude::*;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// An environment in plain Rust.
 ///
@@ -161,7 +161,8 @@ impl<E: HostEnv> HostVecEnv for ThreadedEnvs<E> {
     }
 }
 
-/// Environments on the host that rollouts and evaluations of a run share. Cloning is shallow.
+/// Environments on the host that rollouts and evaluations of a run share. Cloning is shallow: runs that have clones
+/// take turns, a rollout or an evaluation each.
 #[derive(Clone)]
 pub struct HostEnvs(Arc<Mutex<dyn HostVecEnv>>);
 
@@ -171,9 +172,23 @@ impl HostEnvs {
         Self(Arc::new(Mutex::new(envs)))
     }
 
-    /// Takes the batch for as long as the guard lives.
+    /// Takes the batch for as long as the guard lives, once no other guard does.
+    ///
+    /// # Panics
+    /// On a thread of a rayon pool, if another guard lives. To wait there could take forever, since the holder of that
+    /// guard may wait for this thread to do a part of its work.
     pub fn lock(&self) -> MutexGuard<'_, dyn HostVecEnv + 'static> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        if rayon::current_thread_index().is_none() {
+            return self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => panic!(
+                "the environments are in use, and a thread of a rayon pool cannot wait for them: give each run \
+                 environments of its own, or train it outside of the pool"
+            ),
+        }
     }
 }
 

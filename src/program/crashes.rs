@@ -49,13 +49,13 @@ pub(super) fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunE
 /// Resumes a run from its last checkpoint, if it has iterations left.
 pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
     let folder = RunFolder::find(path)?;
-    let _lock = folder.lock()?;
+    let (lock, _) = folder.lock()?;
     let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
     let trainer = run.trainer();
     if trainer.schedule().end(trainer.iteration(), trainer.best()).is_some() {
         return Ok(());
     }
-    let (files, _) = RunFiles::resume(folder, &mut *run, "")?;
+    let (files, _) = RunFiles::resume(&lock, &mut *run, "")?;
     finish(&mut *run, files)
 }
 

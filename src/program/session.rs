@@ -52,7 +52,7 @@ pub struct Session<'a> {
 struct Home {
     files: RunFiles,
     port: Option<Port>,
-    _lock: Option<RunLock>,
+    _lock: RunLock,
 }
 
 impl Home {
@@ -71,12 +71,14 @@ impl Home {
                 let (files, lock, warning) =
                     RunFiles::create(args.run_dir.clone(), name, run, settings)?;
                 warn(warning.as_slice());
-                (files, Some(lock))
+                (files, lock)
             }
-            Origin::Saved(SavedRun { folder, lock, .. }) => {
-                let (files, warning) = RunFiles::resume(folder.clone(), run, settings)?;
+            Origin::Saved(SavedRun { lock, .. }) => {
+                let lock = lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let lock = lock.expect("the first rank opens the files once, and has the lock");
+                let (files, warning) = RunFiles::resume(&lock, run, settings)?;
                 warn(warning.as_slice());
-                (files, lock.lock().unwrap_or_else(PoisonError::into_inner).take())
+                (files, lock)
             }
         };
         Ok(Some(Self { files, port, _lock: lock }))

@@ -60,6 +60,19 @@ impl HostRollout {
         iteration: u32,
         trajectory: &mut HostTrajectory,
     ) -> Result<Vec<GameSums>, HostEnvError> {
+        // Before the pool is entered: a thread there that waits takes up other work, which may need the same lock.
+        let mut guard = self.envs.lock();
+        let envs = &mut *guard;
+        rayon::scope(|_| self.play(envs, policy, iteration, trajectory))
+    }
+
+    fn play<A: Actor>(
+        &self,
+        envs: &mut dyn HostVecEnv,
+        policy: &A,
+        iteration: u32,
+        trajectory: &mut HostTrajectory,
+    ) -> Result<Vec<GameSums>, HostEnvError> {
         let keys = self.keys.at(iteration);
         let RolloutConfig { group_size, num_steps, auto_reset, .. } = self.config;
         let count = self.config.num_envs();
@@ -67,7 +80,6 @@ impl HostRollout {
         trajectory.memory.clear();
         let first = keys.first_group as usize * group_size;
         let level = |env: usize| Some(draw(keys.level, ((first + env) / group_size) as u32));
-        let mut envs = self.envs.lock();
         let mut episodes =
             Episodes::start(&mut *envs, policy, (0..count).map(level).collect(), self.max_steps)?;
         let action_keys: Vec<u32> =

@@ -1,8 +1,9 @@
 //! Settings of runs: their declarations, the defaults of each game, and how a file and a command line are
 //! laid over them.
 //!
-//! A run starts from [`TrainConfig::for_game`] or [`LanguageConfig::for_model`], takes the changes of a TOML
-//! file and of `--set key=value` ([`overlay`]), and is then checked as a whole ([`TrainConfig::validate`]).
+//! A run starts from [`TrainConfig::for_game`], for a user-defined game [`TrainConfig::of`], or
+//! [`LanguageConfig::for_model`], takes the changes of a TOML file and of `--set key=value` ([`overlay`]), and is then
+//! checked as a whole ([`TrainConfig::validate`]).
 //! Names and meanings follow TRL's `GRPOConfig` where it has the same thing; TRL's own spellings are
 //! accepted too.
 

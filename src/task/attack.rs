@@ -1,6 +1,6 @@
 //! Adversarial answers, which show the loopholes of a verifier: none of them deserves a reward.
 
-use super::{Completion, Prompt, Split, Task, TaskError};
+use super::{Completion, Prompt, Split, Task, TaskError, judge};
 
 /// Length of a huge answer, characters.
 const HUGE: usize = 100_000;
@@ -88,7 +88,7 @@ pub fn audit(
     let verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
         let all: Vec<_> =
             texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
-        let rewards = task.verify(&all)?;
+        let rewards = judge(task, &all)?;
         let judged = rewards.iter().filter(|rewards| rewards.problem.is_none());
         let totals: Vec<f64> = judged.map(|rewards| rewards.total(task.parts())).collect();
         Ok(AttackResult {

@@ -31,6 +31,7 @@ mod error;
 mod expression;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod external;
+mod judge;
 #[cfg(not(target_family = "wasm"))]
 mod numbers;
 #[cfg(unix)]
@@ -61,6 +62,7 @@ pub use error::TaskError;
 pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]
 pub use external::{Verifier, VerifierOptions, VerifierSandbox};
+pub use judge::judge;
 pub use registry::{BuiltIn, TASKS, find, names};
 pub use reverse::Reverse;
 pub use set::PromptSet;
@@ -161,7 +163,7 @@ pub trait Task: Send + Sync {
         None
     }
 
-    /// Default maximum number of tokens of a completion. Must suffice for any solution if tokens are
+    /// Default maximum number of tokens of a completion, 1 or more. Must suffice for any solution if tokens are
     /// characters and there is an [`alphabet`](Task::alphabet).
     fn max_new_tokens(&self) -> usize;
 
@@ -300,7 +302,8 @@ impl Part {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rewards {
     /// One finite number for each of [`Task::parts`], unweighted; the maximum is 1 unless a task
-    /// documents otherwise.
+    /// documents otherwise. Another number of them is an error of the task, and a number that is not
+    /// finite counts as a [`problem`](Rewards::problem) ([`judge()`]).
     pub parts: Vec<f64>,
     /// The reason why the completion could not be verified, as one sentence. All parts are 0 then.
     #[serde(default)]

@@ -21,7 +21,7 @@ pub const TENSORBOARD: &str = "tensorboard";
 pub const CSV: &str = "metrics.csv";
 
 /// A file that takes the record of every iteration.
-trait Tracker: std::fmt::Debug {
+trait Tracker: std::fmt::Debug + Send {
     /// The number of iterations that the file has.
     fn iterations(&self) -> u32;
 
@@ -143,6 +143,18 @@ mod tests {
             rows[2].starts_with("2,17179869184,0.2,") && rows[3].starts_with("3,25769803776,,")
         );
         tensorboard::tests::assert_holds(&fs::read(events.path()).unwrap(), &records);
+    }
+
+    #[test]
+    fn trackers_can_move_to_another_thread() {
+        let folder = TempDir::new().unwrap();
+        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);
+        let write = move || {
+            trackers.write(&record(1));
+            trackers.take_warnings()
+        };
+        assert!(std::thread::spawn(write).join().unwrap().is_empty());
+        assert_eq!(fs::read_to_string(folder.path().join(CSV)).unwrap().lines().count(), 2);
     }
 
     #[test]

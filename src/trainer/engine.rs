@@ -15,7 +15,8 @@ use std::borrow::Cow;
 
 /// The half of a [`Trainer`](super::Trainer) that knows what is learnt: a policy for a game
 /// ([`GameEngine`](super::GameEngine)), or a language model for a task
-/// ([`TextEngine`](super::text::TextEngine)).
+/// ([`TextEngine`](super::text::TextEngine)). Their constructors alone make trainers; the trait is for code that takes
+/// a trainer of either.
 ///
 /// All ranks that share a run must call its methods together.
 #[allow(async_fn_in_trait, reason = "futures stay on the thread that made them")]
@@ -31,6 +32,9 @@ pub trait Engine: Send {
     /// Iterations of the whole run.
     fn iterations(&self) -> u32;
 
+    /// Environment steps of the first `iteration` iterations, all of which are done; of a language model, tokens.
+    fn env_steps(&self, iteration: u32) -> u64;
+
     /// The ranks that share the run.
     fn team(&self) -> &Team;
 
@@ -44,14 +48,15 @@ pub trait Engine: Send {
     fn describe(&self) -> String;
 
     /// Whether iterations run on a thread of the rayon pool, which saves waking the caller after each phase. False on
-    /// devices: CubeCL has a queue per thread.
+    /// devices, since CubeCL has a queue per thread, and with environments on the host, for whose lock a thread of the
+    /// pool cannot wait.
     fn runs_in_pool(&self) -> bool;
 
     /// Trains the iteration of this number, from 0. The rollout of the `next` one may be started before. The record
     /// that it returns lacks what the trainer measures.
     ///
     /// # Errors
-    /// If a task fails, or another rank is gone or silent.
+    /// If an environment or a task fails, or another rank is gone or silent.
     async fn iterate(
         &mut self,
         iteration: u32,
@@ -93,7 +98,7 @@ pub(super) trait Grpo {
     /// Plays the games, or completes the prompts, of `iteration`.
     ///
     /// # Errors
-    /// If a task fails, or another rank of the run is gone or silent.
+    /// If an environment or a task fails, or another rank of the run is gone or silent.
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, Self::Error>;
 
     /// Compares every action with its group.

@@ -24,7 +24,7 @@ pub use game::{
     Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml, load_policy,
     new_settings, policy_file, policy_params, saved_config, saved_game_name,
 };
-pub use snapshot::{Persistent, SnapshotError};
+pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
 
 use crate::device;
 use crate::env::HostEnvError;
@@ -111,11 +111,15 @@ impl<E: Engine> Trainer<E> {
         Self { engine, iteration: 0, best: None }
     }
 
-    /// One iteration of GRPO.
+    /// One iteration of GRPO. After those of the settings ([`Engine::iterations`]) the learning rate is 0, unless its
+    /// schedule is constant.
     ///
     /// # Errors
-    /// If numbers run out of range, a task fails, or another rank of the run is gone or silent. The trainer cannot
-    /// be used any more then.
+    /// If numbers run out of range, an environment or a task fails, or another rank of the run is gone or silent. The
+    /// trainer cannot be used any more then.
+    ///
+    /// # Panics
+    /// If an environment, a task or the device does.
     pub fn iterate(&mut self) -> Result<IterationRecord, E::Error> {
         match self.engine.runs_in_pool() {
             true => rayon::scope(|_| block_on(self.iterate_async())),
@@ -170,7 +174,7 @@ impl<E: Engine> Trainer<E> {
     /// demonstrations, by their loss. All ranks must call this.
     ///
     /// # Errors
-    /// If a task fails, or another rank of the run is gone or silent.
+    /// If an environment or a task fails, or another rank of the run is gone or silent.
     pub fn measure(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
         block_on(self.measure_async())
     }
@@ -209,6 +213,11 @@ impl<E: Engine> Trainer<E> {
     /// Iterations done.
     pub fn iteration(&self) -> u32 {
         self.iteration
+    }
+
+    /// Environment steps so far; of a language model, tokens.
+    pub fn env_steps(&self) -> u64 {
+        self.engine.env_steps(self.iteration)
     }
 
     /// Value and iteration of the best evaluation so far.

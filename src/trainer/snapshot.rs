@@ -60,6 +60,9 @@ impl Counters {
     }
 
     /// The counters in a checkpoint.
+    ///
+    /// # Errors
+    /// If there are none, or they cannot be read.
     pub fn of(checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
         let section = checkpoint.section(STATE, VERSION)?;
         serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))

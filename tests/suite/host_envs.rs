@@ -6,6 +6,7 @@ use grove::rollout::Player;
 use grove::settings::{Engine, ModelKind, Start, TrainConfig};
 use grove::trainer::{GameTrainer, HostSetupError, TrainError};
 use host_game::Corridor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[path = "../../examples/host_game.rs"]
 mod host_game;
@@ -126,4 +127,36 @@ fn a_failure_of_an_environment_ends_the_run() {
     let error = trainer.iterate().unwrap_err();
     assert!(matches!(error, TrainError::Env(_)));
     assert_eq!(error.to_string(), "an environment failed: out of fuel");
+}
+
+#[test]
+fn runs_that_share_environments_take_turns() {
+    let config = TrainConfig { iterations: 4, ..config() };
+    let envs = HostEnvs::new(ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default));
+    let train = |seed: u64| {
+        let config = TrainConfig { seed, ..config.clone() };
+        let trainer = GameTrainer::with_envs(GAME, envs.clone(), &config, &Device::flex());
+        let mut trainer = trainer.unwrap();
+        (0..4).map(|_| trainer.iterate().unwrap().score).collect::<Vec<_>>()
+    };
+    let train = &train;
+    let alone = [1, 2].map(train);
+    let beside = std::thread::scope(|scope| {
+        let runs = [1, 2].map(|seed| scope.spawn(move || train(seed)));
+        runs.map(|run| run.join().unwrap())
+    });
+    assert_eq!(beside, alone);
+}
+
+#[test]
+fn threads_of_a_pool_do_not_wait_for_environments() {
+    let envs = HostEnvs::new(ThreadedEnvs::new(1, Corridor::default));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let lock = || pool.install(|| drop(envs.lock()));
+    let guard = envs.lock();
+    let panic = catch_unwind(AssertUnwindSafe(lock)).unwrap_err();
+    let said = panic.downcast_ref::<&str>().unwrap();
+    assert!(said.contains("give each run environments of its own"), "{said}");
+    drop(guard);
+    lock();
 }

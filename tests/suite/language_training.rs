@@ -383,6 +383,15 @@ fn the_program_trains_goes_on_and_evaluates() {
 /// A task of six held-out prompts, of which the first three are easy.
 struct Halves {
     parts: Vec<Part>,
+    /// The prompts for training.
+    text: &'static str,
+    max_new_tokens: usize,
+}
+
+impl Default for Halves {
+    fn default() -> Self {
+        Self { parts: vec![Part::new("exact", 1.0)], text: "9", max_new_tokens: 4 }
+    }
 }
 
 impl Task for Halves {
@@ -395,8 +404,9 @@ impl Task for Halves {
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        let number = if split == Split::Test { index % 6 } else { 9 };
-        Ok(Prompt::new(number.to_string(), String::new(), Default::default()))
+        let test = (index % 6).to_string();
+        let text = if split == Split::Test { test } else { self.text.to_string() };
+        Ok(Prompt::new(text, String::new(), Default::default()))
     }
 
     fn parts(&self) -> &[Part] {
@@ -413,7 +423,7 @@ impl Task for Halves {
     }
 
     fn max_new_tokens(&self) -> usize {
-        4
+        self.max_new_tokens
     }
 }
 
@@ -421,12 +431,23 @@ impl Task for Halves {
 fn final_scores_are_of_prompts_that_chose_nothing() {
     let mut config = config();
     config.fit.iterations = 0;
-    let task = Halves { parts: vec![Part::new("exact", 1.0)] };
-    let mut trainer = LanguageTrainer::for_task(Arc::new(task), config.clone(), None).unwrap();
+    let task = Arc::new(Halves::default());
+    let mut trainer = LanguageTrainer::for_task(task, config.clone(), None).unwrap();
     let (chosen, _) = trainer.measure().unwrap();
     assert_eq!((chosen.episodes, chosen.mean_score), (3, 1.0));
     let last = trainer.evaluate_greedy(1000).unwrap();
     assert_eq!((last.episodes, last.mean_score), (3, 0.0));
     let sampled = trainer.evaluate(2, 4, &trainer.sampling()).unwrap();
     assert_eq!((sampled.episodes, sampled.mean_score), (2, 0.0));
+}
+
+#[test]
+fn empty_prompts_and_completions_are_refused() {
+    let said = |task: Halves| {
+        let run = LanguageTrainer::for_task(Arc::new(task), config(), None);
+        run.err().expect("a refusal").to_string()
+    };
+    assert!(said(Halves { text: "", ..Halves::default() }).starts_with("a prompt is empty"));
+    let none = said(Halves { max_new_tokens: 0, ..Halves::default() });
+    assert!(none.contains("halves has a max_new_tokens of 0"), "{none}");
 }

@@ -137,7 +137,7 @@ fn one_process_at_a_time_trains_a_run() {
     let text = refusal(folder, &resume("run", &[]));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(text.contains("another process trains the run in run"), "{text}");
+    assert!(text.contains("the run in run is being trained"), "{text}");
     // A killed process leaves no lock.
     let saved = store.iterations().unwrap();
     let to = (saved.last().unwrap() + 1).to_string();

@@ -48,7 +48,7 @@ pub fn drive(
 }
 
 /// Restores the best policy, if this rank has its checkpoint, evaluates it on fresh episodes, and saves it as the
-/// model, if it is a language model.
+/// model, if it is a language model. The run stays at that policy, as after [`Run::finish`].
 ///
 /// # Errors
 /// As [`Run::finish`], if the model cannot be written, and if the device fails.

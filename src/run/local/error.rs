@@ -37,7 +37,7 @@ pub enum RunError {
     /// A model's folder cannot be written.
     #[error(transparent)]
     Model(#[from] LanguageError),
-    /// The device, its driver or the engine failed.
+    /// The device, its driver, the engine or an environment panicked.
     #[error("{work} failed: {panic}{}", .saved.as_ref().map(Saved::to_string).unwrap_or_default())]
     Failed {
         /// The work, for instance `iteration 7`.
@@ -95,8 +95,10 @@ pub enum RunError {
     /// The folder is not a run's.
     #[error("{0} holds no run: it has neither config.toml nor a checkpoint")]
     NoRun(PathBuf),
-    /// Another process trains the run.
-    #[error("another process trains the run in {0}; wait for it, or stop it, then use --resume")]
+    /// The run is locked, by this or another process.
+    #[error(
+        "the run in {0} is being trained, by this or another process; wait for it, or stop it, then use --resume"
+    )]
     Locked(PathBuf),
     /// The run has done all its iterations.
     #[error(

@@ -103,7 +103,6 @@ impl<'a> Events<'a> {
         let (mut record, completions) =
             guarded(format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
-        self.effort.env_steps = record.env_steps;
         self.effort.seconds_to_first_update.get_or_insert(seconds);
         let asked_at = Instant::now();
         let asked = ask();
@@ -207,9 +206,10 @@ impl<'a> Events<'a> {
     /// The effort up to here.
     fn end(&self) -> Effort {
         let trainer = self.run.trainer();
-        let iteration = trainer.iteration();
+        let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
         let end = self.schedule.end(iteration, trainer.best()).or(self.effort.end);
-        Effort { seconds: self.started.elapsed().as_secs_f64(), iteration, end, ..self.effort }
+        let seconds = self.started.elapsed().as_secs_f64();
+        Effort { seconds, iteration, env_steps, end, ..self.effort }
     }
 }
 
@@ -289,8 +289,10 @@ mod tests {
         let rest = run.events(None).filter(|event| matches!(event, Ok(Event::Iteration(_))));
         assert_eq!(rest.count(), 3);
         // Nothing is left to train.
-        let mut events = run.events(None);
-        assert!(matches!(events.next(), Some(Ok(Event::End(_)))) && events.next().is_none());
+        let (mut events, all_steps) = (run.events(None), 5 * effort.env_steps / 2);
+        assert!(all_steps > 0);
+        assert!(matches!(events.next(), Some(Ok(Event::End(end))) if end.env_steps == all_steps));
+        assert!(events.next().is_none());
     }
 
     #[test]
@@ -320,6 +322,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_in_training_has_no_other_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        let (_files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run(2), "").unwrap();
+        let folder = RunFolder::find(&path).unwrap();
+        let error = folder.lock().unwrap_err();
+        assert!(matches!(&error, RunError::Locked(locked) if *locked == path), "{error}");
+        assert!(error.to_string().contains("is being trained, by this or another process"));
+        drop(lock);
+        assert_eq!(folder.lock().unwrap().0.folder().path(), path);
+    }
+
+    #[test]
     fn records_that_are_missing_are_told_when_a_run_continues() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("run");
@@ -330,8 +345,8 @@ mod tests {
         let metrics = path.join("metrics.jsonl");
         let text = std::fs::read_to_string(&metrics).unwrap();
         std::fs::write(&metrics, text.lines().next().unwrap().to_string() + "\n").unwrap();
-        let folder = RunFolder::find(&path).unwrap();
-        let (_, warning) = RunFiles::resume(folder, &mut first, "").unwrap();
+        let (lock, _) = RunFolder::find(&path).unwrap().lock().unwrap();
+        let (_, warning) = RunFiles::resume(&lock, &mut first, "").unwrap();
         assert!(warning.is_some_and(|text| text.contains("ends at iteration 1,")));
     }
 }

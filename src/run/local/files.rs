@@ -30,7 +30,8 @@ pub struct RunFiles {
 
 impl RunFiles {
     /// Creates and locks the folder of a new run: `path`, or the next free one of the name in `runs`. It holds the
-    /// settings and, for a language model, the model before training. The third value is a warning for the user.
+    /// settings and, for a language model, the model before training. The run is trained for as long as the lock is
+    /// kept. The third value is a warning for the user.
     ///
     /// # Errors
     /// If the folder exists, or cannot be created or written.
@@ -43,7 +44,7 @@ impl RunFiles {
         let (folder, (lock, warning)) = loop {
             let folder = RunFolder::create(path.clone(), name)?;
             match folder.lock() {
-                // Another process was told to begin in the next free folder while it was empty.
+                // Another run was told to begin in the next free folder while it was empty.
                 Err(RunError::Locked(_)) if path.is_none() => {}
                 lock => break (folder, lock?),
             }
@@ -81,16 +82,34 @@ impl RunFiles {
         Ok((Self { folder, metrics, completions, completions_limit, trackers }, records))
     }
 
-    /// Opens the files of a run that continues, which takes its records. The settings may differ in the number of
-    /// iterations. Returns a warning, too, if the last records are missing.
+    /// Opens the files of a run that continues from a checkpoint of its folder, and takes its records. The `lock` was
+    /// taken before that checkpoint was read, and is kept for as long as the run is trained. The settings may differ in
+    /// the number of iterations. Returns a warning, too, if the last records are missing.
     ///
     /// # Errors
     /// If they cannot be read or written.
+    ///
+    /// ```no_run
+    /// # use burn::tensor::Device;
+    /// use grove::env::Catch;
+    /// use grove::run::{GameRun, Run, RunFiles, RunFolder};
+    /// use grove::trainer::{GameTrainer, config_toml, saved_config};
+    ///
+    /// let (lock, _) = RunFolder::find("runs/catch-1".as_ref())?.lock()?;
+    /// let checkpoint = lock.folder().latest()?.checkpoint;
+    /// let (game, config) = saved_config::<Catch>(&checkpoint)?;
+    /// let trainer = GameTrainer::resume(&checkpoint, game, &config, &Device::flex())?;
+    /// let mut run = GameRun::new(trainer, 1, Vec::new());
+    /// let (mut files, _) = RunFiles::resume(&lock, &mut run, &config_toml(&game, &config))?;
+    /// run.events(Some(&mut files)).try_for_each(|event| event.map(drop))?;
+    /// # Ok::<(), grove::run::RunError>(())
+    /// ```
     pub fn resume(
-        folder: RunFolder,
+        lock: &RunLock,
         run: &mut dyn Run,
         settings: &str,
     ) -> Result<(Self, Option<String>), RunError> {
+        let folder = lock.folder().clone();
         folder.write(CONFIG, settings)?;
         let done = run.trainer().iteration();
         let (files, records) = Self::open(folder, done, run.model().is_some())?;

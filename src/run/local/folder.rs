@@ -204,11 +204,11 @@ impl RunFolder {
         Store::new(self.path.join(CHECKPOINTS))
     }
 
-    /// Locks the run for this process for as long as it keeps the result. The second value is a warning for the
-    /// user, where the file system has no locks.
+    /// Locks the run for as long as the result is kept. The second value is a warning for the user, where the file
+    /// system has no locks.
     ///
     /// # Errors
-    /// If another process has locked it.
+    /// If it is locked, by this or another process.
     pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
         let path = self.path.join(LOCK);
         let file = disk::open(&path).map_err(RunError::file("write", &path))?;
@@ -228,7 +228,7 @@ impl RunFolder {
                 path.display()
             )),
         };
-        Ok((RunLock { file }, warning))
+        Ok((RunLock { folder: self.clone(), file }, warning))
     }
 
     /// The newest checkpoint from which the run can continue. Newer ones that are damaged, or whose numbers are
@@ -307,10 +307,18 @@ impl SavedPolicy {
     }
 }
 
-/// The right to train a run, which no other process has meanwhile.
+/// The right to train a run, which nothing else has meanwhile, in this process or another.
 #[derive(Debug)]
 pub struct RunLock {
+    folder: RunFolder,
     file: File,
+}
+
+impl RunLock {
+    /// The run's folder.
+    pub fn folder(&self) -> &RunFolder {
+        &self.folder
+    }
 }
 
 impl Drop for RunLock {

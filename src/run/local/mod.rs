@@ -20,7 +20,7 @@ mod trained;
 
 pub use drive::{Observer, drive, finish};
 pub use effort::Effort;
-pub use error::RunError;
+pub use error::{RunError, Saved};
 pub use events::{Event, Events};
 pub use files::RunFiles;
 pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SavedPolicy};
@@ -135,7 +135,7 @@ pub trait Run {
     /// Trains one iteration. Returns its record and, for texts, its completions.
     ///
     /// # Errors
-    /// If numbers run out of range, a task fails, or another rank is gone or silent.
+    /// If numbers run out of range, an environment or a task fails, or another rank is gone or silent.
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError>;
 
     /// Evaluates the greedy policy. Returns whether it is the best so far.
@@ -150,7 +150,9 @@ pub trait Run {
     /// If another rank is gone or silent.
     fn snapshot(&self) -> Result<Checkpoint, RunError>;
 
-    /// Restores the best policy, if this rank has its checkpoint, and evaluates it on fresh episodes.
+    /// Restores the best policy, if this rank has its checkpoint, and evaluates it on fresh episodes. The run is at that
+    /// checkpoint's iteration afterwards: to train it further, resume it from its last checkpoint
+    /// ([`RunFiles::resume`]), since its files have the records of later iterations already.
     ///
     /// # Errors
     /// If the checkpoint does not fit, and as [`Run::iterate`].
@@ -184,8 +186,8 @@ pub trait Run {
     /// # Ok::<(), grove::run::RunError>(())
     /// ```
     ///
-    /// [`Events::stop`] ends it early; it can be continued by another call. Without an end, the last iterations are
-    /// in the records and in no checkpoint.
+    /// [`Events::stop`] ends it early; it can be continued by another call, before [`Run::finish`]. Without an end, the
+    /// last iterations are in the records and in no checkpoint.
     fn events<'a>(&'a mut self, files: Option<&'a mut RunFiles>) -> Events<'a>
     where
         Self: Sized,

@@ -12,6 +12,9 @@ pub trait Trained {
     /// Iterations done.
     fn iteration(&self) -> u32;
 
+    /// Environment steps so far; of a language model, tokens.
+    fn env_steps(&self) -> u64;
+
     /// Value and iteration of the best evaluation so far: the score, or, with held-out data, the negative loss.
     fn best(&self) -> Option<(f64, u32)>;
 
@@ -35,6 +38,10 @@ where
 
     fn iteration(&self) -> u32 {
         self.iteration()
+    }
+
+    fn env_steps(&self) -> u64 {
+        self.env_steps()
     }
 
     fn best(&self) -> Option<(f64, u32)> {

@@ -253,6 +253,10 @@ impl<G: Rules> Engine for GameEngine<G> {
         self.part.config.iterations
     }
 
+    fn env_steps(&self, iteration: u32) -> u64 {
+        self.part.config.steps_per_iteration() * u64::from(iteration)
+    }
+
     fn team(&self) -> &Team {
         &self.part.team
     }
@@ -271,8 +275,9 @@ impl<G: Rules> Engine for GameEngine<G> {
 
     fn runs_in_pool(&self) -> bool {
         // Ranks that wait for each other in one pool could take all of its threads; a rank inside a pool has its own.
+        // The lock of environments on the host must be taken outside.
         let is_own = self.part.team.size() == 1 || rayon::current_thread_index().is_some();
-        matches!(self.engine, Engines::Native(_)) && is_own
+        matches!(self.engine, Engines::Native(_)) && is_own && self.host.is_none()
     }
 
     async fn iterate(
@@ -289,7 +294,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         let updates = first_update(&self.part.config, iteration + 1);
         let total = total_updates(&self.part.config);
         let mut record = IterationRecord {
-            env_steps: steps * (u64::from(iteration) + 1),
+            env_steps: self.env_steps(iteration + 1),
             score: (episodes > 0.0).then(|| score_sum / episodes),
             episodes: episodes as u64,
             mean_reward,

@@ -99,6 +99,9 @@ pub enum LanguageTrainError {
     /// Another rank of the run is gone, has failed, or does not fit.
     #[error(transparent)]
     Team(#[from] TeamError),
+    /// A prompt without a token, which nothing can follow.
+    #[error("a prompt is empty; give it a text, or leave it out")]
+    EmptyPrompt,
     /// A prompt that leaves no room for its completions.
     #[error(
         "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \
@@ -151,8 +154,8 @@ impl LanguageTrainer {
     /// A run at its start, of a model or of a fresh one.
     ///
     /// # Errors
-    /// If the settings are out of range, a fresh model is to learn a task without an alphabet, or the model
-    /// cannot take the task's prompts, all of which are checked if they are listed.
+    /// If the settings are out of range, the task leaves completions no tokens, a fresh model is to learn a task
+    /// without an alphabet, or the model cannot take the task's prompts, all of which are checked if they are listed.
     pub fn for_task(
         task: Arc<dyn Task>,
         config: LanguageConfig,
@@ -187,8 +190,15 @@ impl LanguageTrainer {
         if config.generation.max_new_tokens == 0 {
             let longest = longest_prompt(&*task, &model)?;
             let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
-            config.generation.max_new_tokens =
-                task.max_new_tokens().min(room.unwrap_or(usize::MAX));
+            let limit = task.max_new_tokens();
+            if limit == 0 {
+                return Err(LanguageTrainError::Settings(format!(
+                    "the task {} has a max_new_tokens of 0, but a completion has a token or more; set \
+                     generation.max_new_tokens",
+                    task.name()
+                )));
+            }
+            config.generation.max_new_tokens = limit.min(room.unwrap_or(usize::MAX));
         }
         adapt(&mut model, &mut config)?;
         let decoder = model.decoder().with_arithmetic(Arithmetic::of(config.precision));
@@ -268,16 +278,21 @@ impl LanguageTrainer {
         Ok(self)
     }
 
-    /// Scores `completions` of each of `count` held-out prompts, none of which chose the best policy.
+    /// Scores `completions` of each of `count` held-out prompts, or of as many as there are, none of which chose the
+    /// best policy.
     ///
     /// # Errors
     /// As [`Trainer::iterate`].
+    ///
+    /// # Panics
+    /// If `completions` is 0.
     pub fn evaluate(
         &self,
         count: usize,
         completions: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
+        assert!(completions > 0, "an evaluation needs a completion of each prompt");
         self.engine.evaluate((HeldOutPart::Final, count), completions, sampling)
     }
 
@@ -378,7 +393,10 @@ impl TextEngine {
     fn tokens(&self, prompt: &Prompt, completion: usize) -> Result<Vec<u32>, LanguageTrainError> {
         let tokens = self.model.prompt(&prompt.text, &prompt.messages)?;
         let context = self.model.shape.context;
-        if tokens.is_empty() || tokens.len() + completion > context {
+        if tokens.is_empty() {
+            return Err(LanguageTrainError::EmptyPrompt);
+        }
+        if tokens.len() + completion > context {
             let start = prompt.text.chars().take(40).collect();
             let prompt = tokens.len();
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
@@ -415,7 +433,7 @@ impl TextEngine {
         let (mut tally, mut seconds) = (Tally::new(&self.parts), RolloutSeconds::default());
         let prompts = self.held_out_prompts(part, count as u64);
         // The same on all ranks.
-        let at_a_time = (EVALUATED / completions.max(1)).max(1);
+        let at_a_time = (EVALUATED / completions).max(1);
         for first in prompts.clone().step_by(at_a_time) {
             let end = first.saturating_add(at_a_time as u64).min(prompts.end);
             let numbers: Vec<u64> = (first..end).collect();

@@ -119,7 +119,7 @@ impl TextEngine {
                 task::Completion { prompt, text: &texts[i], num_tokens, truncated }
             }));
         }
-        let verified = self.task.verify(&answers)?;
+        let verified = task::judge(&*self.task, &answers)?;
         let rewards =
             places.iter().map(|group| group.iter().map(|at| verified[*at].clone()).collect());
         let groups = completions.into_iter().zip(texts).zip(rewards);

@@ -1,0 +1,102 @@
+//! Verification with a check of what the task returns, so that a mistake of a task does not reach the learner.
+
+use super::{Completion, Rewards, Task, TaskError};
+
+/// Computes the rewards of completions, in their order. A reward with a part that is not finite becomes one that could
+/// not be verified.
+///
+/// # Errors
+/// As [`Task::verify`], and if the task returns another number of rewards than there are completions, or rewards of
+/// another number of parts than it has.
+pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+    let (name, parts) = (task.name(), task.parts());
+    let mut all = task.verify(completions)?;
+    if all.len() != completions.len() {
+        let (found, expected) = (all.len(), completions.len());
+        return Err(TaskError::Verifier(format!(
+            "the task `{name}` must return a reward for each of {expected} completions, but it returned {found}"
+        )));
+    }
+    for rewards in all.iter_mut().filter(|rewards| rewards.problem.is_none()) {
+        let (found, expected) = (rewards.parts.len(), parts.len());
+        if found != expected {
+            return Err(TaskError::Verifier(format!(
+                "the task `{name}` has rewards of {expected} parts, but it returned one of {found}"
+            )));
+        }
+        let wrong = rewards.parts.iter().zip(parts).find(|(reward, _)| !reward.is_finite());
+        if let Some((reward, part)) = wrong {
+            let problem = format!("the reward `{}` is {reward}, which is not finite", part.name);
+            *rewards = Rewards::unknown(expected, problem);
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::{Part, Prompt, Split};
+    use serde_json::Map;
+
+    /// A task that returns these rewards.
+    struct Given {
+        parts: Vec<Part>,
+        rewards: Vec<Vec<f64>>,
+    }
+
+    impl Task for Given {
+        fn name(&self) -> &str {
+            "given"
+        }
+
+        fn prompt(&self, _: Split, _: u64) -> Result<Prompt, TaskError> {
+            Ok(Prompt { text: "?".to_string(), messages: vec![], fields: Map::new() })
+        }
+
+        fn parts(&self) -> &[Part] {
+            &self.parts
+        }
+
+        fn verify(&self, _: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+            Ok(self.rewards.iter().cloned().map(Rewards::new).collect())
+        }
+
+        fn max_new_tokens(&self) -> usize {
+            4
+        }
+    }
+
+    fn judged(rewards: &[&[f64]]) -> Result<Vec<Rewards>, TaskError> {
+        let parts = vec![Part::new("exact", 1.0), Part::new("format", 0.5)];
+        let rewards = rewards.iter().map(|parts| parts.to_vec()).collect();
+        let task = Given { parts, rewards };
+        let prompt = task.prompt(Split::Train, 0)?;
+        judge(&task, &[Completion::new(&prompt, "a"), Completion::new(&prompt, "b")])
+    }
+
+    #[test]
+    fn rewards_that_are_not_finite_are_problems_and_leave_the_others() {
+        for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let rewards = judged(&[&[1.0, 0.25], &[0.0, wrong]]).unwrap();
+            assert_eq!(rewards[0], Rewards::new(vec![1.0, 0.25]));
+            let problem = format!("the reward `format` is {wrong}, which is not finite");
+            assert_eq!(rewards[1], Rewards::unknown(2, problem));
+        }
+    }
+
+    #[test]
+    fn wrong_numbers_of_rewards_and_of_parts_are_errors() {
+        let said = |rewards: &[&[f64]]| judged(rewards).unwrap_err().to_string();
+        let cases: [&[&[f64]]; 3] = [&[], &[&[1.0, 0.0]], &[&[1.0, 0.0]; 3]];
+        for rewards in cases {
+            let count = format!("for each of 2 completions, but it returned {}", rewards.len());
+            assert!(said(rewards).ends_with(&count), "{}", said(rewards));
+        }
+        let cases: [&[f64]; 3] = [&[], &[1.0], &[1.0; 3]];
+        for parts in cases {
+            let count = format!("has rewards of 2 parts, but it returned one of {}", parts.len());
+            assert!(said(&[&[1.0, 0.0], parts]).ends_with(&count));
+        }
+    }
+}
