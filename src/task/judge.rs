@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn wrong_numbers_of_rewards_and_of_parts_are_errors() {
         let said = |rewards: &[&[f64]]| judged(rewards).unwrap_err().to_string();
-        let cases: [&[&[f64]]; 3] = [&[], &[&[1.0, 0.0]], &[&[1.0, 0.0]; 3]];
+        let cases: [&[&[f64]]; 3] = [&[], &[&[1.0, 0.0]], &[&[1.0, 0.0][..]; 3]];
         for rewards in cases {
             let count = format!("for each of 2 completions, but it returned {}", rewards.len());
             assert!(said(rewards).ends_with(&count), "{}", said(rewards));
