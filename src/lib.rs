@@ -31,7 +31,7 @@
 //!     let record = trainer.iterate()?;
 //!     println!("{}: score {:?}", record.iteration, record.score);
 //! }
-//! println!("{:?}", trainer.evaluate(1000, Player::Greedy));
+//! println!("{:?}", trainer.evaluate_fresh(1000, 0, Player::Greedy)?);
 //! # Ok::<(), grove::trainer::TrainError>(())
 //! ```
 

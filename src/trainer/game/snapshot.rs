@@ -246,6 +246,9 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
+    ///
+    /// # Panics
+    /// As [`GameTrainer::resume`].
     pub fn resume_with_model(
         checkpoint: &Checkpoint,
         game: G,
@@ -257,10 +260,15 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     }
 
     /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint
-    /// ([`saved_config`]), or changes of them that keep the shapes.
+    /// ([`saved_config`]), or changes of them that keep the shapes. A run in environments on the host, on a dataset or of
+    /// ranks resumes by `GameTrainer::with_envs(...)?.restored(&checkpoint)`, and likewise by
+    /// [`GameTrainer::with_source`] or [`GameTrainer::with_team`].
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
+    ///
+    /// # Panics
+    /// If the run needs environments on the host or a dataset, and as [`GameTrainer::with_model`].
     pub fn resume(
         checkpoint: &Checkpoint,
         game: G,
