@@ -101,6 +101,7 @@ impl HostRollout {
                 sums[0] += f64::from(score);
                 sums[1] += f64::from(u8::from(end.ended()));
                 sums[2] += f64::from(reward);
+                sums[3] += f64::from(u8::from(episodes.actions[env].is_some()));
             }
             episodes.restart(&mut *envs, policy, auto_reset)?;
         }

@@ -51,7 +51,7 @@ pub trait Engine: Send {
     /// that it returns lacks what the trainer measures.
     ///
     /// # Errors
-    /// If a task fails, or another rank is gone or silent.
+    /// If an environment on the host or a task fails, or another rank is gone or silent.
     async fn iterate(
         &mut self,
         iteration: u32,
@@ -93,7 +93,7 @@ pub(super) trait Grpo {
     /// Plays the games, or completes the prompts, of `iteration`.
     ///
     /// # Errors
-    /// If a task fails, or another rank of the run is gone or silent.
+    /// If an environment on the host or a task fails, or another rank of the run is gone or silent.
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, Self::Error>;
 
     /// Compares every action with its group.
@@ -257,6 +257,8 @@ pub(super) struct Totals {
     pub episodes: f64,
     /// Mean reward of a step.
     pub mean_reward: f64,
+    /// Steps played, or those of a dataset.
+    pub steps: u64,
     /// Seconds spent waiting for data.
     pub waited: f64,
     /// The share of the groups without variance.

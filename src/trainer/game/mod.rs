@@ -39,6 +39,8 @@ pub struct GameEngine<G: Rules> {
     /// This rank's part of the run.
     part: Part,
     engine: Engines<G>,
+    /// Steps played, or of a dataset, since the start of the run.
+    steps: u64,
     /// Bytes that were put on the device before the first iteration.
     uploaded: u64,
     /// Held-out demonstrations.
@@ -164,7 +166,8 @@ impl<G: Rules> GameTrainer<G> {
         let (engine, part) = Engines::new(game, model, config, device, learnt, host.clone(), team)?;
         let uploaded = device::take_transfers().uploaded;
         let device = device.clone();
-        Ok(Self::start(GameEngine { game, device, part, engine, uploaded, held_out, host }))
+        let steps = 0;
+        Ok(Self::start(GameEngine { game, device, part, engine, steps, uploaded, held_out, host }))
     }
 
     /// Plays the next iteration's rollout to its end without learning from it, and leaves the run unchanged. Returns
@@ -315,12 +318,13 @@ impl<G: Rules> Engine for GameEngine<G> {
         let (totals, phases) = with_engine!(&mut self.engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
         })?;
-        let Totals { score_sum, episodes, mean_reward, waited, zero_variance, update } = totals;
-        let steps = self.part.config.steps_per_iteration();
+        let Totals { score_sum, episodes, mean_reward, steps, waited, zero_variance, update } =
+            totals;
+        self.steps += steps;
         let updates = first_update(&self.part.config, iteration + 1);
         let total = total_updates(&self.part.config);
         let mut record = IterationRecord {
-            env_steps: steps * (u64::from(iteration) + 1),
+            env_steps: self.steps,
             score: (episodes > 0.0).then(|| score_sum / episodes),
             episodes: episodes as u64,
             mean_reward,

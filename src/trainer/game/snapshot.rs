@@ -182,7 +182,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         if !state.memory.is_empty() {
             sections.push((MEMORY.into(), memory_bytes(&state.memory, num_groups)));
         }
-        Ok(Export { sections, optimizer_steps: state.moments.steps, text: None })
+        let played_steps = (!self.part.config.plays_all_steps()).then_some(self.steps);
+        Ok(Export { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
     }
 
     fn import(
@@ -220,6 +221,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             memory,
         };
         with_engine!(&mut self.engine, engine => engine.import(&state))?;
+        let recorded = self.part.config.steps_per_iteration() * u64::from(counters.iteration);
+        self.steps = counters.played_steps.unwrap_or(recorded);
         Ok(())
     }
 }
