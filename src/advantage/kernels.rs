@@ -2,7 +2,9 @@
 //!
 //! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
 
-use crate::data::summary::{self, EPISODES, EVEN_GROUPS, REWARD_SUM, SCALE, SCORE_SUM, STEPS};
+use crate::data::summary::{
+    self, EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCALE, SCORE_SUM, STEPS,
+};
 use crate::data::{Recording, RecordingAdvantages, TRUNCATED};
 use crate::device;
 use crate::device::buffers::{Buffer, argument, cube_ints, cube_tensor, grid, uninit};
@@ -162,7 +164,7 @@ fn credit_kernel(
         for t in 0..num_steps {
             let at = t * games + game;
             let reward = recorded.reward(at);
-            sums[REWARD_SUM] += reward;
+            sums[REWARD_SUM] += select(t < counted, reward, 0.0f32);
             score += reward;
             total += select(t < counted, reward, 0.0f32);
             sum += select(t < counted, reward, 0.0f32);
@@ -205,6 +207,7 @@ fn credit_kernel(
         }
         let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
         sums[STEPS] = length;
+        sums[PLAYED] = counted as f32;
         advantages[sizes.length(game)] = length;
         advantages[sizes.total(game)] = total;
     }

@@ -43,9 +43,9 @@ pub struct HostTrajectory {
 /// Alignment of observations, in numbers.
 pub const OBS_MULTIPLE: usize = 4;
 
-/// Sums over the steps of a game: scores of finished episodes, number of finished episodes,
-/// rewards.
-pub type GameSums = [f64; 3];
+/// Sums over the steps of a game: scores of finished episodes, number of finished episodes, and the
+/// rewards and the number of the steps that count ([`HostTrajectory::length`]).
+pub type GameSums = [f64; 4];
 
 impl HostTrajectory {
     /// Resizes the buffers. If a size changes, the previous contents become invalid.

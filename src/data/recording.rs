@@ -165,7 +165,7 @@ pub struct RecordingAdvantages {
 
 /// Indices of [`RecordingAdvantages::summary`].
 pub mod summary {
-    /// Number of steps that count.
+    /// Number of learnt steps that count.
     pub const STEPS: usize = 0;
     /// Scale to apply to the advantages.
     pub const SCALE: usize = 1;
@@ -173,12 +173,14 @@ pub mod summary {
     pub const SCORE_SUM: usize = 2;
     /// Number of finished episodes.
     pub const EPISODES: usize = 3;
-    /// Sum of all rewards.
+    /// Sum of the rewards of all steps that count, beyond the learnt ones too.
     pub const REWARD_SUM: usize = 4;
     /// Number of groups whose games all have the same credits.
     pub const EVEN_GROUPS: usize = 5;
+    /// Number of all steps that count, beyond the learnt ones too.
+    pub const PLAYED: usize = 6;
     /// Length of the summary.
-    pub const LEN: usize = 6;
+    pub const LEN: usize = 7;
 }
 
 impl RecordingAdvantages {

@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// An environment in plain Rust.
 ///
+/// A panic unwinds out of the call that trains or evaluates. An environment that can fail implements [`HostVecEnv`],
+/// whose errors end a run with a message.
+///
 /// ```
 /// use grove::env::{HostEnv, Transition};
 ///
@@ -44,7 +47,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 /// }
 /// ```
 pub trait HostEnv: Send {
-    /// Number of observation features, each scaled to about [-1, 1].
+    /// Number of observation features, each finite and scaled to about [-1, 1].
     fn num_features(&self) -> usize;
 
     /// Number of actions; actions are `0..num_actions`.
@@ -61,7 +64,7 @@ pub trait HostEnv: Send {
 /// Result of one step of an environment on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Transition {
-    /// Reward of the step; an episode's score is their sum.
+    /// Finite reward of the step; an episode's score is their sum.
     pub reward: f32,
     /// Whether the episode ended by the environment's own rules.
     pub terminated: bool,

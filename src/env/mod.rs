@@ -64,7 +64,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     const MASKED: bool = false;
 
     /// Whether the game can be played. False for a placeholder that only describes the features and
-    /// actions of a dataset.
+    /// actions of a dataset, or of environments on the host.
     const PLAYABLE: bool = true;
 
     /// Default training settings for these parameters: TOML fragments applied in order on top of

@@ -20,14 +20,17 @@ pub struct UpdateMeans {
 }
 
 impl UpdateMeans {
+    /// Number of means.
+    pub const LEN: usize = 6;
+
     /// Takes the means in the order of the fields.
-    pub fn new(means: [f64; 6]) -> Self {
+    pub fn new(means: [f64; Self::LEN]) -> Self {
         let [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = means;
         Self { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm }
     }
 
     /// The means in the order of the fields.
-    pub fn values(self) -> [f64; 6] {
+    pub fn values(self) -> [f64; Self::LEN] {
         let Self { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } = self;
         [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm]
     }

@@ -4,6 +4,7 @@ use super::rows::RowsActor;
 use super::{Actor, Gradients, Lanes, Network, TensorActor};
 use crate::nn::parameters;
 use burn::cubecl::future::block_on;
+use burn::tensor::Tensor;
 use std::any::Any;
 use std::fmt::Debug;
 
@@ -77,6 +78,25 @@ impl NativePolicy {
     /// A policy that acts by the forward pass of `gradients`, so that learning has the same logits to the last bit.
     pub(crate) fn by_hand(gradients: Box<dyn Gradients>) -> Self {
         Self::of(RowsActor(gradients))
+    }
+}
+
+impl Network {
+    /// Features of an observation, and actions. A user-defined network shows its actions by a step with `num_features`
+    /// features, which are then its own.
+    ///
+    /// # Panics
+    /// If a user-defined network does not take so many features, or in a build without the feature `general`.
+    pub(crate) fn sizes(&self, num_features: usize) -> [usize; 2] {
+        // The values of the parameters, which may be on a device, do not matter.
+        let zeros = vec![0.0; self.num_params()];
+        if let Some(policy) = NativePolicy::of_built_in(self, &zeros) {
+            return [policy.num_features(), policy.num_actions()];
+        }
+        let device = self.device();
+        let memory = self.initial_memory(1, &device);
+        let (logits, _) = self.step(Tensor::zeros([1, num_features], &device), memory);
+        [num_features, logits.dims()[1]]
     }
 }
 

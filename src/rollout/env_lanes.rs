@@ -70,16 +70,24 @@ impl PlayedLanes {
 /// Sums over steps per lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SumLanes {
+    /// Rewards of the steps that count.
     pub rewards: Lanes,
+    /// Number of steps that count.
+    pub steps: [u32; LANES],
     /// Number of finished episodes.
     pub episodes: Lanes,
     pub scores: Lanes,
 }
 
 impl SumLanes {
-    /// Adds the results of a step.
-    pub fn add(&mut self, played: &PlayedLanes) {
-        add(&mut self.rewards, &played.rewards);
+    /// Adds the results of a step. With `auto_reset` all steps count; otherwise those up to the first end of an
+    /// episode.
+    pub fn add(&mut self, played: &PlayedLanes, auto_reset: bool) {
+        for (lane, reward) in played.rewards.iter().enumerate() {
+            let counts = auto_reset || self.episodes[lane] == 0.0;
+            self.rewards[lane] += if counts { *reward } else { 0.0 };
+            self.steps[lane] += u32::from(counts);
+        }
         add(&mut self.scores, &played.scores);
         for (sum, end) in self.episodes.iter_mut().zip(&played.ends) {
             *sum += if *end == 0 { 0.0 } else { 1.0 };
@@ -91,6 +99,7 @@ impl SumLanes {
         for lanes in [&mut self.rewards, &mut self.episodes, &mut self.scores] {
             lanes[game..].fill(0.0);
         }
+        self.steps[game..].fill(0);
     }
 }
 

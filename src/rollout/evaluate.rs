@@ -88,8 +88,9 @@ impl Evaluation {
             episodes: episodes.len(),
             mean_score: mean,
             std_error: if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 },
-            min_score: scores().fold(f64::INFINITY, f64::min),
-            max_score: scores().fold(f64::NEG_INFINITY, f64::max),
+            // NaN only where all scores are.
+            min_score: scores().fold(f64::NAN, f64::min),
+            max_score: scores().fold(f64::NAN, f64::max),
             mean_length: episodes.iter().map(|[_, length]| length).sum::<f64>() / n,
         }
     }
@@ -127,4 +128,17 @@ fn play_block<A: Actor, G: Rules>(
         t += 1;
     }
     results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_that_are_all_nan_have_no_extremes() {
+        let nan = Evaluation::of(&[[f64::NAN, 3.0], [f64::NAN, 5.0]]);
+        assert!(nan.min_score.is_nan() && nan.max_score.is_nan() && nan.mean_length == 4.0);
+        let Evaluation { min_score, max_score, .. } = Evaluation::of(&[[2.0, 1.0], [-1.0, 1.0]]);
+        assert_eq!([min_score, max_score], [-1.0, 2.0]);
+    }
 }

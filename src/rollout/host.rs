@@ -87,11 +87,16 @@ impl HostRollout {
         let stride = trajectory.obs_stride();
         let mut sums = vec![GameSums::default(); count];
         for t in 0..num_steps {
-            episodes.act(policy, &action_keys, t as u32, Player::Sampling);
+            episodes.act(policy, &action_keys, t as u32, Player::Sampling)?;
             for (env, obs) in episodes.obs.chunks_exact(policy.num_features()).enumerate() {
                 let slot = env * num_steps + t;
-                trajectory.obs[slot * stride..][..obs.len()].copy_from_slice(obs);
                 let action = episodes.actions[env];
+                let row = &mut trajectory.obs[slot * stride..][..obs.len()];
+                match action {
+                    Some(_) => row.copy_from_slice(obs),
+                    // The last observation of an episode need not be finite.
+                    None => row.fill(0.0),
+                }
                 trajectory.actions[slot] = action.unwrap_or(0) as i32;
                 trajectory.logprobs[slot] = action.map_or(0.0, |_| episodes.logprobs[env]);
             }
@@ -108,6 +113,7 @@ impl HostRollout {
                 sums[0] += f64::from(score);
                 sums[1] += f64::from(u8::from(end.ended()));
                 sums[2] += f64::from(reward);
+                sums[3] += f64::from(u8::from(episodes.actions[env].is_some()));
             }
             episodes.restart(&mut *envs, policy, auto_reset)?;
         }
@@ -141,7 +147,7 @@ pub fn play_host_episodes<A: Actor>(
             if !batch.is_live() {
                 break;
             }
-            batch.act(policy, &keys, t, player);
+            batch.act(policy, &keys, t, player)?;
             batch.step(&mut *envs)?;
             for (env, result) in results.iter_mut().enumerate() {
                 let Transition { terminated, truncated, .. } = batch.results[env];
@@ -154,6 +160,11 @@ pub fn play_host_episodes<A: Actor>(
         played.extend(results.into_iter().flatten());
     }
     Ok(played)
+}
+
+/// The failure of an environment that returned something unusable.
+fn failure(what: String) -> HostEnvError {
+    HostEnvError(what.into())
 }
 
 /// Episodes under way in a batch of environments.
@@ -208,9 +219,30 @@ impl Episodes {
         self.levels.iter().any(Option::is_some)
     }
 
+    /// Checks that the observations of the episodes under way are finite.
+    fn check_obs(&self, num_features: usize) -> Result<(), HostEnvError> {
+        for (env, row) in self.obs.chunks_exact(num_features).enumerate() {
+            // All numbers of a row are looked at, so that the loop vectorises.
+            let is_finite = row.iter().fold(true, |all, x| all & x.is_finite());
+            if self.levels[env].is_some() && !is_finite {
+                let wrong = row.iter().position(|x| !x.is_finite()).unwrap_or_default();
+                let (x, of) = (row[wrong], "of its observation");
+                return Err(failure(format!("environment {env} gave {x} as feature {wrong} {of}")));
+            }
+        }
+        Ok(())
+    }
+
     /// Chooses the actions of step `t`.
-    fn act<A: Actor>(&mut self, policy: &A, keys: &[u32], t: u32, player: Player) {
+    fn act<A: Actor>(
+        &mut self,
+        policy: &A,
+        keys: &[u32],
+        t: u32,
+        player: Player,
+    ) -> Result<(), HostEnvError> {
         let features = policy.num_features();
+        self.check_obs(features)?;
         let blocks = self.obs.par_chunks(LANES * features).zip(&mut self.memory);
         let blocks = blocks.zip(self.levels.par_chunks(LANES).zip(keys.par_chunks(LANES)));
         let out = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
@@ -232,6 +264,7 @@ impl Episodes {
                 logprobs[lane] = chosen[lane];
             }
         });
+        Ok(())
     }
 
     /// Takes the actions.
@@ -241,6 +274,10 @@ impl Episodes {
             if self.levels[env].is_none() {
                 *result = Transition::default();
                 continue;
+            }
+            if !result.reward.is_finite() {
+                let reward = result.reward;
+                return Err(failure(format!("environment {env} gave a reward of {reward}")));
             }
             self.times[env] += 1;
             self.scores[env] += result.reward;

@@ -128,7 +128,9 @@ impl<G: Rules> NativeRollout<G> {
         self.memory = branches.iter().flat_map(|branch| &branch.memory).copied().collect();
         let game = |env: usize| {
             let (sums, lane) = (&blocks[env / LANES].sums, env % LANES);
-            [sums.scores[lane], sums.episodes[lane], sums.rewards[lane]].map(f64::from)
+            let [score, episodes, reward] =
+                [sums.scores[lane], sums.episodes[lane], sums.rewards[lane]].map(f64::from);
+            [score, episodes, reward, sums.steps[lane].into()]
         };
         (0..self.config.num_envs()).map(game).collect()
     }
@@ -205,7 +207,7 @@ impl<G: Rules> NativeRollout<G> {
             let (actions, logprobs) = Player::Sampling.choose(logits, &action_keys, t as u32);
             let obs = &policy.obs;
             lanes.play(self.game, &actions, &mut played);
-            sums.add(&played);
+            sums.add(&played, self.config.auto_reset);
             for lane in 0..envs.len() {
                 let slot = lane * steps + t;
                 let row = &mut block.obs[slot * stride..][..obs.len()];

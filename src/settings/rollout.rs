@@ -17,7 +17,7 @@ settings! {
         /// Start of a group: `level` is the start of a new level, `branch` the middle of a game.
         start: Start = Start::Branch;
         /// Start the next level when an episode ends within a rollout; otherwise its remaining steps
-        /// are masked.
+        /// are masked and do not count.
         auto_reset: bool = true;
     }
     rules = RolloutConfig::rules;

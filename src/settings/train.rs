@@ -128,8 +128,13 @@ impl TrainConfig {
         [(size * steps / least).clamp(1, strata), strata]
     }
 
-    /// Steps of an iteration: those that its games play, or at most those of its batches of windows, of which every
-    /// optimizer step takes the next one.
+    /// Whether the games of an iteration play all of its steps. With `rollout.auto_reset` off they need not.
+    pub fn plays_all_steps(&self) -> bool {
+        self.data.is_on() || self.rollout.auto_reset
+    }
+
+    /// Most steps of an iteration: those that its games can play ([`plays_all_steps`](Self::plays_all_steps)), or those
+    /// of its batches of windows, of which every optimizer step takes the next one.
     pub fn steps_per_iteration(&self) -> u64 {
         let (update, data) = (&self.update, &self.data);
         let steps = match data.is_on() {

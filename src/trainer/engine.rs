@@ -32,8 +32,8 @@ pub trait Engine: Send {
     /// Iterations of the whole run.
     fn iterations(&self) -> u32;
 
-    /// Environment steps of the first `iteration` iterations, all of which are done; of a language model, tokens.
-    fn env_steps(&self, iteration: u32) -> u64;
+    /// Environment steps since the start of the run; of a language model, tokens.
+    fn env_steps(&self) -> u64;
 
     /// The ranks that share the run.
     fn team(&self) -> &Team;
@@ -262,6 +262,8 @@ pub(super) struct Totals {
     pub episodes: f64,
     /// Mean reward of a step.
     pub mean_reward: f64,
+    /// Steps played, or those of a dataset.
+    pub steps: u64,
     /// Seconds spent waiting for data.
     pub waited: f64,
     /// The share of the groups without variance.

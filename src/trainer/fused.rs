@@ -6,7 +6,7 @@ use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
-use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
+use crate::data::summary::{EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCORE_SUM};
 use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
@@ -130,16 +130,18 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
         // The sums are those of all ranks.
-        let [score_sum, episodes, rewards, even] =
-            [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS].map(|i| f64::from(summary[i]));
-        let rollout = &self.part.config.rollout;
-        let steps = (rollout.num_envs() * rollout.num_steps) as f64;
+        let [score_sum, episodes, rewards, even, played] =
+            [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS, PLAYED].map(|i| f64::from(summary[i]));
+        let config = &self.part.config;
+        let steps =
+            if config.plays_all_steps() { config.steps_per_iteration() } else { played as u64 };
         Ok(Totals {
             score_sum,
             episodes,
-            mean_reward: rewards / steps,
+            mean_reward: rewards / steps as f64,
+            steps,
             waited: self.source.take_waited(),
-            zero_variance: even / rollout.num_groups as f64,
+            zero_variance: even / config.rollout.num_groups as f64,
             update: UpdateMeans::new(std::array::from_fn(|i| means[i].into())),
         })
     }

@@ -119,28 +119,40 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         stats: Tensor<1>,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        let parts = vec![
+        let Part { config, team, rollout, .. } = &self.part;
+        // The number of each game's steps that count, where it is not known beforehand.
+        let (mut rewards, mut lengths) = (trajectory.rewards.clone(), None);
+        if !config.plays_all_steps() {
+            let mask = trajectory.mask(rollout.auto_reset);
+            rewards = rewards * mask.clone();
+            lengths = Some(mask.sum_dim(0).squeeze_dim::<1>(0));
+        }
+        let mut parts = vec![
             trajectory.scores.clone().sum(),
             trajectory.ends().sum(),
-            trajectory.rewards.mean(),
+            rewards.mean(),
             advantages.zero_variance,
             stats,
         ];
+        parts.extend(lengths);
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let at = |i: usize| f64::from(numbers[i]);
-        // The share of this rank's games; all ranks play the same number of steps of a group.
-        let Part { config, team, rollout, .. } = &self.part;
+        let played: f64 = numbers.iter().skip(4 + UpdateMeans::LEN).copied().map(f64::from).sum();
+        // The share of this rank's games; all ranks record the same number of steps of a group.
         let share = rollout.num_groups as f64 / config.rollout.num_groups as f64;
-        let sums = team.all_gather_numbers(&[at(0), at(1), at(2) * share])?;
+        let sums = team.all_gather_numbers(&[at(0), at(1), at(2) * share, played])?;
         // Nothing is played where the run learns from data, whose episodes end without a score.
         let sum = |i: usize| match self.source {
             Source::Games(_) => sums.iter().map(|theirs| theirs[i]).sum(),
-            _ => 0.0,
+            _ => 0.0f64,
         };
+        let recorded = config.steps_per_iteration();
+        let steps = if config.plays_all_steps() { recorded } else { sum(3) as u64 };
         Ok(Totals {
             score_sum: sum(0),
             episodes: sum(1),
-            mean_reward: sum(2),
+            mean_reward: sum(2) * (recorded as f64 / steps as f64),
+            steps,
             waited: self.source.take_waited(),
             zero_variance: at(3),
             update: UpdateMeans::new(std::array::from_fn(|i| at(4 + i))),

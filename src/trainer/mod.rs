@@ -50,6 +50,9 @@ pub struct Trainer<E> {
     best: Option<(f64, u32)>,
 }
 
+/// The number that the game or the task gives, and not the policy.
+const REWARD: &str = "reward";
+
 /// One iteration of GRPO: every group plays, every action is compared with its group, the policy moves
 /// towards the better ones. Returns its totals and the seconds of its phases.
 async fn iterate<E: Grpo>(
@@ -88,8 +91,8 @@ async fn iterate<E: Grpo>(
 pub enum TrainError {
     /// Numbers ran out of range.
     #[error(
-        "the {what} is not finite in iteration {iteration}, of which nothing is saved; a lower optimizer.learning_rate or \
-         update.max_grad_norm may help"
+        "the {what} is not finite in iteration {iteration}, of which nothing is saved; {}",
+        way_out(what)
     )]
     NotFinite {
         /// The number.
@@ -103,6 +106,14 @@ pub enum TrainError {
     /// An environment on the host failed.
     #[error(transparent)]
     Env(#[from] HostEnvError),
+}
+
+/// Advice where a number is not finite.
+fn way_out(what: &str) -> &'static str {
+    match what {
+        REWARD => "the game or the task must give finite rewards",
+        _ => "a lower optimizer.learning_rate or update.max_grad_norm may help",
+    }
 }
 
 impl<E: Engine> Trainer<E> {
@@ -175,6 +186,9 @@ impl<E: Engine> Trainer<E> {
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank of the run is gone or silent.
+    ///
+    /// # Panics
+    /// If a policy for games is to play no episodes: `checkpoint.eval_episodes` is 0.
     pub fn measure(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
         block_on(self.measure_async())
     }
@@ -217,7 +231,7 @@ impl<E: Engine> Trainer<E> {
 
     /// Environment steps so far; of a language model, tokens.
     pub fn env_steps(&self) -> u64 {
-        self.engine.env_steps(self.iteration)
+        self.engine.env_steps()
     }
 
     /// Value and iteration of the best evaluation so far.
@@ -234,12 +248,13 @@ fn is_best(value: f64, so_far: Option<(f64, u32)>) -> bool {
 /// Checks that the numbers of an iteration are in range.
 fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
     let sampling = record.text.as_ref().map_or(0.0, |text| text.sampling_entropy);
+    // The other numbers follow from the reward.
     for (what, value) in [
+        (REWARD, record.mean_reward),
         ("entropy of the sampled tokens", sampling),
         ("loss", record.loss),
         ("gradient", record.grad_norm),
         ("policy's divergence", record.approx_kl),
-        ("reward", record.mean_reward),
     ] {
         if !value.is_finite() {
             return Err(TrainError::NotFinite { what, iteration: record.iteration });
@@ -251,6 +266,18 @@ fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reward_out_of_range_is_not_blamed_on_the_learning_rate() {
+        let nan = f64::NAN;
+        let record = IterationRecord { mean_reward: nan, loss: nan, ..IterationRecord::default() };
+        let said = check_finite(&record).unwrap_err().to_string();
+        assert!(said.starts_with("the reward is not finite"), "{said}");
+        assert!(said.ends_with("must give finite rewards"), "{said}");
+        let said = check_finite(&IterationRecord { mean_reward: 0.0, ..record }).unwrap_err();
+        assert!(said.to_string().contains("optimizer.learning_rate"), "{said}");
+        assert!(check_finite(&IterationRecord::default()).is_ok());
+    }
 
     #[test]
     fn an_evaluation_out_of_range_is_never_the_best() {

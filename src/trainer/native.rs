@@ -160,13 +160,16 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         stats: UpdateMeans,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        let [score_sum, episodes, rewards] = self.sum_games(&sums)?;
-        let played = self.part.config.rollout.num_envs() * self.part.config.rollout.num_steps;
-        let mean_reward = rewards / played as f64;
+        let [score_sum, episodes, rewards, played] = self.sum_games(&sums)?;
+        let config = &self.part.config;
+        let steps =
+            if config.plays_all_steps() { config.steps_per_iteration() } else { played as u64 };
+        let mean_reward = rewards / steps as f64;
         let zero_variance = advantages.zero_variance;
         self.keep(trajectory, advantages);
         let waited = self.source.take_waited();
-        Ok(Totals { score_sum, episodes, mean_reward, waited, zero_variance, update: stats })
+        let update = stats;
+        Ok(Totals { score_sum, episodes, mean_reward, steps, waited, zero_variance, update })
     }
 
     fn finish_phase(&self) -> bool {

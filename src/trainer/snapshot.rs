@@ -32,6 +32,9 @@ pub struct Counters {
     pub optimizer_steps: u64,
     best_score: Option<f64>,
     best_iteration: Option<u32>,
+    /// Steps that games have played, where their number does not follow from that of the iterations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub played_steps: Option<u64>,
     /// Counters of a language model's run.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub text: Option<TextCounters>,
@@ -48,15 +51,11 @@ pub struct TextCounters {
 }
 
 impl Counters {
-    /// Counters of a run whose best evaluation had this value in this iteration.
-    pub fn new(
-        iteration: u32,
-        optimizer_steps: u64,
-        best: Option<(f64, u32)>,
-        text: Option<TextCounters>,
-    ) -> Self {
+    /// Counters of a run in this state, whose best evaluation had this value in this iteration.
+    pub fn new(iteration: u32, best: Option<(f64, u32)>, state: &Export) -> Self {
+        let Export { optimizer_steps, played_steps, text, .. } = *state;
         let (best_score, best_iteration) = best.unzip();
-        Self { iteration, optimizer_steps, best_score, best_iteration, text }
+        Self { iteration, optimizer_steps, best_score, best_iteration, played_steps, text }
     }
 
     /// The counters in a checkpoint.
@@ -176,6 +175,8 @@ pub struct Export {
     pub sections: Vec<(Cow<'static, str>, Vec<u8>)>,
     /// Optimiser steps done.
     pub optimizer_steps: u64,
+    /// Steps that games have played, where their number does not follow from that of the iterations.
+    pub played_steps: Option<u64>,
     /// Counters of a language model's run.
     pub text: Option<TextCounters>,
 }
@@ -194,9 +195,9 @@ impl<E: Persistent> Trainer<E> {
     /// # Errors
     /// As [`Trainer::snapshot`].
     pub async fn snapshot_async(&self) -> Result<Checkpoint, TeamError> {
-        let Export { mut sections, optimizer_steps, text } =
-            self.engine.export(self.iteration).await?;
-        let counters = Counters::new(self.iteration, optimizer_steps, self.best, text);
+        let state = self.engine.export(self.iteration).await?;
+        let counters = Counters::new(self.iteration, self.best, &state);
+        let mut sections = state.sections;
         sections.insert(1, (STATE.into(), counters.to_json()));
         let sections = sections.into_iter().map(|(name, bytes)| Section {
             name: name.into_owned(),

@@ -140,6 +140,9 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
         assert!((got - want).abs() < 1e-5 * (1.0 + want.abs()), "{context}: {i}: {got}, {want}");
     }
     let counted = floats(&want.mask.clone().sum_dim(0));
+    let played = floats(&mask);
+    let rewards = games.rewards.iter().zip(&played).map(|(reward, counts)| reward * counts);
+    let rewards: Vec<f32> = rewards.collect();
     assert_eq!(lengths, counted, "{context}: lengths");
     let summary = floats(advantages.summary());
     let (zero, scores) = (floats(&want.zero_variance)[0], floats(&trajectory.scores));
@@ -149,8 +152,9 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
         (0, sum(&counted)),
         (2, sum(&scores)),
         (3, episodes),
-        (4, sum(&games.rewards)),
+        (4, sum(&rewards)),
         (5, zero * rollout.num_groups as f32),
+        (6, sum(&played)),
     ];
     for (fact, want) in expected {
         let got = summary[fact];

@@ -116,13 +116,17 @@ fn whole_runs_on_an_adapter_are_those_of_the_cpu() {
 }
 
 /// Compares two runs that differ in rounding: equal games at first, values within 0.1 %.
-fn agree(a: (&Device, Engine), b: (&Device, Engine)) {
+fn agree(a: (&Device, Engine), b: (&Device, Engine), auto_reset: bool) {
     let mut runs = [a, b].map(|(device, engine)| {
-        Trainer::new(Catch::default(), &config(engine, Start::Branch), device)
+        let mut config = config(engine, Start::Branch);
+        config.rollout.auto_reset = auto_reset;
+        Trainer::new(Catch::default(), &config, device)
     });
-    for _ in 0..3 {
+    for iteration in 1..=3 {
         let [a, b] = [0, 1].map(|i| runs[i].iterate().unwrap());
-        assert_eq!((a.score, a.episodes), (b.score, b.episodes));
+        assert_eq!((a.score, a.episodes, a.env_steps), (b.score, b.episodes, b.env_steps));
+        let recorded = iteration * runs[0].config().steps_per_iteration();
+        assert_eq!(a.env_steps == recorded, auto_reset, "{} of {recorded}", a.env_steps);
         for (name, a, b) in [
             ("mean reward", a.mean_reward, b.mean_reward),
             ("entropy", a.entropy, b.entropy),
@@ -138,10 +142,12 @@ fn agree(a: (&Device, Engine), b: (&Device, Engine)) {
 #[test]
 fn all_ways_agree() {
     let cpu = cpu();
-    agree((&cpu, Engine::Auto), (&cpu, Engine::General));
-    let Some(device) = adapter() else { return };
-    agree((&device, Engine::Auto), (&device, Engine::General));
-    agree((&device, Engine::Auto), (&cpu, Engine::Auto));
+    for auto_reset in [true, false] {
+        agree((&cpu, Engine::Auto), (&cpu, Engine::General), auto_reset);
+        let Some(device) = adapter() else { continue };
+        agree((&device, Engine::Auto), (&device, Engine::General), auto_reset);
+        agree((&device, Engine::Auto), (&cpu, Engine::Auto), auto_reset);
+    }
 }
 
 #[test]

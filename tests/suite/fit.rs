@@ -125,6 +125,13 @@ fn iterate<G: Rules>(trainer: &mut GameTrainer<G>, iterations: u32) -> Vec<Itera
     (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
 }
 
+#[test]
+#[should_panic(expected = "which must name a dataset exactly where the run learns from one")]
+fn settings_of_a_dataset_play_no_games() {
+    let config = config(ModelKind::Mlp, 1);
+    let _ = Trainer::new(Fruit::default(), &config, &cpu());
+}
+
 /// A run that is interrupted in the middle of an epoch gives the bytes of one that is not, on any number
 /// of threads; and it learns.
 fn goes_on_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {

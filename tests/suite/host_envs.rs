@@ -1,12 +1,16 @@
 //! Environments on the host: trained by every engine, alike for any number of threads, and with errors of their own.
 
-use burn::tensor::Device;
-use grove::env::{HostEnvError, HostEnvs, HostGame, HostVecEnv, ThreadedEnvs, Transition};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use grove::env::{HostEnv, HostEnvError, HostEnvs, HostGame, HostVecEnv, ThreadedEnvs, Transition};
+use grove::model::Memoryless;
 use grove::rollout::Player;
 use grove::settings::{Engine, ModelKind, Start, TrainConfig};
 use grove::trainer::{GameTrainer, HostSetupError, TrainError};
 use host_game::Corridor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[path = "../../examples/host_game.rs"]
 mod host_game;
@@ -75,6 +79,170 @@ fn later_episodes_count_where_environments_reset_themselves() {
     assert_eq!(once, config.rollout.num_envs() as u64);
 }
 
+/// A corridor that counts the steps of all of its kind.
+struct Counted {
+    corridor: Corridor,
+    steps: Arc<AtomicU64>,
+}
+
+impl HostEnv for Counted {
+    fn num_features(&self) -> usize {
+        1
+    }
+
+    fn num_actions(&self) -> usize {
+        2
+    }
+
+    fn reset(&mut self, level: u32, obs: &mut [f32]) {
+        self.corridor.reset(level, obs);
+    }
+
+    fn step(&mut self, action: u32, obs: &mut [f32]) -> Transition {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.corridor.step(action, obs)
+    }
+}
+
+#[test]
+fn the_steps_of_a_run_are_those_that_its_environments_take() {
+    for (engine, auto_reset) in [Engine::Auto, Engine::General]
+        .into_iter()
+        .flat_map(|engine| [(engine, false), (engine, true)])
+    {
+        let mut config = TrainConfig { engine, ..config() };
+        config.rollout.auto_reset = auto_reset;
+        let recorded = 3 * config.steps_per_iteration();
+        let steps = Arc::new(AtomicU64::new(0));
+        let new = || {
+            let env = || Counted { corridor: Corridor::default(), steps: steps.clone() };
+            let envs = HostEnvs::new(ThreadedEnvs::new(config.rollout.num_envs(), env));
+            GameTrainer::with_envs(GAME, envs, &config, &Device::flex()).unwrap()
+        };
+        let taken = || steps.load(Ordering::Relaxed);
+        let mut trainer = new();
+        for _ in 0..3 {
+            let record = trainer.iterate().unwrap();
+            assert_eq!(record.env_steps, taken());
+            assert!((record.mean_reward + 1.0).abs() < 1e-6, "{}", record.mean_reward);
+        }
+        let three = taken();
+        assert_eq!(three == recorded, auto_reset, "{three} of {recorded}");
+
+        // A resumed run counts on.
+        let mut saved = trainer.snapshot().unwrap();
+        assert_eq!(new().restored(&saved).unwrap().iterate().unwrap().env_steps, taken());
+        let state = saved.sections.iter_mut().find(|one| one.name == "state.json").unwrap();
+        let mut counters: serde_json::Value = serde_json::from_slice(&state.bytes).unwrap();
+        let kept = counters.as_object_mut().unwrap().remove("played_steps");
+        assert_eq!(kept, (!auto_reset).then(|| serde_json::Value::from(three)));
+        // Older checkpoints have no count.
+        state.bytes = counters.to_string().into_bytes();
+        let before = taken();
+        let record = new().restored(&saved).unwrap().iterate().unwrap();
+        assert_eq!(record.env_steps, recorded + taken() - before);
+    }
+}
+
+/// An environment whose episodes take two steps, with these numbers for the observations at the start and at the end, and
+/// for the reward.
+#[derive(Clone, Copy)]
+struct Numbers {
+    first: f32,
+    last: f32,
+    reward: f32,
+    time: u32,
+}
+
+impl HostEnv for Numbers {
+    fn num_features(&self) -> usize {
+        1
+    }
+
+    fn num_actions(&self) -> usize {
+        2
+    }
+
+    fn reset(&mut self, _level: u32, obs: &mut [f32]) {
+        self.time = 0;
+        obs[0] = self.first;
+    }
+
+    fn step(&mut self, _action: u32, obs: &mut [f32]) -> Transition {
+        self.time += 1;
+        obs[0] = if self.time == 2 { self.last } else { 0.5 };
+        Transition { reward: self.reward, terminated: self.time == 2, truncated: false }
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_those_of_their_environment() {
+    let fine = Numbers { first: 0.0, last: 1.0, reward: 1.0, time: 0 };
+    let run = |numbers: Numbers, config: &TrainConfig| {
+        let envs = HostEnvs::new(ThreadedEnvs::new(config.rollout.num_envs(), || numbers));
+        GameTrainer::with_envs(GAME, envs, config, &Device::flex()).unwrap()
+    };
+    let nothing = "an environment failed: environment 0 gave NaN as feature 0 of its observation";
+    let infinite = "an environment failed: environment 0 gave a reward of inf";
+    for (numbers, expected) in [
+        (Numbers { first: f32::NAN, ..fine }, nothing),
+        (Numbers { reward: f32::INFINITY, ..fine }, infinite),
+    ] {
+        let mut trainer = run(numbers, &config());
+        let errors = [
+            trainer.evaluate_fresh(3, 0, Player::Greedy).unwrap_err(),
+            trainer.iterate().unwrap_err(),
+        ];
+        errors.iter().for_each(|error| assert_eq!(error.to_string(), expected));
+    }
+    // No action follows the last observation of an episode.
+    for (engine, auto_reset) in
+        [(Engine::Auto, false), (Engine::Auto, true), (Engine::General, false)]
+    {
+        let mut config = TrainConfig { engine, ..config() };
+        config.rollout.auto_reset = auto_reset;
+        let mut trainer = run(Numbers { last: f32::NAN, ..fine }, &config);
+        assert_eq!(trainer.iterate().unwrap().score, Some(2.0));
+        assert_eq!(trainer.evaluate_fresh(3, 0, Player::Greedy).unwrap().mean_score, 2.0);
+    }
+}
+
+/// A user-defined network.
+#[derive(Module, Debug)]
+struct Line {
+    weight: Param<Tensor<2>>,
+}
+
+impl Memoryless for Line {
+    fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
+        obs.matmul(self.weight.val())
+    }
+}
+
+#[test]
+fn a_network_of_ones_own_plays_in_environments() {
+    let mut config = config();
+    config.policy.kind = ModelKind::UserDefined("line".to_string());
+    let device = Device::flex();
+    let envs = || HostEnvs::new(ThreadedEnvs::new(32, Corridor::default));
+    let refused = GameTrainer::with_envs(GAME, envs(), &config, &device).unwrap_err();
+    assert_eq!(refused, HostSetupError::Model("line".to_string()));
+    let line = Line { weight: Param::from_data([[0.1f32, 0.2]], &device) };
+    let before = line.weight.val().into_data();
+    let trainer = GameTrainer::with_envs_and_model(GAME, envs(), line, &config, &device);
+    let mut trainer = trainer.unwrap();
+    assert!(trainer.iterate().unwrap().grad_norm > 0.0);
+    let after = trainer.model().get::<Line>().unwrap().weight.val().into_data();
+    assert_ne!(before, after);
+}
+
+#[test]
+#[should_panic(expected = "the game `host` cannot be played: it needs environments")]
+fn a_run_is_not_resumed_without_its_environments() {
+    let saved = trainer(&config()).snapshot().unwrap();
+    let _ = GameTrainer::resume(&saved, GAME, &config(), &Device::flex());
+}
+
 #[test]
 fn environments_that_do_not_fit_are_refused() {
     let refused = |game, config: &TrainConfig| {
@@ -84,6 +252,9 @@ fn environments_that_do_not_fit_are_refused() {
     let wider = HostGame { num_features: 2, ..GAME };
     let sizes = HostSetupError::Sizes { expected: [32, 2, 2], found: [32, 1, 2] };
     assert_eq!(refused(wider, &config()), sizes);
+    let empty = HostGame { num_features: 0, ..GAME };
+    let range = "host.num_features is 0, but must be 1 to 2^20";
+    assert_eq!(refused(empty, &config()).to_string(), range);
     let mut branching = config();
     branching.rollout.start = Start::Branch;
     assert_eq!(refused(GAME, &branching), HostSetupError::Start);

@@ -428,6 +428,15 @@ impl Task for Halves {
 }
 
 #[test]
+fn a_model_that_the_settings_name_is_not_replaced_by_a_fresh_one() {
+    let mut config = config();
+    config.model.path = "a/model".to_string();
+    let task = Arc::new(Halves::default());
+    let refused = LanguageTrainer::for_task(task, config, None).err().unwrap();
+    assert!(refused.to_string().starts_with("model.path is a/model, whose model"), "{refused}");
+}
+
+#[test]
 fn final_scores_are_of_prompts_that_chose_nothing() {
     let mut config = config();
     config.fit.iterations = 0;

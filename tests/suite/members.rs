@@ -45,6 +45,7 @@ fn any_number_of_members_gives_the_same_bytes() {
     let target = ["--set", "target_kl=1e-3", "--set", "num_groups=32"];
     let stopped = ["--set", "target_kl=1e-3", "--set", "update_epochs=4"];
     let stopped = [&general[..], &stopped].concat();
+    let idle = [&general[..], &["--set", "auto_reset=false"]].concat();
     let decoder = ["--set", "policy.kind=decoder", "--set", "kl_coef=0"];
     let decoder = [&decoder[..], &["--set", "num_groups=32"]].concat();
     for (name, game, more) in [
@@ -55,6 +56,8 @@ fn any_number_of_members_gives_the_same_bytes() {
         ("decoder", "recall", &decoder),
         ("stopped-fast", "fruit", &target),
         ("stopped", "catch", &stopped),
+        ("idle", "catch", &[&["--set", "auto_reset=false"], &more[..]].concat()),
+        ("idle-general", "catch", &idle),
     ] {
         json(folder, &shared(game, &format!("{name}-1"), "cpu", more));
         for members in [2, 3, 4] {

@@ -216,6 +216,22 @@ fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
 }
 
 #[test]
+#[should_panic(expected = "has 4 features and 36 actions, but the game `catch` has 4 and 3")]
+fn a_built_in_network_with_other_actions_is_refused() {
+    let config = short_run(Start::Branch);
+    let network = Network::new(4, 36, &config.policy, 1, &cpu());
+    let _ = Trainer::with_model(Catch::default(), network, &config, &cpu());
+}
+
+#[test]
+#[should_panic(expected = "has 4 features and 2 actions, but the game `catch` has 4 and 3")]
+fn a_model_of_ones_own_with_other_actions_is_refused() {
+    let policy = PolicyConfig::mlp(&[8], Activation::Relu);
+    let model = Residual::new(4, 2, &policy, 1, &cpu());
+    let _ = Trainer::with_model(Catch::default(), model, &short_run(Start::Branch), &cpu());
+}
+
+#[test]
 fn a_model_of_ones_own_learns() {
     let config = TrainConfig { iterations: 30, ..TrainConfig::for_game(Catch::NAME) };
     let model = residual(64, 1, &cpu());

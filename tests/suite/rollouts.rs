@@ -208,23 +208,30 @@ fn other_seeds_and_iterations_play_other_games() {
 #[test]
 fn the_sums_of_a_rollout_are_those_of_its_steps() {
     let game = CartPole { max_steps: 20 };
-    // Two blocks of games, the second one partial.
-    let config = config(3, 7, 50, Start::Level);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
-    let mut played = HostTrajectory::default();
-    played.resize(21, 50, 4);
-    played.keep_scores();
-    let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(3));
-    let sums = rollout.collect_into(&policy, 0, &mut played);
-    let sum = |values: &[f32]| values.iter().copied().map(f64::from).sum::<f64>();
-    let total = |i: usize| sums.iter().map(|sums| sums[i]).sum::<f64>();
-    assert_eq!(sums.len(), 21);
-    assert_eq!(total(0), sum(&played.scores));
-    assert_eq!(sums[8][0], sum(&played.scores[8 * 50..9 * 50]));
-    let ended = played.ends.iter().filter(|end| end.ended()).count();
-    assert_eq!(total(1), ended as f64);
-    assert_eq!(total(2), sum(&played.rewards));
-    assert!(total(1) > 21.0 && total(0) > total(1));
+    for auto_reset in [true, false] {
+        // Two blocks of games, the second one partial.
+        let config = RolloutConfig { auto_reset, ..config(3, 7, 50, Start::Level) };
+        let mut played = HostTrajectory::default();
+        played.resize(21, 50, 4);
+        played.keep_scores();
+        let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(3));
+        let sums = rollout.collect_into(&policy, 0, &mut played);
+        let sum = |values: &[f32]| values.iter().copied().map(f64::from).sum::<f64>();
+        let total = |i: usize| sums.iter().map(|sums| sums[i]).sum::<f64>();
+        assert_eq!(sums.len(), 21);
+        assert_eq!(total(0), sum(&played.scores));
+        assert_eq!(sums[8][0], sum(&played.scores[8 * 50..9 * 50]));
+        let ended = played.ends.iter().filter(|end| end.ended()).count();
+        assert_eq!(total(1), ended as f64);
+        assert!(total(1) > 21.0 && total(0) > total(1));
+        for (env, sums) in sums.iter().enumerate() {
+            let length = played.length(env, auto_reset);
+            assert_eq!(sums[2], sum(&played.rewards[env * 50..][..length]));
+            assert_eq!(sums[3], length as f64);
+        }
+        assert_eq!(total(3) == 21.0 * 50.0, auto_reset, "an episode has 20 steps at most");
+    }
 }
 
 #[test]

@@ -50,6 +50,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     let config = sized(args, &defaults)?;
     validate(models, &game, &config)?;
+    ensure!(!config.data.is_on(), "`grove bench` plays games: leave data.path out");
     if args.scaling {
         return scaling::bench(models, args, game, &config);
     }

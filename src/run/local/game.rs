@@ -99,7 +99,9 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
             num_parameters,
             policy: format!("{kind} of {sizes}, {num_parameters} parameters"),
             num_envs: rollout.num_envs(),
-            env_steps: Some(config.steps_per_iteration() * u64::from(config.iterations)),
+            env_steps: config
+                .plays_all_steps()
+                .then(|| config.steps_per_iteration() * u64::from(config.iterations)),
             iteration: [batch, passes(update)],
         }
     }

@@ -3,17 +3,21 @@
 use super::super::TrainError;
 use super::super::choose::first_network;
 use super::GameTrainer;
-use crate::env::{HostEnvs, HostGame, Rules};
+use crate::env::{Env, HostEnvs, HostGame, Rules};
+use crate::model::Network;
 use crate::parallel::Team;
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player};
-use crate::settings::{Start, TrainConfig};
+use crate::settings::{ModelKind, Start, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 
 /// The reason why environments on the host do not fit a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostSetupError {
+    /// A size of the game is out of range.
+    #[error("{0}")]
+    Game(String),
     /// The batch has other sizes than the settings.
     #[error(
         "the batch has {} environments of {} features and {} actions, but the settings ask for {} \
@@ -31,36 +35,69 @@ pub enum HostSetupError {
         "rollout.start is branch, but environments on the host cannot be copied: set it to level"
     )]
     Start,
+    /// The settings name a network that only the program knows.
+    #[error(
+        "policy.kind is `{0}`, which is user-defined: give such a network to `with_envs_and_model`"
+    )]
+    Model(String),
 }
 
 impl GameTrainer<HostGame> {
-    /// Creates a run in environments on the host, with a new network by `config.policy`. There is one environment
-    /// for each of `config.rollout`'s games; `config` must have been validated.
+    /// Creates a run in environments on the host, with a new built-in network by `config.policy`. There is one environment
+    /// for each of `config.rollout`'s games; `config` must have been validated. A saved run resumes by
+    /// `GameTrainer::with_envs(...)?.restored(&checkpoint)`.
     ///
     /// # Errors
-    /// If the sizes of the environments differ from `game`'s, their number from that of the games, or groups are to
-    /// start in the middle of an episode.
+    /// If a size of `game` is out of range or not that of the environments, their number is not that of the games, groups
+    /// are to start in the middle of an episode, or the network is user-defined.
     pub fn with_envs(
         game: HostGame,
         envs: HostEnvs,
         config: &TrainConfig,
         device: &Device,
     ) -> Result<Self, HostSetupError> {
-        let found = {
-            let envs = envs.lock();
-            [envs.num_envs(), envs.num_features(), envs.num_actions()]
-        };
-        let (features, actions) = (game.num_features as usize, game.num_actions as usize);
-        let expected = [config.rollout.num_envs(), features, actions];
-        if found != expected {
-            return Err(HostSetupError::Sizes { expected, found });
+        if let ModelKind::UserDefined(name) = &config.policy.kind {
+            return Err(HostSetupError::Model(name.clone()));
         }
-        if config.rollout.start != Start::Level {
-            return Err(HostSetupError::Start);
-        }
+        check(&game, &envs, config)?;
         let network = first_network(game, config, device);
-        let run = Self::of(game, network, config, device, None, Some(envs), &Team::alone());
+        Self::with_envs_and_model(game, envs, network, config, device)
+    }
+
+    /// Creates a run in environments on the host, of a model on `device`, as [`GameTrainer::with_envs`] does.
+    ///
+    /// # Errors
+    /// As [`GameTrainer::with_envs`], for any network.
+    ///
+    /// # Panics
+    /// If the model's numbers of features and actions are not the game's.
+    pub fn with_envs_and_model(
+        game: HostGame,
+        envs: HostEnvs,
+        model: impl Into<Network>,
+        config: &TrainConfig,
+        device: &Device,
+    ) -> Result<Self, HostSetupError> {
+        check(&game, &envs, config)?;
+        let run = Self::of(game, model.into(), config, device, None, Some(envs), &Team::alone());
         Ok(run.expect("one rank is never too many"))
+    }
+}
+
+/// Checks that environments fit a run.
+fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), HostSetupError> {
+    game.validate().map_err(HostSetupError::Game)?;
+    let found = {
+        let envs = envs.lock();
+        [envs.num_envs(), envs.num_features(), envs.num_actions()]
+    };
+    let expected = [config.rollout.num_envs(), game.num_features(), game.num_actions()];
+    if found != expected {
+        return Err(HostSetupError::Sizes { expected, found });
+    }
+    match config.rollout.start {
+        Start::Level => Ok(()),
+        Start::Branch => Err(HostSetupError::Start),
     }
 }
 
@@ -74,6 +111,9 @@ impl<G: Rules> GameTrainer<G> {
     ///
     /// # Errors
     /// If an environment on the host fails.
+    ///
+    /// # Panics
+    /// If `episodes` is 0.
     pub fn evaluate_fresh(
         &self,
         episodes: usize,

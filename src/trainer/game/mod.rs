@@ -39,6 +39,8 @@ pub struct GameEngine<G: Rules> {
     /// This rank's part of the run.
     part: Part,
     engine: Engines<G>,
+    /// Steps played, or of a dataset, since the start of the run.
+    steps: u64,
     /// Bytes that were put on the device before the first iteration.
     uploaded: u64,
     /// Held-out demonstrations.
@@ -64,20 +66,29 @@ impl<G: Rules> GameTrainer<G> {
     /// been validated.
     ///
     /// # Panics
-    /// In a build without the feature `general`, where there is an obstacle ([`Trainer::obstacle_to`]).
+    /// If `config.policy` names a user-defined network ([`Trainer::with_model`] takes it), and as
+    /// [`Trainer::with_model`].
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
         Self::with_model(game, first_network(game, config, device), config, device)
     }
 
     /// The reason why a run would not have a fast engine, if so.
+    ///
+    /// # Panics
+    /// If `config.policy` names a user-defined network.
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
         obstacle(&first_network(game, config, device), config, device, &Team::alone())
     }
 
-    /// A run at its start, of a model on `device` in place of the one in `config.policy`.
+    /// A run at its start, of a model on `device` in place of the one in `config.policy`. Both `game` and `config` must
+    /// have been validated: with settings out of range a run may panic later, or learn nothing. [`Trainer::missing`] says
+    /// whether the device has the engine and the precision that they ask for.
     ///
     /// # Panics
-    /// If the settings are out of range, or the device lacks what they ask for.
+    /// If the model's numbers of features and actions are not the game's, `config.data` names a dataset
+    /// ([`Trainer::with_source`] takes it), or the game cannot be played
+    /// ([`Env::PLAYABLE`](crate::env::Env::PLAYABLE)). In a build without the feature `general`, also where there is an
+    /// obstacle ([`Trainer::obstacle`]).
     pub fn with_model(
         game: G,
         model: impl Into<Network>,
@@ -90,7 +101,8 @@ impl<G: Rules> GameTrainer<G> {
     /// A run at its start that learns from `data` instead of from games, if they are given, as `config.data` says.
     ///
     /// # Panics
-    /// As [`Trainer::with_model`].
+    /// If `config.data` names a dataset and there are no `data`, or the other way round, and as
+    /// [`Trainer::with_model`].
     pub fn with_source(
         game: G,
         model: impl Into<Network>,
@@ -109,7 +121,7 @@ impl<G: Rules> GameTrainer<G> {
     /// If there are more ranks than shards ([`TrainConfig::shards`]).
     ///
     /// # Panics
-    /// As [`Trainer::with_model`].
+    /// As [`Trainer::with_source`].
     pub fn with_team(
         game: G,
         model: impl Into<Network>,
@@ -132,12 +144,30 @@ impl<G: Rules> GameTrainer<G> {
         host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<Self, TeamError> {
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let [takes, gives] = model.sizes(features);
+        assert!(
+            [takes, gives] == [features, actions],
+            "the network has {takes} features and {gives} actions, but the game `{}` has {features} and {actions}",
+            G::NAME
+        );
+        let path = &config.data.path;
+        assert!(
+            config.data.is_on() == data.is_some(),
+            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_source`)"
+        );
+        assert!(
+            G::PLAYABLE || data.is_some() || host.is_some(),
+            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_source`)",
+            G::NAME
+        );
         let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
         device::take_transfers();
         let (engine, part) = Engines::new(game, model, config, device, learnt, host.clone(), team)?;
         let uploaded = device::take_transfers().uploaded;
         let device = device.clone();
-        Ok(Self::start(GameEngine { game, device, part, engine, uploaded, held_out, host }))
+        let steps = 0;
+        Ok(Self::start(GameEngine { game, device, part, engine, steps, uploaded, held_out, host }))
     }
 
     /// Plays the next iteration's rollout to its end without learning from it, and leaves the run unchanged. Returns
@@ -158,15 +188,19 @@ impl<G: Rules> GameTrainer<G> {
         self.rehearse()
     }
 
-    /// Plays `episodes` fresh episodes with the policy.
+    /// Plays the first `episodes` episodes of evaluations during training, the same in each call. For a final score there
+    /// is [`Trainer::evaluate_fresh`]: its episodes have chosen no policy.
     ///
     /// # Panics
-    /// If an environment on the host fails.
+    /// If `episodes` is 0, or an environment on the host fails.
     pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
         block_on(self.evaluate_async(episodes, player))
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
+    ///
+    /// # Panics
+    /// As [`Trainer::evaluate`].
     pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
         let played = self.engine.play(0..episodes, self.engine.validation(), player).await;
         Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
@@ -253,8 +287,8 @@ impl<G: Rules> Engine for GameEngine<G> {
         self.part.config.iterations
     }
 
-    fn env_steps(&self, iteration: u32) -> u64 {
-        self.part.config.steps_per_iteration() * u64::from(iteration)
+    fn env_steps(&self) -> u64 {
+        self.steps
     }
 
     fn team(&self) -> &Team {
@@ -289,12 +323,13 @@ impl<G: Rules> Engine for GameEngine<G> {
         let (totals, phases) = with_engine!(&mut self.engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
         })?;
-        let Totals { score_sum, episodes, mean_reward, waited, zero_variance, update } = totals;
-        let steps = self.part.config.steps_per_iteration();
+        let Totals { score_sum, episodes, mean_reward, steps, waited, zero_variance, update } =
+            totals;
+        self.steps += steps;
         let updates = first_update(&self.part.config, iteration + 1);
         let total = total_updates(&self.part.config);
         let mut record = IterationRecord {
-            env_steps: self.env_steps(iteration + 1),
+            env_steps: self.steps,
             score: (episodes > 0.0).then(|| score_sum / episodes),
             episodes: episodes as u64,
             mean_reward,

@@ -182,7 +182,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         if !state.memory.is_empty() {
             sections.push((MEMORY.into(), memory_bytes(&state.memory, num_groups)));
         }
-        Ok(Export { sections, optimizer_steps: state.moments.steps, text: None })
+        let played_steps = (!self.part.config.plays_all_steps()).then_some(self.steps);
+        Ok(Export { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
     }
 
     fn import(
@@ -220,6 +221,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             memory,
         };
         with_engine!(&mut self.engine, engine => engine.import(&state))?;
+        let recorded = self.part.config.steps_per_iteration() * u64::from(counters.iteration);
+        self.steps = counters.played_steps.unwrap_or(recorded);
         Ok(())
     }
 }
@@ -246,6 +249,9 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
+    ///
+    /// # Panics
+    /// As [`GameTrainer::resume`].
     pub fn resume_with_model(
         checkpoint: &Checkpoint,
         game: G,
@@ -257,10 +263,15 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     }
 
     /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint
-    /// ([`saved_config`]), or changes of them that keep the shapes.
+    /// ([`saved_config`]), or changes of them that keep the shapes. A run in environments on the host, on a dataset or of
+    /// ranks resumes by `GameTrainer::with_envs(...)?.restored(&checkpoint)`, and likewise by
+    /// [`GameTrainer::with_source`] or [`GameTrainer::with_team`].
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
+    ///
+    /// # Panics
+    /// If the run needs environments on the host or a dataset, and as [`GameTrainer::with_model`].
     pub fn resume(
         checkpoint: &Checkpoint,
         game: G,

@@ -144,7 +144,7 @@ impl Engine for TextEngine {
         self.config.iterations
     }
 
-    fn env_steps(&self, _iteration: u32) -> u64 {
+    fn env_steps(&self) -> u64 {
         self.steps
     }
 
@@ -202,7 +202,7 @@ impl Engine for TextEngine {
         let verify = Some(verify);
         record.seconds.phases = Some(Phases { rollout: generate, advantage, update, verify });
         self.steps += steps;
-        record.env_steps = self.env_steps(iteration + 1);
+        record.env_steps = self.steps;
         let updates = self.config.updates() as u64;
         record.learning_rate = self.rate(u64::from(iteration + 1) * updates - 1);
         Ok(Iteration { record, steps })

@@ -154,8 +154,9 @@ impl LanguageTrainer {
     /// A run at its start, of a model or of a fresh one.
     ///
     /// # Errors
-    /// If the settings are out of range, the task leaves completions no tokens, a fresh model is to learn a task
-    /// without an alphabet, or the model cannot take the task's prompts, all of which are checked if they are listed.
+    /// If the settings are out of range, `config.model.path` names a model and there is none, the task leaves completions
+    /// no tokens, a fresh model is to learn a task without an alphabet, or the model cannot take the task's prompts, all
+    /// of which are checked if they are listed.
     pub fn for_task(
         task: Arc<dyn Task>,
         config: LanguageConfig,
@@ -178,6 +179,12 @@ impl LanguageTrainer {
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
         config.validate().map_err(|error| LanguageTrainError::Settings(error.to_string()))?;
+        let path = &config.model.path;
+        if model.is_none() && path != TINY {
+            return Err(LanguageTrainError::Settings(format!(
+                "model.path is {path}, whose model must be given (`LanguageModel::load`); without one it must be `{TINY}`"
+            )));
+        }
         let parts = weighted(&*task, &config.reward.weights)?;
         let mut model = match (model, task.alphabet()) {
             (Some(model), _) => model,

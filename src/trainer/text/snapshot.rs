@@ -66,7 +66,7 @@ impl Persistent for TextEngine {
         #[cfg(on_disk)]
         sections.extend(super::saved_model::sections(self));
         let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
-        Ok(Export { sections, optimizer_steps, text: Some(text) })
+        Ok(Export { sections, optimizer_steps, played_steps: None, text: Some(text) })
     }
 
     fn import(

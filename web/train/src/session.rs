@@ -217,6 +217,11 @@ fn trainer<G: Playable>(
 ) -> Result<Option<GameTrainer<G>>, JsError> {
     let Source { games, place } = source;
     let data = games.map(|games| demonstrations(game, games)).transpose()?;
+    if config.data.is_on() != data.is_some() {
+        let what =
+            "data.path is for a run that learns from recorded games, and such a run needs it";
+        return Err(JsError::new(what));
+    }
     let (features, actions) = (game.num_features(), game.num_actions());
     let key = Stream::Weights.key(config.seed);
     let network = Network::new(features, actions, &config.policy, key, device);
