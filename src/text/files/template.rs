@@ -64,10 +64,50 @@ fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    // A fixed day, so that prompts do not depend on the date.
-    environment.add_function("strftime_now", |_: String| "26 Jul 2024");
+    environment.add_function("strftime_now", strftime_now);
     limits::apply(&mut environment);
     environment
+}
+
+/// Formats the day that templates take for today: the first moment of Friday, 26 July 2024, so that prompts do not depend on
+/// the date.
+fn strftime_now(format: String) -> Result<String, Error> {
+    let (mut text, mut rest) = (String::new(), format.chars());
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            text.push(c);
+            continue;
+        }
+        let mut code = rest.next();
+        let is_unpadded = code == Some('-');
+        if is_unpadded {
+            code = rest.next();
+        }
+        let part = match code {
+            Some('Y') => "2024",
+            Some('y') => "24",
+            Some('m') => "07",
+            Some('B') => "July",
+            Some('b' | 'h') => "Jul",
+            Some('d' | 'e') => "26",
+            Some('j') => "208",
+            Some('A') => "Friday",
+            Some('a') => "Fri",
+            Some('H' | 'M' | 'S') => "00",
+            Some('I') => "12",
+            Some('p') => "AM",
+            Some('F') => "2024-07-26",
+            Some('T') => "00:00:00",
+            Some('%') => "%",
+            other => {
+                let code = other.map(String::from).unwrap_or_default();
+                let what = format!("`strftime_now` does not know %{code}");
+                return Err(Error::new(ErrorKind::InvalidOperation, what));
+            }
+        };
+        text += part.strip_prefix('0').filter(|_| is_unpadded).unwrap_or(part);
+    }
+    Ok(text)
 }
 
 /// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope of
@@ -142,6 +182,24 @@ mod tests {
         let refuses = template("{{ raise_exception('no system prompt') }}");
         let error = refuses.render(&[json!({})]).unwrap_err().to_string();
         assert!(error.contains("no system prompt"), "{error}");
+    }
+
+    #[test]
+    fn today_is_a_fixed_day_in_the_format_of_the_template() {
+        let day = |format: &str| {
+            template(&format!("{{{{ strftime_now('{format}') }}}}")).render(&[json!({})])
+        };
+        // By Python's `datetime(2024, 7, 26).strftime`.
+        for (format, expected) in [
+            ("%d %b %Y", "26 Jul 2024"),
+            ("%Y-%m-%d", "2024-07-26"),
+            ("%A, %B %-d, %y (%a, %-m, %j)", "Friday, July 26, 24 (Fri, 7, 208)"),
+            ("%H:%M:%S %-H %I %p 100%%", "00:00:00 0 12 AM 100%"),
+        ] {
+            assert_eq!(day(format).unwrap(), expected);
+        }
+        let error = day("%d %Q").unwrap_err().to_string();
+        assert!(error.contains("`strftime_now` does not know %Q"), "{error}");
     }
 
     #[test]
