@@ -132,6 +132,30 @@ fn answers_end_with_the_token_that_the_chat_template_puts_behind_them() {
     for other in ["{{ messages[0].content }}", "{{ raise_exception('no') }}"] {
         assert_eq!(chat(other).end_of_answer(&user), Some(257), "{other}");
     }
+    // The end of a turn need not be marked as special.
+    let (_, mut kinds) = byte_tokens();
+    kinds[258] = 4;
+    let file = byte_gguf().with("tokenizer.ggml.token_type", kinds);
+    let file = file.with("tokenizer.ggml.pre", "qwen2").with("tokenizer.ggml.eos_token_id", 257);
+    let model = file.with("tokenizer.chat_template", CHATML).load().unwrap();
+    assert_eq!(model.text(&[55, 258, 55]), "7<|eot_id|>7");
+    assert_eq!(model.end_of_answer(&user), Some(258));
+}
+
+#[test]
+fn special_tokens_are_those_of_the_map_if_the_configuration_names_none() {
+    let tokenizer = json!({
+        "version": "1.0",
+        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+    });
+    let load = |about: Value| {
+        let folder = folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
+        let map = json!({ "eos_token": { "content": "b", "lstrip": false } }).to_string();
+        fs::write(folder.path().join("special_tokens_map.json"), map).unwrap();
+        LanguageModel::load(folder.path()).unwrap()
+    };
+    assert_eq!(load(json!({ "eos_token": null })).stop_tokens, [1]);
+    assert_eq!(load(json!({ "eos_token": "a" })).stop_tokens, [0]);
 }
 
 /// Unigrams with a mark for spaces, and added tokens that are words or are normalized; the tokens are those of the
