@@ -4,11 +4,12 @@ use super::template_limits::{self as limits, BoundedText};
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
 use minijinja::value::Kwargs;
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
-use serde_json::json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{Result as IoResult, Write};
 
 impl ChatTemplate {
@@ -17,7 +18,19 @@ impl ChatTemplate {
     /// # Errors
     /// If the template fails, raises an error of its own, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
-        self.render_with(messages, true)
+        self.render_with(messages, &Map::new(), true)
+    }
+
+    /// Renders messages and the assistant's answer to them, with values of the template's own variables.
+    pub(in crate::text) fn render_answered(
+        &self,
+        messages: &[impl Serialize],
+        values: &Map<String, Json>,
+        answer: &str,
+    ) -> Result<String, LanguageError> {
+        let answer = Value::from_serialize(json!({ "role": "assistant", "content": answer }));
+        let all: Vec<Value> = messages.iter().map(Value::from_serialize).chain([answer]).collect();
+        self.render_with(&all, values, false)
     }
 
     /// The text that the template puts after an answer; `None` if it refuses the conversation.
@@ -26,21 +39,28 @@ impl ChatTemplate {
         const ANSWER: &str = "Zq7answerZq7";
         let messages = [("user", "question"), ("assistant", ANSWER)];
         let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
-        let text = self.render_with(&messages, false).ok()?;
+        let text = self.render_with(&messages, &Map::new(), false).ok()?;
         Some(text.rsplit_once(ANSWER)?.1.to_string())
     }
 
-    fn render_with(
+    /// Renders messages with values of the template's own variables, up to where the assistant is to answer if
+    /// `add_generation_prompt`.
+    pub(in crate::text) fn render_with(
         &self,
         messages: &[impl Serialize],
+        values: &Map<String, Json>,
         add_generation_prompt: bool,
     ) -> Result<String, LanguageError> {
-        let values = context! {
-            messages => Value::from_serialize(messages),
-            bos_token => self.bos,
-            eos_token => self.eos,
-            add_generation_prompt,
-        };
+        let tokens = [("bos_token", &self.bos), ("eos_token", &self.eos)];
+        let tokens = tokens.map(|(name, token)| (name, Value::from(token.as_str())));
+        let own = values.iter().map(|(name, value)| (name.as_str(), Value::from_serialize(value)));
+        let fixed = [
+            ("messages", Value::from_serialize(messages)),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+        ];
+        // The last value of a name counts, as in `transformers`.
+        let values: BTreeMap<&str, Value> = tokens.into_iter().chain(own).chain(fixed).collect();
+        let values = Value::from_serialize(&values);
         let source = limits::bounded(&unmarked(&self.source)).map_err(LanguageError::Template)?;
         limits::run(move || {
             let environment = environment();

@@ -1,6 +1,6 @@
 //! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
-use super::{HeldOutPart, LanguageTrainError, TextEngine, exchange};
+use super::{HeldOutPart, LanguageTrainError, TextEngine, exchange, template_values};
 use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
@@ -24,8 +24,8 @@ impl TextEngine {
     pub(super) fn text(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
         let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(none)?;
-        let mut tokens = self.model.tokenizer.encode(&solution)?;
-        tokens.extend(self.model.end_of_answer(&prompt.messages));
+        let values = template_values(&self.model, prompt)?;
+        let tokens = self.model.answer(&solution, &prompt.messages, &values)?;
         let prompt = self.tokens(prompt, tokens.len())?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];

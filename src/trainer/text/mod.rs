@@ -376,7 +376,7 @@ impl TextEngine {
     /// # Errors
     /// If they do not, or the prompt cannot be tokenized.
     fn tokens(&self, prompt: &Prompt, completion: usize) -> Result<Vec<u32>, LanguageTrainError> {
-        let tokens = self.model.prompt(&prompt.text, &prompt.messages)?;
+        let tokens = prompt_tokens(&self.model, prompt)?;
         let context = self.model.shape.context;
         if tokens.is_empty() || tokens.len() + completion > context {
             let start = prompt.text.chars().take(40).collect();
@@ -460,6 +460,23 @@ fn adapt(model: &mut LanguageModel, config: &mut LanguageConfig) -> Result<(), L
     Ok(())
 }
 
+/// The tokens of a prompt.
+fn prompt_tokens(model: &LanguageModel, prompt: &Prompt) -> Result<Vec<u32>, LanguageTrainError> {
+    let values = template_values(model, prompt)?;
+    Ok(model.prompt_with(&prompt.text, &prompt.messages, &values)?)
+}
+
+/// The values that a prompt has for the model's chat template; none without one.
+fn template_values(
+    model: &LanguageModel,
+    prompt: &Prompt,
+) -> Result<serde_json::Map<String, serde_json::Value>, TaskError> {
+    match model.template {
+        Some(_) => prompt.template_values(),
+        None => Ok(serde_json::Map::new()),
+    }
+}
+
 /// The tokens of the longest prompt of a task that lists them.
 fn longest_prompt(
     task: &dyn Task,
@@ -469,7 +486,7 @@ fn longest_prompt(
     for split in [Split::Train, Split::Test] {
         for number in 0..task.num_prompts(split).unwrap_or(0) {
             let prompt = task.prompt(split, number)?;
-            longest = longest.max(Some(model.prompt(&prompt.text, &prompt.messages)?.len()));
+            longest = longest.max(Some(prompt_tokens(model, &prompt)?.len()));
         }
     }
     Ok(longest)
