@@ -5,7 +5,7 @@ use super::games::{Games, SavedRun};
 use super::patience::after;
 use super::ranks;
 use super::say::say;
-use super::session::{Origin, Session, in_settings, quoted, whole, word};
+use super::session::{Origin, Session, in_settings, quoted, warn, whole, word};
 use super::settings::commented;
 use super::trust;
 use super::verifier::VerifierArgs;
@@ -322,6 +322,12 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let (name, own) = request.task(&file)?;
     let path = request.model(&file)?;
     let model = load(&path)?;
+    if model.as_ref().is_some_and(|model| model.stop_tokens.is_empty()) {
+        warn(&[format!(
+            "the model in {path} has no token that ends a text, and so cannot learn to end its answers; name one as \
+             `eos_token` in its tokenizer_config.json"
+        )]);
+    }
     let defaults = request.defaults(&name, &path, model.as_ref(), &args.device)?;
     let options = (&args.set[..], args.seed, args.iterations);
     let (mut own, mut config) = settings((&name, own), defaults, file, options)?;

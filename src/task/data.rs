@@ -242,8 +242,8 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     Ok(set)
 }
 
-/// The keys of what the model reads; the others are for the verifier.
-const INPUT: [&str; 2] = ["prompt", "messages"];
+/// The keys of what the model reads; the others are for the verifier alone.
+const INPUT: [&str; 3] = ["prompt", "messages", "chat_template_kwargs"];
 
 /// The role of the model.
 const ASSISTANT: &str = "assistant";
@@ -327,13 +327,7 @@ fn take_prompt(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>)
         && !fields.contains_key("completion")
         && let Some(answer) = messages.pop()
     {
-        // A template writes such a key in its own way, which no completion here would match.
-        if let Some(other) = answer.rest.keys().find(|key| *key != "name") {
-            return Err(format!(
-                "the assistant's last message has `{other}`; only `content` is learnt"
-            ));
-        }
-        fields.insert("completion".to_string(), answer.content.into());
+        fields.insert("completion".to_string(), answer_text(answer)?.into());
     }
     if messages.is_empty() {
         let what =
@@ -351,7 +345,19 @@ fn completion_text(value: Value) -> Result<String, String> {
     }
     let messages: Vec<Message> = serde_json::from_value(value).unwrap_or_default();
     match <[Message; 1]>::try_from(messages) {
-        Ok([message]) if message.role == ASSISTANT => Ok(message.content),
+        Ok([message]) if message.role == ASSISTANT => answer_text(message),
         _ => Err("`completion` is neither a string nor a list of one assistant message".into()),
+    }
+}
+
+/// The text of the assistant's last message.
+fn answer_text(message: Message) -> Result<String, String> {
+    // A template writes such a key in its own way, which no completion here would match.
+    let is_other = |(key, value): &(&String, &Value)| *key != "name" && !value.is_null();
+    match message.rest.iter().find(is_other) {
+        Some((other, _)) => {
+            Err(format!("the assistant's last message has `{other}`; only `content` is learnt"))
+        }
+        None => Ok(message.content),
     }
 }

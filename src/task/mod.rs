@@ -182,7 +182,8 @@ pub struct Prompt {
     /// The conversation for models with a chat template; if empty, they continue `text` as well.
     #[serde(default)]
     pub messages: Vec<Message>,
-    /// Data for the verifier, and the solution if known. Not part of the model's input.
+    /// Data for the verifier, and the solution if known. Not part of the model's input, except for
+    /// the [`template_values`](Prompt::template_values).
     #[serde(default)]
     pub fields: Map<String, Value>,
 }
@@ -194,10 +195,49 @@ impl Prompt {
         Self { text, messages: vec![Message::user(question)], fields }
     }
 
+    /// Values of the chat template's own variables: those in the field `chat_template_kwargs`, as in TRL; none for a
+    /// prompt without messages.
+    ///
+    /// # Errors
+    /// [`TaskError::Setting`] if the field is not an object, or a value in it contains one, or if there is a field
+    /// `tools`: objects do not keep the order of their keys, in which a template prints them.
+    pub fn template_values(&self) -> Result<Map<String, Value>, TaskError> {
+        let Some(first) = self.messages.first() else { return Ok(Map::new()) };
+        let field = |key: &str| self.fields.get(key).filter(|value| !value.is_null());
+        let refused = |what: String| {
+            let start: String = first.content.chars().take(40).collect();
+            Err(TaskError::Setting(format!("the prompt that starts with {start:?} has {what}")))
+        };
+        if field("tools").is_some() {
+            return refused(
+                "`tools`, which the chat template cannot get; describe them in a message, or rename the key if \
+                 it is for the verifier"
+                    .to_string(),
+            );
+        }
+        match field("chat_template_kwargs") {
+            None => Ok(Map::new()),
+            Some(Value::Object(values)) if values.values().all(is_plain) => Ok(values.clone()),
+            Some(other) => refused(format!(
+                "the `chat_template_kwargs` {other}, but they must be an object whose values contain no objects, \
+                 such as {{\"enable_thinking\": false}}"
+            )),
+        }
+    }
+
     /// Creates a prompt, as [`Prompt::new`], with a `solution` as its only field.
     fn solved(text: String, question: String, solution: &str) -> Self {
         let fields = Map::from_iter([("solution".to_string(), solution.into())]);
         Self::new(text, question, fields)
+    }
+}
+
+/// Whether a value contains no object.
+fn is_plain(value: &Value) -> bool {
+    match value {
+        Value::Object(_) => false,
+        Value::Array(values) => values.iter().all(is_plain),
+        _ => true,
     }
 }
 

@@ -50,4 +50,10 @@ pub enum LanguageError {
     /// A chat template that leaves nothing of a prompt.
     #[error("the model's chat template makes an empty prompt of {0:?}")]
     EmptyPrompt(String),
+    /// A chat template that does not put an answer behind its prompt, which ends with this text.
+    #[error(
+        "the model's chat template does not put the answer behind the prompt, which ends with {0:?}, so that answers to \
+         messages cannot be learnt; give prompts as plain texts instead, with the template's marks in them"
+    )]
+    Answer(String),
 }

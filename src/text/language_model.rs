@@ -8,7 +8,7 @@ use super::tokenizer::Tokenizer;
 use super::{Adapters, DecoderParams, TokenDecoder};
 use crate::model::{DecoderShape, Parameter};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,31 +91,99 @@ impl LanguageModel {
         text: &str,
         messages: &[impl Serialize],
     ) -> Result<Vec<u32>, LanguageError> {
+        self.prompt_with(text, messages, &Map::new())
+    }
+
+    /// Tokenizes a prompt, as [`LanguageModel::prompt`], with values of the chat template's own variables.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::prompt`].
+    pub fn prompt_with(
+        &self,
+        text: &str,
+        messages: &[impl Serialize],
+        values: &Map<String, Value>,
+    ) -> Result<Vec<u32>, LanguageError> {
         // Without the files of models there are no templates.
         #[cfg(on_disk)]
-        if let Some(template) = &self.template
-            && !messages.is_empty()
-        {
-            let key = serde_json::to_string(messages);
-            let key = key.map_err(|error| LanguageError::Template(error.to_string()))?;
-            return self.prompts.tokens((String::new(), key), || {
+        if let Some(template) = self.template_for(messages) {
+            return self.prompts.tokens(key(&(messages, values))?, || {
                 // The template inserts all special tokens.
-                let tokens = self.tokenizer.encode(&template.render(messages)?)?;
+                let rendered = template.render_with(messages, values, true)?;
+                let tokens = self.tokenizer.encode(&rendered)?;
                 match tokens.is_empty() {
                     true => Err(LanguageError::EmptyPrompt(text.chars().take(40).collect())),
                     false => Ok(tokens),
                 }
             });
         }
-        let _ = messages;
+        let _ = (messages, values);
         let key = (text.to_string(), String::new());
         self.prompts.tokens(key, || self.tokenizer.encode_whole(text))
     }
 
+    /// Tokenizes an answer to a prompt, with the token that ends it: for messages what the chat template adds to the prompt,
+    /// up to the end of the turn, else the answer itself and the first stop token.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::prompt`], and if the template does not put the answer behind the prompt.
+    pub fn answer(
+        &self,
+        answer: &str,
+        messages: &[impl Serialize],
+        values: &Map<String, Value>,
+    ) -> Result<Vec<u32>, LanguageError> {
+        #[cfg(on_disk)]
+        if let Some(template) = self.template_for(messages) {
+            return self.prompts.tokens(key(&(messages, values, answer))?, || {
+                let prompt = template.render_with(messages, values, true)?;
+                let whole = template.render_answered(messages, values, answer)?;
+                let added = whole.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
+                let added = added.ok_or_else(|| {
+                    let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
+                    LanguageError::Answer(prompt[start..].to_string())
+                })?;
+                // The tokens of an answer may depend on what is before it, but must not change those of the prompt.
+                let [before, all] = [&prompt, &whole].map(|text| self.tokenizer.encode(text));
+                let mut tokens = match all?.strip_prefix(&before?[..]) {
+                    Some(tokens) => tokens.to_vec(),
+                    None => self.tokenizer.encode(added)?,
+                };
+                let is_end = |token: &u32| Some(*token) == template.turn_end;
+                match tokens.iter().rposition(is_end) {
+                    Some(end) => tokens.truncate(end + 1),
+                    None => tokens.extend(self.end_of_answer(messages)),
+                }
+                Ok(tokens)
+            });
+        }
+        let _ = values;
+        self.bare_answer(answer, messages)
+    }
+
+    /// Tokenizes an answer as it stands, with the token that ends it.
+    ///
+    /// # Errors
+    /// If it cannot be tokenized.
+    pub fn bare_answer(
+        &self,
+        answer: &str,
+        messages: &[impl Serialize],
+    ) -> Result<Vec<u32>, LanguageError> {
+        let mut tokens = self.tokenizer.encode(answer)?;
+        tokens.extend(self.end_of_answer(messages));
+        Ok(tokens)
+    }
+
     /// The token that ends an answer: the chat template's after messages, else the first stop token.
     pub fn end_of_answer(&self, messages: &[impl Serialize]) -> Option<u32> {
-        let template = self.template.as_ref().filter(|_| !messages.is_empty());
-        template.and_then(|template| template.turn_end).or(self.stop_tokens.first().copied())
+        let turn_end = self.template_for(messages).and_then(|template| template.turn_end);
+        turn_end.or(self.stop_tokens.first().copied())
+    }
+
+    /// The chat template, if it renders these messages: there are any.
+    fn template_for(&self, messages: &[impl Serialize]) -> Option<&ChatTemplate> {
+        self.template.as_ref().filter(|_| !messages.is_empty())
     }
 
     /// Decodes a completion, without the token that ended it.
@@ -132,6 +200,13 @@ impl LanguageModel {
         let ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
         &tokens[..tokens.len() - usize::from(ended)]
     }
+}
+
+/// Creates the key of a conversation in the cache of prompts.
+#[cfg(on_disk)]
+fn key(conversation: &impl Serialize) -> Result<(String, String), LanguageError> {
+    let key = serde_json::to_string(conversation);
+    Ok((String::new(), key.map_err(|error| LanguageError::Template(error.to_string()))?))
 }
 
 /// Creates the tokenizer's files of a fresh model.

@@ -1,13 +1,13 @@
-//! A cache of tokenized prompts, so that each prompt of a dataset is tokenized once in a run.
+//! A cache of tokenized prompts and answers, so that each of a dataset is tokenized once in a run.
 
 use super::error::LanguageError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of cached prompts; further ones are tokenized each time, as those of an endless task.
+/// Maximum number of cached texts; further ones are tokenized each time, as those of an endless task.
 const MAX_PROMPTS: usize = 1 << 14;
 
-/// A prompt's text and its messages as JSON, either of which may be empty.
+/// A prompt's text, or a conversation as JSON; the other of the two is empty.
 type Key = (String, String);
 
 /// A cache that the clones of a model share.

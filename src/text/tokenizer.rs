@@ -26,6 +26,11 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// character gives U+FFFD.
     fn pieces(&self, tokens: &[u32]) -> Vec<String>;
 
+    /// Whether a token is found in a text before the text is split, as the marks of turns are; never for characters.
+    fn is_added(&self, _token: u32) -> bool {
+        false
+    }
+
     /// The token whose vocabulary entry is `name`, special tokens included.
     fn token(&self, name: &str) -> Option<u32>;
 }

@@ -339,6 +339,25 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
     assert_eq!(fs::read_dir(folder).unwrap().count(), before, "something was left behind");
 }
 
+#[test]
+fn a_model_without_a_token_that_ends_texts_gets_a_warning() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
+    fs::create_dir(folder.join("endless")).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(from.join(name), folder.join("endless").join(name)).unwrap();
+    }
+    let words = words(&["train", "add", "--model", "endless", "--dry-run"], &[]);
+    let without = grove(folder, &words);
+    assert!(without.status.success(), "{}", stderr(&without));
+    let said = "has no token that ends a text";
+    assert!(stderr(&without).contains(said), "{}", stderr(&without));
+    fs::write(folder.join("endless/special_tokens_map.json"), r#"{"eos_token": "<eos>"}"#).unwrap();
+    let with = grove(folder, &words);
+    assert!(with.status.success() && !stderr(&with).contains(said), "{}", stderr(&with));
+}
+
 #[cfg(unix)]
 #[test]
 fn ocaml_without_a_compiler_says_what_to_install() {

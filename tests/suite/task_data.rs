@@ -79,6 +79,32 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
 }
 
 #[test]
+fn values_for_the_chat_template_are_of_plain_types_and_tools_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let values = |prompt: &str, keys: &str| {
+        let line = format!(r#"{{"prompt": {prompt}, "solution": "4", {keys}, "split": "train"}}"#);
+        read_prompts(&file(&folder, line)).unwrap().train[0].template_values()
+    };
+    let chat = r#"[{"role": "user", "content": "2+2?"}]"#;
+    let plain = r#""chat_template_kwargs": {"enable_thinking": false, "names": ["a"]}"#;
+    let given = values(chat, plain).unwrap();
+    assert_eq!((given.len(), &given["enable_thinking"]), (2, &false.into()));
+    for keys in [r#""tools": null, "chat_template_kwargs": null"#, r#""level": 1"#] {
+        assert!(values(chat, keys).unwrap().is_empty(), "{keys}");
+    }
+    // The verifier gets them all the same, and plain texts meet no template.
+    assert!(values(r#""2+2=""#, r#""tools": ["hammer"]"#).unwrap().is_empty());
+    for (keys, said) in [
+        (r#""tools": []"#, "has `tools`, which the chat template cannot get"),
+        (r#""chat_template_kwargs": "x""#, "has the `chat_template_kwargs` \"x\", but"),
+        (r#""chat_template_kwargs": {"a": [{"b": 1}]}"#, "whose values contain no objects"),
+    ] {
+        let error = values(chat, keys).unwrap_err().to_string();
+        assert!(error.contains("starts with \"2+2?\"") && error.contains(said), "{error}");
+    }
+}
+
+#[test]
 fn contents_may_be_parts_or_null_and_solutions_numbers() {
     let folder = TempDir::new().unwrap();
     let lines = [
@@ -202,6 +228,14 @@ fn a_malformed_line_is_named() {
             "`messages` has no message before the answer",
         ),
         (r#"{"prompt": "b", "completion": 7}"#, "`completion` is neither a string nor a list"),
+        (
+            r#"{"prompt": "b", "completion": [{"role": "assistant", "content": "", "tool_calls": [1]}]}"#,
+            "the assistant's last message has `tool_calls`; only `content` is learnt",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": "b"}, {"role": "assistant", "content": "", "tool_calls": [1]}]}"#,
+            "the assistant's last message has `tool_calls`; only `content` is learnt",
+        ),
         (r#"{"messages": [{"role": "user"}]}"#, "missing field `content`"),
         (
             r#"{"messages": [{"role": "user", "content": [{"type": "image", "url": "a"}]}]}"#,

@@ -8,7 +8,7 @@ use gguf::Gguf;
 use grove::text::{GgufType, LanguageModel};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -132,6 +132,63 @@ fn answers_end_with_the_token_that_the_chat_template_puts_behind_them() {
     for other in ["{{ messages[0].content }}", "{{ raise_exception('no') }}"] {
         assert_eq!(chat(other).end_of_answer(&user), Some(257), "{other}");
     }
+    // The end of a turn need not be marked as special.
+    let (_, mut kinds) = byte_tokens();
+    kinds[258] = 4;
+    let file = byte_gguf().with("tokenizer.ggml.token_type", kinds);
+    let file = file.with("tokenizer.ggml.pre", "qwen2").with("tokenizer.ggml.eos_token_id", 257);
+    let model = file.with("tokenizer.chat_template", CHATML).load().unwrap();
+    assert_eq!(model.text(&[55, 258, 55]), "7<|eot_id|>7");
+    assert_eq!(model.end_of_answer(&user), Some(258));
+}
+
+/// A template that trims answers, and puts an empty block of reasoning before them, or into the prompt.
+const THINKING: &str = "{% for m in messages %}<|bos|>{{ m.role }}\n{% if m.role == 'assistant' %}()\n{% endif %}\
+     {{ m.content | trim }}<|eot_id|>\n{% endfor %}{% if add_generation_prompt %}<|bos|>assistant\n\
+     {% if thinking is defined and not thinking %}()\n{% endif %}{% endif %}";
+
+#[test]
+fn answers_are_what_the_chat_template_adds_to_the_prompt() {
+    let user = [json!({ "role": "user", "content": "a" })];
+    let chat = |template: &str| {
+        let file = byte_gguf().with("tokenizer.ggml.pre", "qwen2");
+        let file = file.with("tokenizer.ggml.eos_token_id", 257);
+        file.with("tokenizer.chat_template", template).load().unwrap()
+    };
+    let (none, plain) = (Map::new(), Map::from_iter([("thinking".to_string(), json!(false))]));
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<u32>>();
+    let ended = |text: &str, end: u32| [bytes(text), vec![end]].concat();
+    let model = chat(THINKING);
+    assert_eq!(model.answer(" 7 \n", &user, &none).unwrap(), ended("()\n7", 258));
+    assert_eq!(model.answer("7", &user, &plain).unwrap(), ended("7", 258));
+    let prompts = [&none, &plain].map(|values| model.prompt_with("", &user, values).unwrap());
+    assert_eq!(prompts[1], [prompts[0].clone(), bytes("()\n")].concat());
+    assert_eq!(model.answer("7", &[] as &[()], &none).unwrap(), ended("7", 257));
+    // Two line ends are one token, but the first belongs to the prompt.
+    assert_eq!(chat(CHATML).answer("\n7", &user, &none).unwrap(), ended("\n7", 258));
+    let unended = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}\
+                   {% if add_generation_prompt %}assistant: {% endif %}";
+    assert_eq!(chat(unended).answer("7", &user, &none).unwrap(), ended("7", 257));
+    for other in ["{{ messages[0].content }}", "a{% if add_generation_prompt %}b{% endif %}"] {
+        let error = chat(other).answer("7", &user, &none).unwrap_err().to_string();
+        assert!(error.contains("does not put the answer behind the prompt"), "{error}");
+    }
+}
+
+#[test]
+fn special_tokens_are_those_of_the_map_if_the_configuration_names_none() {
+    let tokenizer = json!({
+        "version": "1.0",
+        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+    });
+    let load = |about: Value| {
+        let folder = folder(2, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
+        let map = json!({ "eos_token": { "content": "b", "lstrip": false } }).to_string();
+        fs::write(folder.path().join("special_tokens_map.json"), map).unwrap();
+        LanguageModel::load(folder.path()).unwrap()
+    };
+    assert_eq!(load(json!({ "eos_token": null })).stop_tokens, [1]);
+    assert_eq!(load(json!({ "eos_token": "a" })).stop_tokens, [0]);
 }
 
 /// Unigrams with a mark for spaces, and added tokens that are words or are normalized; the tokens are those of the

@@ -2,8 +2,9 @@
 
 use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::gguf_entry::{Entry, SPACE};
+use super::hugging_face::special_token;
 use super::pre_tokenizers::PreTokenizer;
-use super::tokenizer::{pair, special};
+use super::tokenizer::pair;
 use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -42,11 +43,8 @@ impl Tokens {
 /// # Errors
 /// A clause, if llama.cpp has no such tokenizer.
 pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, String> {
-    let file = |name: &str| -> Value {
-        let text = model.files.get(name);
-        text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default()
-    };
-    let (json, about) = (file("tokenizer.json"), file("tokenizer_config.json"));
+    let json = model.files.get("tokenizer.json");
+    let json: Value = json.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
     let mut tokens = Tokens::new(&json, model.shape.num_actions);
     let mut all: Vec<(&str, Entry)> = match json["model"]["type"].as_str() {
         Some("BPE") if json["model"]["byte_fallback"] == true => {
@@ -61,7 +59,8 @@ pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, Stri
     let (begins, ends) = around(&json["post_processor"]);
     let eos = model.stop_tokens.first().copied();
     // llama.cpp assumes token 11 if none is named.
-    let bos = begins.or(tokens.numbers.get(special(&about, "bos_token")?).copied()).or(eos);
+    let bos = special_token(&model.files, "bos_token", &model.base).map_err(|e| e.to_string())?;
+    let bos = begins.or(tokens.numbers.get(&bos).copied()).or(eos);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
     all.extend(stops.map(|(name, token)| (name, Entry::U32(*token))));

@@ -24,6 +24,7 @@ const GENERATION: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
+const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 const TEMPLATE: &str = "chat_template.jinja";
 
 /// Files of a folder besides the weights, which are kept and written again.
@@ -33,7 +34,7 @@ const KEPT: [&str; 9] = [
     TOKENIZER,
     TOKENIZER_CONFIG,
     TEMPLATE,
-    "special_tokens_map.json",
+    SPECIAL_TOKENS,
     ADDED_TOKENS,
     "vocab.json",
     "merges.txt",
@@ -76,10 +77,29 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     finish(folder, shape, params, files)
 }
 
-/// The first special token that a template puts after an answer.
+/// The first special token that a template puts after an answer; without one, the first added token that is not blank.
 fn turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
-    let tokens = tokenizer.encode(&template.behind_an_answer()?).ok()?;
-    tokens.into_iter().find(|token| tokenizer.decode(&[*token]).is_empty())
+    let mut tokens = tokenizer.encode(&template.behind_an_answer()?).ok()?;
+    tokens.retain(|token| tokenizer.is_added(*token));
+    let text = |token: &u32| tokenizer.decode(&[*token]);
+    let special = tokens.iter().find(|token| text(token).is_empty());
+    special.or_else(|| tokens.iter().find(|token| !text(token).trim().is_empty())).copied()
+}
+
+/// The name of a special token, by the first file that has one; empty without any.
+pub(super) fn special_token(
+    files: &Files,
+    key: &str,
+    folder: &Path,
+) -> Result<String, LanguageError> {
+    for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS] {
+        let tokens = parse(files, name, folder)?;
+        let token = special(&tokens, key).map_err(|reason| unusable(&folder.join(name), reason))?;
+        if !token.is_empty() {
+            return Ok(token.to_string());
+        }
+    }
+    Ok(String::new())
 }
 
 /// Assembles a model from its parameters and its files.
@@ -94,8 +114,8 @@ pub(super) fn finish(
     let about = parse(&files, TOKENIZER_CONFIG, path)?;
     let config = path.join(TOKENIZER_CONFIG);
     let wrong = |reason: String| unusable(&config, reason);
-    let bos = special(&about, "bos_token").map_err(wrong)?.to_string();
-    let eos = special(&about, "eos_token").map_err(wrong)?.to_string();
+    let [bos, eos] = ["bos_token", "eos_token"].map(|key| special_token(&files, key, path));
+    let (bos, eos) = (bos?, eos?);
     let mut stop_tokens = stop_tokens(&*tokenizer, &eos, &files, (path, shape.num_actions))?;
     let source = template_source(&files, &about).map_err(wrong)?;
     let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });

@@ -4,11 +4,12 @@ use super::template_limits::{self as limits, BoundedText};
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
 use minijinja::value::Kwargs;
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
-use serde_json::json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{Result as IoResult, Write};
 
 impl ChatTemplate {
@@ -17,7 +18,19 @@ impl ChatTemplate {
     /// # Errors
     /// If the template fails, raises an error of its own, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
-        self.render_with(messages, true)
+        self.render_with(messages, &Map::new(), true)
+    }
+
+    /// Renders messages and the assistant's answer to them, with values of the template's own variables.
+    pub(in crate::text) fn render_answered(
+        &self,
+        messages: &[impl Serialize],
+        values: &Map<String, Json>,
+        answer: &str,
+    ) -> Result<String, LanguageError> {
+        let answer = Value::from_serialize(json!({ "role": "assistant", "content": answer }));
+        let all: Vec<Value> = messages.iter().map(Value::from_serialize).chain([answer]).collect();
+        self.render_with(&all, values, false)
     }
 
     /// The text that the template puts after an answer; `None` if it refuses the conversation.
@@ -26,21 +39,28 @@ impl ChatTemplate {
         const ANSWER: &str = "Zq7answerZq7";
         let messages = [("user", "question"), ("assistant", ANSWER)];
         let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
-        let text = self.render_with(&messages, false).ok()?;
+        let text = self.render_with(&messages, &Map::new(), false).ok()?;
         Some(text.rsplit_once(ANSWER)?.1.to_string())
     }
 
-    fn render_with(
+    /// Renders messages with values of the template's own variables, up to where the assistant is to answer if
+    /// `add_generation_prompt`.
+    pub(in crate::text) fn render_with(
         &self,
         messages: &[impl Serialize],
+        values: &Map<String, Json>,
         add_generation_prompt: bool,
     ) -> Result<String, LanguageError> {
-        let values = context! {
-            messages => Value::from_serialize(messages),
-            bos_token => self.bos,
-            eos_token => self.eos,
-            add_generation_prompt,
-        };
+        let tokens = [("bos_token", &self.bos), ("eos_token", &self.eos)];
+        let tokens = tokens.map(|(name, token)| (name, Value::from(token.as_str())));
+        let own = values.iter().map(|(name, value)| (name.as_str(), Value::from_serialize(value)));
+        let fixed = [
+            ("messages", Value::from_serialize(messages)),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+        ];
+        // The last value of a name counts, as in `transformers`.
+        let values: BTreeMap<&str, Value> = tokens.into_iter().chain(own).chain(fixed).collect();
+        let values = Value::from_serialize(&values);
         let source = limits::bounded(&unmarked(&self.source)).map_err(LanguageError::Template)?;
         limits::run(move || {
             let environment = environment();
@@ -64,10 +84,50 @@ fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    // A fixed day, so that prompts do not depend on the date.
-    environment.add_function("strftime_now", |_: String| "26 Jul 2024");
+    environment.add_function("strftime_now", strftime_now);
     limits::apply(&mut environment);
     environment
+}
+
+/// Formats the day that templates take for today: the first moment of Friday, 26 July 2024, so that prompts do not depend on
+/// the date.
+fn strftime_now(format: String) -> Result<String, Error> {
+    let (mut text, mut rest) = (String::new(), format.chars());
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            text.push(c);
+            continue;
+        }
+        let mut code = rest.next();
+        let is_unpadded = code == Some('-');
+        if is_unpadded {
+            code = rest.next();
+        }
+        let part = match code {
+            Some('Y') => "2024",
+            Some('y') => "24",
+            Some('m') => "07",
+            Some('B') => "July",
+            Some('b' | 'h') => "Jul",
+            Some('d' | 'e') => "26",
+            Some('j') => "208",
+            Some('A') => "Friday",
+            Some('a') => "Fri",
+            Some('H' | 'M' | 'S') => "00",
+            Some('I') => "12",
+            Some('p') => "AM",
+            Some('F') => "2024-07-26",
+            Some('T') => "00:00:00",
+            Some('%') => "%",
+            other => {
+                let code = other.map(String::from).unwrap_or_default();
+                let what = format!("`strftime_now` does not know %{code}");
+                return Err(Error::new(ErrorKind::InvalidOperation, what));
+            }
+        };
+        text += part.strip_prefix('0').filter(|_| is_unpadded).unwrap_or(part);
+    }
+    Ok(text)
 }
 
 /// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope of
@@ -142,6 +202,24 @@ mod tests {
         let refuses = template("{{ raise_exception('no system prompt') }}");
         let error = refuses.render(&[json!({})]).unwrap_err().to_string();
         assert!(error.contains("no system prompt"), "{error}");
+    }
+
+    #[test]
+    fn today_is_a_fixed_day_in_the_format_of_the_template() {
+        let day = |format: &str| {
+            template(&format!("{{{{ strftime_now('{format}') }}}}")).render(&[json!({})])
+        };
+        // By Python's `datetime(2024, 7, 26).strftime`.
+        for (format, expected) in [
+            ("%d %b %Y", "26 Jul 2024"),
+            ("%Y-%m-%d", "2024-07-26"),
+            ("%A, %B %-d, %y (%a, %-m, %j)", "Friday, July 26, 24 (Fri, 7, 208)"),
+            ("%H:%M:%S %-H %I %p 100%%", "00:00:00 0 12 AM 100%"),
+        ] {
+            assert_eq!(day(format).unwrap(), expected);
+        }
+        let error = day("%d %Q").unwrap_err().to_string();
+        assert!(error.contains("`strftime_now` does not know %Q"), "{error}");
     }
 
     #[test]

@@ -165,7 +165,7 @@ pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
     }
 }
 
-/// The name of a special token in a `tokenizer_config.json`; empty if it has none.
+/// The name of a special token in a file; empty if it has none.
 ///
 /// # Errors
 /// A clause, if the token is neither a text nor a table with its `content`.
@@ -237,6 +237,10 @@ impl Tokenizer for FileTokenizer {
             both.strip_prefix(&before).map_or(alone, str::to_string)
         };
         (0..tokens.len()).map(piece).collect()
+    }
+
+    fn is_added(&self, token: u32) -> bool {
+        self.tokenizer.get_added_vocabulary().get_added_tokens_decoder().contains_key(&token)
     }
 
     fn token(&self, name: &str) -> Option<u32> {

@@ -1,5 +1,6 @@
 //! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
+use super::prompts::template_values;
 use super::{HeldOutPart, LanguageTrainError, TextEngine, exchange};
 use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
@@ -24,8 +25,14 @@ impl TextEngine {
     pub(super) fn text(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
         let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(none)?;
-        let mut tokens = self.model.tokenizer.encode(&solution)?;
-        tokens.extend(self.model.end_of_answer(&prompt.messages));
+        // A completion of a conversation is a message; a solution is what the verifier expects, without a template's words.
+        let tokens = match prompt.fields.contains_key("completion") {
+            true => {
+                let values = template_values(&self.model, prompt)?;
+                self.model.answer(&solution, &prompt.messages, &values)?
+            }
+            false => self.model.bare_answer(&solution, &prompt.messages)?,
+        };
         let prompt = self.tokens(prompt, tokens.len())?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];

@@ -6,6 +6,7 @@ mod exchange;
 mod fit;
 mod grpo;
 mod health;
+mod prompts;
 mod record;
 mod rollout;
 #[cfg(on_disk)]
@@ -35,6 +36,7 @@ use crate::task::{Part, Prompt, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
 use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
+use prompts::longest_prompt;
 use rollout::RolloutSeconds;
 use std::ops::Range;
 use std::sync::Arc;
@@ -375,42 +377,6 @@ impl LanguageTrainer {
 }
 
 impl TextEngine {
-    /// Checks that the model can take the prompts: all of them if they are listed, else one of each split.
-    fn check_prompts(&self) -> Result<(), LanguageTrainError> {
-        let LanguageConfig { fit, generation, checkpoint, .. } = &self.config;
-        let imitates = self.config.imitates();
-        for split in [Split::Train, Split::Test] {
-            for number in 0..self.task.num_prompts(split).unwrap_or(1).max(1) {
-                let prompt = self.task.prompt(split, number)?;
-                if !imitates || checkpoint.eval_episodes > 0 {
-                    self.tokens(&prompt, generation.max_new_tokens)?;
-                }
-                if imitates || (split == Split::Train && fit.iterations > 0) {
-                    self.text(&prompt)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The tokens of a prompt, if they leave room for a completion of so many.
-    ///
-    /// # Errors
-    /// If they do not, or the prompt cannot be tokenized.
-    fn tokens(&self, prompt: &Prompt, completion: usize) -> Result<Vec<u32>, LanguageTrainError> {
-        let tokens = self.model.prompt(&prompt.text, &prompt.messages)?;
-        let context = self.model.shape.context;
-        if tokens.is_empty() {
-            return Err(LanguageTrainError::EmptyPrompt);
-        }
-        if tokens.len() + completion > context {
-            let start = prompt.text.chars().take(40).collect();
-            let prompt = tokens.len();
-            return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
-        }
-        Ok(tokens)
-    }
-
     /// The sampling of tokens in training.
     fn sampling(&self) -> Sampling {
         self.config.sampling(&self.model.stop_tokens)
@@ -483,19 +449,4 @@ fn adapt(model: &mut LanguageModel, config: &mut LanguageConfig) -> Result<(), L
         None => {}
     }
     Ok(())
-}
-
-/// The tokens of the longest prompt of a task that lists them.
-fn longest_prompt(
-    task: &dyn Task,
-    model: &LanguageModel,
-) -> Result<Option<usize>, LanguageTrainError> {
-    let mut longest = None;
-    for split in [Split::Train, Split::Test] {
-        for number in 0..task.num_prompts(split).unwrap_or(0) {
-            let prompt = task.prompt(split, number)?;
-            longest = longest.max(Some(model.prompt(&prompt.text, &prompt.messages)?.len()));
-        }
-    }
-    Ok(longest)
 }
