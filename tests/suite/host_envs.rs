@@ -6,6 +6,7 @@ use grove::rollout::Player;
 use grove::settings::{Engine, ModelKind, Start, TrainConfig};
 use grove::trainer::{GameTrainer, HostSetupError, TrainError};
 use host_game::Corridor;
+use std::thread::{self, ThreadId};
 
 #[path = "../../examples/host_game.rs"]
 mod host_game;
@@ -126,4 +127,48 @@ fn a_failure_of_an_environment_ends_the_run() {
     let error = trainer.iterate().unwrap_err();
     assert!(matches!(error, TrainError::Env(_)));
     assert_eq!(error.to_string(), "an environment failed: out of fuel");
+}
+
+/// Environments that belong to the thread that made them, such as those with a window.
+struct Bound(ThreadId, ThreadedEnvs<Corridor>);
+
+impl HostVecEnv for Bound {
+    fn num_envs(&self) -> usize {
+        self.1.num_envs()
+    }
+
+    fn num_features(&self) -> usize {
+        self.1.num_features()
+    }
+
+    fn num_actions(&self) -> usize {
+        self.1.num_actions()
+    }
+
+    fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError> {
+        assert_eq!(thread::current().id(), self.0);
+        self.1.reset(levels, obs)
+    }
+
+    fn step(
+        &mut self,
+        actions: &[Option<u32>],
+        obs: &mut [f32],
+        results: &mut [Transition],
+    ) -> Result<(), HostEnvError> {
+        assert_eq!(thread::current().id(), self.0);
+        self.1.step(actions, obs, results)
+    }
+}
+
+#[test]
+fn environments_are_called_on_the_thread_that_trains() {
+    for engine in [Engine::Auto, Engine::General] {
+        let config = TrainConfig { engine, ..config() };
+        let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
+        let envs = HostEnvs::new(Bound(thread::current().id(), envs));
+        let mut trainer = GameTrainer::with_envs(GAME, envs, &config, &Device::flex()).unwrap();
+        assert!(trainer.iterate().unwrap().episodes > 0);
+        assert!(trainer.measure().unwrap().0.episodes > 0);
+    }
 }

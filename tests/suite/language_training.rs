@@ -9,6 +9,7 @@ use grove::text::{LanguageModel, LoraConfig};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 
 /// A small model that first imitates and then learns by rewards.
 fn config() -> LanguageConfig {
@@ -380,9 +381,16 @@ fn the_program_trains_goes_on_and_evaluates() {
     assert!(refused.contains("unknown task `srot`"), "{refused}");
 }
 
-/// A task of six held-out prompts, of which the first three are easy.
+/// A task of six held-out prompts, of which the first three are easy. Its verifier belongs to the thread that made it.
 struct Halves {
     parts: Vec<Part>,
+    thread: ThreadId,
+}
+
+impl Halves {
+    fn new() -> Self {
+        Self { parts: vec![Part::new("exact", 1.0)], thread: thread::current().id() }
+    }
 }
 
 impl Task for Halves {
@@ -404,6 +412,7 @@ impl Task for Halves {
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        assert_eq!(thread::current().id(), self.thread);
         let is_easy = |one: &Completion| one.prompt.text.as_str() < "3";
         Ok(completions.iter().map(|one| Rewards::new(vec![f64::from(is_easy(one))])).collect())
     }
@@ -421,12 +430,21 @@ impl Task for Halves {
 fn final_scores_are_of_prompts_that_chose_nothing() {
     let mut config = config();
     config.fit.iterations = 0;
-    let task = Halves { parts: vec![Part::new("exact", 1.0)] };
-    let mut trainer = LanguageTrainer::for_task(Arc::new(task), config.clone(), None).unwrap();
+    let task = Arc::new(Halves::new());
+    let mut trainer = LanguageTrainer::for_task(task, config.clone(), None).unwrap();
     let (chosen, _) = trainer.measure().unwrap();
     assert_eq!((chosen.episodes, chosen.mean_score), (3, 1.0));
     let last = trainer.evaluate_greedy(1000).unwrap();
     assert_eq!((last.episodes, last.mean_score), (3, 0.0));
     let sampled = trainer.evaluate(2, 4, &trainer.sampling()).unwrap();
     assert_eq!((sampled.episodes, sampled.mean_score), (2, 0.0));
+}
+
+#[test]
+fn verifiers_are_called_on_the_thread_that_trains() {
+    let mut config = config();
+    config.fit.iterations = 0;
+    let mut trainer = LanguageTrainer::for_task(Arc::new(Halves::new()), config, None).unwrap();
+    assert!(trainer.iterate().unwrap().text.is_some_and(|text| !text.fit && text.tokens > 0));
+    assert_eq!(trainer.measure().unwrap().0.mean_score, 1.0);
 }

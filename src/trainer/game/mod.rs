@@ -272,7 +272,8 @@ impl<G: Rules> Engine for GameEngine<G> {
     fn runs_in_pool(&self) -> bool {
         // Ranks that wait for each other in one pool could take all of its threads; a rank inside a pool has its own.
         let is_own = self.part.team.size() == 1 || rayon::current_thread_index().is_some();
-        matches!(self.engine, Engines::Native(_)) && is_own
+        // Environments on the host stay on the caller's thread.
+        matches!(self.engine, Engines::Native(_)) && is_own && self.host.is_none()
     }
 
     async fn iterate(
