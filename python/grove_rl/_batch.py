@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import pickle
 import reprlib
 import signal
+import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing import shared_memory
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ._spaces import NUMBERS, Encoding
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
+
+#: The spaces of observations and of actions.
+Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
+
+#: Seconds for which processes that are to close their environments may take.
+_CLOSING = 5.0
 
 #: Types of scalars that are real numbers.
 _REAL = (float, int, np.floating, np.integer)
@@ -62,11 +75,23 @@ class Batch:
     terminated: NDArray[np.uint8]
     truncated: NDArray[np.uint8]
 
-    def __init__(self, env_fns: Sequence[EnvFn], encoding: Encoding | None = None, first: int = 0) -> None:
-        """Makes the environments, which messages number from ``first`` on."""
-        self._envs = [make_env(make) for make in env_fns]
+    def __init__(self, env_fns: Sequence[EnvFn], common: Spaces, first: int = 0) -> None:
+        """Makes the environments, which messages number from ``first`` on.
+
+        Raises:
+            ValueError: If the spaces of an environment are not those that all have in ``common``, or two functions
+                return the same environment.
+        """
+        self.encoding = Encoding.of(*common)
+        self._envs: list[gymnasium.Env[Any, Any]] = []
         self._first = first
-        self.encoding = encoding or Encoding.of(self._envs[0])
+        try:
+            for make in env_fns:
+                self._envs.append(make_env(make))
+            self._check(common)
+        except BaseException:
+            _close_all(self._envs)
+            raise
         self.num_envs = len(self._envs)
         self.num_features = self.encoding.num_features
         self.num_actions = self.encoding.num_actions
@@ -75,14 +100,16 @@ class Batch:
         self.obs = np.zeros((self.num_envs, self.num_features), np.float32)
         # Observations before they are scaled, which is done for all environments at once.
         self._flat = np.zeros_like(self.obs)
-        # Steps of each environment's episode.
+        # Steps of each environment's episode, and the sum of its rewards.
         self._times = [0] * self.num_envs
+        self._returns = np.zeros(self.num_envs, np.float32)
 
     def reset(self) -> None:
         """Starts episodes."""
         for i, level in enumerate(self.levels.tolist()):
             if level >= 0:
                 self._times[i] = 0
+                self._returns[i] = 0
                 obs, _ = self._parts(i, self._envs[i].reset(seed=level), _RESET)
                 self._keep(i, obs)
         self._finish()
@@ -95,19 +122,46 @@ class Batch:
                 self._times[i] += 1
                 answer = self._parts(i, envs[i].step(decode(action)), _STEP)
                 obs, reward, terminated, truncated, _ = answer
-                rewards[i] = reward if isinstance(reward, _REAL) else self._number(i, reward)
+                try:
+                    rewards[i] = reward if isinstance(reward, _REAL) else self._number(i, reward)
+                except OverflowError:
+                    rewards[i] = np.inf if reward > 0 else -np.inf
                 self.terminated[i] = terminated if isinstance(terminated, _FLAG) else self._flag(i, terminated)
                 self.truncated[i] = truncated if isinstance(truncated, _FLAG) else self._flag(i, truncated)
                 self._keep(i, obs)
-        if not np.isfinite(rewards).all():
-            i = int(np.flatnonzero(~np.isfinite(rewards))[0])
-            raise ValueError(f"{self._place(i)}: the reward is {rewards[i]}, but must be a finite number of 32 bits")
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(self._returns, rewards, out=self._returns, where=self.actions >= 0)
+        if not np.isfinite(self._returns).all():
+            i = int(np.flatnonzero(~np.isfinite(self._returns))[0])
+            reward, total = rewards[i], self._returns[i]
+            what = f"the reward is {reward}" if not np.isfinite(reward) else f"the sum of the rewards is {total}"
+            raise ValueError(f"{self._place(i)}: {what}, but must be a finite number of 32 bits")
         self._finish()
 
     def close(self) -> None:
-        """Closes the environments."""
-        for env in self._envs:
-            env.close()
+        """Closes the environments, all of them even if one raises."""
+        error = _close_all(self._envs)
+        if error is not None:
+            raise error
+
+    def _check(self, common: Spaces) -> None:
+        """Checks that the environments are as many as they seem, and alike."""
+        numbers: dict[int, int] = {}
+        for i, env in enumerate(self._envs, self._first):
+            same = numbers.setdefault(id(env.unwrapped), i)
+            if same != i:
+                raise ValueError(
+                    f"environment {i} is environment {same} once more: the function must make a new environment each "
+                    "time that it is called"
+                )
+            for what, space, other in zip(
+                ("observations", "actions"), (env.observation_space, env.action_space), common, strict=True
+            ):
+                if space != other:
+                    raise ValueError(
+                        f"environment {i} has the {what} {space}, but environment 0 has {other}: all must have the "
+                        "same spaces"
+                    )
 
     def _place(self, i: int) -> str:
         """Names an environment's last step."""
@@ -156,13 +210,51 @@ class Batch:
         self.encoding.scaled(self._flat, out=self.obs)
 
 
+def _close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> Exception | None:
+    """Closes all environments and returns the first exception that one raises."""
+    first = None
+    for env in envs:
+        try:
+            env.close()
+        except Exception as error:
+            first = first or error
+    return first
+
+
+#: Processes start afresh: a fork would lack the threads of this one, for which its libraries would wait without end.
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def _start(process: Any) -> None:
+    """Starts a process that does not execute the main script again: what it needs of that is pickled by value."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _pickled(env_fns: list[EnvFn], common: Spaces) -> bytes:
+    """Returns the functions and spaces for another process.
+
+    Raises:
+        ValueError: If they refer to something that cannot be pickled.
+    """
+    try:
+        return cloudpickle.dumps((env_fns, common))
+    except Exception as error:
+        raise ValueError(
+            "`num_processes` needs functions that can be pickled with all that they refer to, but "
+            f"{reprlib.repr(env_fns[0])} cannot ({type(error).__name__}: {error})"
+        ) from error
+
+
 class ProcessBatch:
     """The same in several processes, with the arrays in memory that they share."""
 
-    def __init__(self, env_fns: Sequence[EnvFn], num_processes: int) -> None:
-        probe = make_env(env_fns[0])
-        self.encoding = Encoding.of(probe)
-        probe.close()
+    def __init__(self, env_fns: Sequence[EnvFn], common: Spaces, num_processes: int) -> None:
+        self.encoding = Encoding.of(*common)
         self.num_envs = len(env_fns)
         self.num_features = self.encoding.num_features
         self.num_actions = self.encoding.num_actions
@@ -177,20 +269,17 @@ class ProcessBatch:
             self._memory.append(block)
             names[name] = (block.name, shape, np.dtype(kind).str)
             setattr(self, name, np.ndarray(shape, kind, block.buf))
-        # Forked children need no picklable environments; other systems have no fork.
-        methods = multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
         self._pipes: list[Connection] = []
         self._workers: list[tuple[Any, range]] = []
-        cuts = np.linspace(0, self.num_envs, min(num_processes, self.num_envs) + 1).astype(int)
+        cuts = np.linspace(0, self.num_envs, min(num_processes, self.num_envs) + 1).astype(int).tolist()
         try:
             for first, end in zip(cuts, cuts[1:]):
-                ours, theirs = context.Pipe()
-                arguments = (theirs, list(env_fns[first:end]), self.encoding, names, first, end)
-                worker = context.Process(target=_work, args=arguments, daemon=True)
-                worker.start()
-                theirs.close()
+                ours, theirs = _SPAWN.Pipe()
                 self._pipes.append(ours)
+                arguments = (theirs, _pickled(list(env_fns[first:end]), common), names, first, end)
+                worker = _SPAWN.Process(target=_work, args=arguments, daemon=True)
+                _start(worker)
+                theirs.close()
                 self._workers.append((worker, range(first, end)))
         except BaseException:
             # For instance, functions that cannot be pickled: the memory would outlive this process.
@@ -213,8 +302,10 @@ class ProcessBatch:
             except OSError:
                 pass
             pipe.close()
+        until = time.monotonic() + _CLOSING
         for worker, _ in self._workers:
-            worker.join(5)
+            worker.join(max(until - time.monotonic(), 0))
+            worker.terminate()
         for name in [*Batch._ARRAYS, "obs"]:
             delattr(self, name)
         for block in self._memory:
@@ -256,8 +347,7 @@ def _bytes(shape: tuple[int, ...], kind: Any) -> int:
 
 def _work(
     pipe: Connection,
-    env_fns: list[EnvFn],
-    encoding: Encoding,
+    pickled: bytes,
     names: dict[str, tuple[str, tuple[int, ...], str]],
     first: int,
     end: int,
@@ -268,7 +358,8 @@ def _work(
     blocks = []
     # An environment may raise anything, such as the SystemExit of `sys.exit`.
     try:
-        batch = Batch(env_fns, encoding, first)
+        env_fns, common = pickle.loads(pickled)
+        batch = Batch(env_fns, common, first)
         for name, (place, shape, kind) in names.items():
             block = shared_memory.SharedMemory(name=place)
             blocks.append(block)
@@ -277,25 +368,20 @@ def _work(
     except BaseException:
         _report(pipe, traceback.format_exc())
         return
-    while True:
-        try:
-            what = pipe.recv()
-        except EOFError:
-            return
-        if what == "close":
-            batch.close()
-            return
-        try:
-            getattr(batch, what)()
-            answer = None
-        except BaseException:
-            answer = traceback.format_exc()
-        pipe.send(answer)
-        if answer is not None:
-            return
+    answer = None
+    # A pipe that is closed: the process that trains has ended.
+    with contextlib.suppress(EOFError, OSError):
+        while answer is None and (what := pipe.recv()) != "close":
+            try:
+                getattr(batch, what)()
+            except BaseException:
+                answer = traceback.format_exc()
+            pipe.send(answer)
+    batch.close()
 
 
 def _report(pipe: Connection, text: str) -> None:
     """Answers the next call with a failure."""
-    pipe.recv()
-    pipe.send(text)
+    with contextlib.suppress(EOFError, OSError):
+        pipe.recv()
+        pipe.send(text)

@@ -34,8 +34,8 @@ class Policy:
             observation_space: The space of its environment, if observations are to be flattened.
 
         Raises:
-            ValueError: If there is no policy, or if it was trained in an environment of Python and the file that
-                describes the scaling of its observations is missing.
+            ValueError: If there is no policy, if the space does not fit it, or if it was trained in an environment of
+                Python and the file that describes the scaling of its observations is missing.
         """
         self._native = _native.Policy(path)
         self.game = self._native.game
@@ -47,6 +47,11 @@ class Policy:
         self._memory = np.empty((0, self._fresh.size), np.float32)
         self._encoding: Encoding | None = None
         if self.game != "host":
+            if observation_space is not None and observation_space.shape != (self.num_features,):
+                raise ValueError(
+                    f"an observation of {self.game} has shape ({self.num_features},), but one of {observation_space} "
+                    f"has shape {observation_space.shape}"
+                )
             return
         file = _spaces_file(Path(path))
         if file is None:
@@ -115,8 +120,7 @@ class Policy:
             logits = logits + self._rng.gumbel(size=logits.shape)
         actions: Any = logits.argmax(axis=1)
         if self._encoding is not None:
-            actions = [self._encoding.decode(action) for action in actions]
-            return actions[0] if single else np.array(actions)
+            return self._encoding.decode(int(actions[0]) if single else actions)
         return actions[0] if single else actions
 
     def reset(self, ended: NDArray[np.bool_] | None = None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -19,6 +20,10 @@ NUMBERS = "biuf"
 
 #: The largest bound by which observations are divided: wider ranges tell nothing about usual values.
 _WIDEST = 1e4
+
+#: The most numbers of an observation, and the most actions, that native code takes.
+_MOST_FEATURES = 1 << 20
+_MOST_ACTIONS = 1 << 16
 
 
 @dataclass
@@ -37,21 +42,27 @@ class Encoding:
     first: tuple[int, ...]
     #: Whether actions are vectors.
     multi: bool
+    #: Type of the numbers of such a vector.
+    dtype: str = "int64"
     #: The space of observations that are not vectors of numbers.
     space: spaces.Space[Any] | None = None
     #: Whether observations are no vectors of numbers while their space is unknown: they must be given as vectors then.
     lacks_space: bool = False
 
     @classmethod
-    def of(cls, env: gymnasium.Env[Any, Any]) -> Encoding:
-        """Makes the encoding of an environment's spaces.
+    def of(cls, space: spaces.Space[Any], action: spaces.Space[Any]) -> Encoding:
+        """Makes the encoding of the observations of a space and of the actions of another.
 
         Raises:
-            ValueError: If observations cannot be flattened, or actions are neither ``Discrete`` nor ``MultiDiscrete``.
+            ValueError: If observations cannot be flattened, actions are neither ``Discrete`` nor ``MultiDiscrete``,
+                or an observation or the actions are too many numbers or too few.
         """
-        space, action = env.observation_space, env.action_space
         if not space.is_np_flattenable:
             raise ValueError(f"observations of {space} cannot be flattened to a vector")
+        if not 1 <= spaces.flatdim(space) <= _MOST_FEATURES:
+            raise ValueError(
+                f"an observation of {space} has {spaces.flatdim(space)} numbers, but must have 1 to {_MOST_FEATURES}"
+            )
         flat: Any = spaces.flatten_space(space)
         low, high = np.float64(flat.low).ravel(), np.float64(flat.high).ravel()
         bounded = (np.abs(low) < _WIDEST) & (np.abs(high) < _WIDEST) & (high > low)
@@ -60,6 +71,7 @@ class Encoding:
         scale = ((high - low) / 2).astype(np.float32)
         sizes: tuple[int, ...]
         first: tuple[int, ...]
+        dtype = np.dtype(action.dtype or np.int64)
         if isinstance(action, spaces.Discrete):
             sizes, first, multi = (int(action.n),), (int(action.start),), False
         elif isinstance(action, spaces.MultiDiscrete) and action.nvec.ndim == 1:
@@ -67,7 +79,13 @@ class Encoding:
             first = tuple(int(n) for n in action.start)
         else:
             raise ValueError(f"actions of {action} are neither Discrete nor a MultiDiscrete of one dimension")
-        return cls(center, scale, sizes, first, multi, None if is_vector(space) else space)
+        encoding = cls(center, scale, sizes, first, multi, dtype.name, None if is_vector(space) else space)
+        if not 2 <= encoding.num_actions <= _MOST_ACTIONS:
+            raise ValueError(
+                f"the action space {action} has {encoding.num_actions} actions, all combinations counted, but must "
+                f"have 2 to {_MOST_ACTIONS}"
+            )
+        return encoding
 
     @property
     def num_features(self) -> int:
@@ -77,7 +95,7 @@ class Encoding:
     @property
     def num_actions(self) -> int:
         """Actions, all combinations counted."""
-        return int(np.prod(self.actions))
+        return math.prod(self.actions)
 
     def flatten(self, obs: Any) -> NDArray[Any]:
         """Returns an observation as a vector, ``[num_features]``, before it is scaled.
@@ -121,18 +139,22 @@ class Encoding:
             row[:] = self.flatten(one)
         return self.scaled(flat)
 
-    def decode(self, action: int) -> Any:
-        """Returns the action with a number."""
+    def decode(self, action: Any) -> Any:
+        """Returns the action with a number, or those with the numbers of a vector, as the rows of an array."""
         if not self.multi:
-            return int(action) + self.first[0]
-        return np.array(np.unravel_index(action, self.actions)) + self.first
+            return action + self.first[0]
+        return (np.array(np.unravel_index(action, self.actions)).T + self.first).astype(self.dtype)
 
     def is_single(self, obs: Any) -> bool:
-        """Whether this is one observation, not a batch."""
+        """Whether this is one observation, not a batch, by its structure: :meth:`flatten` says what does not fit."""
+        shape = _shape(obs)
+        if shape == ():
+            # Dicts, and what is no array, among it.
+            return True
         if self.space is not None:
-            return self.space.contains(obs)
-        # Tuples and dicts are observations of spaces that are unknown here, about which `flatten` says more.
-        return isinstance(obs, tuple | dict) and self.lacks_space or np.ndim(obs) == 1
+            return _has_form(self.space, obs)
+        # Tuples are observations of spaces that are unknown here.
+        return isinstance(obs, tuple) and self.lacks_space or shape is not None and len(shape) == 1
 
     def save(self) -> dict[str, Any]:
         """Returns the encoding as JSON."""
@@ -142,6 +164,7 @@ class Encoding:
             "actions": self.actions,
             "first": self.first,
             "multi": self.multi,
+            "dtype": self.dtype,
             "vectors": self.space is None,
         }
 
@@ -163,6 +186,7 @@ class Encoding:
             tuple(saved["actions"]),
             tuple(saved["first"]),
             saved["multi"],
+            saved.get("dtype", "int64"),
             None if space is None or is_vector(space) else space,
             space is None and not saved.get("vectors", True),
         )
@@ -171,3 +195,22 @@ class Encoding:
 def is_vector(space: spaces.Space[Any]) -> bool:
     """Whether the observations of a space are vectors of numbers."""
     return isinstance(space, spaces.Box) and len(space.shape) == 1
+
+
+def _shape(obs: Any) -> tuple[int, ...] | None:
+    """Returns the shape of an array, or ``None`` for sequences of different shapes."""
+    try:
+        return np.shape(obs)
+    except ValueError:
+        return None
+
+
+def _has_form(space: spaces.Space[Any], obs: Any) -> bool:
+    """Whether an observation has the structure of a space, whatever its numbers and their types."""
+    if isinstance(space, spaces.Dict):
+        return isinstance(obs, Mapping)
+    if isinstance(space, spaces.Tuple):
+        return isinstance(obs, tuple) and len(obs) == len(space) and all(map(_has_form, space, obs))
+    if space.shape is not None:
+        return _shape(obs) == space.shape
+    return space.contains(obs)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -72,8 +74,9 @@ def train(
 ) -> Report:
     """Trains a policy by GRPO, or a language model if ``task`` is given.
 
-    Ctrl-C ends a run after the iteration under way; its folder then holds what it has learnt. Arguments that do not
-    apply are refused.
+    Ctrl-C ends a run after the iteration under way; its folder then holds what it has learnt. A second Ctrl-C ends it at
+    once. Environments, reward functions and the callback are called on the thread that calls this. Arguments that do
+    not apply are refused.
 
     Args:
         what: A name of :func:`grove_rl.games`; or the id of an environment of Gymnasium; or a function that makes
@@ -91,7 +94,8 @@ def train(
         run_dir: A new folder; by default the next free one in ``runs``.
         callback: A function that takes every iteration's record, as in ``metrics.jsonl``. If it returns ``False``
             the run stops.
-        num_processes: Worker processes that step environments of Python; 0 to step them in this process.
+        num_processes: Worker processes that step environments of Python; 0 to step them in this process. Functions that
+            make environments, and what they refer to, must be picklable by ``cloudpickle``.
         max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit.
         **settings: Settings as in a settings file: ``iterations=100``, ``rollout={"num_groups": 8}``. A name
             without its section will do if it is unambiguous: ``learning_rate=1e-3``.
@@ -194,8 +198,11 @@ def _train_envs(
     probe = make_env(env_fns[0])
     spec = probe.spec
     limit = max_episode_steps or (spec.max_episode_steps if spec else None) or _MAX_STEPS
-    observation_space = probe.observation_space
+    spaces = (probe.observation_space, probe.action_space)
     probe.close()
+    if isinstance(what, str) and spec is not None:
+        # Another process may not know the id.
+        env_fns = [partial(gymnasium.make, gymnasium.spec(spec.id), disable_env_checker=True)]
     rollout = changes["rollout"] = _ROLLOUT | changes.get("rollout", {})
     changes["update"] = _UPDATE | changes.get("update", {})
     rollout.setdefault("num_steps", limit)
@@ -210,7 +217,7 @@ def _train_envs(
         )
     if len(env_fns) == 1:
         env_fns = env_fns * num_envs
-    batch = ProcessBatch(env_fns, num_processes) if num_processes > 0 else Batch(env_fns)
+    batch = ProcessBatch(env_fns, spaces, num_processes) if num_processes > 0 else Batch(env_fns, spaces)
     changes["host"] = {
         "num_features": batch.num_features,
         "num_actions": batch.num_actions,
@@ -232,8 +239,12 @@ def _train_envs(
                 if recorded.has_begun or not is_taken:
                     raise
     finally:
-        batch.close()
-    report.observation_space = observation_space
+        try:
+            batch.close()
+        except Exception as error:
+            # The run is over, and its result or its own exception matters more.
+            warnings.warn(f"an environment failed when it was closed: {error!r}", stacklevel=3)
+    report.observation_space = spaces[0]
     return report
 
 

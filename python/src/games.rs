@@ -81,7 +81,7 @@ impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
 }
 
 /// A batch of a built-in game.
-#[pyclass]
+#[pyclass(module = "grove_rl._native")]
 pub struct Games {
     batch: Box<dyn AnyBatch>,
     #[pyo3(get)]

@@ -6,6 +6,7 @@
 mod buffers;
 mod games;
 mod host;
+mod interrupts;
 mod policy;
 mod session;
 mod text;

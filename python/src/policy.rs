@@ -15,7 +15,7 @@ use std::ffi::CString;
 use std::path::PathBuf;
 
 /// A policy on the CPU.
-#[pyclass]
+#[pyclass(module = "grove_rl._native")]
 pub struct Policy {
     policy: NativePolicy,
     /// The name of the game.

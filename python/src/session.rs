@@ -1,6 +1,7 @@
 //! Runs driven from Python: files, callback, signals and the final report.
 
 use super::games::{Visitor, settings, visit_game};
+use super::interrupts::Interrupts;
 use super::value_error;
 use grove::checkpoint;
 use grove::device::{self, Chosen};
@@ -26,20 +27,22 @@ pub struct Session {
     pub chosen: Chosen,
     /// Whether the device was chosen among those of the machine.
     is_auto: bool,
+    interrupts: Interrupts,
 }
 
 impl Session {
-    /// Starts a device for a run.
+    /// Starts a device for a run, and takes Ctrl-C over.
     ///
     /// # Errors
-    /// If there is no such device.
+    /// If there is no such device, or a signal arrives.
     pub fn new(
         device: &str,
         run_dir: Option<PathBuf>,
         callback: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let chosen = device::choose(device).map_err(value_error)?;
-        Ok(Self { run_dir, callback, chosen, is_auto: device == "auto" })
+        let (is_auto, interrupts) = (device == "auto", Interrupts::new()?);
+        Ok(Self { run_dir, callback, chosen, is_auto, interrupts })
     }
 
     /// Takes the CPU in place of a GPU that `auto` found, if a rollout of this game is faster there.
@@ -76,7 +79,7 @@ impl Session {
         let (mut files, _lock, warning) =
             RunFiles::create(path, name, run, settings).map_err(value_error)?;
         files.write_note(&RunNote::new(run, &self.chosen.info)).map_err(value_error)?;
-        let mut listener = Listener { callback: self.callback.as_ref(), ..Listener::default() };
+        let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
         warning.iter().for_each(|warning| listener.warning(warning));
         let effort = drive(run, Some(&mut files), &mut listener);
         if let Some(error) = listener.error.into_inner() {
@@ -85,6 +88,7 @@ impl Session {
         let effort = effort.map_err(runtime_error)?;
         let best = checkpoint::load(&files.folder().best()).ok();
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
+        self.interrupts.check()?;
         let report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
         Ok(serde_json::to_string(&report).expect("reports are plain data"))
     }
@@ -102,14 +106,18 @@ fn runtime_error(error: RunError) -> PyErr {
 }
 
 /// The observer that calls back to Python.
-#[derive(Default)]
 struct Listener<'a> {
     callback: Option<&'a Py<PyAny>>,
+    interrupts: &'a Interrupts,
     error: RefCell<Option<PyErr>>,
     stops: Cell<bool>,
 }
 
-impl Listener<'_> {
+impl<'a> Listener<'a> {
+    fn new(callback: Option<&'a Py<PyAny>>, interrupts: &'a Interrupts) -> Self {
+        Self { callback, interrupts, error: RefCell::default(), stops: Cell::default() }
+    }
+
     fn keep(&self, result: PyResult<()>) {
         if let Err(error) = result {
             self.error.borrow_mut().get_or_insert(error);
@@ -130,7 +138,7 @@ impl Listener<'_> {
 
 impl Observer for Listener<'_> {
     fn wants_to_stop(&self) -> bool {
-        self.keep(Python::attach(|py| py.check_signals()));
+        self.keep(self.interrupts.check());
         self.stops.get()
     }
 

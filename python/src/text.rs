@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A language model.
-#[pyclass]
+#[pyclass(module = "grove_rl._native")]
 pub struct LanguageModel {
     model: grove::text::LanguageModel,
 }

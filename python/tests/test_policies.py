@@ -122,3 +122,68 @@ def test_a_policy_without_its_space_asks_for_it() -> None:
     assert policy(obs) in (5, 6) and len(policy([obs, obs])) == 2
     with pytest.raises(ValueError, match="does not fit"):
         policy([{"a": np.zeros(1)}])
+
+
+class Switches(Pair):
+    """The same with two switches as the action, which checks that it is one."""
+
+    action_space = spaces.MultiDiscrete([2, 3], dtype=np.uint8)
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        return super().step(action)
+
+
+def test_actions_have_the_type_of_their_space() -> None:
+    policy = trained(Switches).policy()
+    assert Switches.action_space.contains(policy(np.zeros(2)))
+    for count in (0, 1, 3):
+        actions = policy(np.zeros((count, 2)))
+        assert actions.shape == (count, 2) and actions.dtype == np.uint8
+    for count in (0, 3):
+        actions = trained(Pair).policy()(np.zeros((count, 2)))
+        assert actions.shape == (count,) and actions.dtype == np.int64
+
+
+def test_one_observation_is_told_from_a_batch_by_its_form() -> None:
+    policy = trained(Named).policy()
+    for obs in ({"a": np.array([2000.0]), "b": 1}, {"a": [1], "b": np.int64(0), "more": 3}):
+        assert policy(obs) in (5, 6) and policy([obs, obs]).shape == (2,)
+    with pytest.raises(ValueError, match=r"the observation has shape \(4,\), but must have shape \(3,\)"):
+        policy({"a": np.zeros((2, 1)), "b": np.zeros(2, int)})
+
+    class Picture(Pair):
+        observation_space = spaces.Box(0, 255, (4, 4), np.uint8)
+
+    picture = np.zeros((4, 4))
+    policy = trained(Picture).policy()
+    assert policy(picture) in (5, 6) and policy([picture, picture]).shape == (2,)
+
+    class Twice(Pair):
+        observation_space = spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (2,))])
+
+    policy = trained(Twice).policy()
+    assert policy((1, [0.5, 3])) in (5, 6) and policy([(1, np.zeros(2)), (2, np.ones(2))]).shape == (2,)
+
+
+def test_numbers_are_observations_of_discrete_spaces() -> None:
+    class Cell(Pair):
+        observation_space = spaces.Discrete(4)
+
+    run = trained(Cell).run
+    with pytest.raises(ValueError, match="needs their space: Policy.load.path, env.observation_space"):
+        grove_rl.Policy.load(run)(0)
+    policy = grove_rl.Policy.load(run, Cell.observation_space)
+    assert policy(3) in (5, 6) and policy(np.array([0, 1, 3])).shape == (3,)
+    for policy in (policy, trained(Pair).policy(), trained(Named).policy()):
+        for obs in (None, 0.5, object()):
+            with pytest.raises(ValueError):
+                policy(obs)
+
+
+def test_the_space_of_a_game_has_its_size() -> None:
+    run = grove_rl.train("catch", device="cpu", iterations=1).run
+    space = grove_rl.GroveEnv("catch").observation_space
+    assert grove_rl.Policy.load(run, space)(space.sample()) in range(3)
+    with pytest.raises(ValueError, match="an observation of catch has shape .*, but one of Box.* has shape .2,."):
+        grove_rl.Policy.load(run, Pair.observation_space)

@@ -60,6 +60,8 @@ class Still(gymnasium.Env):
         ({"obs": [0, None, 0]}, "must consist of numbers"),
         ({"obs": [0, np.nan, 0]}, "step 2 of environment 0: the observation's number 1 is nan, but must be a finite"),
         ({"obs": [0, 0, -np.inf]}, "number 2 is -inf"),
+        ({"reward": 10**400}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
+        ({"reward": -(10**400)}, "the reward is -inf"),
         ({"reward": np.inf}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
         ({"reward": np.float64("nan")}, "the reward is nan"),
         ({"reward": None}, "the reward is None, but must be a number"),
@@ -73,6 +75,69 @@ class Still(gymnasium.Env):
 def test_environments_return_what_they_must(second: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         grove_rl.train(lambda: Still(**second), **FEW)
+
+
+def test_a_sum_of_rewards_is_a_finite_number() -> None:
+    class Rich(Still):
+        def step(self, action: Any) -> Any:
+            return super().step(action)[0], 2e38, False, False, {}
+
+    with pytest.raises(ValueError, match="step 2 of environment 0: the sum of the rewards is inf, but must be a finite"):
+        grove_rl.train(Rich, **FEW)
+
+
+def spaced(observation: Any, action: Any) -> Still:
+    env = Still()
+    env.observation_space, env.action_space = observation, action
+    return env
+
+
+BOX, TWO = Still.observation_space, Still.action_space
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "words"),
+    [
+        (BOX, spaces.Discrete(1), r"the action space Discrete\(1\) has 1 actions, .* but must have 2 to 65536"),
+        (BOX, spaces.MultiDiscrete([10] * 20), r"has 100000000000000000000 actions, all combinations counted"),
+        (BOX, spaces.MultiDiscrete([16] * 16), "has 18446744073709551616 actions"),
+        (spaces.Box(0, 1, (0,)), TWO, "an observation of Box.* has 0 numbers, but must have 1 to 1048576"),
+        (spaces.Dict(), TWO, r"an observation of Dict\(\) has 0 numbers"),
+    ],
+)
+def test_spaces_have_a_size(observation: Any, action: Any, words: str) -> None:
+    for num_processes in (0, 2):
+        with pytest.raises(ValueError, match=words):
+            grove_rl.train(lambda: spaced(observation, action), num_processes=num_processes, **FEW)
+
+
+def test_environments_are_different_ones_with_the_same_spaces() -> None:
+    one = Still()
+    with pytest.raises(ValueError, match="environment 1 is environment 0 once more: the function must make a new"):
+        grove_rl.train(lambda: one, **FEW)
+    wide, shifted = spaces.Box(-1000, 1000, (3,), np.float32), spaces.Discrete(2, start=3)
+    for other, words in (((wide, TWO), "observations"), ((BOX, shifted), "actions")):
+        env_fns = [Still, Still, Still, lambda: spaced(*other)]
+        with pytest.raises(ValueError, match=f"environment 3 has the {words} .*, but environment 0 has"):
+            grove_rl.train(env_fns, **FEW)
+        with pytest.raises(RuntimeError, match=f"environment 3 has the {words} .*, but environment 0 has"):
+            grove_rl.train(env_fns, num_processes=2, **FEW)
+
+
+def test_environments_are_closed_if_one_cannot_be_made() -> None:
+    closed: list[int] = []
+
+    class Counted(Still):
+        def close(self) -> None:
+            closed.append(id(self))
+
+    def fail() -> Any:
+        raise OSError("no licence")
+
+    with pytest.raises(OSError, match="no licence"):
+        grove_rl.train([Counted, Counted, Counted, fail], **FEW)
+    # The first function also makes the one whose spaces are looked at.
+    assert len(closed) == 4
 
 
 def test_scalars_of_other_libraries_are_rewards() -> None:

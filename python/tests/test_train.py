@@ -1,8 +1,10 @@
 """Training from Python."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,117 @@ def test_processes_do_not_change_the_result(folder: Path) -> None:
         return [event["loss"] for event in events]
 
     assert losses(0) == losses(2)
+
+
+#: State that a forked process would share.
+STATE = {"is_used": False}
+
+
+class Fresh(Corridor):
+    """An environment that cannot do with the state of the process that trains."""
+
+    def step(self, action: Any) -> Any:
+        assert not STATE["is_used"]
+        return super().step(action)
+
+
+def test_processes_start_afresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STATE, "is_used", True)
+    few = {"iterations": 1, "max_episode_steps": 5, **SHORT}
+    with pytest.raises(AssertionError):
+        grove_rl.train(Fresh, **few)
+    grove_rl.train(Fresh, num_processes=2, **few)
+    # Its id is known in this process alone.
+    gymnasium.register("Fresh-v0", entry_point=lambda: Fresh())
+    grove_rl.train("Fresh-v0", num_processes=2, **few)
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match="`num_processes` needs functions that can be pickled .*TypeError"):
+        grove_rl.train(lambda: (Fresh(), lock)[0], num_processes=2, **few)
+
+
+KILLED = """
+import os, signal, grove_rl, test_train
+
+class Mine(test_train.Corridor):
+    pass
+
+def kill(record):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+grove_rl.train(lambda: Mine(), num_processes=2, max_episode_steps=5, callback=kill, **test_train.SHORT)
+"""
+
+
+def test_processes_end_with_the_one_that_trains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    Path("script.py").write_text(KILLED)
+    # The processes share the pipe, which is at its end when the last one is.
+    done = subprocess.run([sys.executable, "script.py"], stdout=subprocess.PIPE, timeout=300)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_python_is_called_on_the_thread_that_trains(folder: Path) -> None:
+    threads: set[int] = set()
+
+    class Bound(Corridor):
+        def __init__(self) -> None:
+            threads.add(threading.get_ident())
+
+        def reset(self, **arguments: Any) -> Any:
+            threads.add(threading.get_ident())
+            return super().reset(**arguments)
+
+        def step(self, action: Any) -> Any:
+            threads.add(threading.get_ident())
+            return super().step(action)
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        threads.add(threading.get_ident())
+        return [float(len(text)) for text in completions]
+
+    grove_rl.train(Bound, iterations=2, max_episode_steps=5, **SHORT)
+    grove_rl.train(
+        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+        reward=reward,
+        iterations=2,
+        fit={"iterations": 0},
+        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+        checkpoint={"eval_episodes": 2},
+    )
+    assert threads == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("num_presses", [1, 2])
+def test_the_second_interrupt_ends_a_run_at_once(folder: Path, num_presses: int) -> None:
+    left = [num_presses]
+
+    class Pressing(Corridor):
+        def step(self, action: Any) -> Any:
+            if left[0] > 0:
+                left[0] -= 1
+                signal.raise_signal(signal.SIGINT)
+            return super().step(action)
+
+    with pytest.raises(KeyboardInterrupt):
+        grove_rl.train(Pressing, iterations=5, max_episode_steps=5, run_dir="run", **SHORT)
+    assert left == [0] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    saved = [path.name for path in Path("run/checkpoints").glob("0*")]
+    assert saved == (["00000001"] if num_presses == 1 else [])
+
+
+def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
+    closed: list[Corridor] = []
+
+    class Closing(Corridor):
+        def close(self) -> None:
+            closed.append(self)
+            if len(closed) == 3:
+                raise OSError("no such window")
+
+    with pytest.warns(UserWarning, match="an environment failed when it was closed: OSError.'no such window'.") as seen:
+        report = grove_rl.train(Closing, iterations=1, max_episode_steps=5, **SHORT)
+    # Those of a rollout, and the one whose spaces were looked at.
+    assert report.env_steps > 0 and len(set(map(id, closed))) == 33 and seen[0].filename == __file__
 
 
 def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:

@@ -60,19 +60,7 @@ impl HostRollout {
         iteration: u32,
         trajectory: &mut HostTrajectory,
     ) -> Result<Vec<GameSums>, HostEnvError> {
-        // Before the pool is entered: a thread there that waits takes up other work, which may need the same lock.
-        let mut guard = self.envs.lock();
-        let envs = &mut *guard;
-        rayon::scope(|_| self.play(envs, policy, iteration, trajectory))
-    }
-
-    fn play<A: Actor>(
-        &self,
-        envs: &mut dyn HostVecEnv,
-        policy: &A,
-        iteration: u32,
-        trajectory: &mut HostTrajectory,
-    ) -> Result<Vec<GameSums>, HostEnvError> {
+        let mut envs = self.envs.lock();
         let keys = self.keys.at(iteration);
         let RolloutConfig { group_size, num_steps, auto_reset, .. } = self.config;
         let count = self.config.num_envs();

@@ -145,7 +145,8 @@ pub trait Task: Send + Sync {
     fn parts(&self) -> &[Part];
 
     /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself
-    /// and its prompt alone, not on the other completions or on timing.
+    /// and its prompt alone, not on the other completions or on timing. A run calls this on the thread that calls
+    /// [`Trainer::iterate`](crate::trainer::Trainer::iterate) or [`Trainer::measure`](crate::trainer::Trainer::measure).
     ///
     /// # Errors
     /// If no completion can be verified any more, for instance because the verifier does not start. A

@@ -48,8 +48,8 @@ pub trait Engine: Send {
     fn describe(&self) -> String;
 
     /// Whether iterations run on a thread of the rayon pool, which saves waking the caller after each phase. False on
-    /// devices, since CubeCL has a queue per thread, and with environments on the host, for whose lock a thread of the
-    /// pool cannot wait.
+    /// devices, as CubeCL has a queue per thread, and where an iteration calls the user's environments or verifiers,
+    /// which may belong to the caller's thread.
     fn runs_in_pool(&self) -> bool;
 
     /// Trains the iteration of this number, from 0. The rollout of the `next` one may be started before. The record

@@ -150,7 +150,12 @@ impl<G: Rules> Grpo for NativeEngine<G> {
             _ => trajectory.num_steps,
         };
         let experience = Experience::new(trajectory, values, counts, learn_steps);
-        Ok(self.learner.update(&experience, iteration)?)
+        let (host, learner) = (&self.host, &mut self.learner);
+        Ok(match host {
+            // The rollout was outside the pool.
+            Some(_) => rayon::scope(|_| learner.update(&experience, iteration)),
+            None => learner.update(&experience, iteration),
+        }?)
     }
 
     async fn totals(

@@ -11,6 +11,7 @@ use host_game::Corridor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
 
 #[path = "../../examples/host_game.rs"]
 mod host_game;
@@ -330,4 +331,48 @@ fn threads_of_a_pool_do_not_wait_for_environments() {
     assert!(said.contains("give each run environments of its own"), "{said}");
     drop(guard);
     lock();
+}
+
+/// Environments that belong to the thread that made them, such as those with a window.
+struct Bound(ThreadId, ThreadedEnvs<Corridor>);
+
+impl HostVecEnv for Bound {
+    fn num_envs(&self) -> usize {
+        self.1.num_envs()
+    }
+
+    fn num_features(&self) -> usize {
+        self.1.num_features()
+    }
+
+    fn num_actions(&self) -> usize {
+        self.1.num_actions()
+    }
+
+    fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError> {
+        assert_eq!(thread::current().id(), self.0);
+        self.1.reset(levels, obs)
+    }
+
+    fn step(
+        &mut self,
+        actions: &[Option<u32>],
+        obs: &mut [f32],
+        results: &mut [Transition],
+    ) -> Result<(), HostEnvError> {
+        assert_eq!(thread::current().id(), self.0);
+        self.1.step(actions, obs, results)
+    }
+}
+
+#[test]
+fn environments_are_called_on_the_thread_that_trains() {
+    for engine in [Engine::Auto, Engine::General] {
+        let config = TrainConfig { engine, ..config() };
+        let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
+        let envs = HostEnvs::new(Bound(thread::current().id(), envs));
+        let mut trainer = GameTrainer::with_envs(GAME, envs, &config, &Device::flex()).unwrap();
+        assert!(trainer.iterate().unwrap().episodes > 0);
+        assert!(trainer.measure().unwrap().0.episodes > 0);
+    }
 }

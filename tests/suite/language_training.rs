@@ -9,6 +9,7 @@ use grove::text::{LanguageModel, LoraConfig};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 
 /// A small model that first imitates and then learns by rewards.
 fn config() -> LanguageConfig {
@@ -380,17 +381,19 @@ fn the_program_trains_goes_on_and_evaluates() {
     assert!(refused.contains("unknown task `srot`"), "{refused}");
 }
 
-/// A task of six held-out prompts, of which the first three are easy.
+/// A task of six held-out prompts, of which the first three are easy. Its verifier belongs to the thread that made it.
 struct Halves {
     parts: Vec<Part>,
     /// The prompts for training.
     text: &'static str,
     max_new_tokens: usize,
+    thread: ThreadId,
 }
 
 impl Default for Halves {
     fn default() -> Self {
-        Self { parts: vec![Part::new("exact", 1.0)], text: "9", max_new_tokens: 4 }
+        let (parts, thread) = (vec![Part::new("exact", 1.0)], thread::current().id());
+        Self { parts, text: "9", max_new_tokens: 4, thread }
     }
 }
 
@@ -414,6 +417,7 @@ impl Task for Halves {
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        assert_eq!(thread::current().id(), self.thread);
         let is_easy = |one: &Completion| one.prompt.text.as_str() < "3";
         Ok(completions.iter().map(|one| Rewards::new(vec![f64::from(is_easy(one))])).collect())
     }
@@ -459,4 +463,13 @@ fn empty_prompts_and_completions_are_refused() {
     assert!(said(Halves { text: "", ..Halves::default() }).starts_with("a prompt is empty"));
     let none = said(Halves { max_new_tokens: 0, ..Halves::default() });
     assert!(none.contains("halves has a max_new_tokens of 0"), "{none}");
+}
+
+#[test]
+fn verifiers_are_called_on_the_thread_that_trains() {
+    let mut config = config();
+    config.fit.iterations = 0;
+    let mut trainer = LanguageTrainer::for_task(Arc::new(Halves::default()), config, None).unwrap();
+    assert!(trainer.iterate().unwrap().text.is_some_and(|text| !text.fit && text.tokens > 0));
+    assert_eq!(trainer.measure().unwrap().0.mean_score, 1.0);
 }

@@ -309,8 +309,8 @@ impl<G: Rules> Engine for GameEngine<G> {
 
     fn runs_in_pool(&self) -> bool {
         // Ranks that wait for each other in one pool could take all of its threads; a rank inside a pool has its own.
-        // The lock of environments on the host must be taken outside.
         let is_own = self.part.team.size() == 1 || rayon::current_thread_index().is_some();
+        // Environments on the host stay on the caller's thread, which may wait for their lock.
         matches!(self.engine, Engines::Native(_)) && is_own && self.host.is_none()
     }
 

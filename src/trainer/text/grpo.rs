@@ -54,7 +54,12 @@ impl TextEngine {
         let updates = config.updates() as u64;
         let first = u64::from(iteration) * updates;
         let rates: Vec<f64> = (first..first + updates).map(|update| self.rate(update)).collect();
-        self.learner.update(&config.rule(fit), groups, iteration, entropy, &rates)
+        let rule = config.rule(fit);
+        // Ranks that wait for each other in one pool could take all of its threads.
+        let is_pooled = self.device.is_none() && self.team.size() == 1;
+        let learner = &mut self.learner;
+        let mut update = || learner.update(&rule, groups, iteration, entropy, &rates);
+        if is_pooled { rayon::scope(|_| update()) } else { update() }
     }
 
     /// The learning rate of an optimiser step, counted by iterations, whether they took all of their steps or not:
@@ -181,8 +186,8 @@ impl Engine for TextEngine {
     }
 
     fn runs_in_pool(&self) -> bool {
-        // Ranks that wait for each other in one pool could take all of its threads.
-        self.device.is_none() && self.team.size() == 1
+        // Generation and the update enter the pool; verifiers stay on the caller's thread.
+        false
     }
 
     async fn iterate(

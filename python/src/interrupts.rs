@@ -1,0 +1,83 @@
+//! Ctrl-C during a run.
+
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The handling of Ctrl-C while it lives: the first ends the run after its iteration, and the second raises
+/// `KeyboardInterrupt` at once.
+///
+/// Environments and reward functions run on the thread that Python's own handler interrupts: it would raise in the middle
+/// of a step, and the iteration would be lost.
+pub struct Interrupts {
+    /// Whether there was one.
+    asked: Arc<AtomicBool>,
+    /// Whether Python's own handler is to return.
+    replaces: bool,
+}
+
+impl Interrupts {
+    /// Replaces Python's own handler. A handler of the user stays, and so does Python's on other threads than the main
+    /// one, which it does not interrupt.
+    ///
+    /// # Errors
+    /// If a signal arrives meanwhile.
+    pub fn new() -> PyResult<Self> {
+        let asked = Arc::new(AtomicBool::new(false));
+        let replaces = Python::attach(|py| {
+            let threading = py.import("threading")?;
+            let thread = threading.call_method0("current_thread")?;
+            if !thread.is(&threading.call_method0("main_thread")?) {
+                return PyResult::Ok(false);
+            }
+            let signal = py.import("signal")?;
+            let found = signal.call_method1("getsignal", (signal.getattr("SIGINT")?,))?;
+            if !found.is(&signal.getattr("default_int_handler")?) {
+                return Ok(false);
+            }
+            let asked = asked.clone();
+            let handler = move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+                raised(asked.swap(true, Ordering::Relaxed))
+            };
+            set_handler(py, PyCFunction::new_closure(py, None, None, handler)?.as_any())?;
+            Ok(true)
+        })?;
+        Ok(Self { asked, replaces })
+    }
+
+    /// Executes the handlers of signals that have arrived.
+    ///
+    /// # Errors
+    /// `KeyboardInterrupt` from the first Ctrl-C on, and what the handlers raise.
+    pub fn check(&self) -> PyResult<()> {
+        Python::attach(|py| py.check_signals())?;
+        raised(self.asked.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        if self.replaces {
+            Python::attach(|py| {
+                let own = || py.import("signal")?.getattr("default_int_handler");
+                let restore = || set_handler(py, &own()?);
+                // A Ctrl-C at this moment is an error of the first attempt.
+                if let Err(error) = restore().or_else(|_| restore()) {
+                    error.write_unraisable(py, None);
+                }
+            });
+        }
+    }
+}
+
+/// `KeyboardInterrupt` if it is to be raised.
+fn raised(is_raised: bool) -> PyResult<()> {
+    if is_raised { Err(PyKeyboardInterrupt::new_err(())) } else { Ok(()) }
+}
+
+fn set_handler<'py>(py: Python<'py>, handler: &Bound<'py, PyAny>) -> PyResult<()> {
+    let signal = py.import("signal")?;
+    signal.call_method1("signal", (signal.getattr("SIGINT")?, handler)).map(drop)
+}
