@@ -378,7 +378,7 @@ impl TextEngine {
     fn tokens(&self, prompt: &Prompt, completion: usize) -> Result<Vec<u32>, LanguageTrainError> {
         let tokens = self.model.prompt(&prompt.text, &prompt.messages)?;
         let context = self.model.shape.context;
-        if tokens.is_empty() || tokens.len() + completion > context {
+        if tokens.len() + completion > context {
             let start = prompt.text.chars().take(40).collect();
             let prompt = tokens.len();
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
