@@ -73,7 +73,8 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
     """A batch of games of one kind, stepped by native code with the GIL released.
 
     Environment ``i`` of seed ``s`` plays episode ``i`` of ``grove eval --seed s``. A list of seeds gives each
-    environment the episode that ``gymnasium.make(...).reset(seed=...)`` plays.
+    environment the episode that ``gymnasium.make(...).reset(seed=...)`` plays. Both hold for the environments that a
+    ``reset_mask`` selects.
 
     Infos hold ``score`` (the game's own metric, which may differ from the reward) of the episodes that ended, with
     the mask ``_score``; ``action_mask`` of games in which some actions are illegal; and in mode ``SAME_STEP``
@@ -125,7 +126,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
     def reset(
         self,
         *,
-        seed: int | list[int | None] | None = None,
+        seed: int | np.integer[Any] | list[int] | list[int | None] | tuple[int | None, ...] | NDArray[Any] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts new episodes, in all environments or in those of ``options["reset_mask"]``."""
@@ -141,21 +142,22 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
                 )
             if not self._is_ready and not mask.all():
                 raise ResetNeeded("reset all environments before you reset some of them")
+        # An environment's seed and its episode of that seed; none to draw both.
+        levels: list[tuple[int, int] | None]
         if isinstance(seed, list | tuple | np.ndarray):
             if len(seed) != self.num_envs:
                 raise ValueError(f"{len(seed)} seeds were given for {self.num_envs} environments")
-            seeds = [None if own is None else _seed(own) for own in seed]
+            levels = [None if own is None else (_seed(own), 0) for own in seed]
         elif seed is not None:
             super().reset(seed=_seed(seed))
-            seeds = [(int(seed) + env) % (1 << 64) for env in envs]
+            levels = [(int(seed), env) for env in envs]
         else:
-            seeds = [None] * self.num_envs
+            levels = [None] * self.num_envs
         if mask is None and not isinstance(seed, list | tuple | np.ndarray):
             self._games.reset(self._draw() if seed is None else int(seed))
         else:
             for env in envs if mask is None else np.flatnonzero(mask).tolist():
-                own = seeds[env]
-                self._games.reset_env(env, self._draw() if own is None else own)
+                self._games.reset_env(env, *(levels[env] or (self._draw(), 0)))
         self._is_ready = True
         obs = np.empty((self.num_envs, self._games.num_features), np.float32)
         self._games.observe(obs)
@@ -266,9 +268,19 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._is_ready, self._is_closed = False, True
 
 
-def make_vec(game: str, num_envs: int = 1, **options: Any) -> GroveVectorEnv:
-    """Creates a :class:`GroveVectorEnv`; ``options`` are its further arguments."""
-    return GroveVectorEnv(game, num_envs, **options)
+def make_vec(
+    game: str,
+    num_envs: int = 1,
+    *,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    render_mode: str | None = None,
+    **parameters: Any,
+) -> GroveVectorEnv:
+    """Creates a :class:`GroveVectorEnv`, whose arguments these are."""
+    return GroveVectorEnv(
+        game, num_envs, autoreset_mode=autoreset_mode, copy=copy, render_mode=render_mode, **parameters
+    )
 
 
 def register_envs() -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import count
+from typing import Any, TypeGuard
 
 from . import _native
-from ._settings import as_json
+from ._settings import check_number, check_whole
 from ._threads import use_threads
 
 Messages = Sequence[Mapping[str, Any]]
 PromptLike = str | Messages | Mapping[str, Any]
 RewardFn = Callable[..., Sequence[float | None]]
+
+#: Arguments of reward functions besides the columns of the prompts.
+_ARGUMENTS = ("prompts", "completions")
 
 
 class LanguageModel:
@@ -34,7 +38,7 @@ class LanguageModel:
 
     def generate(
         self,
-        prompts: str | Messages | list[str] | list[Messages],
+        prompts: str | Messages | Sequence[str] | Sequence[Messages],
         *,
         max_new_tokens: int = 64,
         temperature: float = 0.0,
@@ -43,20 +47,22 @@ class LanguageModel:
         min_p: float = 0.0,
         num_completions: int = 1,
         seed: int = 0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
     ) -> Any:
         """Completes a prompt, or each of a list of prompts.
 
+        Ctrl-C ends it after the token under way.
+
         Args:
-            prompts: A text or a conversation, or a list of either.
-            max_new_tokens: Largest number of tokens of a completion.
+            prompts: A text or a conversation, or a list of either. Conversations need a model with a chat template.
+            max_new_tokens: Largest number of tokens of a completion, 0 to 2^20.
             temperature: 0 for the most likely tokens.
             top_k: Number of likeliest tokens to draw from; 0 for all.
             top_p: Cumulative probability of the likeliest tokens to draw from; 1 for all.
             min_p: Least probability of the tokens to draw from, relative to the likeliest one's; 0 for all.
-            num_completions: Completions of each prompt; if more than 1, each result is a list.
-            seed: Seed of the draws.
-            stop: Texts that end a completion.
+            num_completions: Completions of each prompt, 1 to 4096; if more than 1, each result is a list.
+            seed: Seed of the draws, at least 0 and less than 2^64.
+            stop: A text that ends a completion, or several.
 
         Returns:
             The completion of one prompt, or a list of those of a list.
@@ -64,28 +70,41 @@ class LanguageModel:
         Raises:
             ValueError: If an argument is out of its range, or a prompt and its completion exceed the context.
         """
-        if not hasattr(prompts, "__len__"):
+        if not isinstance(prompts, str) and not _is_list(prompts):
             raise ValueError(f"`prompts` is {prompts!r}, but must be a text or a conversation, or a list of either")
-        single = isinstance(prompts, str) or (
-            len(prompts) > 0 and isinstance(prompts[0], Mapping)
-        )
-        batch: Any = [prompts] if single else prompts
+        single = isinstance(prompts, str)
+        batch: list[Any] = [prompts] if single else list(prompts)
+        if batch and isinstance(batch[0], Mapping):
+            single, batch = True, [batch]
         pairs = [(text, json.dumps(messages)) for text, messages in map(_prompt, batch)]
+        stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
+        if not all(isinstance(text, str) for text in stops):
+            raise ValueError(f"`stop` is {stop!r}, but must be a text or a list of texts")
         options = {
-            "max_new_tokens": max_new_tokens,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "completions": num_completions,
-            "seed": seed,
-            "stop": list(stop),
+            "max_new_tokens": check_whole("max_new_tokens", max_new_tokens, 0, 1 << 20),
+            "temperature": check_number("temperature", temperature),
+            "top_k": check_whole("top_k", top_k, 0, (1 << 32) - 1),
+            "top_p": check_number("top_p", top_p),
+            "min_p": check_number("min_p", min_p),
+            "completions": check_whole("num_completions", num_completions, 1, 4096),
+            "seed": check_whole("seed", seed, 0, (1 << 64) - 1),
+            "stop": stops,
         }
         use_threads()
-        results: list[Any] = self._native.generate(pairs, as_json(options))
+        results: list[Any] = self._native.generate(pairs, json.dumps(options))
         if num_completions == 1:
             results = [completions[0] for completions in results]
         return results[0] if single else results
+
+
+def _is_list(value: Any) -> TypeGuard[Iterable[Any]]:
+    """Whether iterating over a value gives items in order: a dict gives its keys, and a table the names of its columns."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set) and not _is_table(value)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a value is a table of pandas, Polars or Arrow."""
+    return hasattr(value, "columns")
 
 
 def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
@@ -95,6 +114,9 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     messages = [message for message in prompt if isinstance(message, Mapping)] if isinstance(prompt, Sequence) else []
     if not messages or len(messages) != len(prompt):
         raise ValueError(f"the prompt {prompt!r} is neither a text nor a list of messages")
+    for message in messages:
+        if not isinstance(message.get("role"), str) or "content" not in message:
+            raise ValueError(f"the message {message!r} of a prompt must have a `role`, a text, and a `content`")
     return "", [dict(message) for message in messages]
 
 
@@ -103,6 +125,9 @@ def _record(item: PromptLike) -> dict[str, Any]:
     columns = dict(item) if isinstance(item, Mapping) else {"prompt": item}
     if "prompt" not in columns:
         raise ValueError(f"a prompt has the columns {sorted(columns)}, but none named `prompt`")
+    for name in _ARGUMENTS:
+        if name in columns:
+            raise ValueError(f"a prompt has a column `{name}`, as reward functions call an argument of theirs; rename it")
     prompt = columns.pop("prompt")
     try:
         columns = json.loads(json.dumps(columns, allow_nan=False, default=lambda value: value.tolist()))
@@ -120,7 +145,11 @@ class Judge:
 
     def __init__(self, functions: Sequence[RewardFn]) -> None:
         names = [getattr(function, "__name__", "reward") for function in functions]
-        self.names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
+        #: A name for each function, no two of them equal.
+        self.names: list[str] = []
+        for i, name in enumerate(names):
+            free = (own for n in count(i) if (own := f"{name}_{n}") not in names + self.names)
+            self.names.append(name if names.count(name) == 1 else next(free))
         self._functions = functions
         #: The exception that a function has raised.
         self.error: BaseException | None = None
@@ -146,7 +175,7 @@ class Judge:
         parts = []
         for name, function in zip(self.names, self._functions, strict=True):
             rewards = function(prompts=given, completions=answers, **columns)
-            if not isinstance(rewards, Iterable):
+            if not _is_list(rewards):
                 raise ValueError(f"{name} returned {rewards!r}, but must return a list: a reward for each completion")
             rewards = list(rewards)
             if len(rewards) != len(completions):
@@ -175,7 +204,12 @@ def _number(name: str, reward: Any) -> float | None:
 
 def _records(name: str, task: Iterable[PromptLike]) -> list[dict[str, Any]]:
     """Returns the items of an argument as the library takes them."""
-    if isinstance(task, str | Mapping) or not isinstance(task, Iterable):
+    if _is_table(task):
+        raise ValueError(
+            f"`{name}` is a table, a {type(task).__name__}, but must be a list of prompts: give the rows, in pandas "
+            'table.to_dict("records")'
+        )
+    if not _is_list(task):
         raise ValueError(f"`{name}` is {task!r}, but must be a list of prompts")
     return [_record(item) for item in task]
 

@@ -61,6 +61,35 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Returns an argument that is a whole number in a range.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or value < least or most is not None and value > most:
+        limits = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ValueError(f"`{name}` is {value!r}, but must be a whole number, {limits}")
+    return int(value)
+
+
+def check_number(name: str, value: Any) -> float:
+    """Returns an argument that is a finite number.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    try:
+        number = float(value) if is_number else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"`{name}` is {value!r}, but must be a finite number")
+    return number
+
+
 def in_sections(
     settings: Mapping[str, Any], names: Mapping[str, tuple[str, str]]
 ) -> dict[str, Any]:

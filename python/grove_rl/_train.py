@@ -20,7 +20,7 @@ from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, make_env
 from ._language import PromptLike, RewardFn, text_request
 from ._policy import Policy
-from ._settings import HOST_NAMES, TEXT_NAMES, as_json, in_sections
+from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_whole, in_sections
 from ._spaces import SPACES
 from ._threads import use_threads
 
@@ -75,8 +75,9 @@ def train(
     """Trains a policy by GRPO, or a language model if ``task`` is given.
 
     Ctrl-C ends a run after the iteration under way; its folder then holds what it has learnt. A second Ctrl-C ends it at
-    once. Environments, reward functions and the callback are called on the thread that calls this. Arguments that do
-    not apply are refused.
+    once. Environments, reward functions and the callback are called on the thread that calls this. Runs in environments
+    of Python and with reward functions cannot be resumed. What the run warns of (the onset of a collapse, growing memory)
+    is a ``UserWarning``. Arguments that do not apply are refused.
 
     Args:
         what: A name of :func:`grove_rl.games`; or the id of an environment of Gymnasium; or a function that makes
@@ -93,7 +94,7 @@ def train(
             CPU otherwise.
         run_dir: A new folder; by default the next free one in ``runs``.
         callback: A function that takes every iteration's record, as in ``metrics.jsonl``. If it returns ``False``
-            the run stops.
+            the run is saved and stops.
         num_processes: Worker processes that step environments of Python; 0 to step them in this process. Functions that
             make environments, and what they refer to, must be picklable by ``cloudpickle``.
         max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit.
@@ -105,6 +106,8 @@ def train(
     """
     if callback is not None and not callable(callback):
         raise ValueError(f"`callback` is {callback!r}, but must be a function of a record")
+    if run_dir is not None and not os.fspath(run_dir):
+        raise ValueError(f"`run_dir` is {run_dir!r}, but must name a folder")
     listener = None if callback is None else lambda record: callback(json.loads(record))
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
@@ -183,9 +186,9 @@ def _train_envs(
     num_processes: int,
     max_episode_steps: int | None,
 ) -> Report:
-    _check_whole("num_processes", num_processes, 0)
+    check_whole("num_processes", num_processes, 0)
     if max_episode_steps is not None:
-        _check_whole("max_episode_steps", max_episode_steps, 1)
+        check_whole("max_episode_steps", max_episode_steps, 1)
     if isinstance(what, str):
         env_id = what
         env_fns: list[EnvFn] = [lambda: gymnasium.make(env_id, disable_env_checker=True)]
@@ -195,7 +198,13 @@ def _train_envs(
         env_fns = [what] if callable(what) else list(what) if isinstance(what, Iterable) else []
     if not env_fns or not all(callable(make) for make in env_fns):
         raise ValueError(f"{what!r} must be one or more functions, each of which makes an environment")
-    probe = make_env(env_fns[0])
+    try:
+        probe = make_env(env_fns[0])
+    except gymnasium.error.NameNotFound as error:
+        if not isinstance(what, str):
+            raise
+        games = ", ".join(_native.names())
+        raise gymnasium.error.NameNotFound(f"{error} Nor is it a game of Grove: {games}.") from None
     spec = probe.spec
     limit = max_episode_steps or (spec.max_episode_steps if spec else None) or _MAX_STEPS
     spaces = (probe.observation_space, probe.action_space)
@@ -208,7 +217,7 @@ def _train_envs(
     rollout.setdefault("num_steps", limit)
     rollout.setdefault("learn_steps", rollout["num_steps"])
     for name in _ROLLOUT:
-        _check_whole(f"rollout.{name}", rollout[name], 1)
+        check_whole(f"rollout.{name}", rollout[name], 1)
     num_envs = int(rollout["num_groups"] * rollout["group_size"])
     if len(env_fns) not in (1, num_envs):
         raise ValueError(
@@ -246,11 +255,6 @@ def _train_envs(
             warnings.warn(f"an environment failed when it was closed: {error!r}", stacklevel=3)
     report.observation_space = spaces[0]
     return report
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"`{name}` is {value!r}, but must be a whole number, {least} or more")
 
 
 def _report(text: str) -> Report:

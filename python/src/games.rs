@@ -52,7 +52,7 @@ pub fn settings<G: Playable>(changes: &str) -> PyResult<(G, TrainConfig)> {
 /// A batch of games without their type.
 trait AnyBatch: Send + Sync {
     fn reset(&mut self, seed: u64);
-    fn reset_env(&mut self, env: usize, seed: u64);
+    fn reset_env(&mut self, env: usize, seed: u64, episode: u32);
     fn observe(&self, obs: &mut [f32]);
     fn legal(&self, mask: &mut [u8]);
     fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError>;
@@ -63,8 +63,8 @@ impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
         self.reset(seed);
     }
 
-    fn reset_env(&mut self, env: usize, seed: u64) {
-        self.reset_env(env, seed);
+    fn reset_env(&mut self, env: usize, seed: u64, episode: u32) {
+        self.reset_env(env, seed, episode);
     }
 
     fn observe(&self, obs: &mut [f32]) {
@@ -162,15 +162,15 @@ impl Games {
         self.batch.reset(seed);
     }
 
-    /// Resets one game to the first level of `seed`.
-    fn reset_env(&mut self, env: usize, seed: u64) -> PyResult<()> {
+    /// Resets one game to a level of `seed`: that of the game with the number `episode` after `reset`.
+    fn reset_env(&mut self, env: usize, seed: u64, episode: u32) -> PyResult<()> {
         if env >= self.num_envs {
             return Err(value_error(format!(
                 "there is no environment {env} in a batch of {}",
                 self.num_envs
             )));
         }
-        self.batch.reset_env(env, seed);
+        self.batch.reset_env(env, seed, episode);
         Ok(())
     }
 

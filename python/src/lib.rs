@@ -13,16 +13,25 @@ mod text;
 
 use grove::env::NAMES;
 use grove::metrics::IterationRecord;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fmt::Display;
 use std::process::ExitCode;
 
 /// A Python `ValueError` with the message of an error of the library.
 fn value_error(error: impl Display) -> PyErr {
     PyValueError::new_err(error.to_string())
+}
+
+/// Issues a Python `UserWarning`.
+///
+/// # Errors
+/// If the user's filters turn it into an exception.
+fn warn(py: Python, warning: &str) -> PyResult<()> {
+    let text = CString::new(warning).map_err(value_error)?;
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)
 }
 
 /// The names of the built-in games.

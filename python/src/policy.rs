@@ -2,16 +2,14 @@
 
 use super::buffers::{slice, slice_mut};
 use super::games::{Visitor, visit_game};
-use super::value_error;
+use super::{value_error, warn};
 use grove::checkpoint::Checkpoint;
 use grove::env::{Env, HostGame, Playable};
 use grove::model::{Actor, LANES, Lanes, NativePolicy};
 use grove::run::SavedPolicy;
 use grove::trainer::{load_policy, saved_config, saved_game_name};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
-use std::ffi::CString;
 use std::path::PathBuf;
 
 /// A policy on the CPU.
@@ -53,8 +51,7 @@ impl Policy {
     fn new(py: Python, path: PathBuf) -> PyResult<Self> {
         let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(&path).map_err(value_error)?;
         for warning in warnings {
-            let text = CString::new(warning).map_err(value_error)?;
-            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)?;
+            warn(py, &warning)?;
         }
         let game = saved_game_name(&checkpoint).map_err(value_error)?;
         let policy = match game == HostGame::NAME {

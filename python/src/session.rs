@@ -2,7 +2,7 @@
 
 use super::games::{Visitor, settings, visit_game};
 use super::interrupts::Interrupts;
-use super::value_error;
+use super::{value_error, warn};
 use grove::checkpoint;
 use grove::device::{self, Chosen};
 use grove::env::Playable;
@@ -15,7 +15,15 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// Interval at which signals are handled during work that can be interrupted.
+const SIGNALS: Duration = Duration::from_millis(50);
 
 /// The surroundings of a run.
 pub struct Session {
@@ -77,7 +85,7 @@ impl Session {
     pub fn train(&self, run: &mut dyn Run, name: &str, settings: &str) -> PyResult<String> {
         let path = self.run_dir.clone();
         let (mut files, _lock, warning) =
-            RunFiles::create(path, name, run, settings).map_err(value_error)?;
+            RunFiles::create(path, name, run, settings).map_err(not_created)?;
         files.write_note(&RunNote::new(run, &self.chosen.info)).map_err(value_error)?;
         let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
         warning.iter().for_each(|warning| listener.warning(warning));
@@ -98,6 +106,47 @@ impl Session {
 pub fn detached<T: Send>(py: Python, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
     let outcome = py.detach(|| caught_on_devices(work));
     outcome.unwrap_or_else(|panic| Err(PyRuntimeError::new_err(panic.to_string())))
+}
+
+/// Does work on a thread of its own while this one handles signals, which Python does in its main thread alone. Once
+/// the flag that `work` is given is true, its result no longer counts, and it should end.
+///
+/// # Errors
+/// If the handler of a signal raises an exception, such as `KeyboardInterrupt`.
+pub fn interruptible<T: Send>(work: impl FnOnce(&AtomicBool) -> T + Send) -> PyResult<T> {
+    let is_interrupted = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (guard, ended) = mpsc::channel::<()>();
+        let worker = scope.spawn(move || {
+            // It is dropped with the end of the work, be it a panic.
+            let _guard = guard;
+            work(is_interrupted)
+        });
+        let mut signals = Ok(());
+        while ended.recv_timeout(SIGNALS) == Err(RecvTimeoutError::Timeout) {
+            if signals.is_ok() {
+                signals = Python::attach(|py| py.check_signals());
+                is_interrupted.store(signals.is_err(), Ordering::Relaxed);
+            }
+        }
+        let result = worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+        signals.map(|()| result)
+    })
+}
+
+/// A Python `ValueError` for a run that cannot begin, in the words of `train`'s arguments.
+fn not_created(error: RunError) -> PyErr {
+    match error {
+        RunError::Exists(path) => value_error(format!(
+            "the run directory {} exists; choose another `run_dir`",
+            path.display()
+        )),
+        RunError::Locked(path) => value_error(format!(
+            "another process trains the run in {}; choose another `run_dir`",
+            path.display()
+        )),
+        error => value_error(error),
+    }
 }
 
 /// A Python `RuntimeError` for a run that failed.
@@ -150,7 +199,7 @@ impl Observer for Listener<'_> {
     }
 
     fn warning(&mut self, warning: &str) {
-        self.call(&json!({ "warning": warning }));
+        self.keep(Python::attach(|py| warn(py, warning)));
     }
 }
 

@@ -1,11 +1,11 @@
 //! Language models: generation, and training with reward functions of Python.
 
-use super::session::{Session, detached};
+use super::session::{Session, detached, interruptible};
 use super::value_error;
 use grove::rng::Stream;
 use grove::run::{TextRun, load_model};
 use grove::settings::overlay;
-use grove::task::{self, Completion, Part, PromptSet, Rewards, Split, Task, TaskError};
+use grove::task::{self, Completion, PYTHON, Part, PromptSet, Rewards, Split, Task, TaskError};
 use grove::text::fastest_precision;
 use grove::text::generate::{Generator, Prompt, Sampling, stop};
 use grove::trainer::text::{
@@ -15,6 +15,11 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Prompts that are completed between two looks at whether the user has interrupted: those that wait would all be
+/// prefilled.
+const PORTION: usize = 256;
 
 /// A language model.
 #[pyclass(module = "grove_rl._native")]
@@ -45,7 +50,6 @@ impl Options {
             ("temperature", is_temperature, "0, or 1e-6 or more"),
             ("top_p", top_p > 0.0 && top_p <= 1.0, "above 0, at most 1"),
             ("min_p", (0.0..1.0).contains(&self.min_p), "0 to below 1"),
-            ("num_completions", (1..=4096).contains(&self.completions), "1 to 4096"),
             ("stop", self.stop.iter().all(|text| !text.is_empty()), "texts that are not empty"),
         ] {
             if !is_valid {
@@ -80,7 +84,7 @@ impl LanguageModel {
         self.model.shape.context
     }
 
-    /// Completes prompts: pairs of a text and, as JSON, the messages for a chat template.
+    /// Completes prompts: pairs of a text and, as JSON, the messages for a chat template. Signals end it.
     fn generate(
         &self,
         py: Python,
@@ -96,7 +100,7 @@ impl LanguageModel {
                 serde_json::from_str(messages).map_err(value_error)?;
             let tokens = self.model.prompt(text, &messages).map_err(value_error)?;
             let (count, most) = (tokens.len(), options.max_new_tokens);
-            if tokens.is_empty() || count + most > self.model.shape.context {
+            if count + most > self.model.shape.context {
                 return Err(value_error(format!(
                     "a prompt of {count} tokens and {most} new ones do not fit in the model's context of {}",
                     self.model.shape.context
@@ -113,27 +117,33 @@ impl LanguageModel {
             max_new_tokens: options.max_new_tokens,
             stop_tokens: self.model.stop_tokens.clone(),
         };
-        let model = &self.model;
-        detached(py, || {
+        let (model, stops) = (&self.model, &options.stop);
+        let work = |is_interrupted: &AtomicBool| -> Vec<Vec<String>> {
             let decoder = model.decoder();
-            let is_stopped =
-                |tokens: &[u32]| stop::before(&model.text(tokens), &options.stop).is_some();
+            let is_interrupted = || is_interrupted.load(Ordering::Relaxed);
+            let is_stopped = |tokens: &[u32]| {
+                let ends = || stop::before(&model.text(tokens), stops).is_some();
+                is_interrupted() || !stops.is_empty() && ends()
+            };
             let generator = Generator {
                 decoder: &decoder,
                 sampling: &sampling,
                 slots: options.completions * batch.len().min(16),
-                stop: if options.stop.is_empty() { None } else { Some(&is_stopped) },
+                stop: Some(&is_stopped),
                 listener: None,
             };
             let text = |tokens: &[u32]| {
                 let text = model.text(tokens);
-                stop::before(&text, &options.stop).map(str::to_string).unwrap_or(text)
+                stop::before(&text, stops).map(str::to_string).unwrap_or(text)
             };
-            let completions = generator.generate(&batch).into_iter();
-            Ok(completions
+            // A completion depends on nothing but its prompt, so that portions do not change it.
+            let portions = batch.chunks(PORTION).take_while(|_| !is_interrupted());
+            let completions = portions.flat_map(|prompts| generator.generate(prompts));
+            completions
                 .map(|of_prompt| of_prompt.iter().map(|one| text(&one.tokens)).collect())
-                .collect())
-        })
+                .collect()
+        };
+        detached(py, || interruptible(work))
     }
 }
 
@@ -148,12 +158,9 @@ struct PythonTask {
     max_new_tokens: usize,
 }
 
-/// The name of a task of Python in settings.
-const NAME: &str = "python";
-
 impl Task for PythonTask {
     fn name(&self) -> &str {
-        NAME
+        PYTHON
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
@@ -161,7 +168,7 @@ impl Task for PythonTask {
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<task::Prompt, TaskError> {
-        self.prompts.prompt(NAME, split, index, "give train() at least one")
+        self.prompts.prompt(PYTHON, split, index, "give train() at least one")
     }
 
     fn parts(&self) -> &[Part] {
@@ -234,16 +241,16 @@ pub fn train_text(
         };
         let own = toml::Table::new();
         let changes: toml::Table = serde_json::from_str(settings).map_err(value_error)?;
-        let mut table = language_settings(NAME, &own, &defaults);
+        let mut table = language_settings(PYTHON, &own, &defaults);
         overlay::lay_over(&mut table, changes).map_err(value_error)?;
         let (_, _, mut config) = load_language_settings(table).map_err(value_error)?;
         config.fit.iterations = config.fit.iterations.min(config.iterations);
         config.validate().map_err(value_error)?;
-        let settings = language_settings(NAME, &own, &config);
+        let settings = language_settings(PYTHON, &own, &config);
         let trainer = LanguageTrainer::for_task(Arc::new(task), config, loaded);
         let trainer = trainer.map_err(value_error)?.with_settings(settings.clone());
         let device = (session.chosen.info.name != "cpu").then(|| session.chosen.device.clone());
         let mut run = TextRun::new(trainer.on(device).map_err(value_error)?);
-        session.train(&mut run, NAME, &settings.to_string())
+        session.train(&mut run, PYTHON, &settings.to_string())
     })
 }

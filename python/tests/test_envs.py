@@ -62,6 +62,12 @@ def test_autoreset_modes_differ_in_the_step_that_resets() -> None:
         disabled.step(np.ones(3, int))
     disabled.reset(options={"reset_mask": np.ones(3, bool)})
     disabled.step(np.ones(3, int))
+    first, _ = disabled.reset(seed=5)
+    disabled.step(np.ones(3, int))
+    some = np.array([True, False, True])
+    again, _ = disabled.reset(seed=5, options={"reset_mask": some})
+    np.testing.assert_array_equal((again == first).all(axis=1), some)
+    disabled.step(np.ones(3, int))
 
 
 def test_seeds_repeat_and_parameters_change_the_game() -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import grove_rl
 
 FEW = {"iterations": 1, "num_groups": 1, "group_size": 4, "eval_episodes": 2, "max_episode_steps": 3}
 TASK = [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)]
+CHATS = [{"prompt": [{"role": "user", "content": "a"}], "solution": "b"}] * 2
 BRIEF = {
     "iterations": 1,
     "fit": {"iterations": 0},
@@ -181,6 +183,15 @@ def test_a_process_that_ends_is_named() -> None:
             grove_rl.train(lambda: Leaving(how), **few)
 
 
+class Table:
+    """What tables of pandas, Polars and Arrow have in common."""
+
+    columns = ("prompt", "solution")
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+
 @pytest.mark.parametrize(
     ("what", "arguments", "words"),
     [
@@ -202,6 +213,12 @@ def test_a_process_that_ends_is_named() -> None:
         (None, {"task": TASK, "reward": []}, r"`reward` is \[\], but a language model needs a function"),
         (None, {"task": TASK}, "`reward` is None"),
         (None, {"task": "2+2=", "reward": len}, "`task` is '2.2=', but must be a list of prompts"),
+        (None, {"task": Table(), "reward": len}, "`task` is a table, a Table, but must be a list of prompts"),
+        (None, {"task": TASK, "eval_task": Table(), "reward": len}, "`eval_task` is a table"),
+        (None, {"task": [TASK[0] | {"completions": "x"}], "reward": len}, "a prompt has a column `completions`"),
+        (None, {"task": [{"prompt": [{"role": "user"}]}], "reward": len}, "must have a `role`, a text, and a `content`"),
+        (None, {"task": CHATS, "reward": len}, "the model has no chat template for conversations"),
+        (None, {"task": [{"prompt": "", "solution": "b"}] * 2, "reward": len}, "the prompt is empty"),
         (None, {"task": [3], "reward": len}, "the prompt 3 is neither a text nor a list of messages"),
         (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the columns .* are no JSON"),
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
@@ -214,6 +231,8 @@ def test_a_process_that_ends_is_named() -> None:
         ("catch", {"optimizer": {"learning_rate": np.inf}}, "`optimizer.learning_rate` cannot be inf"),
         ("catch", {"seed": 1 << 63}, "`seed` cannot be 9223372036854775808: must be"),
         ("catch", {"iterations": None}, "`iterations` cannot be None"),
+        ("catch", {"optimizer": "adam"}, "`optimizer` cannot be \"adam\": it is a section of settings"),
+        ("catch", {"run_dir": ""}, "`run_dir` is '', but must name a folder"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(what: Any, arguments: dict[str, Any], words: str) -> None:
@@ -246,6 +265,101 @@ def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
 
     with pytest.raises(RuntimeError, match="judge returned the reward .* but must return a finite number, or None"):
         grove_rl.train(task=TASK, reward=judge, **BRIEF)
+
+
+def test_rewards_of_texts_are_a_list() -> None:
+    def judge(completions: list[str], **_: Any) -> Any:
+        return dict.fromkeys(range(len(completions)), 1.0)
+
+    with pytest.raises(RuntimeError, match="judge returned .* but must return a list"):
+        grove_rl.train(task=TASK, reward=judge, **BRIEF)
+
+
+def test_names_of_games_are_listed_beside_those_of_gymnasium() -> None:
+    with pytest.raises(gymnasium.error.NameNotFound, match="friut.* Nor is it a game of Grove: fruit, "):
+        grove_rl.train("friut")
+
+
+def test_a_run_that_exists_is_refused_in_the_words_of_python() -> None:
+    grove_rl.train("catch", device="cpu", iterations=1, run_dir="run")
+    with pytest.raises(ValueError, match="the run directory run exists; choose another `run_dir`"):
+        grove_rl.train("catch", device="cpu", iterations=1, run_dir="run")
+
+
+def test_the_program_says_why_it_does_not_resume_runs_of_python() -> None:
+    def one(completions: list[str], **_: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    runs = {
+        grove_rl.train(Still, **FEW).run: "stands for the environments of a Python process",
+        grove_rl.train(task=TASK, reward=one, **BRIEF).run: "reward functions are those of a Python process",
+    }
+    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]
+    for run, words in runs.items():
+        resumed = subprocess.run([*program, "train", "--resume", run], capture_output=True, text=True)
+        assert resumed.returncode == 1 and words in resumed.stderr, resumed.stderr
+
+
+@pytest.fixture
+def model() -> grove_rl.LanguageModel:
+    def one(completions: list[str], **_: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    return grove_rl.LanguageModel.load(grove_rl.train(task=TASK, reward=one, **BRIEF).run)
+
+
+def test_arguments_of_a_generation_are_refused_by_name(model: grove_rl.LanguageModel) -> None:
+    for name, value in [
+        ("max_new_tokens", -1),
+        ("max_new_tokens", 2.5),
+        ("top_k", -1),
+        ("num_completions", 0),
+        ("seed", 1 << 64),
+        ("temperature", "1"),
+        ("top_p", np.nan),
+        ("stop", None),
+        ("stop", [1]),
+        ("prompts", {"prompt": "a"}),
+        ("prompts", {"a"}),
+        ("prompts", Table()),
+    ]:
+        with pytest.raises(ValueError, match=f"`{name}` is .*, but must be "):
+            model.generate(**({"prompts": "1>"} | {name: value}))
+    for prompts, words in [
+        ("", "the prompt is empty"),
+        ([{"role": "user", "content": "a"}], "has no chat template"),
+        ([{"role": "user"}], "must have a `role`, a text, and a `content`"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            model.generate(prompts)
+
+
+def test_one_stop_text_is_no_list_of_letters(model: grove_rl.LanguageModel) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": (1 << 64) - 1, "num_completions": 8}
+    whole = model.generate("1>", **options)
+    assert model.generate("1>", stop="ab>1", **options) == [text.split("ab>1")[0] for text in whole]
+    assert any("a" in text for text in whole)
+
+
+def test_ctrl_c_ends_a_generation(model: grove_rl.LanguageModel) -> None:
+    native, begins = model._native, threading.Event()
+
+    class Beginning:
+        def generate(self, *arguments: Any) -> Any:
+            begins.set()
+            return native.generate(*arguments)
+
+    def interrupt() -> None:
+        begins.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    model._native = Beginning()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    # All completions would take minutes.
+    with pytest.raises(KeyboardInterrupt):
+        model.generate(["1>"] * 100_000, max_new_tokens=1000, temperature=1.0, num_completions=2)
+    thread.join()
 
 
 def test_what_a_reward_function_raises_is_known() -> None:

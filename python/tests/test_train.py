@@ -273,7 +273,8 @@ def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
         grove_rl.train("catch", device="cpu", run_dir="interrupted", callback=interrupt)
     assert list(Path("interrupted/checkpoints").iterdir())
     report = grove_rl.train("catch", device="cpu", callback=lambda event: event["iteration"] < 3)
-    assert report.details["interrupted"] and report.details["iteration"] < 60
+    assert report.details["interrupted"] and report.details["iteration"] == 3
+    assert [path.name for path in Path(report.run, "checkpoints").iterdir()] == ["00000003"]
 
 
 def test_settings_are_checked(folder: Path) -> None:
@@ -308,6 +309,45 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
     model = grove_rl.LanguageModel.load(report.run)
     assert isinstance(model.generate("1>", max_new_tokens=4), str)
     assert len(model.generate(["1>", "2>"], max_new_tokens=4, num_completions=3)[1]) == 3
-    for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"num_completions": 0}, {"stop": [""]}):
+    for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"stop": [""]}):
         with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is out of range: must be"):
             model.generate("1>", max_new_tokens=4, **wrong)
+
+
+def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None:
+    def unjudged(completions: list[str], **_: Any) -> list:
+        return [None] * len(completions)
+
+    log = Log()
+    with pytest.warns(UserWarning, match="iteration 1: "):
+        grove_rl.train(
+            task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+            reward=unjudged,
+            callback=grove_rl.Tracker(log),
+            iterations=2,
+            fit={"iterations": 0},
+            generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+            eval_episodes=2,
+        )
+    assert len(log.logged) == 2
+
+
+def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> None:
+    def constant(name: str, reward: float) -> Any:
+        def function(completions: list[str], **_: Any) -> list[float]:
+            return [reward] * len(completions)
+
+        function.__name__ = name
+        return function
+
+    records: list[dict] = []
+    grove_rl.train(
+        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+        reward=[constant("f", 1), constant("f", 2), constant("f_0", 3)],
+        callback=records.append,
+        iterations=1,
+        fit={"iterations": 0},
+        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+        eval_episodes=2,
+    )
+    assert records[0]["rewards"] == {"f_0": 3, "f_1": 1, "f_2": 2}

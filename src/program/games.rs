@@ -7,7 +7,7 @@ use super::study_args::ExportArgs;
 use super::table::Table;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
-use crate::env::{Catalog, Env};
+use crate::env::{Catalog, Env, HostGame};
 use crate::model::NamedModel;
 use crate::run::{RunFolder, RunLock};
 use crate::schema::Settings;
@@ -137,6 +137,10 @@ impl Games {
                 "a labelled table is not a game, which this command is for: `grove fit` trains a policy on it and \
                  reports its held-out accuracy; the weights are in the run's best/weights.safetensors"
             ),
+            None if name == HostGame::NAME => bail!(
+                "`host` stands for the environments of a Python process or of a `HostEnv`, which this program lacks: it \
+                 neither resumes nor evaluates their runs; in Python `grove_rl.Policy.load` loads the policy"
+            ),
             None => bail!("unknown game `{name}`; must be one of: {}", self.names()),
         }
     }
@@ -149,7 +153,8 @@ impl Games {
     /// Finds a game by name, or the default game, for a command that takes a language model's task as well. The error
     /// for an unknown name suggests the nearest game or task.
     pub fn find_beside_tasks(&self, name: Option<&str>) -> Result<&GameCommands> {
-        let is_unknown = |name: &&str| self.entries.find(name).is_none() && *name != Table::NAME;
+        let is_known = |name: &str| [Table::NAME, HostGame::NAME].contains(&name);
+        let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
         let (games, tasks) = (self.names(), task::names());
         let known = games.split(", ").chain(tasks.split(", "));

@@ -124,14 +124,11 @@ fn held_out_prompt(path: &Path) -> Result<String> {
 
 /// The tokens of the prompt, if they leave room for a completion.
 fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Result<Vec<u32>> {
-    let messages = match args.raw {
+    let messages = match args.raw || model.template.is_none() {
         true => Vec::new(),
         false => vec![json!({ "role": "user", "content": prompt })],
     };
     let tokens = model.prompt(prompt, &messages)?;
-    if tokens.is_empty() {
-        bail!("the prompt is empty");
-    }
     let (count, context) = (tokens.len(), model.shape.context);
     if count >= context {
         bail!(

@@ -134,13 +134,13 @@ impl<G: Rules> Batch<G> {
         self.blocks = envs.chunks(LANES).map(block).collect();
     }
 
-    /// Resets game `env` to the first level of `seed`, as a batch of one game with that seed does.
+    /// Resets game `env` to the level that game `episode` of a batch has after [`Batch::reset`] with this seed.
     ///
     /// # Panics
     /// If there is no such game.
-    pub fn reset_env(&mut self, env: usize, seed: u64) {
+    pub fn reset_env(&mut self, env: usize, seed: u64, episode: u32) {
         assert!(env < self.num_envs, "game {env} of {}", self.num_envs);
-        let level = draw(draw(Stream::Evaluation.key(seed), 0), 0);
+        let level = draw(draw(Stream::Evaluation.key(seed), 0), episode);
         let block = &mut self.blocks[env / LANES];
         block.lanes.set(env % LANES, &EnvState::new(level, self.game));
         block.ended[env % LANES] = false;

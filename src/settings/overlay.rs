@@ -9,8 +9,8 @@ use crate::schema::{Setting, Settings, Shape, in_table};
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
-/// Names of other trainers without an exact counterpart, and the nearest setting.
-const FOREIGN: [(&str, &str); 16] = [
+/// Names of other trainers without an exact counterpart, and the nearest setting, of games and of texts.
+const FOREIGN: [(&str, &str); 19] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),
@@ -18,7 +18,11 @@ const FOREIGN: [(&str, &str); 16] = [
     ("lr_schedule", "optimizer.lr_scheduler_type"),
     ("num_envs", "rollout.num_groups"),
     ("batch_size", "rollout.num_groups"),
+    ("batch_size", "generation.num_prompts"),
     ("per_device_train_batch_size", "rollout.num_groups"),
+    ("per_device_train_batch_size", "generation.num_prompts"),
+    // TRL counts those of all passes, and divides by its `gradient_accumulation_steps`.
+    ("steps_per_generation", "update.num_minibatches"),
     ("n_steps", "rollout.num_steps"),
     ("max_completion_length", "rollout.num_steps"),
     ("n_epochs", "update.update_epochs"),
@@ -205,7 +209,14 @@ pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, 
 }
 
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
-    let path = resolve(table, key)?;
+    let path = resolve(table, key).map_err(|error| match (error, table.get(key)) {
+        (ConfigError::UnknownKey { .. }, Some(Value::Table(section))) => {
+            let leaf = section.keys().next().map_or("a setting", String::as_str);
+            let expected = format!("it is a section of settings, such as `{key}.{leaf}`");
+            ConfigError::WrongValue { key: key.to_string(), value: value.to_string(), expected }
+        }
+        (error, _) => error,
+    })?;
     let slot = match path.split_once('.') {
         Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
         None => table.get_mut(&path),

@@ -15,6 +15,13 @@ pub enum TaskError {
         known: String,
     },
 
+    /// A run's prompts and reward functions are a Python process's.
+    #[error(
+        "the run's prompts and reward functions are those of a Python process, which this program cannot call: it \
+         neither resumes nor evaluates the run; `grove generate` and `grove export` take its model"
+    )]
+    Python,
+
     /// An invalid setting.
     #[error("{0}")]
     Setting(String),

@@ -63,7 +63,7 @@ pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]
 pub use external::{Verifier, VerifierOptions, VerifierSandbox};
 pub use judge::judge;
-pub use registry::{BuiltIn, TASKS, find, names};
+pub use registry::{BuiltIn, PYTHON, TASKS, find, names};
 pub use reverse::Reverse;
 pub use set::PromptSet;
 pub use settings::TaskSettings;

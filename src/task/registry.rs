@@ -66,16 +66,18 @@ pub fn names() -> String {
     TASKS.iter().map(|task| task.name).collect::<Vec<_>>().join(", ")
 }
 
+/// The name of a task of a Python process in the settings of its run.
+pub const PYTHON: &str = "python";
+
 /// Finds a task by name, including the user-defined [`DataTask`](super::DataTask).
 ///
 /// # Errors
-/// [`TaskError::Unknown`] with the known names.
+/// [`TaskError::Unknown`] with the known names, and [`TaskError::Python`] for [`PYTHON`].
 pub fn find(name: &str) -> Result<&'static BuiltIn, TaskError> {
-    TASKS
-        .iter()
-        .chain(USER_DEFINED)
-        .find(|task| task.name == name)
-        .ok_or_else(|| TaskError::Unknown { name: name.to_string(), known: names() })
+    TASKS.iter().chain(USER_DEFINED).find(|task| task.name == name).ok_or_else(|| match name {
+        PYTHON => TaskError::Python,
+        _ => TaskError::Unknown { name: name.to_string(), known: names() },
+    })
 }
 
 #[cfg(test)]
@@ -139,6 +141,7 @@ mod tests {
             let error = (data.open)(setting.parse().unwrap()).err().unwrap().to_string();
             assert!(error.starts_with(said), "{error}");
         }
+        assert_eq!(find(PYTHON).err(), Some(TaskError::Python));
         let said = find("srot").err().unwrap().to_string();
         assert_eq!(said, format!("unknown task `srot`; must be one of: {}", names()));
     }

@@ -47,6 +47,12 @@ pub enum LanguageError {
     /// A chat template that fails.
     #[error("the model's chat template fails: {0}")]
     Template(String),
+    /// A conversation, which a model without a chat template cannot read.
+    #[error("the model has no chat template for conversations; give prompts as texts")]
+    NoTemplate,
+    /// A prompt without a token.
+    #[error("the prompt is empty")]
+    NoPrompt,
     /// A chat template that leaves nothing of a prompt.
     #[error("the model's chat template makes an empty prompt of {0:?}")]
     EmptyPrompt(String),

@@ -85,7 +85,8 @@ impl LanguageModel {
     /// Tokenizes a prompt: its messages if the model has a chat template and there are any, else its text.
     ///
     /// # Errors
-    /// If the messages cannot be serialized, the template fails, or the text cannot be tokenized.
+    /// If the messages cannot be serialized, the template fails, the text cannot be tokenized, or no token results; and
+    /// for messages without a text if the model has no chat template.
     pub fn prompt(
         &self,
         text: &str,
@@ -117,9 +118,15 @@ impl LanguageModel {
                 }
             });
         }
-        let _ = (messages, values);
+        let _ = values;
+        if text.is_empty() && !messages.is_empty() {
+            return Err(LanguageError::NoTemplate);
+        }
         let key = (text.to_string(), String::new());
-        self.prompts.tokens(key, || self.tokenizer.encode_whole(text))
+        self.prompts.tokens(key, || match self.tokenizer.encode_whole(text)? {
+            tokens if tokens.is_empty() => Err(LanguageError::NoPrompt),
+            tokens => Ok(tokens),
+        })
     }
 
     /// Tokenizes an answer to a prompt, with the token that ends it: for messages what the chat template adds to the prompt,

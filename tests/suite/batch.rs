@@ -162,10 +162,13 @@ fn without_autoreset_an_ended_game_waits_for_its_reset() {
     }
     let refused = batch.step(&[1, 1], step.buffers()).unwrap_err();
     assert_eq!(refused, EnvError::Ended { env: 0 });
-    (0..2).for_each(|env| batch.reset_env(env, 8));
+    (0..2).for_each(|env| batch.reset_env(env, 8, 0));
     batch.observe(&mut step.obs);
     assert_eq!(step.obs[..4], Singles::new(Catch::default(), 1, 8).observe());
     assert_eq!(step.obs[..4], step.obs[4..]);
+    (0..2).for_each(|env| batch.reset_env(env, 8, env as u32));
+    batch.observe(&mut step.obs);
+    assert_eq!(step.obs, Singles::new(Catch::default(), 2, 8).observe());
     batch.step(&[1, 1], step.buffers()).unwrap();
 }
 
@@ -190,7 +193,7 @@ fn illegal_actions_are_refused_and_change_nothing() {
     let unknown = batch.step(&[0, 4], step.buffers()).unwrap_err().to_string();
     assert_eq!(unknown, "action 4 of environment 1 is none of ledge's, which are 0 to 3");
     let is_first_cell = |seed: &u64| Singles::<Ledge>::new(LEDGE, 1, *seed).envs[0].0.cell == 0;
-    batch.reset_env(0, (0..).find(is_first_cell).unwrap());
+    batch.reset_env(0, (0..).find(is_first_cell).unwrap(), 0);
     let mut mask = [0; 8];
     batch.legal(&mut mask);
     assert_eq!(mask[..4], [1, 0, 1, 0]);

@@ -108,10 +108,19 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         ("a", None),
         ("xy", None),
         ("temperature", None),
+        ("steps_per_generation", Some("update.num_minibatches")),
+        ("per_device_train_batch_size", Some("rollout.num_groups")),
     ] {
         let likely = likely.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         let said = settings(&[&format!("{key}=1")]).unwrap_err();
         assert_eq!(said, format!("unknown setting `{key}`{likely}"));
+    }
+    let said = refused_for_texts("per_device_train_batch_size=8");
+    assert!(said.ends_with("did you mean `generation.num_prompts`?"), "{said}");
+    for given in ["optimizer=adam", "optimizer=1", "optimizer={lr=1}"] {
+        let said = settings(&[given]).unwrap_err();
+        let words = ": it is a section of settings, such as `optimizer.";
+        assert!(said.starts_with("`optimizer` cannot be ") && said.contains(words), "{said}");
     }
     let other = settings(&["catch.rows=1"]).unwrap_err();
     assert_eq!(other, "`catch.rows` is a setting of another game: this run trains fruit");

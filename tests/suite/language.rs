@@ -136,6 +136,13 @@ fn models_that_begin_from_nothing_are_saved_and_loaded() {
     assert_eq!(again.stop_tokens, [0]);
     let tokens = again.prompt("3,1=", &[] as &[()]).unwrap();
     assert_eq!((again.text(&tokens), again.text(&[tokens[0], 0])), ("3,1=".into(), "3".into()));
+    // Without a chat template a conversation needs a text beside it.
+    let conversation = [json!({ "role": "user", "content": "3" })];
+    assert_eq!(again.prompt("3,1=", &conversation).unwrap(), tokens);
+    let refused = again.prompt("", &conversation).unwrap_err().to_string();
+    assert!(refused.contains("has no chat template"), "{refused}");
+    let refused = again.prompt("", &[] as &[()]).unwrap_err().to_string();
+    assert_eq!(refused, "the prompt is empty");
 }
 
 /// Prompts of different lengths, each with its own number of completions.

@@ -460,7 +460,7 @@ fn empty_prompts_and_completions_are_refused() {
         let run = LanguageTrainer::for_task(Arc::new(task), config(), None);
         run.err().expect("a refusal").to_string()
     };
-    assert!(said(Halves { text: "", ..Halves::default() }).starts_with("a prompt is empty"));
+    assert!(said(Halves { text: "", ..Halves::default() }).ends_with("the prompt is empty"));
     let none = said(Halves { max_new_tokens: 0, ..Halves::default() });
     assert!(none.contains("halves has a max_new_tokens of 0"), "{none}");
 }

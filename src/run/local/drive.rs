@@ -8,7 +8,8 @@ use crate::checkpoint::Checkpoint;
 
 /// A listener that is told how a run proceeds, and may stop it.
 pub trait Observer {
-    /// Whether the run is to stop after the iteration under way, saved so that it can continue.
+    /// Whether the run is to stop after the iteration under way, or after the last one if it was just observed and the
+    /// run has one rank; it is saved so that it can continue.
     fn wants_to_stop(&self) -> bool;
 
     /// Whether the run is to be saved after the iteration under way; heeded where it has one rank.

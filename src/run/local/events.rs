@@ -43,6 +43,8 @@ pub struct Events<'a> {
     pace: Pace,
     growth: Growth,
     evaluation: Option<EvaluationRecord>,
+    /// Whether the last iteration is on the disk; `None` before the first.
+    is_saved: Option<bool>,
     /// Events that were not taken yet.
     waiting: VecDeque<Result<Event, RunError>>,
     is_over: bool,
@@ -60,6 +62,7 @@ impl<'a> Events<'a> {
             pace: Pace::new(run.trainer().iteration(), run.phases()),
             growth: Growth::default(),
             evaluation: None,
+            is_saved: None,
             waiting: VecDeque::new(),
             is_over: false,
             run,
@@ -77,7 +80,8 @@ impl<'a> Events<'a> {
         self.requests.save = true;
     }
 
-    /// The next event; `ask` is called when an iteration is trained, before anything that is due after it.
+    /// The next event; `ask` is called when an iteration is trained, before anything that is due after it, and where
+    /// there is one rank also before the next iteration, since the last one's event may have changed the user's mind.
     pub(super) fn next_asking(
         &mut self,
         ask: &mut dyn FnMut() -> Requests,
@@ -85,7 +89,7 @@ impl<'a> Events<'a> {
         if self.waiting.is_empty() && !self.is_over {
             let trainer = self.run.trainer();
             let is_ready = self.schedule.end(trainer.iteration(), trainer.best()).is_none();
-            let step = if is_ready { self.step(ask) } else { Ok(true) };
+            let step = if is_ready { self.stop_or_step(ask) } else { Ok(true) };
             let last = match step {
                 Ok(stops) => stops.then(|| Ok(Event::End(self.end()))),
                 Err(error) => Some(Err(located(error, self.run, &self.files))),
@@ -96,6 +100,44 @@ impl<'a> Events<'a> {
         self.waiting.pop_front()
     }
 
+    /// Stops after the last iteration if the user asks for it now, else trains the next one. Returns whether the run
+    /// stops here.
+    fn stop_or_step(&mut self, ask: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
+        if let Some(is_saved) = self.is_saved
+            && self.run.trainer().team().size() == 1
+        {
+            let asked = self.asked(ask);
+            self.requests.save |= asked.save;
+            if asked.stop {
+                if !is_saved {
+                    self.save_last()?;
+                }
+                return Ok(true);
+            }
+        }
+        self.step(ask)
+    }
+
+    /// Saves the last iteration, which was not due.
+    fn save_last(&mut self) -> Result<(), RunError> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        let iteration = self.run.trainer().iteration();
+        let state = guarded(format!("reading the state of iteration {iteration}"), || {
+            Ok((finite_snapshot(&*self.run)?, self.run.model()))
+        });
+        let (snapshot, model) = state?;
+        files.save(&snapshot, self.schedule.keep)?;
+        model.map_or(Ok(()), |model| files.save_model(&model))
+    }
+
+    /// The answer of `ask`, whose time does not count: the run may have been paused.
+    fn asked(&mut self, ask: &mut dyn FnMut() -> Requests) -> Requests {
+        let asked_at = Instant::now();
+        let asked = ask();
+        self.started += asked_at.elapsed();
+        asked
+    }
+
     /// Trains an iteration. Returns whether the run stops here. Records are on the disk before the checkpoint of
     /// their iteration, so that a crash loses none of an iteration that was saved.
     fn step(&mut self, ask: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
@@ -104,10 +146,7 @@ impl<'a> Events<'a> {
             guarded(format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
         self.effort.seconds_to_first_update.get_or_insert(seconds);
-        let asked_at = Instant::now();
-        let asked = ask();
-        // The run may have been paused.
-        self.started += asked_at.elapsed();
+        let asked = self.asked(ask);
         let (mut due, stops) = self.due(iteration, seconds, asked)?;
         let (is_best, mut failure) = match due.evaluation {
             true => self.evaluate(&mut record, &mut due)?,
@@ -138,6 +177,7 @@ impl<'a> Events<'a> {
         if let Some(failure) = failure {
             return Err(failure);
         }
+        self.is_saved = Some(due.save);
         self.warn(&record);
         let seconds = self.started.elapsed().as_secs_f64();
         let seconds_left = self.pace.seconds_left(iteration, seconds);
@@ -242,6 +282,7 @@ mod tests {
     use crate::settings::TrainConfig;
     use crate::trainer::GameTrainer;
     use burn::tensor::Device;
+    use std::cell::Cell;
 
     fn run(iterations: u32) -> GameRun<Catch> {
         let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
@@ -293,6 +334,30 @@ mod tests {
         assert!(all_steps > 0);
         assert!(matches!(events.next(), Some(Ok(Event::End(end))) if end.env_steps == all_steps));
         assert!(events.next().is_none());
+    }
+
+    #[test]
+    fn a_run_stops_at_the_iteration_that_made_its_observer_ask() {
+        let place = tempfile::tempdir().unwrap();
+        let mut run = run(5);
+        let path = place.path().join("run");
+        let (mut files, _lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let stop = Cell::new(false);
+        let mut ask = || Requests { stop: stop.get(), save: false };
+        let mut events = run.events(Some(&mut files));
+        for iteration in 1..=3 {
+            let Some(Ok(Event::Iteration(step))) = events.next_asking(&mut ask) else {
+                panic!("iteration {iteration}")
+            };
+            assert_eq!(step.record.iteration, iteration);
+        }
+        stop.set(true);
+        let Some(Ok(Event::End(effort))) = events.next_asking(&mut ask) else { panic!("the end") };
+        assert_eq!((effort.iteration, effort.end), (3, None));
+        assert!(events.next_asking(&mut ask).is_none());
+        drop(events);
+        // It was not due.
+        assert_eq!(files.folder().saved_iteration(), Some(3));
     }
 
     #[test]

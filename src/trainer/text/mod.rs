@@ -101,9 +101,6 @@ pub enum LanguageTrainError {
     /// Another rank of the run is gone, has failed, or does not fit.
     #[error(transparent)]
     Team(#[from] TeamError),
-    /// A prompt without a token, which nothing can follow.
-    #[error("a prompt is empty; give it a text, or leave it out")]
-    EmptyPrompt,
     /// A prompt that leaves no room for its completions.
     #[error(
         "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \

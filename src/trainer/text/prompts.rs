@@ -35,9 +35,6 @@ impl TextEngine {
     ) -> Result<Vec<u32>, LanguageTrainError> {
         let tokens = prompt_tokens(&self.model, prompt)?;
         let context = self.model.shape.context;
-        if tokens.is_empty() {
-            return Err(LanguageTrainError::EmptyPrompt);
-        }
         if tokens.len() + completion > context {
             let start = prompt.text.chars().take(40).collect();
             let prompt = tokens.len();
