@@ -88,8 +88,8 @@ async fn iterate<E: Grpo>(
 pub enum TrainError {
     /// Numbers ran out of range.
     #[error(
-        "the {what} is not finite in iteration {iteration}, of which nothing is saved; a lower optimizer.learning_rate or \
-         update.max_grad_norm may help"
+        "the {what} is not finite in iteration {iteration}, of which nothing is saved; a lower optimizer.learning_rate \
+         (of SFT: fit.learning_rate), optimizer.weight_decay or update.max_grad_norm may help"
     )]
     NotFinite {
         /// The number.
