@@ -4,7 +4,7 @@ use super::RunError;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
-use crate::track::TENSORBOARD;
+use crate::track::{CSV, TENSORBOARD};
 use crate::trainer::{is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -31,6 +31,8 @@ const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
 /// The folder of a language model as of the last save, for other programs: a run continues from its checkpoint alone.
 const MODEL: &str = "model";
+/// The files of a run that no output may replace.
+const FILES: [&str; 6] = [CONFIG, NOTE, METRICS, COMPLETIONS, LOCK, CSV];
 
 /// The folder of a run.
 #[derive(Clone, Debug)]
@@ -178,6 +180,31 @@ impl RunFolder {
     /// Whether the run trains a language model.
     pub fn has_model(&self) -> bool {
         self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
+    }
+
+    /// Checks that an output at this path would not replace a file of a run.
+    ///
+    /// # Errors
+    /// If it would be one of the files of a run, or among the files of its checkpoints.
+    pub fn check_output(path: &Path) -> Result<(), RunError> {
+        let place = path.canonicalize().or_else(|error| {
+            let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(error);
+            };
+            Ok(Path::new(".").join(folder).canonicalize()?.join(name))
+        });
+        // Where there is no such folder, nothing can be written.
+        let Ok(place) = place else { return Ok(()) };
+        let is_one_of = |path: &Path, names: &[&str]| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let is_in_run = path.parent().is_some_and(|folder| folder.join(LOCK).is_file());
+            is_in_run && name.is_some_and(|name| names.contains(&name))
+        };
+        let mut folders = place.ancestors().skip(1);
+        match is_one_of(&place, &FILES) || folders.any(|it| is_one_of(it, &[CHECKPOINTS, BEST])) {
+            true => Err(RunError::Output(path.to_path_buf())),
+            false => Ok(()),
+        }
     }
 
     /// The records so far; damaged ones are left out.
