@@ -11,7 +11,7 @@ use super::ranks;
 use super::say::{say, tell, tell_json};
 use super::terminal::{Page, Terminal};
 use super::watch::{self, Port};
-use crate::checkpoint::{self, Checkpoint, CheckpointError};
+use crate::checkpoint::Checkpoint;
 use crate::device::Chosen;
 use crate::parallel::Team;
 use crate::run::{
@@ -203,7 +203,9 @@ impl Session<'_> {
             None => None,
         };
         let effort = self.drive(run, home.as_mut(), interrupt.clone())?;
-        let best = home.as_ref().and_then(|home| best_policy(&home.files));
+        let best = home.as_ref().map(|home| home.files.folder().best_policy()).transpose()?;
+        let (best, warnings) = best.unwrap_or_default();
+        warn(&warnings);
         let message = match run.subject() {
             Subject::Env(_) => "Evaluating the best policy on fresh episodes.",
             Subject::Task(_) => "Evaluating the best model on held-out prompts.",
@@ -317,18 +319,6 @@ impl Session<'_> {
         }
         Ok(())
     }
-}
-
-/// The checkpoint of the best policy, if there is an intact one.
-fn best_policy(files: &RunFiles) -> Option<Checkpoint> {
-    let best = checkpoint::load(&files.folder().best());
-    if let Err(error) = &best
-        && !matches!(error, CheckpointError::NotFound { .. })
-    {
-        say!("warning: {error}");
-        say!("warning: using the last policy instead of the best");
-    }
-    best.ok()
 }
 
 fn capitalized(text: &str) -> String {

@@ -186,3 +186,46 @@ impl RunFiles {
         self.folder.write(MODEL_CARD, text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Catch;
+    use crate::run::GameRun;
+    use crate::settings::TrainConfig;
+    use crate::trainer::GameTrainer;
+    use burn::tensor::Device;
+    use std::fs;
+    use tempfile::TempDir;
+
+    fn run(iterations: u32) -> GameRun<Catch> {
+        let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
+        config.rollout.num_groups = 4;
+        config.checkpoint.eval_episodes = 10;
+        let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
+        GameRun::new(trainer, 1, Vec::new())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_best_policy_that_may_be_intact_is_not_passed_over() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("run");
+        let mut run = run(1);
+        let (mut files, _lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let _ = run.events(Some(&mut files)).last();
+        let folder = files.folder();
+        assert!(folder.best_policy().unwrap().0.is_some());
+        let sums = folder.best().join("SHA256SUMS");
+        fs::remove_file(&sums).unwrap();
+        let (best, warnings) = folder.best_policy().unwrap();
+        assert!(best.is_none() && warnings[0].contains("SHA256SUMS is missing"), "{warnings:?}");
+        // The system cannot open the file.
+        std::os::unix::fs::symlink(&sums, &sums).unwrap();
+        let error = folder.best_policy().unwrap_err().to_string();
+        assert!(error.starts_with("cannot read "), "{error}");
+        fs::remove_dir_all(folder.best()).unwrap();
+        let (best, warnings) = folder.best_policy().unwrap();
+        assert!(best.is_none() && warnings.is_empty());
+    }
+}

@@ -271,15 +271,18 @@ impl RunFolder {
         let latest = match self.store().latest_usable(finite) {
             Ok(latest) => latest,
             Err(error) => {
-                let best = checkpoint::load(&self.best()).ok().filter(is_finite);
-                let checkpoint = best.ok_or_else(|| match error {
-                    CheckpointError::NotFound(_) | CheckpointError::NoneSaved(_) => {
-                        RunError::Unsaved(self.path.clone())
-                    }
-                    error => error.into(),
-                })?;
-                let what = "no usable checkpoint; using the best policy instead";
-                return Ok(SavedPolicy { checkpoint, warnings: vec![what.to_string()] });
+                let error = match error {
+                    CheckpointError::NotFound(_) | CheckpointError::NoneSaved(_) => None,
+                    error => Some(error),
+                };
+                let Some(checkpoint) = checkpoint::load(&self.best()).ok().filter(is_finite) else {
+                    let unsaved = || RunError::Unsaved(self.path.clone());
+                    return Err(error.map_or_else(unsaved, RunError::from));
+                };
+                let what = "no usable checkpoint; using the best policy instead".to_string();
+                let reason = error.map(|error| error.to_string());
+                let warnings = reason.into_iter().chain([what]).collect();
+                return Ok(SavedPolicy { checkpoint, warnings });
             }
         };
         let mut warnings: Vec<String> =
@@ -288,6 +291,23 @@ impl RunFolder {
             warnings.push(format!("using {} instead", latest.path.display()));
         }
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
+    }
+
+    /// The checkpoint of the best policy, which is `None` if there is none or it is damaged, and warnings for the user
+    /// in the latter case.
+    ///
+    /// # Errors
+    /// If it may be intact, but cannot be read.
+    pub fn best_policy(&self) -> Result<(Option<Checkpoint>, Vec<String>), RunError> {
+        match checkpoint::load(&self.best()) {
+            Ok(best) => Ok((Some(best), Vec::new())),
+            Err(CheckpointError::NotFound(_)) => Ok((None, Vec::new())),
+            Err(error) if error.may_be_intact() => Err(error.into()),
+            Err(error) => {
+                let what = "using the last policy instead of the best".to_string();
+                Ok((None, vec![error.to_string(), what]))
+            }
+        }
     }
 
     /// The iteration from which the run would continue, for a message; damaged checkpoints count.
@@ -308,7 +328,7 @@ impl SavedPolicy {
     /// best policy, or, if that is missing or damaged, its newest checkpoint.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is none, or if the best one may be intact, but cannot be read.
     pub fn find(path: &Path) -> Result<Self, RunError> {
         let intact = |checkpoint| Self { checkpoint, warnings: Vec::new() };
         if path.is_file() {
@@ -324,6 +344,7 @@ impl SavedPolicy {
         match checkpoint::load(&run.best()) {
             Ok(checkpoint) => Ok(intact(checkpoint)),
             Err(CheckpointError::NotFound { .. }) => run.latest(),
+            Err(error) if error.may_be_intact() => Err(error.into()),
             Err(error) => {
                 let mut latest = run.latest()?;
                 let what = "using the newest checkpoint instead of the best".to_string();
