@@ -95,15 +95,25 @@ impl RunFiles {
         let done = run.trainer().iteration();
         let (files, records) = Self::open(folder, done, run.model().is_some())?;
         records.iter().for_each(|record| run.replay(record));
-        let last = records.last().map_or(0, |record| record.iteration);
-        let warning = (last < done).then(|| {
-            let path = files.folder.path().join(METRICS);
-            format!(
-                "{} ends at iteration {last}, so that the records up to {done} are lost",
-                path.display()
-            )
-        });
+        let warning = files.gap(&records, done);
         Ok((files, warning))
+    }
+
+    /// A warning if records of the first `done` iterations are missing, at the end or before.
+    fn gap(&self, records: &[IterationRecord], done: u32) -> Option<String> {
+        let path = self.folder.path().join(METRICS);
+        let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
+        let missing = (done as usize).saturating_sub(records.len());
+        match last < done {
+            true => Some(format!(
+                "{path} ends at iteration {last}, so that the records up to {done} are lost"
+            )),
+            false => (missing > 0).then(|| {
+                format!(
+                    "{path} has no readable records of {missing} of the {done} iterations so far"
+                )
+            }),
+        }
     }
 
     /// The run's folder.
@@ -139,11 +149,17 @@ impl RunFiles {
 
     /// Waits until all records are on the disk, in a folder that is still in its place.
     fn sync(&self) -> Result<(), RunError> {
-        if !self.folder.config().exists() {
-            return Err(RunError::Gone(self.folder.path().to_path_buf()));
-        }
+        self.in_place(Ok(()))?;
         self.metrics.sync()?;
         Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
+    }
+
+    /// Passes on the outcome of a change, or [`RunError::Gone`] if the folder is no longer in its place.
+    fn in_place(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
+        match self.folder.config().exists() {
+            true => outcome,
+            false => Err(RunError::Gone(self.folder.path().to_path_buf())),
+        }
     }
 
     /// Saves a snapshot as the best policy so far, after all records written so far.
@@ -152,7 +168,7 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
         self.sync()?;
-        Ok(checkpoint::save(snapshot, &self.folder.best())?)
+        self.in_place(checkpoint::save(snapshot, &self.folder.best()).map_err(RunError::from))
     }
 
     /// Saves a checkpoint, after all records written so far, and removes all but the newest `keep`, and the oldest
@@ -161,13 +177,13 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn save(&mut self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
-        if let Some(completions) = &mut self.completions {
-            completions.keep_newest(self.completions_limit)?;
-        }
+        let limit = self.completions_limit;
+        let kept = self.completions.as_mut().map_or(Ok(()), |it| it.keep_newest(limit));
+        self.in_place(kept.map_err(RunError::from))?;
         self.sync()?;
-        self.folder.store().save(snapshot)?;
-        self.folder.store().prune(keep)?;
-        Ok(())
+        let store = self.folder.store();
+        let saved = store.save(snapshot).and_then(|_| store.prune(keep));
+        self.in_place(saved.map(drop).map_err(RunError::from))
     }
 
     /// Replaces the folder of the language model.
@@ -175,7 +191,7 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written; the old one is as it was then.
     pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
-        model_folder::replace(&self.folder.model(), |folder| model.save(folder))
+        self.in_place(model_folder::replace(&self.folder.model(), |folder| model.save(folder)))
     }
 
     /// Writes the description beside the language model, for those who are given the folder.
@@ -183,7 +199,7 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
-        self.folder.write(MODEL_CARD, text)
+        self.in_place(self.folder.write(MODEL_CARD, text))
     }
 }
 
@@ -204,6 +220,20 @@ mod tests {
         config.checkpoint.eval_episodes = 10;
         let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
         GameRun::new(trainer, 1, Vec::new())
+    }
+
+    #[test]
+    fn a_change_that_fails_in_a_folder_that_was_moved_says_that_it_was() {
+        let place = TempDir::new().unwrap();
+        let (path, moved) = (place.path().join("run"), place.path().join("moved"));
+        let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
+        let failed = || Err(RunError::NoRun(path.clone()));
+        assert!(matches!(files.in_place(failed()), Err(RunError::NoRun(_))));
+        fs::rename(&path, &moved).unwrap();
+        assert!(matches!(files.in_place(failed()), Err(RunError::Gone(gone)) if gone == path));
+        assert!(
+            matches!(files.write_model_card("card"), Err(RunError::Gone(gone)) if gone == path)
+        );
     }
 
     #[cfg(unix)]
@@ -227,5 +257,32 @@ mod tests {
         fs::remove_dir_all(folder.best()).unwrap();
         let (best, warnings) = folder.best_policy().unwrap();
         assert!(best.is_none() && warnings.is_empty());
+    }
+
+    #[test]
+    fn records_that_are_missing_in_the_middle_are_told() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("run");
+        let mut run = run(4);
+        let (mut files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let _ = run.events(Some(&mut files)).last();
+        drop((files, lock));
+        let metrics = path.join(METRICS);
+        let whole = fs::read_to_string(&metrics).unwrap();
+        let gap = || {
+            let folder = RunFolder::find(&path).unwrap();
+            let (files, records) = RunFiles::open(folder, 4, false).unwrap();
+            files.gap(&records, 4)
+        };
+        assert_eq!(gap(), None);
+        let torn: Vec<&str> = whole
+            .lines()
+            .enumerate()
+            .map(|(i, line)| if i == 1 { &line[..9] } else { line })
+            .collect();
+        fs::write(&metrics, torn.join("\n") + "\n").unwrap();
+        let said = gap().unwrap();
+        assert!(said.contains("no readable records of 1 of the 4 iterations"), "{said}");
+        assert_eq!(fs::read_to_string(&metrics).unwrap().lines().count(), 3);
     }
 }
