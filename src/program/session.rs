@@ -110,13 +110,14 @@ pub fn saved_policy(path: &Path) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// Checks that a run is not over.
+/// Checks that a run is not over, its final evaluation included.
 fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let trainer = run.trainer();
     let (path, iteration) = (folder.path().to_path_buf(), trainer.iteration());
     let schedule = trainer.schedule();
     match schedule.end(iteration, trainer.best()) {
         None | Some(End::Seconds) => Ok(()),
+        Some(_) if !folder.is_concluded() && iteration <= schedule.iterations => Ok(()),
         // What it has done may be more than the command line asks for.
         Some(End::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
         Some(End::Score) => bail!(RunError::Reached { path, score: schedule.stop.score }),

@@ -1,10 +1,10 @@
 //! The files of a run in training.
 
-use super::folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock};
+use super::folder::{COMPLETIONS, CONFIG, METRICS, MODEL_CARD, NOTE, RunFolder, RunLock};
 use super::model_folder;
 use super::{Run, RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
@@ -14,8 +14,6 @@ use std::path::PathBuf;
 
 /// A megabyte in bytes, the unit of `completions.keep`.
 const MEGABYTE: u64 = 1_000_000;
-/// The description in that folder, by the name that model hubs show.
-const MODEL_CARD: &str = "model/README.md";
 
 /// The open files of a run in training, which its first rank has.
 #[derive(Debug)]
@@ -70,6 +68,11 @@ impl RunFiles {
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), done))
             .transpose()?;
         model_folder::settle(&folder.model())?;
+        if has_model {
+            // Another model comes into the folder before the next final evaluation.
+            let card = folder.path().join(MODEL_CARD);
+            input::if_present(disk::remove_file(&card)).map_err(RunError::file("remove", &card))?;
+        }
         let settings = input::read_description(&folder.config()).ok();
         let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
         let records = folder.records()?;

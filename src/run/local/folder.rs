@@ -31,6 +31,8 @@ const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
 /// The folder of a language model as of the last save, for other programs: a run continues from its checkpoint alone.
 const MODEL: &str = "model";
+/// The description in that folder, by the name that model hubs show; written after the final evaluation.
+pub(super) const MODEL_CARD: &str = "model/README.md";
 /// The files of a run that no output may replace.
 const FILES: [&str; 6] = [CONFIG, NOTE, METRICS, COMPLETIONS, LOCK, CSV];
 
@@ -180,6 +182,11 @@ impl RunFolder {
     /// Whether the run trains a language model.
     pub fn has_model(&self) -> bool {
         self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
+    }
+
+    /// Whether the final evaluation of a run that is over has its result: a language model has its card then.
+    pub fn is_concluded(&self) -> bool {
+        !self.model().is_dir() || self.path.join(MODEL_CARD).is_file()
     }
 
     /// Checks that an output at this path would not replace a file of a run.
