@@ -3,7 +3,6 @@
 use super::games::{Visitor, settings, visit_game};
 use super::interrupts::Interrupts;
 use super::{value_error, warn};
-use grove::checkpoint;
 use grove::device::{self, Chosen};
 use grove::env::Playable;
 use grove::run::{
@@ -90,11 +89,12 @@ impl Session {
         let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
         warning.iter().for_each(|warning| listener.warning(warning));
         let effort = drive(run, Some(&mut files), &mut listener);
-        if let Some(error) = listener.error.into_inner() {
+        if let Some(error) = listener.error.take() {
             return Err(error);
         }
         let effort = effort.map_err(runtime_error)?;
-        let best = checkpoint::load(&files.folder().best()).ok();
+        let (best, warnings) = files.folder().best_policy().map_err(runtime_error)?;
+        warnings.iter().for_each(|warning| listener.warning(warning));
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
         self.interrupts.check()?;
         let report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);

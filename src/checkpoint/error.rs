@@ -124,8 +124,8 @@ pub enum CheckpointError {
 
     /// All checkpoints in the store are damaged.
     #[error(
-        "all {} checkpoints in {path} are damaged; restore one from a backup or restart the run",
-        damaged.len()
+        "all {} checkpoints in {path} are damaged; restore one from a backup or restart the run{}",
+        damaged.len(), newest(damaged)
     )]
     NoneIntact {
         /// The store's directory.
@@ -146,7 +146,22 @@ pub enum CheckpointError {
     },
 }
 
+/// The reason why the newest of damaged checkpoints cannot be used, as a further sentence.
+fn newest(damaged: &[(PathBuf, CheckpointError)]) -> String {
+    damaged.first().map(|(_, error)| format!(". The newest: {error}")).unwrap_or_default()
+}
+
 impl CheckpointError {
+    /// Whether the checkpoint may be intact: the system cannot read it now, or a newer version wrote it.
+    pub fn may_be_intact(&self) -> bool {
+        match self {
+            Self::NewerFormat { .. } | Self::NewerSection { .. } => true,
+            // Other errors are about what is in the place of a file.
+            Self::Io { source, .. } => source.raw_os_error().is_some(),
+            _ => false,
+        }
+    }
+
     /// Reports a defect of the checkpoint in `path`.
     pub(super) fn damaged(path: &Path, reason: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), reason: reason.into() }

@@ -74,7 +74,8 @@ impl Store {
     /// Loads the newest intact checkpoint and reports the newer, damaged ones.
     ///
     /// # Errors
-    /// [`CheckpointError::NoneSaved`] or [`CheckpointError::NoneIntact`] if there is none, and the
+    /// [`CheckpointError::NoneSaved`] or [`CheckpointError::NoneIntact`] if there is none, the error of
+    /// the newest that [may be intact](CheckpointError::may_be_intact) if there is such a one, and the
     /// errors of [`iterations`](Store::iterations).
     pub fn latest(&self) -> Result<Latest, CheckpointError> {
         self.latest_usable(|_| Ok(()))
@@ -101,6 +102,10 @@ impl Store {
                 Err(error) => damaged.push((path, error)),
             }
         }
+        // The advice about damaged ones would cost one that is intact.
+        if let Some(at) = damaged.iter().position(|(_, error)| error.may_be_intact()) {
+            return Err(damaged.swap_remove(at).1);
+        }
         let path = self.directory.clone();
         Err(match damaged[..] {
             [] => CheckpointError::NoneSaved(path),
@@ -114,8 +119,8 @@ impl Store {
     /// Checkpoints are read and verified from the newest on until an intact one is found.
     ///
     /// # Errors
-    /// The errors of [`iterations`](Store::iterations), [`CheckpointError::NoneIntact`] if no
-    /// checkpoint is intact (nothing is removed then), and [`CheckpointError::Io`] if a removal fails.
+    /// The errors of [`latest`](Store::latest) if no checkpoint is intact (nothing is removed then), and
+    /// [`CheckpointError::Io`] if a removal fails.
     pub fn prune(&self, keep: usize) -> Result<Vec<PathBuf>, CheckpointError> {
         let iterations = self.iterations()?;
         let excess = iterations.len().saturating_sub(keep);

@@ -14,6 +14,7 @@ use crate::export::onnx::{self, encode};
 use crate::model::saved::{Header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
 use crate::rng::{draw, uniform};
+use crate::run::RunFolder;
 use crate::trainer::{config_toml, policy_params, saved_game_name};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -100,6 +101,7 @@ pub fn write<G: Playable>(
     };
     let stem = stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
+    args.samples.iter().chain([&out]).try_for_each(|path| RunFolder::check_output(path))?;
     let save = |path: &Path, bytes: &[u8]| {
         disk::output(path, |file| disk::write(file, bytes))
             .with_context(|| format!("cannot write {}", path.display()))

@@ -70,6 +70,7 @@ pub fn write(
     let out = match format {
         Format::Gguf => {
             let out = out(".gguf");
+            RunFolder::check_output(&out)?;
             model.save_gguf(&out, args.outtype.unwrap_or(GgufType::F32))?;
             out
         }

@@ -94,8 +94,13 @@ impl Run for Failing {
         self.run.snapshot()
     }
 
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), RunError> {
+        self.run.restore(checkpoint)
+    }
+
     fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
-        self.may_fail(Work::Finish, self.run.trainer().iteration());
+        // The run is at its best policy.
+        self.may_fail(Work::Finish, self.at);
         self.run.finish(best)
     }
 
@@ -109,7 +114,8 @@ impl Run for Failing {
 fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), RunError> {
     let (mut files, _lock, _) = RunFiles::create(Some(path.to_path_buf()), "run", run, "")?;
     drive(run, Some(&mut files), &mut Silent)?;
-    finish(run, Some(&mut files), None).map(drop)
+    let (best, _) = files.folder().best_policy()?;
+    finish(run, Some(&mut files), best.as_ref()).map(drop)
 }
 
 /// Makes a device fail at each iteration and each work of a run, which evaluates every second iteration.
@@ -153,6 +159,15 @@ fn fail_everywhere(make: Make, has_model: bool) {
             resume(make, 4, &path).unwrap();
             // What a failed assertion prints beside its own words.
             println!("{case}");
+            if has_model && work == Work::Finish {
+                // The best model is in its place before the evaluation.
+                let (mut run, model) = (make(4, None), place.path().join("model"));
+                run.restore(&folder.best_policy().unwrap().0.unwrap()).unwrap();
+                run.model().unwrap().save(&model).unwrap();
+                let [best, found] = [model, folder.model()]
+                    .map(|model| std::fs::read(model.join("model.safetensors")).unwrap());
+                assert!(best == found);
+            }
             match work {
                 // Without the evaluation another policy may be the best.
                 Work::Measure => assert_eq!(content(&path).1, expected.1),

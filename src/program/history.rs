@@ -7,7 +7,7 @@ use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::{
-    IMITATION, LanguageConfig, LossType, PolicyConfig, Precision, TINY, overlay,
+    IMITATION, LanguageConfig, LossType, PolicyConfig, Precision, TINY, TrainConfig, overlay,
 };
 use crate::task;
 use crate::trainer::text::{language_settings, load_language_settings};
@@ -143,7 +143,8 @@ impl History {
         let settings = self.settings.clone();
         Ok(match self.is_text() {
             true => Schedule::from(&load_language_settings(settings)?.2),
-            false => Schedule::from(&overlay::split::<Table>(settings, self.subject())?.1),
+            // The game may be of another program.
+            false => Schedule::from(&overlay::from_table::<TrainConfig>(settings)?),
         })
     }
 

@@ -17,11 +17,11 @@ macro_rules! say {
 }
 pub(super) use say;
 
-/// An error with its causes, each once: the message of some errors ends with their cause.
+/// An error with its causes, each once: the message of some errors says their cause.
 pub fn sentence(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
         "" => cause,
-        _ if said.ends_with(&cause) => said,
+        _ if said.contains(&cause) => said,
         _ => said + ": " + &cause,
     })
 }
@@ -97,6 +97,9 @@ mod tests {
         let full = || io::Error::other("the disk is full");
         let outer = anyhow::Error::new(full()).context("cannot write x: the disk is full");
         assert_eq!(sentence(&outer), "cannot write x: the disk is full");
+        let outer =
+            anyhow::Error::new(full()).context("cannot write x: the disk is full; free some");
+        assert_eq!(sentence(&outer), "cannot write x: the disk is full; free some");
         let outer = anyhow::Error::new(full()).context("cannot write x").context("cannot save");
         assert_eq!(sentence(&outer), "cannot save: cannot write x: the disk is full");
     }

@@ -11,7 +11,7 @@ use super::ranks;
 use super::say::{say, tell, tell_json};
 use super::terminal::{Page, Terminal};
 use super::watch::{self, Port};
-use crate::checkpoint::{self, Checkpoint, CheckpointError};
+use crate::checkpoint::Checkpoint;
 use crate::device::Chosen;
 use crate::parallel::Team;
 use crate::run::{
@@ -112,13 +112,14 @@ pub fn saved_policy(path: &Path) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// Checks that a run is not over.
+/// Checks that a run is not over, its final evaluation included.
 fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let trainer = run.trainer();
     let (path, iteration) = (folder.path().to_path_buf(), trainer.iteration());
     let schedule = trainer.schedule();
     match schedule.end(iteration, trainer.best()) {
         None | Some(End::Seconds) => Ok(()),
+        Some(_) if !folder.is_concluded() && iteration <= schedule.iterations => Ok(()),
         // What it has done may be more than the command line asks for.
         Some(End::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
         Some(End::Score) => bail!(RunError::Reached { path, score: schedule.stop.score }),
@@ -205,7 +206,9 @@ impl Session<'_> {
             None => None,
         };
         let effort = self.drive(run, home.as_mut(), interrupt.clone())?;
-        let best = home.as_ref().and_then(|home| best_policy(&home.files));
+        let best = home.as_ref().map(|home| home.files.folder().best_policy()).transpose()?;
+        let (best, warnings) = best.unwrap_or_default();
+        warn(&warnings);
         let message = match run.subject() {
             Subject::Env(_) => "Evaluating the best policy on fresh episodes.",
             Subject::Task(_) => "Evaluating the best model on held-out prompts.",
@@ -319,18 +322,6 @@ impl Session<'_> {
         }
         Ok(())
     }
-}
-
-/// The checkpoint of the best policy, if there is an intact one.
-fn best_policy(files: &RunFiles) -> Option<Checkpoint> {
-    let best = checkpoint::load(&files.folder().best());
-    if let Err(error) = &best
-        && !matches!(error, CheckpointError::NotFound { .. })
-    {
-        say!("warning: {error}");
-        say!("warning: using the last policy instead of the best");
-    }
-    best.ok()
 }
 
 fn capitalized(text: &str) -> String {

@@ -32,7 +32,8 @@ pub enum Shape {
     Section(&'static [Setting]),
 }
 
-/// An interval of numbers that are finite in single precision, which the engines compute in, or infinite.
+/// An interval of numbers that are finite in single precision, which the engines compute in, or infinite. Those above 0
+/// are so in single precision, too.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The lower end.
@@ -47,6 +48,8 @@ pub struct Interval {
 
 /// The largest finite number of single precision.
 const LARGEST: f64 = f32::MAX as f64;
+/// The least number above 0 that all devices tell from 0.
+const LEAST: f64 = f32::MIN_POSITIVE as f64;
 
 /// Whole numbers of this range.
 pub const fn whole(range: RangeInclusive<u64>) -> Shape {
@@ -117,18 +120,26 @@ impl Display for Shape {
 impl Interval {
     /// Whether the number is in it.
     pub fn contains(&self, number: f64) -> bool {
-        let above = if self.has_low { number >= self.low } else { number > self.low };
+        let above = match self.has_low {
+            true => number >= self.low,
+            false => number > self.low && !self.is_too_small(number),
+        };
         let below = if self.has_high { number <= self.high } else { number < self.high };
         above && below
     }
 
-    /// The interval in words, for the error about a number outside it: one above the largest finite number also sees
-    /// that limit.
+    /// The interval in words, for the error about a number outside it: one beyond single precision also sees that limit.
     pub fn in_words(&self, number: f64) -> String {
         match self.high == LARGEST && number > LARGEST {
             true => format!("{self}, at most {LARGEST:.1e}"),
+            false if self.is_too_small(number) => format!("{self}, at least {LEAST:.1e}"),
             false => self.to_string(),
         }
+    }
+
+    /// Whether a number above 0 may become 0 in single precision, where 0 is not allowed.
+    fn is_too_small(&self, number: f64) -> bool {
+        self.low == 0.0 && !self.has_low && number > 0.0 && number < LEAST
     }
 }
 
@@ -213,5 +224,10 @@ mod tests {
         for number in [f64::NAN, f64::INFINITY, 1e39, -1e-9] {
             assert!(!interval.contains(number), "{number}");
         }
+        assert!(interval.contains(1e-308), "it may become 0");
+        let Shape::Number(interval) = above(0.0) else { unreachable!() };
+        assert!(!interval.contains(1e-308) && !interval.contains(0.0) && interval.contains(LEAST));
+        assert_eq!(interval.in_words(1e-308), "above 0, at least 1.2e-38");
+        assert_eq!(interval.in_words(0.0), "above 0");
     }
 }

@@ -1,24 +1,56 @@
 //! Settings read from TOML tables, with the key of a value that does not fit.
 
+use super::{OutOfRange, Setting, Shape, in_table};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-/// Reads settings from a table.
+/// Reads settings from a table, of which some or all are declared in `settings`.
 ///
 /// # Errors
-/// The dotted key of the value that does not fit, empty if it is the table itself, and why.
-pub(crate) fn read<T: DeserializeOwned>(table: Table) -> Result<T, (String, String)> {
+/// The dotted key of the value that does not fit, after `prefix`, and why; the key is empty if it is the table itself.
+pub(crate) fn read<T: DeserializeOwned>(
+    prefix: &str,
+    table: Table,
+    settings: &'static [Setting],
+) -> Result<T, String> {
+    let values = table.clone();
     Value::Table(table).try_into().map_err(|e: toml::de::Error| {
         // The library gives the key in the last line of its message alone.
         let text = e.to_string();
         let key = text.trim_end().rsplit_once("in `").and_then(|(_, key)| key.strip_suffix('`'));
-        (key.unwrap_or_default().to_string(), e.message().to_string())
+        let key = key.unwrap_or_default();
+        match out_of_range(&values, settings, key) {
+            Some(error) => format!("{prefix}{error}"),
+            None => format!("`{prefix}{key}`: {}", e.message()),
+        }
     })
+}
+
+/// The error of a whole number outside its declared range, which may be too large for its type.
+fn out_of_range(table: &Table, settings: &'static [Setting], key: &str) -> Option<OutOfRange> {
+    let (first, rest) =
+        key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
+    let shape = in_table(settings).into_iter().find(|setting| setting.key == first)?.shape;
+    match (shape, table.get(first)?, rest) {
+        (Shape::Section(inner), Value::Table(section), Some(rest)) => {
+            Some(out_of_range(section, inner, rest)?.within(first))
+        }
+        (Shape::Whole(low, high), Value::Integer(number), None) => {
+            let is_in = u64::try_from(*number).is_ok_and(|number| (low..=high).contains(&number));
+            (!is_in).then(|| OutOfRange {
+                key: first.to_string(),
+                value: number.to_string(),
+                allowed: shape.to_string(),
+            })
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::{Settings, settings};
     use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
@@ -33,15 +65,48 @@ mod tests {
         _inner: Inner,
     }
 
+    settings! {
+        /// The inner settings.
+        pub struct Pace: Eq {
+            /// A count.
+            every: u32 = 3, in whole(1..=u32::MAX as u64);
+        }
+    }
+
+    settings! {
+        /// The outer settings.
+        pub struct Course: Eq {
+            /// A count.
+            length: u32 = 3, in whole(0..=9);
+            /// A section.
+            pace: Pace;
+        }
+    }
+
+    #[test]
+    fn a_number_too_large_for_its_type_is_refused_with_its_range() {
+        let read = |text: &str| read::<Course>("", text.parse().unwrap(), Course::SETTINGS);
+        for (text, words) in [
+            (
+                "pace = { every = 4294967296 }",
+                "pace.every is 4294967296, but must be 1 to 2^32 - 1",
+            ),
+            ("length = 4294967296", "length is 4294967296, but must be 0 to 9"),
+            ("length = -1", "length is -1, but must be 0 to 9"),
+        ] {
+            assert_eq!(read(text).unwrap_err(), words);
+        }
+        assert_eq!(read("pace = { every = 4294967295 }").unwrap().pace.every, u32::MAX);
+        assert!(read("length = 10").unwrap().validate().is_err(), "it fits in the type");
+    }
+
     #[test]
     fn an_error_names_the_key_and_what_is_wrong_with_it() {
-        let wrong = |text: &str| read::<Outer>(text.parse().unwrap()).unwrap_err();
-        let (key, message) = wrong("inner = { sizes = [1, 'two'] }");
-        assert_eq!(key, "inner.sizes");
+        let read = |text: &str| read::<Outer>("game.", text.parse().unwrap(), &[]);
+        let message = read("inner = { sizes = [1, 'two'] }").unwrap_err();
+        assert!(message.starts_with("`game.inner.sizes`: "), "{message}");
         assert!(message.contains("invalid type: string \"two\""), "{message}");
-        let (key, message) = wrong("other = 1");
-        assert_eq!(key, "");
-        assert_eq!(message, "missing field `inner`");
-        assert!(read::<Outer>("inner = { sizes = [1, 2] }".parse().unwrap()).is_ok());
+        assert_eq!(read("other = 1").unwrap_err(), "`game.`: missing field `inner`");
+        assert!(read("inner = { sizes = [1, 2] }").is_ok());
     }
 }

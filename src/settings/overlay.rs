@@ -4,7 +4,7 @@
 //! its declaration.
 
 use super::{ConfigError, LanguageConfig, TrainConfig};
-use crate::env;
+use crate::env::{self, Env};
 use crate::schema::{Setting, Settings, Shape, in_table};
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
@@ -41,23 +41,18 @@ pub fn to_table<T: Serialize>(settings: &T) -> Table {
 /// Reads settings from a complete table.
 ///
 /// # Errors
-/// [`ConfigError::OutOfRange`] for a name that is not one of those allowed.
-pub fn from_table<T: DeserializeOwned>(table: Table) -> Result<T, ConfigError> {
-    from_section("", table)
-}
-
-/// Reads settings from a table that is part of another; `prefix` goes before its keys in errors.
-fn from_section<T: DeserializeOwned>(prefix: &str, table: Table) -> Result<T, ConfigError> {
-    crate::schema::table::read(table)
-        .map_err(|(key, message)| ConfigError::OutOfRange(format!("`{prefix}{key}`: {message}")))
+/// [`ConfigError::OutOfRange`] for a name that is not one of those allowed, or a number too large for its type.
+pub fn from_table<T: DeserializeOwned + Settings>(table: Table) -> Result<T, ConfigError> {
+    crate::schema::table::read("", table, T::SETTINGS).map_err(ConfigError::OutOfRange)
 }
 
 /// Splits a complete table into the game's own settings, in the table named `game`, and those of the run;
 /// `env` is dropped.
 ///
 /// # Errors
-/// [`ConfigError::OutOfRange`] for a value of another type, or a name that is not one of those allowed.
-pub fn split<G: DeserializeOwned>(
+/// [`ConfigError::OutOfRange`] for a value of another type, a name that is not one of those allowed, or a number too
+/// large for its type.
+pub fn split<G: DeserializeOwned + Env>(
     mut table: Table,
     game: &str,
 ) -> Result<(G, TrainConfig), ConfigError> {
@@ -66,7 +61,8 @@ pub fn split<G: DeserializeOwned>(
         Some(Value::Table(own)) => own,
         _ => Table::new(),
     };
-    Ok((from_section(&format!("{game}."), own)?, from_table(table)?))
+    let own = crate::schema::table::read(&format!("{game}."), own, G::settings());
+    Ok((own.map_err(ConfigError::OutOfRange)?, from_table(table)?))
 }
 
 /// The path of the setting that a word means, and whether the word is a name of it; otherwise it is the nearest
@@ -309,11 +305,8 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
     match (like, value) {
         (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
         (Value::Float(_), value) if !value.is_float() => Err(wrong(&value, "a number")),
-        (Value::Integer(_), Value::Integer(i)) if i < 0 => {
-            Err(wrong(&Value::Integer(i), "a whole number, 0 or more"))
-        }
-        (Value::Integer(_), value) if !value.is_integer() => {
-            Err(wrong(&value, "a whole number below 2^63"))
+        (Value::Integer(_), value) if value.as_integer().is_none_or(|i| i < 0) => {
+            Err(wrong(&value, "a whole number from 0 to 2^63 - 1"))
         }
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
         (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),

@@ -39,8 +39,9 @@ fn defaults<S: TaskSettings>() -> Table {
 }
 
 fn open<S: TaskSettings>(settings: Table) -> Result<Arc<dyn Task>, TaskError> {
-    let settings: S = crate::schema::table::read(settings)
-        .map_err(|(key, message)| TaskError::Setting(format!("`{}.{key}`: {message}", S::NAME)))?;
+    let prefix = format!("{}.", S::NAME);
+    let settings: S =
+        crate::schema::table::read(&prefix, settings, S::SETTINGS).map_err(TaskError::Setting)?;
     super::settings::in_range(&settings)?;
     settings.open()
 }

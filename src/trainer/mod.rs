@@ -108,11 +108,14 @@ pub enum TrainError {
     Env(#[from] HostEnvError),
 }
 
-/// Advice where a number is not finite.
+/// Advice for a run with a number that is not finite.
 fn way_out(what: &str) -> &'static str {
     match what {
         REWARD => "the game or the task must give finite rewards",
-        _ => "a lower optimizer.learning_rate or update.max_grad_norm may help",
+        _ => {
+            "a lower optimizer.learning_rate (of SFT: fit.learning_rate), optimizer.weight_decay or \
+             update.max_grad_norm may help"
+        }
     }
 }
 

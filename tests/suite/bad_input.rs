@@ -38,6 +38,7 @@ fn bad_input_is_a_one_line_error() {
         ),
         (&["train", "--set", "fruit.width=2"], &["fruit.width is 2", "3 to 255"]),
         (&["train", "catch", "--set", "rows=1"], &["catch.rows is 1"]),
+        (&["train", "catch", "--set", "rows=4294967296"], &["catch.rows is 4294967296, but must"]),
         (&["train", "catch", "--set", "observation=pixels"], &["catch.observation", "board"]),
         (&["train", "catch", "--set", "observation=board", "--set", "rows=256"], &["1280"]),
         (&["train", "catch", "--set", "fruit.width=9"], &["another game", "this run trains catch"]),

@@ -1,6 +1,7 @@
 //! Stores of checkpoints, with concurrent readers, crashes and full disks.
 
 use grove::checkpoint::{Checkpoint, CheckpointError, Section, Store, load, save};
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -89,9 +90,42 @@ fn a_store_without_an_intact_checkpoint_is_an_error() {
     let error = store.latest().unwrap_err();
     let sentence = error.to_string();
     assert!(sentence.starts_with("all 2 checkpoints in "), "{sentence}");
+    assert!(sentence.contains("00000002 is damaged: weights does not have the ch"), "{sentence}");
     let CheckpointError::NoneIntact { damaged, .. } = error else { panic!("{error:?}") };
     let paths: Vec<_> = damaged.into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, [store.path(2), store.path(1)]);
+}
+
+/// Makes a checkpoint one of a newer format, with the checksum of its manifest.
+fn renew(path: &Path) {
+    let text = fs::read_to_string(path.join("manifest.json")).unwrap();
+    let text = text.replace("\"format\": 1", "\"format\": 2");
+    let hash: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sums = fs::read_to_string(path.join("SHA256SUMS")).unwrap();
+    let (_, rest) = sums.split_once('\n').unwrap();
+    fs::write(path.join("manifest.json"), text).unwrap();
+    fs::write(path.join("SHA256SUMS"), format!("{hash}  manifest.json\n{rest}")).unwrap();
+}
+
+#[test]
+fn a_store_whose_checkpoints_may_be_intact_says_why_none_can_be_used() {
+    let run = TempDir::new().unwrap();
+    let store = store(&run, 1..=3);
+    (1..=3).for_each(|iteration| renew(&store.path(iteration)));
+    damage(&store.path(3));
+    fs::remove_file(store.path(3).join("SHA256SUMS")).unwrap();
+    let newer = store.latest().unwrap_err();
+    assert!(matches!(&newer, CheckpointError::NewerFormat { path, .. } if *path == store.path(2)));
+    assert!(newer.to_string().ends_with("load it with a newer grove"), "{newer}");
+
+    // The system cannot open the file.
+    #[cfg(unix)]
+    {
+        let file = store.path(3).join("SHA256SUMS");
+        std::os::unix::fs::symlink(&file, &file).unwrap();
+        let unread = store.latest().unwrap_err();
+        assert!(unread.to_string().starts_with("cannot read "), "{unread}");
+    }
 }
 
 #[test]

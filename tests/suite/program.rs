@@ -1,7 +1,7 @@
 //! The program from a user's view: runs, results, interruptions, damage.
 
 use crate::support::{
-    adapter, assert_same_files, grove, interrupted_run, json, stderr, stdout, train, tree,
+    adapter, assert_same_files, grove, interrupted_run, json, refusal, stderr, stdout, train, tree,
 };
 use std::fs;
 use tempfile::TempDir;
@@ -131,6 +131,17 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     let output = grove(folder, &["eval", "run", "--episodes", "10"]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("weights.safetensors"), "{}", stderr(&output));
+
+    // Where the system cannot read it, it may be intact, and no other policy takes its place.
+    #[cfg(unix)]
+    {
+        let weights = folder.join("run/best/weights.safetensors");
+        std::os::unix::fs::symlink(&weights, &weights).unwrap();
+        let said = refusal(folder, &["eval", "run", "--episodes", "10"]);
+        assert!(said.contains("cannot read run/best/weights.safetensors"), "{said}");
+        let cause = "Too many levels of symbolic links";
+        assert_eq!(said.matches(cause).count(), 1, "{said}");
+    }
 }
 
 #[test]

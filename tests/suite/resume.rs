@@ -62,6 +62,28 @@ fn a_language_model_continues_from_its_checkpoint_alone() {
     }
 }
 
+#[test]
+fn a_language_model_killed_in_its_final_evaluation_is_completed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
+    train(folder, "whole", "2", &tiny);
+    copy(folder, "whole", "killed");
+    fs::remove_file(folder.join("killed/model/README.md")).unwrap();
+    fs::write(folder.join("killed/model/model.safetensors"), "the last iteration's").unwrap();
+    let resume = ["train", "--resume", "--run-dir", "killed", "--json"];
+    let fewer = [&resume[..], &["--iterations", "1"]].concat();
+    assert!(refusal(folder, &fewer).contains("has finished all 2 iterations"));
+    let report = json(folder, &resume);
+    assert_eq!((&report["iteration"], &report["interrupted"]), (&2.into(), &false.into()));
+    assert!(report["mean_score"].is_number(), "{report}");
+    for part in ["checkpoints", "best", "model"] {
+        let [whole, killed] = ["whole", "killed"].map(|run| folder.join(run).join(part));
+        assert_same_files(&whole, &killed);
+    }
+    assert!(refusal(folder, &resume).contains("has finished all 2 iterations"));
+}
+
 #[cfg(unix)]
 #[test]
 fn links_in_the_place_of_a_runs_folders_are_refused() {

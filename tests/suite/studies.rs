@@ -123,6 +123,20 @@ fn a_policy_is_exported_in_every_format() {
         (&plain["env"], &plain["tensors"][0]["name"]),
         (&"catch".into(), &"layers.0.weight".into())
     );
+    // No file of a run is replaced.
+    let records = fs::read(folder.join("run/metrics.jsonl")).unwrap();
+    for arguments in [
+        &["export", "run", "--format", "json", "--out", "run/metrics.jsonl"][..],
+        &["export", "run", "--samples", "run/config.toml"],
+        &["export", "run", "--format", "safetensors", "--out", "run/best/weights.safetensors"],
+        &["export", "run", "--out", "run/checkpoints/00000001/policy.onnx"],
+        &["bench", "catch", "--out", "run/../run/run.json"],
+    ] {
+        let said = refusal(folder, arguments);
+        assert!(said.contains("is a file of a run"), "{arguments:?}: {said}");
+    }
+    assert!(fs::read(folder.join("run/metrics.jsonl")).unwrap() == records);
+    json(folder, &["export", "run", "--out", "run/policy.onnx", "--json"]);
     // An exported policy is a policy file.
     let score = |path: &str| {
         json(folder, &["eval", path, "--episodes", "50", "--json"])["mean_score"].clone()

@@ -24,6 +24,7 @@ use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rng::Stream;
 use crate::rollout::{Player, evaluate, play_at_random};
+use crate::run::RunFolder;
 use crate::settings::{ModelKind, Start, TrainConfig};
 use crate::task;
 use crate::trainer::{GameTrainer, Trainer, new_settings};
@@ -36,6 +37,7 @@ use std::time::Instant;
 use work::Work;
 
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
+    args.out.as_deref().map_or(Ok(()), RunFolder::check_output)?;
     ranks::use_threads(args.threads)?;
     let name = args.game.as_deref();
     if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {

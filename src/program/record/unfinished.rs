@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that is written under a temporary name in the target's directory. It is renamed to its target by
-/// [`finish`](Unfinished::finish), and removed if it is dropped before.
+/// A file that is written as `.NAME.tmp` beside its target. It is renamed to its target by
+/// [`finish`](Unfinished::finish), and removed if it is dropped before; what a killed process leaves is replaced by the
+/// next one.
 pub struct Unfinished {
     target: PathBuf,
     temporary: PathBuf,
@@ -26,7 +27,11 @@ impl Unfinished {
         // A link stays, and what it names is replaced.
         let target = &target.canonicalize().unwrap_or_else(|_| target.to_path_buf());
         let name = target.file_name().with_context(cannot)?.to_string_lossy();
-        let temporary = target.with_file_name(format!(".{name}.{}.part", std::process::id()));
+        let temporary = target.with_file_name(format!(".{name}.tmp"));
+        match std::fs::remove_file(&temporary) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error).with_context(cannot)?,
+            _ => {}
+        }
         let file = File::create_new(&temporary).with_context(cannot)?;
         Ok(Self { target: target.to_path_buf(), temporary, file: BufWriter::new(file) })
     }
@@ -69,5 +74,28 @@ impl Drop for Unfinished {
     fn drop(&mut self) {
         // Fails without consequences if the file was finished.
         let _ = std::fs::remove_file(&self.temporary);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_a_killed_process_leaves_is_replaced() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("game.gif");
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        let mut killed = Unfinished::create(&path).unwrap();
+        killed.write_all(b"a part that is longer").unwrap();
+        killed.flush().unwrap();
+        // As if it were never dropped.
+        std::mem::forget(killed);
+        assert_eq!(names(), 1);
+        let mut file = Unfinished::create(&path).unwrap();
+        file.write_all(b"whole").unwrap();
+        assert_eq!(file.finish().unwrap(), 5);
+        assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("whole".to_string(), 1));
     }
 }

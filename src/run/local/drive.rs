@@ -58,13 +58,15 @@ pub fn finish(
     files: Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<FinalScores, RunError> {
-    let evaluated = guarded("the final evaluation".to_string(), || {
-        let scores = run.finish(best)?;
-        Ok((scores, files.is_some().then(|| run.model()).flatten()))
+    let restored = guarded("reading the state of the best policy".to_string(), || {
+        best.map_or(Ok(()), |best| run.restore(best))?;
+        Ok(if files.is_some() { run.model() } else { None })
     });
-    let (scores, model) = evaluated.map_err(|error| located(error, run, &files))?;
-    if let (Some(files), Some(model)) = (files, model) {
+    let model = restored.map_err(|error| located(error, run, &files))?;
+    // Before the evaluation, which may take long and be interrupted.
+    if let (Some(files), Some(model)) = (&files, model) {
         files.save_model(&model)?;
     }
-    Ok(scores)
+    let scores = guarded("the final evaluation".to_string(), || run.finish(None));
+    scores.map_err(|error| located(error, run, &files))
 }

@@ -89,6 +89,9 @@ pub enum RunError {
         "{0} is a symbolic link; run directories must not contain links: replace it with the folder it points to"
     )]
     Link(PathBuf),
+    /// An output would replace a file of a run.
+    #[error("{0} is a file of a run, which the output would replace; give another path")]
+    Output(PathBuf),
     /// No run of this game or task exists, or none at all.
     #[error("there is no {0}; name a run directory")]
     NoneYet(String),

@@ -1,10 +1,10 @@
 //! The files of a run in training.
 
-use super::folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock};
+use super::folder::{COMPLETIONS, CONFIG, METRICS, MODEL_CARD, NOTE, RunFolder, RunLock};
 use super::model_folder;
 use super::{Run, RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint};
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
@@ -14,8 +14,6 @@ use std::path::PathBuf;
 
 /// A megabyte in bytes, the unit of `completions.keep`.
 const MEGABYTE: u64 = 1_000_000;
-/// The description in that folder, by the name that model hubs show.
-const MODEL_CARD: &str = "model/README.md";
 
 /// The open files of a run in training, which its first rank has.
 #[derive(Debug)]
@@ -71,6 +69,11 @@ impl RunFiles {
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), done))
             .transpose()?;
         model_folder::settle(&folder.model())?;
+        if has_model {
+            // Another model comes into the folder before the next final evaluation.
+            let card = folder.path().join(MODEL_CARD);
+            input::if_present(disk::remove_file(&card)).map_err(RunError::file("remove", &card))?;
+        }
         let settings = input::read_description(&folder.config()).ok();
         let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
         let records = folder.records()?;
@@ -114,15 +117,25 @@ impl RunFiles {
         let done = run.trainer().iteration();
         let (files, records) = Self::open(folder, done, run.model().is_some())?;
         records.iter().for_each(|record| run.replay(record));
-        let last = records.last().map_or(0, |record| record.iteration);
-        let warning = (last < done).then(|| {
-            let path = files.folder.path().join(METRICS);
-            format!(
-                "{} ends at iteration {last}, so that the records up to {done} are lost",
-                path.display()
-            )
-        });
+        let warning = files.gap(&records, done);
         Ok((files, warning))
+    }
+
+    /// A warning if records of the first `done` iterations are missing, at the end or before.
+    fn gap(&self, records: &[IterationRecord], done: u32) -> Option<String> {
+        let path = self.folder.path().join(METRICS);
+        let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
+        let missing = (done as usize).saturating_sub(records.len());
+        match last < done {
+            true => Some(format!(
+                "{path} ends at iteration {last}, so that the records up to {done} are lost"
+            )),
+            false => (missing > 0).then(|| {
+                format!(
+                    "{path} has no readable records of {missing} of the {done} iterations so far"
+                )
+            }),
+        }
     }
 
     /// The run's folder.
@@ -158,11 +171,17 @@ impl RunFiles {
 
     /// Waits until all records are on the disk, in a folder that is still in its place.
     fn sync(&self) -> Result<(), RunError> {
-        if !self.folder.config().exists() {
-            return Err(RunError::Gone(self.folder.path().to_path_buf()));
-        }
+        self.in_place(Ok(()))?;
         self.metrics.sync()?;
         Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
+    }
+
+    /// Passes on the outcome of a change, or [`RunError::Gone`] if the folder is no longer in its place.
+    fn in_place(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
+        match self.folder.config().exists() {
+            true => outcome,
+            false => Err(RunError::Gone(self.folder.path().to_path_buf())),
+        }
     }
 
     /// Saves a snapshot as the best policy so far, after all records written so far.
@@ -171,7 +190,7 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
         self.sync()?;
-        Ok(checkpoint::save(snapshot, &self.folder.best())?)
+        self.in_place(checkpoint::save(snapshot, &self.folder.best()).map_err(RunError::from))
     }
 
     /// Saves a checkpoint, after all records written so far, and removes all but the newest `keep`, and the oldest
@@ -180,13 +199,13 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn save(&mut self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
-        if let Some(completions) = &mut self.completions {
-            completions.keep_newest(self.completions_limit)?;
-        }
+        let limit = self.completions_limit;
+        let kept = self.completions.as_mut().map_or(Ok(()), |it| it.keep_newest(limit));
+        self.in_place(kept.map_err(RunError::from))?;
         self.sync()?;
-        self.folder.store().save(snapshot)?;
-        self.folder.store().prune(keep)?;
-        Ok(())
+        let store = self.folder.store();
+        let saved = store.save(snapshot).and_then(|_| store.prune(keep));
+        self.in_place(saved.map(drop).map_err(RunError::from))
     }
 
     /// Replaces the folder of the language model.
@@ -194,7 +213,7 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written; the old one is as it was then.
     pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
-        model_folder::replace(&self.folder.model(), |folder| model.save(folder))
+        self.in_place(model_folder::replace(&self.folder.model(), |folder| model.save(folder)))
     }
 
     /// Writes the description beside the language model, for those who are given the folder.
@@ -202,6 +221,90 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
-        self.folder.write(MODEL_CARD, text)
+        self.in_place(self.folder.write(MODEL_CARD, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Catch;
+    use crate::run::GameRun;
+    use crate::settings::TrainConfig;
+    use crate::trainer::GameTrainer;
+    use burn::tensor::Device;
+    use std::fs;
+    use tempfile::TempDir;
+
+    fn run(iterations: u32) -> GameRun<Catch> {
+        let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
+        config.rollout.num_groups = 4;
+        config.checkpoint.eval_episodes = 10;
+        let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
+        GameRun::new(trainer, 1, Vec::new())
+    }
+
+    #[test]
+    fn a_change_that_fails_in_a_folder_that_was_moved_says_that_it_was() {
+        let place = TempDir::new().unwrap();
+        let (path, moved) = (place.path().join("run"), place.path().join("moved"));
+        let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
+        let failed = || Err(RunError::NoRun(path.clone()));
+        assert!(matches!(files.in_place(failed()), Err(RunError::NoRun(_))));
+        fs::rename(&path, &moved).unwrap();
+        assert!(matches!(files.in_place(failed()), Err(RunError::Gone(gone)) if gone == path));
+        assert!(
+            matches!(files.write_model_card("card"), Err(RunError::Gone(gone)) if gone == path)
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_best_policy_that_may_be_intact_is_not_passed_over() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("run");
+        let mut run = run(1);
+        let (mut files, _lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let _ = run.events(Some(&mut files)).last();
+        let folder = files.folder();
+        assert!(folder.best_policy().unwrap().0.is_some());
+        let sums = folder.best().join("SHA256SUMS");
+        fs::remove_file(&sums).unwrap();
+        let (best, warnings) = folder.best_policy().unwrap();
+        assert!(best.is_none() && warnings[0].contains("SHA256SUMS is missing"), "{warnings:?}");
+        // The system cannot open the file.
+        std::os::unix::fs::symlink(&sums, &sums).unwrap();
+        let error = folder.best_policy().unwrap_err().to_string();
+        assert!(error.starts_with("cannot read "), "{error}");
+        fs::remove_dir_all(folder.best()).unwrap();
+        let (best, warnings) = folder.best_policy().unwrap();
+        assert!(best.is_none() && warnings.is_empty());
+    }
+
+    #[test]
+    fn records_that_are_missing_in_the_middle_are_told() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("run");
+        let mut run = run(4);
+        let (mut files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let _ = run.events(Some(&mut files)).last();
+        drop((files, lock));
+        let metrics = path.join(METRICS);
+        let whole = fs::read_to_string(&metrics).unwrap();
+        let gap = || {
+            let folder = RunFolder::find(&path).unwrap();
+            let (files, records) = RunFiles::open(folder, 4, false).unwrap();
+            files.gap(&records, 4)
+        };
+        assert_eq!(gap(), None);
+        let torn: Vec<&str> = whole
+            .lines()
+            .enumerate()
+            .map(|(i, line)| if i == 1 { &line[..9] } else { line })
+            .collect();
+        fs::write(&metrics, torn.join("\n") + "\n").unwrap();
+        let said = gap().unwrap();
+        assert!(said.contains("no readable records of 1 of the 4 iterations"), "{said}");
+        assert_eq!(fs::read_to_string(&metrics).unwrap().lines().count(), 3);
     }
 }

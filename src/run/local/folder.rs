@@ -4,7 +4,7 @@ use super::RunError;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
-use crate::track::TENSORBOARD;
+use crate::track::{CSV, TENSORBOARD};
 use crate::trainer::{is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -31,6 +31,10 @@ const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
 /// The folder of a language model as of the last save, for other programs: a run continues from its checkpoint alone.
 const MODEL: &str = "model";
+/// The description in that folder, by the name that model hubs show; written after the final evaluation.
+pub(super) const MODEL_CARD: &str = "model/README.md";
+/// The files of a run that no output may replace.
+const FILES: [&str; 6] = [CONFIG, NOTE, METRICS, COMPLETIONS, LOCK, CSV];
 
 /// The folder of a run.
 #[derive(Clone, Debug)]
@@ -180,6 +184,36 @@ impl RunFolder {
         self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
     }
 
+    /// Whether the final evaluation of a run that is over has its result: a language model has its card then.
+    pub fn is_concluded(&self) -> bool {
+        !self.model().is_dir() || self.path.join(MODEL_CARD).is_file()
+    }
+
+    /// Checks that an output at this path would not replace a file of a run.
+    ///
+    /// # Errors
+    /// If it would be one of the files of a run, or among the files of its checkpoints.
+    pub fn check_output(path: &Path) -> Result<(), RunError> {
+        let place = path.canonicalize().or_else(|error| {
+            let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(error);
+            };
+            Ok(Path::new(".").join(folder).canonicalize()?.join(name))
+        });
+        // Where there is no such folder, nothing can be written.
+        let Ok(place) = place else { return Ok(()) };
+        let is_one_of = |path: &Path, names: &[&str]| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let is_in_run = path.parent().is_some_and(|folder| folder.join(LOCK).is_file());
+            is_in_run && name.is_some_and(|name| names.contains(&name))
+        };
+        let mut folders = place.ancestors().skip(1);
+        match is_one_of(&place, &FILES) || folders.any(|it| is_one_of(it, &[CHECKPOINTS, BEST])) {
+            true => Err(RunError::Output(path.to_path_buf())),
+            false => Ok(()),
+        }
+    }
+
     /// The records so far; damaged ones are left out.
     ///
     /// # Errors
@@ -244,15 +278,18 @@ impl RunFolder {
         let latest = match self.store().latest_usable(finite) {
             Ok(latest) => latest,
             Err(error) => {
-                let best = checkpoint::load(&self.best()).ok().filter(is_finite);
-                let checkpoint = best.ok_or_else(|| match error {
-                    CheckpointError::NotFound(_) | CheckpointError::NoneSaved(_) => {
-                        RunError::Unsaved(self.path.clone())
-                    }
-                    error => error.into(),
-                })?;
-                let what = "no usable checkpoint; using the best policy instead";
-                return Ok(SavedPolicy { checkpoint, warnings: vec![what.to_string()] });
+                let error = match error {
+                    CheckpointError::NotFound(_) | CheckpointError::NoneSaved(_) => None,
+                    error => Some(error),
+                };
+                let Some(checkpoint) = checkpoint::load(&self.best()).ok().filter(is_finite) else {
+                    let unsaved = || RunError::Unsaved(self.path.clone());
+                    return Err(error.map_or_else(unsaved, RunError::from));
+                };
+                let what = "no usable checkpoint; using the best policy instead".to_string();
+                let reason = error.map(|error| error.to_string());
+                let warnings = reason.into_iter().chain([what]).collect();
+                return Ok(SavedPolicy { checkpoint, warnings });
             }
         };
         let mut warnings: Vec<String> =
@@ -261,6 +298,23 @@ impl RunFolder {
             warnings.push(format!("using {} instead", latest.path.display()));
         }
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
+    }
+
+    /// The checkpoint of the best policy, which is `None` if there is none or it is damaged, and warnings for the user
+    /// in the latter case.
+    ///
+    /// # Errors
+    /// If it may be intact, but cannot be read.
+    pub fn best_policy(&self) -> Result<(Option<Checkpoint>, Vec<String>), RunError> {
+        match checkpoint::load(&self.best()) {
+            Ok(best) => Ok((Some(best), Vec::new())),
+            Err(CheckpointError::NotFound(_)) => Ok((None, Vec::new())),
+            Err(error) if error.may_be_intact() => Err(error.into()),
+            Err(error) => {
+                let what = "using the last policy instead of the best".to_string();
+                Ok((None, vec![error.to_string(), what]))
+            }
+        }
     }
 
     /// The iteration from which the run would continue, for a message; damaged checkpoints count.
@@ -281,7 +335,7 @@ impl SavedPolicy {
     /// best policy, or, if that is missing or damaged, its newest checkpoint.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is none, or if the best one may be intact, but cannot be read.
     pub fn find(path: &Path) -> Result<Self, RunError> {
         let intact = |checkpoint| Self { checkpoint, warnings: Vec::new() };
         if path.is_file() {
@@ -297,6 +351,7 @@ impl SavedPolicy {
         match checkpoint::load(&run.best()) {
             Ok(checkpoint) => Ok(intact(checkpoint)),
             Err(CheckpointError::NotFound { .. }) => run.latest(),
+            Err(error) if error.may_be_intact() => Err(error.into()),
             Err(error) => {
                 let mut latest = run.latest()?;
                 let what = "using the newest checkpoint instead of the best".to_string();

@@ -138,14 +138,16 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         Ok(self.trainer.snapshot()?)
     }
 
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), RunError> {
+        Ok(self.trainer.restore(checkpoint)?)
+    }
+
     /// The first rank alone evaluates.
     fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
         if !self.trainer.team().is_root() {
             return Ok(FinalScores::default());
         }
-        if let Some(best) = best {
-            self.trainer.restore(best)?;
-        }
+        best.map_or(Ok(()), |best| self.restore(best))?;
         let game = self.trainer.game();
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new(&self.trainer.model(), features, actions);

@@ -163,6 +163,12 @@ pub trait Run {
         None
     }
 
+    /// Returns to the state of a checkpoint, as [`Run::finish`] does first.
+    ///
+    /// # Errors
+    /// If the checkpoint does not fit.
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), RunError>;
+
     /// Trains it to its end as an iterator: an event is what happened since the last one. The rank that has its `files`
     /// writes records and checkpoints.
     ///

@@ -80,7 +80,7 @@ pub struct Report {
 }
 
 impl Effort {
-    /// The report of a run on this device, whose `best` checkpoint had this `result`.
+    /// The report of a run on this device, whose `best` checkpoint had this `result`; without one, its last.
     pub fn report(
         self,
         run: &dyn Run,
@@ -90,7 +90,11 @@ impl Effort {
         result: FinalScores,
     ) -> Report {
         let folder = files.folder();
-        let place = if folder.has_model() { folder.model() } else { folder.best() };
+        let place = match best {
+            _ if folder.has_model() => folder.model(),
+            Some(_) => folder.best(),
+            None => folder.store().path(self.iteration.into()),
+        };
         Report {
             subject: run.subject(),
             run: folder.path().display().to_string(),
@@ -208,4 +212,37 @@ fn exactly_right(text: &TextEvaluation) -> String {
 /// A number with up to three decimals.
 fn rounded(x: f64) -> f64 {
     (1e3 * x).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Catch;
+    use crate::run::GameRun;
+    use crate::settings::TrainConfig;
+    use crate::trainer::GameTrainer;
+    use burn::tensor::Device;
+
+    #[test]
+    fn a_report_names_the_place_of_its_policy() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        let config = TrainConfig::for_game("catch");
+        let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
+        let run = GameRun::new(trainer, 1, Vec::new());
+        let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let effort = Effort { iteration: 7, ..Effort::default() };
+        let report = |best: Option<&Checkpoint>| {
+            let result = FinalScores::default();
+            effort.report(&run, &files, "cpu", best, result).to_string()
+        };
+        let said = |iteration: u32, folder: &str| {
+            format!("Best policy: iteration {iteration}, in {}", path.join(folder).display())
+        };
+        let best = Checkpoint { iteration: 5, sections: Vec::new() };
+        let text = report(Some(&best));
+        assert!(text.ends_with(&said(5, "best")), "{text}");
+        let text = report(None);
+        assert!(text.ends_with(&said(7, "checkpoints/00000007")), "{text}");
+    }
 }

@@ -111,11 +111,13 @@ impl Run for TextRun {
         Ok(self.trainer.snapshot()?)
     }
 
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), RunError> {
+        Ok(self.trainer.restore(checkpoint)?)
+    }
+
     /// All ranks take the first one's weights, and evaluate together.
     fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
-        if let Some(best) = best {
-            self.trainer.restore(best)?;
-        }
+        best.map_or(Ok(()), |best| self.restore(best))?;
         self.trainer.follow_first()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
         let mut greedy =
