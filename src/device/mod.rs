@@ -9,6 +9,7 @@ mod container;
 mod graphics;
 #[cfg_attr(not(feature = "kernels"), path = "no_kernels.rs")]
 mod kernels;
+mod limits;
 mod transfers;
 mod usage;
 
@@ -16,7 +17,8 @@ mod usage;
 pub use graphics::*;
 #[cfg(feature = "kernels")]
 pub(crate) use kernels::launch_items;
-pub use kernels::{has_kernels, has_precision};
+pub use kernels::{has_kernels, has_precision, largest_buffer};
+pub use limits::{buffer_obstacle, workgroup_obstacle};
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
