@@ -11,7 +11,7 @@ const MAX_BUFFER_BYTES: u64 = 1 << 31;
 
 /// The maximum size of a buffer for kernels on this device, bytes.
 pub(crate) fn max_buffer_bytes(device: &Device) -> u64 {
-    probe(device).client.properties().memory.max_page_size.min(MAX_BUFFER_BYTES)
+    largest_allocation(device).min(MAX_BUFFER_BYTES)
 }
 
 /// The kernel element type of a precision.

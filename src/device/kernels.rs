@@ -27,6 +27,19 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
         && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
 }
 
+/// The size of the largest buffer of a device, bytes; `None` for the CPU, which has no such limit.
+pub fn largest_buffer(device: &Device) -> Option<u64> {
+    let device = device.clone().without_autodiff();
+    has_kernels(&device).then(|| buffers::largest_allocation(&device))
+}
+
+/// The workgroup memory of a cube on a device, bytes; `None` for the CPU, which runs no cubes.
+pub(super) fn workgroup_memory(device: &Device) -> Option<usize> {
+    let device = device.clone().without_autodiff();
+    has_kernels(&device)
+        .then(|| buffers::probe(&device).client.properties().hardware.max_shared_memory_size)
+}
+
 /// A started device's name by its driver and the size of its memory, bytes; `None` for the CPU.
 pub(super) fn identity(device: &Device) -> Option<(String, Option<u64>)> {
     match device.clone().without_autodiff().as_dispatch() {

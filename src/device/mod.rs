@@ -9,6 +9,7 @@ mod container;
 mod graphics;
 #[cfg_attr(not(feature = "kernels"), path = "no_kernels.rs")]
 mod kernels;
+mod limits;
 mod transfers;
 mod usage;
 
@@ -16,7 +17,8 @@ mod usage;
 pub use graphics::*;
 #[cfg(feature = "kernels")]
 pub(crate) use kernels::launch_items;
-pub use kernels::{has_kernels, has_precision};
+pub use kernels::{has_kernels, has_precision, largest_buffer};
+pub use limits::{buffer_obstacle, workgroup_obstacle};
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
@@ -66,8 +68,16 @@ pub enum DeviceError {
     Unknown {
         /// The requested name.
         name: String,
-        /// The known kinds.
+        /// The kinds that this build has.
         known: String,
+    },
+    /// The kind of device is followed by something else than a number.
+    #[error("the number in `{name}` must be a whole number from 0, as in `{kind}:0`")]
+    Number {
+        /// The requested name.
+        name: String,
+        /// The kind of device.
+        kind: &'static str,
     },
     /// The kind of device is not enabled in this build.
     #[error("device `{name}` is not included in this build; rebuild with `--features {feature}`")]
@@ -157,20 +167,22 @@ pub fn list() -> Vec<DeviceInfo> {
 /// A wgpu device is started once per process; later calls with the same name share it.
 ///
 /// # Errors
-/// If the name is unknown, not compiled in or not on this machine, or the device fails to start.
+/// If the name is unknown, not compiled in or not on this machine, its number is none, or the device fails to start.
 pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
     if name == "auto" {
         let (info, reason) = best()?;
         return start(&info, reason);
     }
-    let (kind, index) = match name.split_once(':') {
-        Some((kind, index)) => (kind, index.parse::<usize>().ok()),
-        None => (name, Some(0)),
+    let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
+    let Some((kind, feature)) = KINDS.into_iter().find(|(known, _)| *known == kind) else {
+        let known: Vec<&str> = BACKENDS.iter().map(|backend| backend.kind).collect();
+        return Err(DeviceError::Unknown { name: name.to_string(), known: known.join(", ") });
     };
-    let (Some((_, feature)), Some(index)) = (KINDS.iter().find(|(k, _)| *k == kind), index) else {
-        let known = KINDS.map(|(kind, _)| kind).join(", ");
-        return Err(DeviceError::Unknown { name: name.to_string(), known });
-    };
+    if index.is_empty() || !index.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(DeviceError::Number { name: name.to_string(), kind });
+    }
+    // No machine has as many devices as a number that is too large for its type.
+    let index = index.parse().unwrap_or(usize::MAX);
     let Some(backend) = BACKENDS.iter().find(|backend| backend.kind == kind) else {
         return Err(DeviceError::NotCompiledIn { name: name.to_string(), feature });
     };
@@ -295,6 +307,21 @@ mod tests {
         assert_eq!(taken("integrated gpu", [f64::INFINITY, 1.0]), "cpu");
         assert_eq!(taken("virtual gpu", [2.0, 1.0]), "cpu");
         assert_eq!(taken("discrete gpu", [2.0, 1.0]), "wgpu:0");
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_refused_for_what_is_wrong_with_it() {
+        let refusal = |name: &str| choose(name).unwrap_err().to_string();
+        for name in ["cpu:", "cpu:x", "cpu:-1", "cpu:+0", "cpu:0:0"] {
+            let expected =
+                format!("the number in `{name}` must be a whole number from 0, as in `cpu:0`");
+            assert_eq!(refusal(name), expected);
+        }
+        let large = "cpu:99999999999999999999";
+        assert!(refusal(large).starts_with(&format!("no device `{large}` on this machine")));
+        let unknown = refusal("gpu:x");
+        assert!(unknown.starts_with("unknown device `gpu:x`; must be one of: auto, cpu"));
+        assert_eq!(unknown.contains("cuda"), cfg!(feature = "cuda"), "{unknown}");
     }
 
     #[test]

@@ -13,6 +13,16 @@ pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
     false
 }
 
+/// The size of the largest buffer of a device, bytes: always `None`, since this build starts none.
+pub fn largest_buffer(_device: &Device) -> Option<u64> {
+    None
+}
+
+/// The workgroup memory of a cube on a device, bytes: always `None`, since this build starts none.
+pub(super) fn workgroup_memory(_device: &Device) -> Option<usize> {
+    None
+}
+
 /// Utilisation of a GPU by its driver's counter: always `None`, since this build has none.
 pub(super) fn utilization(_device: &Device) -> Option<Option<f64>> {
     None

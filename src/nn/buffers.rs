@@ -21,6 +21,14 @@ pub(crate) fn probe(device: &Device) -> CubeTensor {
     cube_tensor(Tensor::<1>::from_floats([0.0], device))
 }
 
+/// The largest buffer of a device that runs kernels, bytes.
+pub(crate) fn largest_allocation(device: &Device) -> u64 {
+    let probe = probe(device);
+    let memory = &probe.client.properties().memory;
+    // Memory is given out in multiples of the alignment.
+    memory.max_page_size / memory.alignment * memory.alignment
+}
+
 /// The most units of a plane of a device (subgroup, warp); 0 if no kernels run there.
 pub(crate) fn plane_units(device: &Device) -> usize {
     if !runs_kernels(device) {

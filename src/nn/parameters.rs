@@ -60,7 +60,7 @@ pub fn flatten<M: Module>(module: &M) -> Tensor<1> {
 /// If the device fails.
 pub(crate) async fn read(params: Tensor<1>) -> Vec<f32> {
     let data = params.without_autodiff().into_data_async().await;
-    let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    let data = data.unwrap_or_else(|error| panic!("the device failed: {error}"));
     data.try_into_vec().expect("models hold f32 parameters")
 }
 

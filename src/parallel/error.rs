@@ -32,8 +32,9 @@ pub enum TeamError {
     },
     /// There are more ranks than shards.
     #[error(
-        "this run has {shards} shards, too few for {ranks} ranks: use fewer ranks, or raise \
-         update.num_shards, the number of groups or the minibatch size"
+        "this run has {shards} shard{}, too few for {ranks} ranks: use fewer ranks, or raise \
+         update.num_shards, the number of groups or the minibatch size",
+        plural(shards)
     )]
     TooMany {
         /// Number of ranks.
@@ -53,4 +54,21 @@ pub enum TeamError {
         /// The item's text on rank 0.
         ours: String,
     },
+}
+
+/// The ending of a noun that is counted.
+fn plural(count: &usize) -> &'static str {
+    if *count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_shard_is_counted_as_one() {
+        let text = |shards| TeamError::TooMany { ranks: 5, shards }.to_string();
+        assert!(text(1).starts_with("this run has 1 shard, too few for 5 ranks"), "{}", text(1));
+        assert!(text(4).starts_with("this run has 4 shards, too few for 5 ranks"), "{}", text(4));
+    }
 }

@@ -12,7 +12,7 @@ use crate::settings::TrainConfig;
 use crate::text::Kernel;
 use crate::trainer::text::LanguageTrainError;
 use crate::trainer::{Demonstrations, GameTrainer, TrainError, Trainer};
-use anyhow::{Context, Error, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use std::any::Any;
 use std::path::Path;
 use std::time::Duration;
@@ -155,6 +155,12 @@ impl<'a> Ranks<'a> {
         most: usize,
         work: &(impl Fn(Rank) -> Result<T> + Sync),
     ) -> Result<Option<T>> {
+        if self.devices.contains(&"") {
+            let devices = self.devices.join(",");
+            bail!(
+                "the list of devices `{devices}` has an empty name: put one comma between two names"
+            );
+        }
         if let Some((rank, size)) = process() {
             let team = |size| mpi::team(size, self.timeout);
             same_program(&team(size))?;

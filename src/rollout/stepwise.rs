@@ -58,6 +58,13 @@ impl<G: Rules> StepwiseRollout<G> {
         Self { game, config: config.clone(), keys, device, branches, memory: None }
     }
 
+    /// The size of the largest buffer of a rollout, that of all observations, bytes.
+    pub fn bytes(&self) -> u64 {
+        let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
+        let sizes = [num_groups, group_size, num_steps, self.game.num_features(), size_of::<f32>()];
+        sizes.into_iter().map(|size| size as u64).product()
+    }
+
     /// Plays `num_steps` steps of every game.
     pub fn collect(&mut self, policy: &Network, iteration: u32) -> Trajectory {
         let keys = self.keys.at(iteration);

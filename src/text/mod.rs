@@ -12,6 +12,8 @@ pub mod generate;
 mod kernels;
 mod language_model;
 #[cfg(text_kernels)]
+mod limits;
+#[cfg(text_kernels)]
 pub(crate) mod packed;
 mod prompt_cache;
 mod template;
@@ -39,6 +41,8 @@ pub use error::LanguageError;
 #[cfg(on_disk)]
 pub use files::GgufType;
 pub use language_model::LanguageModel;
+#[cfg(text_kernels)]
+pub(crate) use limits::size_obstacle;
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 

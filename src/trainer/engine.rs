@@ -145,6 +145,11 @@ pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
     /// A description, for people.
     fn describe(&self) -> String;
 
+    /// The reason why the device has no room for a rollout, with the settings that make it smaller; `None` if it has.
+    fn size_obstacle(&self) -> Option<String> {
+        None
+    }
+
     /// The model.
     fn model(&self) -> Network;
 

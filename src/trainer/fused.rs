@@ -162,6 +162,13 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
         format!("{}, fused updates", self.source.data().unwrap_or("fused rollouts"))
     }
 
+    fn size_obstacle(&self) -> Option<String> {
+        let Source::Games(games) = &self.source else { return None };
+        let what = "a group's rollout";
+        let obstacle = device::buffer_obstacle(&self.device, what, games.group_bytes())?;
+        Some(format!("{obstacle}: lower rollout.group_size or rollout.num_steps"))
+    }
+
     fn model(&self) -> Network {
         self.model.unflatten(self.learner.weights().params())
     }

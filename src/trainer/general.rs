@@ -183,6 +183,13 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         format!("{}, updates by autodiff", self.source.data().unwrap_or(rollouts))
     }
 
+    fn size_obstacle(&self) -> Option<String> {
+        let Source::Games(games) = &self.source else { return None };
+        let obstacle = device::buffer_obstacle(&self.device, "a rollout", games.bytes())?;
+        let settings = "rollout.num_groups, rollout.group_size or rollout.num_steps";
+        Some(format!("{obstacle}: lower {settings}"))
+    }
+
     fn model(&self) -> Network {
         self.learner.weights().policy()
     }

@@ -113,7 +113,7 @@ pub fn device_instances<G: Look>(
         .get_resource::<WgpuServer<AutoCompiler>>(handle)
         .unwrap_or_else(|error| panic!("the sprites are not on a wgpu device: {error:?}"));
     // Submits the kernel, so that later work on the queue, such as rendering, runs after it.
-    client.flush().unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    client.flush().unwrap_or_else(|error| panic!("the device failed: {error}"));
     let resource = managed.resource();
     DeviceInstances {
         buffer: resource.buffer.clone(),

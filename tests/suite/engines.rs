@@ -3,7 +3,8 @@
 use crate::shared::training::{section, short_run, whole_runs};
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::env::Catch;
+use grove::device::largest_buffer;
+use grove::env::{Catch, Env};
 use grove::metrics::IterationRecord;
 use grove::model::saved::{Header, with_header};
 use grove::settings::{Engine, Start, TrainConfig};
@@ -162,4 +163,24 @@ fn a_policy_too_wide_for_the_kernels_is_trained_the_general_way_and_told_why() {
     assert_eq!(Trainer::new(Catch::default(), &config, &device).obstacle(), None);
     config.policy.hidden = vec![300];
     assert_eq!(Trainer::new(Catch::default(), &config, &cpu()).obstacle(), None);
+}
+
+#[test]
+fn a_rollout_that_a_device_has_no_buffer_for_is_refused_before_the_run() {
+    let Some(device) = adapter() else { return };
+    let most = largest_buffer(&device).unwrap() as usize;
+    let missing = |config: &TrainConfig| Trainer::new(Catch::default(), config, &device).missing();
+    // Words of catch, and its features, in each step of a game.
+    for (engine, numbers) in [(Engine::Auto, 2), (Engine::General, Catch::default().num_features())]
+    {
+        let mut config = config(engine, Start::Level);
+        config.rollout.num_groups = 1;
+        config.rollout.group_size = most / (4 * numbers * config.rollout.num_steps);
+        assert_eq!(missing(&config), None);
+        config.rollout.group_size += 1;
+        let text = missing(&config).unwrap();
+        assert!(text.contains("rollout takes"), "{text}");
+        assert!(text.contains("rollout.group_size or rollout.num_steps, or use"), "{text}");
+    }
+    assert_eq!(missing(&config(Engine::Auto, Start::Level)), None);
 }

@@ -1,6 +1,6 @@
 //! Language models on a device do what they do on the CPU.
 
-use crate::support::{adapter, launches};
+use crate::support::{adapter, kind, launches};
 use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::math::Activation;
@@ -139,7 +139,7 @@ fn devices_choose_the_tokens_that_the_cpu_does() {
                 let want = generate(&decoder, sampling, 64);
                 let ended = want.iter().flatten().filter(|one| one.ended).count();
                 assert!(sampling.temperature == 0.0 || (1..14).contains(&ended), "{ended}");
-                for slots in if all { vec![64, 5] } else { vec![64] } {
+                for slots in if all { vec![64, 5, 3] } else { vec![64] } {
                     let got = generate(&there, sampling, slots);
                     for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
                         assert_eq!((&got.tokens, got.ended), (&want.tokens, want.ended));
@@ -269,6 +269,22 @@ pub fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
     (config.iterations, config.fit.iterations) = (8, fit);
     (config.generation.num_prompts, config.generation.group_size) = (8, 4);
     LanguageTrainer::for_task(task, config, None).unwrap().on(device).unwrap()
+}
+
+#[test]
+fn a_model_whose_heads_are_too_wide_for_a_device_is_refused_before_the_run() {
+    // No device of wgpu has more than 64 KiB of workgroup memory.
+    let Some(device) = adapter().filter(|_| kind() == "wgpu") else { return };
+    let found = task::find("sort").unwrap();
+    let task = (found.open)((found.defaults)()).unwrap();
+    let mut config = LanguageConfig::for_model(TINY);
+    let tiny = &mut config.model.tiny;
+    (tiny.hidden_size, tiny.num_heads, tiny.num_kv_heads) = (1024, 1, 1);
+    (tiny.num_layers, tiny.intermediate_size) = (1, 8);
+    let trainer = LanguageTrainer::for_task(task, config, None).unwrap();
+    let error = trainer.on(Some(device)).err().expect("tiles have no room").to_string();
+    let needed = "the model's attention needs 65952 bytes of workgroup memory, but the device has";
+    assert!(error.starts_with(needed) && error.contains("the CPU"), "{error}");
 }
 
 #[test]

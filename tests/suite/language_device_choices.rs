@@ -2,10 +2,13 @@
 
 use crate::language_device::{long_prompts, wide};
 use crate::support::adapter;
+use burn::tensor::Device;
 use grove::rng::{draw, uniform};
 use grove::settings::Precision;
 use grove::text::TokenDecoder;
 use grove::text::generate::{Completion, Generator, Prompt, Sampling};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 /// A decoder in whose head each token is as likely as its neighbour.
 fn of_twins() -> TokenDecoder {
@@ -76,6 +79,36 @@ fn choices_among_the_likeliest_tokens_are_those_of_the_cpu() {
                 assert!(near(&want.logprobs, &got.logprobs), "{sampling:?} {want:?} {got:?}");
                 assert!(near(&want.entropies, &got.entropies), "{sampling:?} {want:?} {got:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn the_completions_of_a_prompt_are_the_same_if_they_are_more_than_the_slots() {
+    let sampling = Sampling { temperature: 0.9, max_new_tokens: 9, ..Sampling::default() };
+    for device in [Some(Device::flex()), adapter()].into_iter().flatten() {
+        let there = wide(1).with_device(Some(device), Precision::F32);
+        let generate = |slots| {
+            let heard = Mutex::new(BTreeMap::new());
+            let listener = |prompt: usize, number: usize, tokens: &[u32]| {
+                heard.lock().unwrap().insert([prompt, number], tokens.to_vec());
+            };
+            let (decoder, sampling) = (&there, &sampling);
+            let by = Generator { decoder, sampling, slots, stop: None, listener: Some(&listener) };
+            let completions = by.generate(&long_prompts());
+            let tokens = |group: Vec<Completion>| group.into_iter().map(|one| one.tokens).collect();
+            let completions: Vec<Vec<Vec<u32>>> = completions.into_iter().map(tokens).collect();
+            for (prompt, group) in completions.iter().enumerate() {
+                for (number, tokens) in group.iter().enumerate() {
+                    assert_eq!(heard.lock().unwrap()[&[prompt, number]], *tokens, "{slots} slots");
+                }
+            }
+            completions
+        };
+        let want = generate(6);
+        assert_eq!(want.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);
+        for slots in [1, 2] {
+            assert_eq!(generate(slots), want, "{slots} slots");
         }
     }
 }

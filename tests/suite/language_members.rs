@@ -105,7 +105,7 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
     let folder = folder.path();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "3"];
     let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &LARGE));
-    assert!(text.contains("1 shards, too few for 2 ranks"), "{text}");
+    assert!(text.contains("1 shard, too few for 2 ranks"), "{text}");
     let large = [&LARGE[..], &["num_shards=3"]].concat();
     for (members, dir) in ["one", "two", "three"].into_iter().enumerate() {
         json(folder, &words(&sort, [dir, &cpus(members + 1)], &large));

@@ -2,7 +2,7 @@
 //! buffer instead of one per tensor.
 
 use crate::nn::arch::Parameter;
-use crate::nn::buffers::{ALIGNMENT, cube_tensor, probe, runs_kernels, view};
+use crate::nn::buffers::{ALIGNMENT, cube_tensor, largest_allocation, runs_kernels, view};
 use burn::backend::Cube;
 use burn::tensor::{Device, Tensor};
 use std::ops::Range;
@@ -38,8 +38,8 @@ impl Packing {
     /// The places of parameters on a device: each has an arena of its own where no kernels run.
     pub fn new(parameters: &[Parameter], device: &Device) -> Self {
         if runs_kernels(device) {
-            let largest = probe(device).client.properties().memory.max_page_size;
-            let numbers = usize::try_from(largest).unwrap_or(usize::MAX) / size_of::<f32>();
+            let largest = usize::try_from(largest_allocation(device)).unwrap_or(usize::MAX);
+            let numbers = largest / size_of::<f32>();
             return Self::within(parameters, numbers.min(MOST));
         }
         Self::within(parameters, 0)

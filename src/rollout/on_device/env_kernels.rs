@@ -337,6 +337,6 @@ pub(super) fn upload_envs(words: &[u32], count: usize, device: &Device) -> CubeT
 pub(super) async fn download_envs(envs: Option<&CubeTensor>) -> Vec<u32> {
     let Some(envs) = envs else { return Vec::new() };
     let read = envs.client.read_async(vec![envs.handle.clone()]).await;
-    let buffers = read.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    let buffers = read.unwrap_or_else(|error| panic!("the device failed: {error}"));
     bytemuck::pod_collect_to_vec(&buffers[0])
 }

@@ -39,11 +39,15 @@ fn values<G: Rules>() -> usize {
     if G::SCORE_IS_REWARD { 2 } else { 3 }
 }
 
+/// Numbers per game of the larger buffer that a rollout fills: words or values.
+fn played<G: Rules>(game: G, config: &RolloutConfig) -> usize {
+    (num_words(game) + 1).max(values::<G>()) * config.num_steps
+}
+
 /// Numbers per game of the largest buffer of a part: words, values, or advantages followed by log-probabilities under a
 /// reference policy.
 fn largest<G: Rules>(game: G, config: &RolloutConfig) -> usize {
-    let steps = (num_words(game) + 1).max(values::<G>()) * config.num_steps;
-    steps.max(2 * config.learn_steps + 2)
+    played(game, config).max(2 * config.learn_steps + 2)
 }
 
 impl<G: Rules> FusedRollout<G> {
@@ -67,6 +71,12 @@ impl<G: Rules> FusedRollout<G> {
             groups_per_part,
             branches: Branches::default(),
         }
+    }
+
+    /// The size of the largest buffer that a group is played into, bytes: a group cannot be divided.
+    pub fn group_bytes(&self) -> u64 {
+        let numbers = played(self.game, &self.config) as u64 * self.config.group_size as u64;
+        numbers * size_of::<u32>() as u64
     }
 
     /// Sets the precision of the network's inputs, which the device must support
@@ -191,6 +201,7 @@ mod tests {
     fn parts_have_room_for_advantages_beside_a_reference() {
         let config = RolloutConfig { num_steps: 9, learn_steps: 9, ..RolloutConfig::default() };
         assert_eq!((num_words(Catch::default()), values::<Catch>()), (1, 2));
+        assert_eq!(played(Catch::default(), &config), 2 * 9);
         assert_eq!(largest(Catch::default(), &config), 2 * 9 + 2);
         let config = RolloutConfig { learn_steps: 5, ..config };
         assert_eq!(largest(Catch::default(), &config), 2 * 9);

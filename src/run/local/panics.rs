@@ -10,6 +10,25 @@ use std::thread;
 /// cause of the others.
 const KEPT: [usize; 2] = [200, 400];
 
+/// The words between a failure and its cause in the message of a driver or of CubeCL.
+const CAUSE: &str = " Caused by: ";
+
+/// The words before places in the code in such a message.
+const PLACES: [&str; 3] = [" Backtrace", " No backtrace available", " Asked at:"];
+
+/// Words of a cause, and advice about it.
+const ADVICE: [(&str, &str); 3] = [
+    (
+        "can't allocate buffer of size",
+        "a buffer of the device is smaller: use fewer games or completions at a time, a smaller model, or the CPU",
+    ),
+    (
+        "out of device memory",
+        "use fewer games or completions at a time, a smaller model, or another device",
+    ),
+    ("Too much shared memory requested", "use a model with smaller heads, or the CPU"),
+];
+
 /// The start of the names of CubeCL's threads, each of which works for a device. They swallow panics of work that
 /// nothing waits for.
 const DEVICE_THREADS: [&str; 2] = ["DSU-", "DSD-"];
@@ -37,18 +56,44 @@ impl Panic {
             (None, Some(text)) => text.as_str(),
             (None, None) => "a panic without a message",
         };
-        let text = text.split("Backtrace:").next().unwrap_or(text);
         let words: Vec<&str> = text.split_whitespace().collect();
-        let line = words.join(" ");
-        let line = line.trim_end_matches('.');
+        let line = concise(&words.join(" "));
         let start = line.char_indices().nth(KEPT[0]).map(|(at, _)| at);
         let end = line.char_indices().rev().nth(KEPT[1] - 1).map(|(at, _)| at);
         match (start, end) {
             (Some(start), Some(end)) if start < end => {
                 Self(format!("{} ... {}", &line[..start], &line[end..]))
             }
-            _ => Self(line.to_string()),
+            _ => Self(line),
         }
+    }
+}
+
+/// Shortens the message of a driver or of CubeCL to the first failure of a chain and the cause of all, without places,
+/// and adds advice if there is any.
+fn concise(line: &str) -> String {
+    let without_places = |part: &str| {
+        let ends = PLACES.iter().filter_map(|words| part.find(words));
+        part[..ends.min().unwrap_or(part.len())].trim_end_matches('.').to_string()
+    };
+    let links: Vec<String> = line.split(CAUSE).map(without_places).collect();
+    let known = links.iter().enumerate().find_map(|(at, link)| {
+        let (_, advice) = ADVICE.iter().find(|(words, _)| link.contains(words))?;
+        Some((at, advice))
+    });
+    match known {
+        Some((0, advice)) => format!("{}; {advice}", links[0]),
+        Some((at, advice)) => format!("{}; {advice}", joined(&links[0], &links[at])),
+        None if links.len() > 2 => joined(&links[0], &links[links.len() - 1]),
+        None => links.join(CAUSE),
+    }
+}
+
+/// Joins a failure, up to its first colon, with its cause.
+fn joined(what: &str, cause: &str) -> String {
+    match what.split_once(": ") {
+        Some((what, _)) => format!("{what}: {cause}"),
+        None => cause.to_string(),
     }
 }
 
@@ -118,6 +163,35 @@ mod tests {
         let long = format!("{start}x{end}");
         assert_eq!(Panic::new(&long).to_string(), format!("{start} ... {end}"));
         assert_eq!(Panic::new(&7).to_string(), "a panic without a message");
+    }
+
+    #[test]
+    fn a_chain_of_failures_is_told_by_its_cause_with_advice() {
+        let text = |message: &str| Panic::new(&message.to_string()).to_string();
+        let chain = |cause: &str| {
+            format!(
+                "the device failed: Several failures at once\n\nCaused by:\n  The bytes were never written\n  \
+                 skipped `SummaryKernel`: it needed memory\n\nCaused by:\n  An IO error happened\n\nCaused by:\n  \
+                 {cause}\nNo backtrace available\nAsked at:\nNo backtrace available"
+            )
+        };
+        for (cause, expected) in [
+            ("the queue is gone", "the device failed: the queue is gone"),
+            (
+                "can't allocate buffer of size: 160000000",
+                "the device failed: can't allocate buffer of size: 160000000; a buffer of the device is smaller: use \
+                 fewer games or completions at a time, a smaller model, or the CPU",
+            ),
+            (
+                "Too much shared memory requested.\nRequested 33104 bytes, maximum 32768 bytes available.\nBacktrace",
+                "the device failed: Too much shared memory requested. Requested 33104 bytes, maximum 32768 bytes \
+                 available; use a model with smaller heads, or the CPU",
+            ),
+        ] {
+            assert_eq!(text(&chain(cause)), expected);
+        }
+        let alone = text("out of device memory allocating 7 bytes\nNo backtrace available");
+        assert!(alone.starts_with("out of device memory allocating 7 bytes; use fewer"), "{alone}");
     }
 
     #[test]

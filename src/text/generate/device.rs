@@ -5,9 +5,28 @@ use super::decode::{BLOCK, Decode};
 use super::token_step::{KernelBatch, TokenStep};
 use super::{Chosen, Completion, Generator, Prompt, Sampling, Scratch, choose};
 use crate::device;
+use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
 use crate::text::packed;
 use crate::text::{Completions, DeviceDecoder, Prompts, integers};
+use burn::backend::DType;
+use std::ops::Range;
+
+/// The size of the largest buffer that a completion of at most `tokens` tokens decodes in, bytes: its keys or its values of
+/// a layer, which are of this type, or its logits.
+pub(crate) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
+    let cache = [tokens, shape.kv_size(), dtype.size()];
+    let logits = [shape.num_actions, size_of::<f32>()];
+    let bytes = |sizes: &[usize]| sizes.iter().map(|size| *size as u64).product::<u64>();
+    bytes(&cache).max(bytes(&logits))
+}
+
+/// Completions that decode at a time: as many as there are slots, if buffers of `most` bytes hold that many of
+/// [`row_bytes`].
+fn rows(slots: usize, row_bytes: u64, most: Option<u64>) -> usize {
+    let fitting = most.map_or(u64::MAX, |most| most / row_bytes);
+    slots.min(usize::try_from(fitting).unwrap_or(usize::MAX)).max(1)
+}
 
 /// Generates the completions of each prompt, in order.
 pub(super) fn generate(
@@ -16,6 +35,10 @@ pub(super) fn generate(
     prompts: &[Prompt],
 ) -> Vec<Vec<Completion>> {
     let kernels = TokenStep::new(decoder);
+    let Sampling { max_new_tokens, .. } = *generator.sampling;
+    let model = &decoder.decoder;
+    let row_bytes = row_bytes(model.shape(), max_new_tokens, model.products.dtype());
+    let rows = rows(generator.slots, row_bytes, device::largest_buffer(decoder.device()));
     let mut all = Vec::with_capacity(prompts.len());
     // Prompts in one batch have equally many completions.
     for same in prompts.chunk_by(|a, b| a.completions == b.completions) {
@@ -24,41 +47,57 @@ pub(super) fn generate(
             all.extend(same.iter().map(|_| Vec::new()));
             continue;
         }
-        for part in same.chunks((generator.slots / members).max(1)) {
-            let batch = Batch::new(generator, all.len(), part);
+        for part in same.chunks((rows / members).max(1)) {
             let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
-            if let Some(kernels) = &kernels {
-                let prompts = packed::prefill(decoder, &tokens);
-                let draws = device::upload(batch.draws.clone(), decoder.device());
-                let draws = draws.reshape([generator.sampling.max_new_tokens, batch.rows()]);
-                let decode = KernelBatch::new(kernels, decoder, generator.sampling, prompts, draws);
-                all.extend(batch.run(decode));
-                continue;
+            let prefilled = match &kernels {
+                Some(_) => packed::prefill(decoder, &tokens),
+                None => decoder.prompts(&tokens),
+            };
+            let mut completions = vec![Vec::new(); part.len()];
+            // Those of a single prompt may be more than the rows.
+            for start in (0..members).step_by(rows) {
+                let own = start..members.min(start.saturating_add(rows));
+                let batch = Batch::new(generator, all.len(), part, own);
+                let prompts = prefilled.clone();
+                let some = if let Some(kernels) = &kernels {
+                    let draws = device::upload(batch.draws.clone(), decoder.device());
+                    let draws = draws.reshape([max_new_tokens, batch.rows()]);
+                    let sampling = generator.sampling;
+                    batch.run(KernelBatch::new(kernels, decoder, sampling, prompts, draws))
+                } else {
+                    let tensors = TensorBatch::new(decoder, &batch, prompts);
+                    batch.run(tensors)
+                };
+                completions.iter_mut().zip(some).for_each(|(all, some)| all.extend(some));
             }
-            let tensors = TensorBatch::new(decoder, &batch, decoder.prompts(&tokens));
-            all.extend(batch.run(tensors));
+            all.extend(completions);
         }
     }
     all
 }
 
-/// A batch of prompts, each with `members` completions.
+/// A batch of prompts, with some completions of each.
 struct Batch<'a> {
     generator: &'a Generator<'a>,
     /// The index of the first prompt among all.
     first: usize,
-    members: usize,
+    /// The indices of the completions among those of their prompt.
+    members: Range<usize>,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
     completions: Vec<Completion>,
 }
 
 impl<'a> Batch<'a> {
-    fn new(generator: &'a Generator<'a>, first: usize, prompts: &[Prompt]) -> Self {
-        let members = prompts[0].completions;
+    fn new(
+        generator: &'a Generator<'a>,
+        first: usize,
+        prompts: &[Prompt],
+        members: Range<usize>,
+    ) -> Self {
         let keys: Vec<u32> = prompts
             .iter()
-            .flat_map(|prompt| (0..members).map(|member| draw(prompt.key, member as u32)))
+            .flat_map(|prompt| members.clone().map(|member| draw(prompt.key, member as u32)))
             .collect();
         let draws = (0..generator.sampling.max_new_tokens)
             .flat_map(|at| keys.iter().map(move |key| uniform(draw(*key, at as u32))));
@@ -80,15 +119,17 @@ impl<'a> Batch<'a> {
                 break;
             }
         }
-        self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
+        self.completions.chunks(self.members.len()).map(<[Completion]>::to_vec).collect()
     }
 
     /// Appends a block of tokens to the completions. Returns whether all of them have ended.
     fn take_over(&mut self, block: Vec<Vec<Chosen>>) -> bool {
+        let members = self.members.len();
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
                 if !completion.ended {
-                    let place = [self.first + row / self.members, row % self.members];
+                    let number = self.members.start + row % members;
+                    let place = [self.first + row / members, number];
                     completion.push(chosen, self.generator, place);
                 }
             }
@@ -153,5 +194,28 @@ impl Decode for TensorBatch<'_> {
 
     fn read(&mut self, _: usize) -> Vec<Vec<Chosen>> {
         std::mem::take(&mut self.block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_decode_as_many_at_a_time_as_the_largest_buffer_holds() {
+        let shape = DecoderShape {
+            num_actions: 40,
+            num_heads: 4,
+            num_kv_heads: 2,
+            head_dim: 8,
+            ..DecoderShape::default()
+        };
+        assert_eq!(row_bytes(&shape, 100, DType::F32), 100 * 2 * 8 * 4);
+        assert_eq!(row_bytes(&shape, 100, DType::F16), 100 * 2 * 8 * 2);
+        assert_eq!(row_bytes(&shape, 1, DType::F32), 40 * 4);
+        assert_eq!(rows(64, 6400, None), 64);
+        assert_eq!(rows(64, 6400, Some(64 * 6400)), 64);
+        assert_eq!(rows(64, 6400, Some(64 * 6400 - 1)), 63);
+        assert_eq!(rows(64, 6400, Some(6399)), 1);
     }
 }

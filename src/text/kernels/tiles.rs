@@ -24,17 +24,10 @@ pub(crate) struct Tiles {
 
 impl Tiles {
     /// Halves queries or keys, down to `least` queries, until `count` tiles of each and `products` of their products fit in
-    /// `bytes` of workgroup memory.
+    /// `bytes` of workgroup memory with three numbers per query, or nothing is left to halve.
     pub fn within(self, least: usize, [count, products]: [usize; 2], bytes: usize) -> Self {
         let mut tiles = self;
-        let floats = |tiles: Self| {
-            let Self { queries, keys, .. } = tiles;
-            // Plus three numbers per query.
-            count * (queries + keys) * tiles.stride()
-                + products * queries * tiles.row()
-                + 3 * queries
-        };
-        while floats(tiles) * size_of::<f32>() > bytes {
+        while tiles.bytes([count, products, 3]) > bytes {
             let Tiles { queries, keys, .. } = &mut tiles;
             match *queries / 2 >= least.max(WIDTH) {
                 true if *queries > *keys || *keys == WIDTH => *queries /= 2,
@@ -43,6 +36,16 @@ impl Tiles {
             }
         }
         tiles
+    }
+
+    /// Workgroup memory, bytes, of `count` tiles of queries and of keys each, `products` of their products, and `numbers` of
+    /// each query.
+    pub fn bytes(self, [count, products, numbers]: [usize; 3]) -> usize {
+        let Self { queries, keys, .. } = self;
+        let floats = count * (queries + keys) * self.stride()
+            + products * queries * self.row()
+            + numbers * queries;
+        floats * size_of::<f32>()
     }
 
     /// Floats of a row of a tile: those of a head with zeros behind, so that units read [`WIDTH`] of them at a time, and
@@ -411,18 +414,18 @@ mod tests {
     #[test]
     fn tiles_are_made_smaller_until_they_have_room() {
         let tiles = Tiles { queries: 32, keys: 32, dim: 64, units: UNITS };
-        let floats = |tiles: Tiles| 2 * (tiles.queries + tiles.keys) * tiles.stride();
         for least in [1, 8, 16] {
             for bytes in [16 << 10, 32 << 10, 256 << 10] {
                 let fitting = tiles.within(least, [2, 1], bytes);
-                assert!(4 * floats(fitting) < bytes, "{fitting:?}");
+                assert!(fitting.bytes([2, 1, 3]) <= bytes, "{fitting:?}");
                 assert!(fitting.queries >= least && fitting.keys >= WIDTH, "{fitting:?}");
             }
         }
         assert_eq!(tiles.within(1, [2, 1], 256 << 10), tiles);
-        // There is never less than one.
+        // Nothing is left to halve.
         let fitting = Tiles { dim: 4096, ..tiles }.within(16, [2, 1], 1 << 10);
         assert_eq!((fitting.queries, fitting.keys), (16, WIDTH));
+        assert!(fitting.bytes([2, 1, 0]) > 1 << 10);
     }
 
     #[test]

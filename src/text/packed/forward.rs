@@ -70,13 +70,7 @@ impl Blocks {
     fn new(layout: &Layout, heads: Heads, like: &CubeTensor) -> (Self, Vec<i32>) {
         let room = like.client.properties().hardware.max_shared_memory_size;
         let members = heads.queries / heads.keys;
-        let tiles = |queries: usize, keys| Tiles {
-            // The heads of a row that share keys are in one tile.
-            queries: queries.max(members.next_power_of_two()),
-            keys,
-            dim: heads.dim,
-            units: UNITS,
-        };
+        let ([forward, back, keys], _) = tiles(heads, room);
         let mut table = layout.table.clone();
         let mut add = |tiles: Tiles, rows: usize| {
             let (place, blocks) = (table.len(), layout.blocks(rows));
@@ -84,13 +78,6 @@ impl Blocks {
             Block { tiles, place, count: blocks.len() / 2 }
         };
         let of_queries = |tiles: Tiles| tiles.queries / members;
-        // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
-        let units = if room >= LARGE_ROOM { 4 * UNITS } else { UNITS };
-        let [forward, back, keys] = [
-            tiles(16, 32).within(members, [1, 1], room),
-            tiles(16, 32).within(members, [2, 1], room),
-            Tiles { units, ..tiles(32, 16) }.within(1, [2, 2], room),
-        ];
         let attention = add(forward, of_queries(forward));
         let query_gradient = add(back, of_queries(back));
         let place = table.len();
@@ -102,6 +89,39 @@ impl Blocks {
         let key_gradient = KeyBlocks { block, parts: parts.rows, sums };
         (Self { attention, query_gradient, key_gradient }, table)
     }
+}
+
+/// The tiles of attention, of the gradient of its queries and of that of its keys, for `room` bytes of workgroup memory; and
+/// the bytes that they need, which are more where even the smallest tiles have no room.
+fn tiles(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
+    let members = heads.queries / heads.keys;
+    let tiles = |queries: usize, keys| Tiles {
+        // The heads of a row that share keys are in one tile.
+        queries: queries.max(members.next_power_of_two()),
+        keys,
+        dim: heads.dim,
+        units: UNITS,
+    };
+    // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
+    let units = if room >= LARGE_ROOM { 4 * UNITS } else { UNITS };
+    let all = [
+        (tiles(16, 32), members, [1, 1, 3]),
+        (tiles(16, 32), members, [2, 1, 0]),
+        (Tiles { units, ..tiles(32, 16) }, 1, [2, 2, 0]),
+    ];
+    let mut needed = 0;
+    let fitting = all.map(|(tiles, least, counts)| {
+        let [count, products, _] = counts;
+        let tiles = tiles.within(least, [count, products], room);
+        needed = needed.max(tiles.bytes(counts));
+        tiles
+    });
+    (fitting, needed)
+}
+
+/// The workgroup memory without which kernels cannot compute the attention of a decoder, bytes.
+pub(crate) fn attention_bytes(shape: &DecoderShape) -> usize {
+    tiles(heads(shape), 0).1
 }
 
 /// The activations of a layer that the backward pass needs.
@@ -428,4 +448,25 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last = pass.hidden().select(0, upload(&ends));
     Prompts::new(keys_values, upload(&lengths).reshape([groups, 1]), last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attention_needs_memory_for_whole_heads_and_for_all_that_share_keys() {
+        let shape = |head_dim, num_heads| {
+            let shape = DecoderShape::default();
+            DecoderShape { num_heads, num_kv_heads: 1, head_dim, ..shape }
+        };
+        assert_eq!(attention_bytes(&shape(510, 1)), 4 * (2 * 8 * 516 + 2 * 4 * 5));
+        assert_eq!(attention_bytes(&shape(128, 32)), 4 * (2 * 36 * 132 + 32 * 5));
+        for shape in [shape(64, 1), shape(128, 8), shape(256, 4), shape(510, 1), shape(128, 32)] {
+            for room in [16 << 10, 32 << 10, 48 << 10, 96 << 10] {
+                let has_room = tiles(heads(&shape), room).1 <= room;
+                assert_eq!(has_room, attention_bytes(&shape) <= room, "{shape:?} in {room}");
+            }
+        }
+    }
 }

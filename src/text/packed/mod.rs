@@ -11,6 +11,6 @@ mod gradients;
 mod head;
 mod layout;
 
-pub(crate) use forward::{PackedPass, prefill};
+pub(crate) use forward::{PackedPass, attention_bytes, prefill};
 pub(crate) use gradients::Gradients;
 pub(crate) use head::{Targets, scattered};

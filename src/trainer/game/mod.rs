@@ -217,10 +217,18 @@ impl<G: Rules> GameTrainer<G> {
         obstacle(&self.model(), &part.config, device, &part.team)
     }
 
-    /// The engine or the precision that the settings ask for and the run does not have, with the reason, in a sentence;
-    /// `None` if it has both.
+    /// The engine or the precision that the settings ask for and the run does not have, or the room that the device lacks
+    /// for the policy or a rollout, with the reason, in a sentence; `None` if it has all of them.
     pub fn missing(&self) -> Option<String> {
-        let GameEngine { part, device, .. } = &self.engine;
+        let GameEngine { part, device, engine, .. } = &self.engine;
+        let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
+        let policy =
+            device::buffer_obstacle(device, "the vector of the policy's parameters", bytes)
+                .map(|obstacle| format!("{obstacle}: choose a smaller policy"));
+        let rollout = || with_engine!(engine, engine => engine.size_obstacle());
+        if let Some(obstacle) = policy.or_else(rollout) {
+            return Some(format!("{obstacle}, or use another device, such as the CPU"));
+        }
         let TrainConfig { engine, precision, .. } = &part.config;
         let (wanted, obstacle) = match (engine, precision) {
             (settings::Engine::Fused, _) => ("engine `fused`".to_string(), self.obstacle()),

@@ -6,6 +6,7 @@ mod exchange;
 mod fit;
 mod grpo;
 mod health;
+mod obstacle;
 mod prompts;
 mod record;
 mod rollout;
@@ -36,6 +37,7 @@ use crate::task::{Part, Prompt, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
 use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
+use obstacle::obstacle;
 use prompts::longest_prompt;
 use rollout::RolloutSeconds;
 use std::ops::Range;
@@ -251,34 +253,17 @@ impl LanguageTrainer {
     /// the optimiser's state stay there until a checkpoint or a saved model takes a copy.
     ///
     /// # Errors
-    /// If a setting is only for the CPU, or the device does not have the precision.
+    /// If a setting is only for the CPU, or the device lacks the precision or the room for the model.
     pub fn on(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
-        use crate::settings::{MomentPrecision, Precision};
-        let LanguageConfig { precision, update, optimizer, .. } = &self.engine.config;
-        let obstacle = match (&device, precision) {
-            (None, Precision::F32 | Precision::Bf16) => None,
-            (None, _) => Some("the CPU supports f32 and bf16 only".to_string()),
-            (Some(_), _) => crate::device::precision_obstacle(device.as_ref(), *precision),
-        };
-        if let Some(obstacle) = obstacle {
+        let TextEngine { config, learner, .. } = &self.engine;
+        if let Some(obstacle) = obstacle(config, &learner.decoder, device.as_ref()) {
             return Err(LanguageTrainError::Settings(obstacle));
         }
         let Some(device) = device else { return Ok(self) };
-        if cfg!(not(text_kernels)) {
-            let what = "this build has no kernels for language models; use the CPU";
-            return Err(LanguageTrainError::Settings(what.to_string()));
-        }
-        if optimizer.moments != MomentPrecision::F32 {
-            let what = "optimizer.moments is bf16, but a device keeps moments in f32; use the CPU, or leave it out";
-            return Err(LanguageTrainError::Settings(what.to_string()));
-        }
-        if update.gradient_checkpointing && !crate::device::has_kernels(&device) {
-            let what = "update.gradient_checkpointing needs the CPU, or a device that runs kernels";
-            return Err(LanguageTrainError::Settings(what.to_string()));
-        }
         #[cfg(text_kernels)]
         {
-            self.engine.learner = self.engine.learner.on(device.clone(), *precision);
+            let precision = self.engine.config.precision;
+            self.engine.learner = self.engine.learner.on(device.clone(), precision);
         }
         self.engine.device = Some(device);
         Ok(self)

@@ -1,0 +1,61 @@
+//! Limits of a device that the sizes of a run must fit.
+
+use super::kernels::{largest_buffer, workgroup_memory};
+use burn::tensor::Device;
+
+/// The reason why a device has no buffer of so many bytes for `what`, a singular noun phrase; `None` if it has one, as
+/// the CPU always does.
+pub fn buffer_obstacle(device: &Device, what: &str, bytes: u64) -> Option<String> {
+    largest_buffer(device).and_then(|most| beyond(what, bytes, most))
+}
+
+/// The reason why the cubes of a device have too little workgroup memory for `what`, a singular noun phrase, which needs
+/// so many bytes; `None` if they have enough, and on the CPU.
+pub fn workgroup_obstacle(device: &Device, what: &str, bytes: usize) -> Option<String> {
+    let most = workgroup_memory(device).filter(|most| bytes > *most)?;
+    Some(format!("{what} needs {bytes} bytes of workgroup memory, but the device has {most}"))
+}
+
+/// The sentence about a buffer that is larger than `most` bytes, if it is.
+fn beyond(what: &str, bytes: u64, most: u64) -> Option<String> {
+    // Rounded up and down, so that the first is always the larger.
+    let [needed, largest] = [bytes.div_ceil(TENTH), most / TENTH].map(megabytes);
+    let sentence =
+        format!("{what} takes {needed}, but a buffer of the device has {largest} at most");
+    (bytes > most).then_some(sentence)
+}
+
+/// Bytes of a tenth of a megabyte.
+const TENTH: u64 = 100_000;
+
+/// Formats tenths of a megabyte.
+fn megabytes(tenths: u64) -> String {
+    format!("{}.{} MB", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_refused_with_its_size_and_the_largest_one() {
+        let refusal = |bytes, most| beyond("a rollout", bytes, most);
+        assert_eq!(refusal(1 << 27, 1 << 27), None);
+        assert_eq!(
+            refusal(160_000_000, 1 << 27).unwrap(),
+            "a rollout takes 160.0 MB, but a buffer of the device has 134.2 MB at most"
+        );
+        // The two numbers differ even where the sizes hardly do.
+        assert_eq!(
+            refusal((1 << 27) + 1, 1 << 27).unwrap(),
+            "a rollout takes 134.3 MB, but a buffer of the device has 134.2 MB at most"
+        );
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn the_cpu_has_no_limits() {
+        assert_eq!(buffer_obstacle(&Device::flex(), "a rollout", u64::MAX), None);
+        assert_eq!(workgroup_obstacle(&Device::flex(), "attention", usize::MAX), None);
+    }
+}

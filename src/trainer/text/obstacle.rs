@@ -1,0 +1,45 @@
+//! The reasons why the run of a language model cannot be on its device.
+
+use super::LanguageConfig;
+use crate::device;
+use crate::settings::{MomentPrecision, Precision};
+use crate::text::TokenDecoder;
+use burn::tensor::Device;
+
+/// The reason why a run cannot be on a device, or on the CPU if `None`; `None` if it can.
+#[cfg_attr(not(text_kernels), expect(unused_variables, reason = "no device takes the decoder"))]
+pub(super) fn obstacle(
+    config: &LanguageConfig,
+    decoder: &TokenDecoder,
+    device: Option<&Device>,
+) -> Option<String> {
+    let LanguageConfig { precision, update, optimizer, .. } = config;
+    let Some(device) = device else {
+        let is_known = matches!(precision, Precision::F32 | Precision::Bf16);
+        return (!is_known).then(|| "the CPU supports f32 and bf16 only".to_string());
+    };
+    if let Some(obstacle) = device::precision_obstacle(Some(device), *precision) {
+        return Some(obstacle);
+    }
+    if cfg!(not(text_kernels)) {
+        return Some("this build has no kernels for language models; use the CPU".to_string());
+    }
+    if optimizer.moments != MomentPrecision::F32 {
+        let what = "optimizer.moments is bf16, but a device keeps moments in f32; use the CPU, or leave it out";
+        return Some(what.to_string());
+    }
+    if update.gradient_checkpointing && !device::has_kernels(device) {
+        let what = "update.gradient_checkpointing needs the CPU, or a device that runs kernels";
+        return Some(what.to_string());
+    }
+    #[cfg(text_kernels)]
+    {
+        let generates = !config.imitates() || config.checkpoint.eval_episodes > 0;
+        let tokens = if generates { config.generation.max_new_tokens } else { 0 };
+        crate::text::size_obstacle(decoder, *precision, tokens, device)
+    }
+    #[cfg(not(text_kernels))]
+    {
+        None
+    }
+}
