@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy
 import pytest
 
 PACKAGE = Path(__file__).parents[1]
@@ -29,6 +31,24 @@ def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     names: dict = {}
     exec(next(block for block in blocks if "import grove_rl" in block).split("```")[0], names)
     assert names["report"].mean_score > 195
+
+
+def test_the_example_of_a_dataset_writes_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved: dict = {}
+    package, numpy_format = ModuleType("safetensors"), ModuleType("safetensors.numpy")
+    numpy_format.save_file = lambda tensors, path: saved.update(tensors)  # type: ignore[attr-defined]
+    package.numpy = numpy_format  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "safetensors", package)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", numpy_format)
+    block = (PACKAGE.parent / "docs" / "data.md").read_text().split("```python\n")[1]
+    exec(block.split("```")[0], {})
+    assert saved["obs"].shape == (1000, 4) and saved["obs"].dtype == numpy.float32
+    assert saved["actions"].shape == (1000,) and saved["actions"].dtype == numpy.int64
+    assert saved["ends"].shape == (1000,) and saved["ends"].dtype == numpy.uint8
+    assert (numpy.flatnonzero(saved["ends"] == 1) == numpy.arange(9, 1000, 10)).all()
 
 
 def test_stable_baselines_trains_on_a_game(tmp_path: Path) -> None:
