@@ -12,7 +12,7 @@ command="$*"
 case " $command " in
     *" --iterations 400 "*) set -- train fruit --seed 7 --iterations 2 --run-dir runs/long ;;
     *" --score 7.67 "*) set -- bench fruit --score -20 --repeats 1 --no-peak ;;
-    *" --resume "* | *" --dry-run "*) ;;
+    *" --resume "* | *" --dry-run "* | *" --iterations 500 "*) ;;
     " train "* | " fit "*) set -- "$@" --iterations 2 ;;
     " bench "*) set -- "$@" --repeats 1 --no-peak ;;
     " eval runs/sort"*) set -- "$@" --episodes 64 --k 2 ;;
@@ -142,12 +142,37 @@ fn commands_of_the_documents_have_options_that_exist() {
 fn every_document_is_in_the_table_of_contents() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let contents = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
-    let listed = contents.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
-    let mut listed: Vec<String> = listed.map(str::to_string).collect();
+    let links: Vec<(&str, &str)> = contents
+        .split('[')
+        .skip(1)
+        .map(|rest| rest.split(')').next().unwrap().split_once("](").unwrap())
+        .collect();
+    let mut listed: Vec<String> = links.iter().map(|&(_, file)| file.to_string()).collect();
     listed.sort();
     let names = fs::read_dir(&docs).unwrap().map(|entry| entry.unwrap().file_name());
     let mut present: Vec<String> = names.filter_map(|name| name.into_string().ok()).collect();
     present.retain(|name| name.ends_with(".md") && name != "SUMMARY.md");
     present.sort();
     assert_eq!(listed, present);
+    // A page has its title in the table, and no other at the same level.
+    for (title, file) in links {
+        let text = fs::read_to_string(docs.join(file)).unwrap();
+        let prose = text.split("```").step_by(2).flat_map(str::lines);
+        let titles: Vec<&str> = prose.filter_map(|line| line.strip_prefix("# ")).collect();
+        assert_eq!(titles, [title], "{file}");
+    }
+}
+
+#[test]
+fn the_tutorial_of_a_game_shows_all_of_the_example() {
+    let read =
+        |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let tutorial = read("docs/first-game.md");
+    let pieces = tutorial.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let pieces: Vec<&str> = pieces.map(str::trim).collect();
+    assert_eq!(pieces.len(), 3);
+    let example = read("examples/own_game.rs");
+    // Its header describes the file itself.
+    let (_, code) = example.split_once("\n\n").unwrap();
+    assert_eq!(pieces.join("\n\n"), code.trim());
 }
