@@ -349,7 +349,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         let held_out: Option<HeldOut> = None;
         // Whole sequences of a model need Burn's autodiff, which a page leaves out.
         #[cfg(feature = "general")]
-        let held_out = held_out.or(self.confusion().await.map(|confusion| confusion.means()));
+        let held_out = held_out.or(self.held_out_means().await?);
         if let Some(HeldOut { accuracy, .. }) = held_out.filter(|_| !G::PLAYABLE) {
             let mean_score = accuracy.unwrap_or(0.0);
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
