@@ -75,6 +75,7 @@ impl TrainConfig {
         let (is_data, games, minibatch) = (data.is_on(), rollout.num_envs(), self.minibatch());
         let (is_nll, no_score) =
             (loss.loss_type == LossType::Nll, self.stop.score == f64::INFINITY);
+        let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let is_divisor = games.is_multiple_of(update.num_minibatches);
         let divisor =
             format!("a divisor of the number of games ({games} = num_groups * group_size)");
@@ -83,6 +84,8 @@ impl TrainConfig {
             loss.loss_type if !is_data || is_nll, "nll where the run learns from data";
             loss.label_smoothing if is_data || loss.label_smoothing == 0.0, "0 where the run plays games";
             stop.score if !is_data || no_score, "inf where the run learns from data";
+            loss.use_bias_correction_kl if !is_data || !is_corrected,
+                "false where the run learns from data, which have no behaviour policy";
             update.target_kl if !is_data || update.target_kl == 0.0, "0 where the run learns from data";
             optimizer.decay_norms_and_biases if self.optimizer.decay_norms_and_biases,
                 "true where the run plays games or learns from their data";
