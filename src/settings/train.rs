@@ -136,13 +136,17 @@ impl TrainConfig {
         self.data.is_on() || self.rollout.auto_reset
     }
 
-    /// Most steps of an iteration: those that its games can play ([`plays_all_steps`](Self::plays_all_steps)), or those
-    /// of its batches of windows, of which every optimizer step takes the next one.
-    pub fn steps_per_iteration(&self) -> u64 {
-        let (update, data) = (&self.update, &self.data);
+    /// Most steps of an iteration with `items` groups of games or windows of a dataset: those that its games can play
+    /// ([`plays_all_steps`](Self::plays_all_steps)), or those of its batches of windows, of which every optimizer step
+    /// takes the next one. A batch has no more windows than the dataset.
+    pub fn steps_per_iteration(&self, items: usize) -> u64 {
+        let (update, data, rollout) = (&self.update, &self.data, &self.rollout);
         let steps = match data.is_on() {
-            true => update.num_minibatches * data.batch_size * data.window * update.update_epochs,
-            false => self.rollout.num_envs() * self.rollout.num_steps,
+            true => {
+                let batch = data.batch_size.min(items);
+                update.num_minibatches * batch * data.window * update.update_epochs
+            }
+            false => items * rollout.group_size * rollout.num_steps,
         };
         steps as u64
     }

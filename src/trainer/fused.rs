@@ -132,9 +132,9 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         // The sums are those of all ranks.
         let [score_sum, episodes, rewards, even, played] =
             [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS, PLAYED].map(|i| f64::from(summary[i]));
-        let config = &self.part.config;
-        let steps =
-            if config.plays_all_steps() { config.steps_per_iteration() } else { played as u64 };
+        let Part { config, shards, .. } = &self.part;
+        let recorded = config.steps_per_iteration(shards.items());
+        let steps = if config.plays_all_steps() { recorded } else { played as u64 };
         Ok(Totals {
             score_sum,
             episodes,

@@ -113,7 +113,7 @@ fn the_steps_of_a_run_are_those_that_its_environments_take() {
     {
         let mut config = TrainConfig { engine, ..config() };
         config.rollout.auto_reset = auto_reset;
-        let recorded = 3 * config.steps_per_iteration();
+        let recorded = 3 * config.steps_per_iteration(config.rollout.num_groups);
         let steps = Arc::new(AtomicU64::new(0));
         let new = || {
             let env = || Counted { corridor: Corridor::default(), steps: steps.clone() };
