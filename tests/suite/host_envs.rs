@@ -1,5 +1,6 @@
 //! Environments on the host: trained by every engine, alike for any number of threads, and with errors of their own.
 
+use crate::support::adapter;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use grove::env::{HostEnv, HostEnvError, HostEnvs, HostGame, HostVecEnv, ThreadedEnvs, Transition};
@@ -28,6 +29,17 @@ fn config() -> TrainConfig {
 fn trainer(config: &TrainConfig) -> GameTrainer<HostGame> {
     let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
     GameTrainer::with_envs(GAME, HostEnvs::new(envs), config, &Device::flex()).unwrap()
+}
+
+#[test]
+fn a_device_has_no_fused_engine_for_environments_on_the_host() {
+    let Some(device) = adapter() else { return };
+    let config = TrainConfig { engine: Engine::Fused, ..config() };
+    let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
+    let run = GameTrainer::with_envs(GAME, HostEnvs::new(envs), &config, &device).unwrap();
+    let said = run.missing().unwrap();
+    assert!(said.ends_with("environments on the host have no kernels"), "{said}");
+    assert_eq!(trainer(&config).missing(), None, "the CPU has it");
 }
 
 fn train(config: &TrainConfig) -> GameTrainer<HostGame> {

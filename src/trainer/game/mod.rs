@@ -77,7 +77,7 @@ impl<G: Rules> GameTrainer<G> {
     /// # Panics
     /// If `config.policy` names a user-defined network.
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        obstacle(&first_network(game, config, device), config, device, &Team::alone())
+        obstacle(&first_network(game, config, device), config, device, &Team::alone(), None)
     }
 
     /// A run at its start, of a model on `device` in place of the one in `config.policy`. Both `game` and `config` must
@@ -213,8 +213,8 @@ impl<G: Rules> GameTrainer<G> {
 
     /// The reason why the run does not have a fast engine, if so.
     pub fn obstacle(&self) -> Option<String> {
-        let GameEngine { part, device, .. } = &self.engine;
-        obstacle(&self.model(), &part.config, device, &part.team)
+        let GameEngine { part, device, host, .. } = &self.engine;
+        obstacle(&self.model(), &part.config, device, &part.team, host.as_ref())
     }
 
     /// The engine or the precision that the settings ask for and the run does not have, with the reason, in a sentence;
