@@ -56,9 +56,12 @@ impl<G: Rules> FusedEngine<G> {
                 let games = games.with_launch_size(config.launch_size);
                 Source::Games(games.with_precision(config.precision))
             }
-            Some(pieces) => Source::of_data(pieces, config, shards, |windows| {
-                Box::new(to_device(&windows, device))
-            }),
+            Some(pieces) => {
+                let most = max_buffer_bytes(device);
+                Source::of_data(pieces, config, shards, most, |windows| {
+                    Box::new(to_device(&windows, device))
+                })
+            }
         };
         let (weights, ahead) = (None, None);
         Self { model, device: device.clone(), source, weights, learner, ahead, part }

@@ -42,7 +42,7 @@ impl<G: Rules> GeneralEngine<G> {
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
-            Some(pieces) => Source::of_data(pieces, config, shards, |windows| {
+            Some(pieces) => Source::of_data(pieces, config, shards, u64::MAX, |windows| {
                 Box::new(to_device(&windows, device))
             }),
         };

@@ -42,9 +42,9 @@ impl<G: Rules> NativeEngine<G> {
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
-            Some(pieces) => {
-                Source::of_data(pieces, config, shards, |windows| buffers = split(windows))
-            }
+            Some(pieces) => Source::of_data(pieces, config, shards, u64::MAX, |windows| {
+                buffers = split(windows)
+            }),
         };
         Self { source, host, learner, model, part, buffers }
     }
