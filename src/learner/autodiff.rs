@@ -101,9 +101,10 @@ impl Learner {
             legal: trajectory.legal.clone(),
             smoothed: self.share.config.loss.label_smoothing > 0.0,
         };
-        experience.reference_logprobs =
-            self.weights.reference.as_ref().map(|policy| self.logprobs(&experience, policy));
         let (minibatches, counts) = self.plan(mask, iteration)?;
+        let reference = self.weights.reference.as_ref();
+        experience.reference_logprobs =
+            reference.map(|policy| self.logprobs(&experience, policy, &minibatches));
         let config = self.share.config.clone();
         let mut update = AutodiffUpdate {
             learner: self,
@@ -117,18 +118,23 @@ impl Learner {
         Ok(update.means(taken, &config))
     }
 
-    /// Log-probabilities of all actions under a policy, `[num_steps, num_envs]`. On the CPU they
-    /// are computed shard by shard, so that rounding does not depend on the number of local shards.
-    fn logprobs(&self, experience: &Experience, policy: &Network) -> Tensor<2> {
+    /// Log-probabilities of all actions under a policy, `[num_steps, num_envs]`. On the CPU they are computed in
+    /// [`Batches::portions`](super::order::Batches::portions), so that rounding does not depend on the number of local
+    /// shards.
+    fn logprobs(
+        &self,
+        experience: &Experience,
+        policy: &Network,
+        minibatches: &[Minibatch],
+    ) -> Tensor<2> {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
         if device::has_kernels(&device) {
             return experience.steps(policy).logprobs;
         }
-        let shards = self.share.batches.shards(num_envs);
-        let logprobs = shards.own().map(|shard| {
-            let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
-            experience.games(indices(&games, &device)).steps(policy).logprobs
-        });
+        let portions = self.share.batches.portions(minibatches, num_envs);
+        let logprobs = portions
+            .iter()
+            .map(|games| experience.games(indices(games, &device)).steps(policy).logprobs);
         Tensor::cat(logprobs.collect(), 1)
     }
 

@@ -127,6 +127,24 @@ impl Batches {
         });
         all.collect()
     }
+
+    /// Divides the `count` local games or windows passed to an update into portions, which do not depend on the number of
+    /// ranks: the shards, or, for windows in order, the shards of each of the update's `minibatches`. Returns the indices of
+    /// each portion; together these are `0..count`, in order.
+    ///
+    /// # Panics
+    /// If `count` does not match the shards.
+    pub(super) fn portions(&self, minibatches: &[Minibatch], count: usize) -> Vec<Vec<i32>> {
+        let shards = self.shards(count);
+        if !self.in_order {
+            let of_shard = |shard| shards.places_of(shard).map(|game| game as i32).collect();
+            return shards.own().map(of_shard).collect();
+        }
+        let of = |one: &Minibatch| -> Vec<Vec<i32>> {
+            shards.own().map(|shard| one.shard(shard).to_vec()).collect()
+        };
+        minibatches.iter().flat_map(of).filter(|games| !games.is_empty()).collect()
+    }
 }
 
 /// Assigns `count` groups of texts to `minibatches` optimizer steps in each epoch, as equally as possible. A minibatch is in
@@ -302,13 +320,38 @@ mod tests {
     fn windows_in_order_are_taken_as_they_come() {
         let shards = Shards::new(43, 2);
         let shuffled = Batches::of_shards(&config(true), shards.clone()).of(9, 43);
-        let mut in_order = Batches::of_shards(&config(true), shards);
-        in_order.set_in_order(true);
-        let in_order = in_order.of(9, 43);
+        let mut batches = Batches::of_shards(&config(true), shards);
+        batches.set_in_order(true);
+        let in_order = batches.of(9, 43);
         assert_eq!(games(&in_order), (0..40).collect::<Vec<_>>());
         for (one, other) in in_order.iter().zip(shuffled) {
             assert_eq!(one.ends, other.ends);
             assert!(one.games().is_sorted());
+        }
+    }
+
+    #[test]
+    fn portions_are_all_that_an_update_has_on_any_number_of_ranks() {
+        // Fewer windows in an iteration than in the shards, and more.
+        for (windows, in_order) in [(43, true), (26, true), (43, false)] {
+            let portions = |shards: Shards| {
+                let count = shards.own_items().len();
+                let mut batches = Batches::of_shards(&config(true), shards);
+                batches.set_in_order(in_order);
+                let minibatches = batches.of(9, count);
+                let games: usize = minibatches.iter().map(|one| one.games().len()).sum();
+                let count = if in_order { games } else { count };
+                let portions = batches.portions(&minibatches, count);
+                assert_eq!(portions.concat(), (0..count as i32).collect::<Vec<_>>());
+                portions.iter().map(Vec::len).collect::<Vec<_>>()
+            };
+            let shards = Shards::new(windows, 2);
+            let whole = portions(shards.clone());
+            let ranks = [0..1, 1..2].map(|own| portions(shards.clone().with_own(own)));
+            let minibatches = if in_order { 4 } else { 1 };
+            assert_eq!(whole.len(), 2 * minibatches);
+            let both = (0..minibatches).flat_map(|one| ranks.iter().map(move |rank| rank[one]));
+            assert_eq!(both.collect::<Vec<_>>(), whole);
         }
     }
 }

@@ -10,8 +10,9 @@
 //!
 //! Multiplied by the importance ratio `r = policy / behaviour policy` (DeepSeek-V3.2, TRL's
 //! `use_bias_correction_kl`), k1 and k3 have the value and the gradient of the divergence in
-//! expectation under any behaviour policy. `r` is always the ratio of the step, even for losses
-//! with one ratio per game; TRL uses the sequence ratio there.
+//! expectation under any behaviour policy. Demonstrations have none, so the settings refuse the
+//! correction for them. `r` is always the ratio of the step, even for losses with one ratio per
+//! game; TRL uses the sequence ratio there.
 
 use super::{KlEstimator, LossConfig};
 use crate::math::exp;

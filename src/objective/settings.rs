@@ -40,7 +40,8 @@ settings! {
         kl_coef: f64 = 0.0, in at_least(0.0), alias "beta";
         /// Estimator of the KL divergence.
         kl_estimator: KlEstimator = KlEstimator::K3;
-        /// Weight the KL estimate by the importance ratio (unbiased gradient).
+        /// Weight the KL estimate by the importance ratio (unbiased gradient); not for demonstrations, which have no
+        /// behaviour policy.
         use_bias_correction_kl: bool = false;
         /// Weight of the policy's entropy at the first iteration. The entropy of games is averaged like the loss; that
         /// of texts is the mean over the tokens of an optimiser step, and its weight stays.

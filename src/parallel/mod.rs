@@ -14,6 +14,7 @@ mod shards;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod wait;
 mod wire;
 
 pub use collective::Collective;

@@ -2,6 +2,7 @@
 //!
 //! All messages are non-blocking, so that a wait can time out and name the silent rank.
 
+use super::wait::Wait;
 use super::{Link, Team, TeamError};
 use mpi::environment::Universe;
 use mpi::ffi;
@@ -173,28 +174,19 @@ impl Link for Processes {
     }
 }
 
-/// A gap between two polls above which this process must have been suspended.
-const SUSPENDED: Duration = Duration::from_secs(1);
-
 /// Time in which ranks that have timed out report to each other which rank they were waiting for.
 const REPORT: Duration = Duration::from_secs(2);
 
 impl Processes {
     /// Waits until all requests of a team of `size` ranks are complete, at most for the timeout.
     fn wait(&self, requests: &mut Vec<Request>, size: usize) -> Result<(), TeamError> {
-        let (mut started, mut last) = (Instant::now(), Instant::now());
+        let mut wait = Wait::start();
         loop {
-            // Time during which this process was suspended does not count as waiting.
-            let gap = last.elapsed();
-            if gap > SUSPENDED {
-                started += gap;
-            }
-            last = Instant::now();
+            let waited = wait.elapsed();
             remove_done(requests)?;
             let Some(first) = requests.iter().map(|request| request.other).min() else {
                 return Ok(());
             };
-            let waited = started.elapsed();
             if waited > self.timeout {
                 let rank = self.culprit(first, size)?;
                 return Err(TeamError::Silent { rank, seconds: self.timeout.as_secs() });

@@ -1,9 +1,10 @@
 //! Ranks that are threads of one process.
 
+use super::wait::{LOOK, Wait};
 use super::{Link, Team, TeamError};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use web_time::{Duration, Instant};
+use web_time::Duration;
 
 /// Creates a team of `size` threads: a handle for each of them. `timeout` limits each wait for a message.
 pub fn threads(size: usize, timeout: Duration) -> Vec<Team> {
@@ -54,7 +55,7 @@ impl Link for ThreadLink {
             queues.messages[rank * size + to].push_back(message);
         }
         self.shared.changed.notify_all();
-        let deadline = Instant::now() + timeout;
+        let mut wait = Wait::start();
         for from in others() {
             let message = loop {
                 if let Some(message) = queues.messages[from * size + rank].pop_front() {
@@ -64,10 +65,10 @@ impl Link for ThreadLink {
                     let why = "its thread has ended".to_string();
                     return Err(TeamError::Gone { rank: from, why });
                 }
-                let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                let Some(left) = timeout.checked_sub(wait.elapsed()) else {
                     return Err(TeamError::Silent { rank: from, seconds: timeout.as_secs() });
                 };
-                let waited = self.shared.changed.wait_timeout(queues, left);
+                let waited = self.shared.changed.wait_timeout(queues, left.min(LOOK));
                 queues = waited.unwrap_or_else(PoisonError::into_inner).0;
             };
             inbox[from].copy_from_slice(&message);

@@ -11,7 +11,8 @@ settings! {
         digest: String;
         /// Steps of a window, the piece of an episode that is one sample; memory is reset at its start.
         window: usize = 1, in whole(1..=65536);
-        /// Steps before a window that a model with memory sees without learning from them.
+        /// Steps before a window that a model with memory sees without learning their actions. The entropy bonus, the KL
+        /// divergence and the reported means include them.
         history: usize = 0, in whole(0..=65536);
         /// Windows per optimiser step.
         batch_size: usize = 256, in whole(1..=1 << 24);

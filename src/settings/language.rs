@@ -253,8 +253,11 @@ impl LanguageConfig {
     fn rules(&self) -> Result<(), OutOfRange> {
         let Self { fit, generation, loss, update, checkpoint, stop, .. } = self;
         let is_sft = self.imitates();
+        let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let prompts = format!("1 to generation.num_prompts ({})", generation.num_prompts);
         limits!(self:
+            loss.use_bias_correction_kl if !is_sft || !is_corrected,
+                "false where the loss is nll: solutions have no behaviour policy";
             stop.score if !is_sft || stop.score == f64::INFINITY, "inf where the run has no rewards";
             update.num_minibatches if update.num_minibatches <= generation.num_prompts, prompts;
             update.gradient_accumulation_steps if update.gradient_accumulation_steps == 1,

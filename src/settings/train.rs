@@ -75,6 +75,7 @@ impl TrainConfig {
         let (is_data, games, minibatch) = (data.is_on(), rollout.num_envs(), self.minibatch());
         let (is_nll, no_score) =
             (loss.loss_type == LossType::Nll, self.stop.score == f64::INFINITY);
+        let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let is_divisor = games.is_multiple_of(update.num_minibatches);
         let divisor =
             format!("a divisor of the number of games ({games} = num_groups * group_size)");
@@ -83,6 +84,8 @@ impl TrainConfig {
             loss.loss_type if !is_data || is_nll, "nll where the run learns from data";
             loss.label_smoothing if is_data || loss.label_smoothing == 0.0, "0 where the run plays games";
             stop.score if !is_data || no_score, "inf where the run learns from data";
+            loss.use_bias_correction_kl if !is_data || !is_corrected,
+                "false where the run learns from data, which have no behaviour policy";
             update.target_kl if !is_data || update.target_kl == 0.0, "0 where the run learns from data";
             optimizer.decay_norms_and_biases if self.optimizer.decay_norms_and_biases,
                 "true where the run plays games or learns from their data";
@@ -133,13 +136,17 @@ impl TrainConfig {
         self.data.is_on() || self.rollout.auto_reset
     }
 
-    /// Most steps of an iteration: those that its games can play ([`plays_all_steps`](Self::plays_all_steps)), or those
-    /// of its batches of windows, of which every optimizer step takes the next one.
-    pub fn steps_per_iteration(&self) -> u64 {
-        let (update, data) = (&self.update, &self.data);
+    /// Most steps of an iteration with `items` groups of games or windows of a dataset: those that its games can play
+    /// ([`plays_all_steps`](Self::plays_all_steps)), or those of its batches of windows, of which every optimizer step
+    /// takes the next one. A batch has no more windows than the dataset.
+    pub fn steps_per_iteration(&self, items: usize) -> u64 {
+        let (update, data, rollout) = (&self.update, &self.data, &self.rollout);
         let steps = match data.is_on() {
-            true => update.num_minibatches * data.batch_size * data.window * update.update_epochs,
-            false => self.rollout.num_envs() * self.rollout.num_steps,
+            true => {
+                let batch = data.batch_size.min(items);
+                update.num_minibatches * batch * data.window * update.update_epochs
+            }
+            false => items * rollout.group_size * rollout.num_steps,
         };
         steps as u64
     }

@@ -53,10 +53,7 @@ impl<G: Rules> Engines<G> {
         host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<(Self, Part), TeamError> {
-        let obstacle = obstacle(&model, config, device, team);
-        let on_host = "environments on the host have no kernels".to_string();
-        let obstacle =
-            obstacle.or((host.is_some() && device::has_kernels(device)).then_some(on_host));
+        let obstacle = obstacle(&model, config, device, team, host.as_ref());
         #[cfg(feature = "general")]
         if obstacle.is_some() {
             let least = crate::learner::AUTODIFF_SHARD_STEPS;
@@ -110,12 +107,13 @@ pub(super) fn precision_obstacle(
     })
 }
 
-/// The reason why a run cannot have a fast engine, if so.
+/// The reason why a run, in environments on the host if they are given, cannot have a fast engine, if so.
 pub(super) fn obstacle(
     model: &Network,
     config: &TrainConfig,
     device: &Device,
     team: &Team,
+    host: Option<&HostEnvs>,
 ) -> Option<String> {
     if config.engine == Engine::General {
         return Some("`engine = general` was requested".to_string());
@@ -140,6 +138,9 @@ pub(super) fn obstacle(
         } else {
             device::precision_obstacle(Some(device), config.precision)
         };
+    }
+    if host.is_some() {
+        return Some("environments on the host have no kernels".to_string());
     }
     let Some(mlp) = model.get::<Mlp>() else {
         return Some(format!("the fused kernels take perceptrons, not a `{kind}`"));

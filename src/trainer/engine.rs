@@ -179,15 +179,20 @@ pub(super) enum Source<R, D> {
 }
 
 impl<R, D> Source<R, D> {
-    /// A dataset in these shards: resident, as converted by `keep`, if it fits, otherwise streamed.
+    /// A dataset in these shards: resident, as converted by `keep`, if it fits, otherwise streamed. A resident one of more
+    /// than `most` bytes, the size of a buffer, is not streamed first: its sums have another order, and the time at which
+    /// it is loaded must not show.
     pub fn of_data(
         pieces: Pieces,
         config: &TrainConfig,
         shards: &Shards,
+        most: u64,
         keep: impl FnOnce(Windows) -> D,
     ) -> Self {
         let stays = is_resident(&pieces, config);
-        if stays && (cfg!(target_family = "wasm") || pieces.bytes() <= AT_ONCE) {
+        let at_once =
+            cfg!(target_family = "wasm") || !(AT_ONCE + 1..=most).contains(&pieces.bytes());
+        if stays && at_once {
             return Self::kept(pieces.all(), keep);
         }
         let batches = Batches::of_shards(config, shards.clone());
@@ -301,4 +306,35 @@ pub(super) struct State {
     pub games: Vec<u32>,
     /// The model's memory of these games, `[num_groups, memory_size]`; empty for models without memory.
     pub memory: Vec<f32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{Columns, Cut, End, Steps};
+    use std::sync::Arc;
+
+    #[test]
+    fn data_in_several_buffers_are_resident_from_the_first_iteration() {
+        let steps = 40_000;
+        let columns = Columns {
+            num_features: 8,
+            obs: vec![0.0; 8 * steps],
+            actions: vec![0; steps],
+            weights: vec![1.0; steps],
+            ends: (0..steps).map(|step| End::new(step % 100 == 99, false)).collect(),
+        };
+        let episodes = columns.episodes();
+        let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(1, 1));
+        let mut config = TrainConfig::for_game("any");
+        (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), 64);
+        let shards = Shards::new(pieces.len(), 1);
+        let is_streamed = |config: &TrainConfig, most: u64| {
+            Source::<(), usize>::of_data(pieces.clone(), config, &shards, most, |all| all.len())
+                .is_streamed()
+        };
+        assert!(is_streamed(&config, u64::MAX) && !is_streamed(&config, AT_ONCE));
+        config.data.resident_mb = 1;
+        assert!(is_streamed(&config, AT_ONCE), "too large to be resident");
+    }
 }

@@ -56,9 +56,12 @@ impl<G: Rules> FusedEngine<G> {
                 let games = games.with_launch_size(config.launch_size);
                 Source::Games(games.with_precision(config.precision))
             }
-            Some(pieces) => Source::of_data(pieces, config, shards, |windows| {
-                Box::new(to_device(&windows, device))
-            }),
+            Some(pieces) => {
+                let most = max_buffer_bytes(device);
+                Source::of_data(pieces, config, shards, most, |windows| {
+                    Box::new(to_device(&windows, device))
+                })
+            }
         };
         let (weights, ahead) = (None, None);
         Self { model, device: device.clone(), source, weights, learner, ahead, part }
@@ -132,9 +135,9 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         // The sums are those of all ranks.
         let [score_sum, episodes, rewards, even, played] =
             [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS, PLAYED].map(|i| f64::from(summary[i]));
-        let config = &self.part.config;
-        let steps =
-            if config.plays_all_steps() { config.steps_per_iteration() } else { played as u64 };
+        let Part { config, shards, .. } = &self.part;
+        let recorded = config.steps_per_iteration(shards.items());
+        let steps = if config.plays_all_steps() { recorded } else { played as u64 };
         Ok(Totals {
             score_sum,
             episodes,

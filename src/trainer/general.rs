@@ -42,7 +42,7 @@ impl<G: Rules> GeneralEngine<G> {
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
-            Some(pieces) => Source::of_data(pieces, config, shards, |windows| {
+            Some(pieces) => Source::of_data(pieces, config, shards, u64::MAX, |windows| {
                 Box::new(to_device(&windows, device))
             }),
         };
@@ -119,7 +119,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         stats: Tensor<1>,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        let Part { config, team, rollout, .. } = &self.part;
+        let Part { config, team, shards, rollout, .. } = &self.part;
         // The number of each game's steps that count, where it is not known beforehand.
         let (mut rewards, mut lengths) = (trajectory.rewards.clone(), None);
         if !config.plays_all_steps() {
@@ -146,7 +146,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             Source::Games(_) => sums.iter().map(|theirs| theirs[i]).sum(),
             _ => 0.0f64,
         };
-        let recorded = config.steps_per_iteration();
+        let recorded = config.steps_per_iteration(shards.items());
         let steps = if config.plays_all_steps() { recorded } else { sum(3) as u64 };
         Ok(Totals {
             score_sum: sum(0),

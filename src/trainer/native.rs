@@ -42,9 +42,9 @@ impl<G: Rules> NativeEngine<G> {
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
-            Some(pieces) => {
-                Source::of_data(pieces, config, shards, |windows| buffers = split(windows))
-            }
+            Some(pieces) => Source::of_data(pieces, config, shards, u64::MAX, |windows| {
+                buffers = split(windows)
+            }),
         };
         Self { source, host, learner, model, part, buffers }
     }
@@ -166,9 +166,9 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         let [score_sum, episodes, rewards, played] = self.sum_games(&sums)?;
-        let config = &self.part.config;
-        let steps =
-            if config.plays_all_steps() { config.steps_per_iteration() } else { played as u64 };
+        let Part { config, shards, .. } = &self.part;
+        let recorded = config.steps_per_iteration(shards.items());
+        let steps = if config.plays_all_steps() { recorded } else { played as u64 };
         let mean_reward = rewards / steps as f64;
         let zero_variance = advantages.zero_variance;
         self.keep(trajectory, advantages);

@@ -252,3 +252,21 @@ pub(super) fn read_params(
     let params = saved::read_params(&section.bytes, parameters);
     params.map_err(|source| SnapshotError::Params { section: name.to_string(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_score_is_read_to_the_last_bit() {
+        let state =
+            Export { sections: Vec::new(), optimizer_steps: 3, played_steps: None, text: None };
+        for score in [-1.3863341014583905, 0.1 + 0.2, f64::MIN_POSITIVE] {
+            let counters = Counters::new(1, Some((score, 1)), &state);
+            let section =
+                Section { name: STATE.to_string(), version: VERSION, bytes: counters.to_json() };
+            let checkpoint = Checkpoint { iteration: 1, sections: vec![section] };
+            assert_eq!(Counters::of(&checkpoint).unwrap(), counters);
+        }
+    }
+}

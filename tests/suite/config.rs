@@ -2,7 +2,9 @@
 
 use grove::env::{Fruit, FruitObservation};
 use grove::schema::Settings;
-use grove::settings::{LanguageConfig, OptimizerConfig, Precision, TINY, TrainConfig, overlay};
+use grove::settings::{
+    LanguageConfig, LossConfig, LossType, OptimizerConfig, Precision, TINY, TrainConfig, overlay,
+};
 use grove::text::{Kernel, fastest_precision};
 use grove::trainer::text::language_settings;
 use grove::trainer::{config_toml, new_settings};
@@ -237,6 +239,28 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
         let said = refused_for_texts(assignment);
         assert!(said.starts_with(words), "{assignment}: {said}");
     }
+}
+
+#[test]
+fn demonstrations_have_no_ratio_that_corrects_the_divergence() {
+    let loss = LossConfig {
+        loss_type: LossType::Nll,
+        kl_coef: 0.1,
+        use_bias_correction_kl: true,
+        ..LossConfig::default()
+    };
+    let without = LossConfig { kl_coef: 0.0, ..loss.clone() };
+    let mut game = TrainConfig { loss: loss.clone(), ..TrainConfig::default() };
+    assert!(game.validate().is_ok(), "games that are played have a behaviour policy");
+    game.data.path = "somewhere".to_string();
+    let mut texts = LanguageConfig::imitating(TINY, None, Precision::F32);
+    texts.loss = loss;
+    let words = "loss.use_bias_correction_kl is true, but must be false where ";
+    for said in [game.validate(), texts.validate()].map(|found| found.unwrap_err().to_string()) {
+        assert!(said.starts_with(words) && said.ends_with("no behaviour policy"), "{said}");
+    }
+    (game.loss, texts.loss) = (without.clone(), without);
+    assert!(game.validate().is_ok() && texts.validate().is_ok());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, S
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
-use grove::settings::{DataConfig, Engine, LossType, ModelKind, TrainConfig};
+use grove::settings::{DataConfig, Engine, KlEstimator, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -92,11 +92,13 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device
     let episodes = if window == 1 { 1500 } else { 900 };
     write(&folder, episodes);
     let windows = episodes * 9 / 10 * EPISODE.div_ceil(window);
-    let config = TrainConfig { engine, ..config(kind, windows, window) };
+    let mut config = TrainConfig { engine, ..config(kind, windows, window) };
+    (config.loss.kl_coef, config.loss.kl_estimator) = (0.1, KlEstimator::K2);
     let mut resident = run(&folder, &config, device);
     let records = iterate(&mut resident, 5);
     let figures = |records: &[IterationRecord]| -> Vec<[f64; 2]> {
         assert!(records.iter().all(|record| record.score.is_none() && record.episodes == 0));
+        assert!(records[1..].iter().all(|record| record.reference_kl > 0.0));
         records.iter().map(|record| [record.entropy, record.loss]).collect()
     };
     let expected_figures = figures(&records);
@@ -159,6 +161,35 @@ fn a_recurrent_network_learns_the_same_from_streamed_data() {
 #[test]
 fn a_decoder_learns_the_same_from_streamed_data() {
     streams_as_if_resident(ModelKind::Decoder, 10, Engine::Auto, &cpu());
+}
+
+#[test]
+fn the_general_engine_compares_streamed_data_with_the_same_reference() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path().join("shown");
+    let (episodes, window) = (600, 10);
+    write(&folder, episodes);
+    let windows = episodes * 9 / 10 * EPISODE / window;
+    let mut config = config(ModelKind::Gru, windows, window);
+    config.engine = Engine::General;
+    (config.loss.kl_coef, config.loss.kl_estimator) = (0.1, KlEstimator::K2);
+    // Fewer windows in an iteration than in the dataset, and more.
+    for num_minibatches in [4, 16] {
+        config.update.num_minibatches = num_minibatches;
+        let mut resident = run(&folder, &config, &cpu());
+        let mut records = iterate(&mut resident, 1);
+        while records.last().is_some_and(|record| record.uploaded_bytes > 0) {
+            assert!(records.len() < 1000, "{records:?}");
+            records.extend(iterate(&mut resident, 1));
+        }
+        let mut small = config.clone();
+        small.data.resident_mb = 1;
+        let streamed = iterate(&mut run(&folder, &small, &cpu()), records.len() as u32);
+        for (found, expected) in streamed.iter().zip(&records) {
+            let [found, expected] = [found, expected].map(|record| record.reference_kl);
+            assert!((found / expected - 1.0).abs() < 1e-2, "{found} instead of {expected}");
+        }
+    }
 }
 
 #[test]

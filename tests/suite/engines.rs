@@ -126,7 +126,7 @@ fn agree(a: (&Device, Engine), b: (&Device, Engine), auto_reset: bool) {
     for iteration in 1..=3 {
         let [a, b] = [0, 1].map(|i| runs[i].iterate().unwrap());
         assert_eq!((a.score, a.episodes, a.env_steps), (b.score, b.episodes, b.env_steps));
-        let recorded = iteration * runs[0].config().steps_per_iteration();
+        let recorded = iteration * runs[0].config().steps_per_iteration(runs[0].shards().items());
         assert_eq!(a.env_steps == recorded, auto_reset, "{} of {recorded}", a.env_steps);
         for (name, a, b) in [
             ("mean reward", a.mean_reward, b.mean_reward),

@@ -8,7 +8,7 @@ use grove::data::{
 use grove::env::{Fruit, Recall, Rules};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
-use grove::settings::{DataConfig, LossType, ModelKind, TrainConfig};
+use grove::settings::{DataConfig, Engine, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
@@ -167,6 +167,21 @@ fn a_recurrent_network_goes_on_in_the_middle_of_an_epoch() {
 }
 
 #[test]
+fn a_dataset_smaller_than_a_batch_counts_its_own_steps() {
+    for engine in [Engine::Auto, Engine::General] {
+        let mut config = TrainConfig { engine, ..config(ModelKind::Mlp, 1) };
+        config.data.batch_size = 4096;
+        let mut trainer = run(Fruit::default(), &config, &cpu());
+        let records = iterate(&mut trainer, 2);
+        // Nine of ten episodes of 12 steps are learnt from, in each of five optimizer steps.
+        assert_eq!([0, 1].map(|i| records[i].env_steps), [5 * 9 * 12, 2 * 5 * 9 * 12]);
+        let saved = trainer.snapshot().unwrap();
+        let resumed = run(Fruit::default(), &config, &cpu()).restored(&saved).unwrap();
+        assert_eq!(resumed.env_steps(), trainer.env_steps());
+    }
+}
+
+#[test]
 fn engines_learn_the_same_from_data() {
     for smoothing in [0.0, 0.2] {
         engines_learn_the_same(smoothing);
@@ -184,7 +199,7 @@ fn engines_learn_the_same(label_smoothing: f64) {
     let mut fast = config(ModelKind::Mlp, 1);
     (fast.update.update_epochs, fast.update.num_minibatches) = (2, 3);
     fast.loss.label_smoothing = label_smoothing;
-    let general = TrainConfig { engine: grove::settings::Engine::General, ..fast.clone() };
+    let general = TrainConfig { engine: Engine::General, ..fast.clone() };
     let native = weights(&fast, &cpu());
     let first = run(Fruit::default(), &fast, &cpu()).model();
     let first: Vec<f32> = first.flatten().without_autodiff().into_data().try_into_vec().unwrap();

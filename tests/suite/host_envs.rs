@@ -1,5 +1,6 @@
 //! Environments on the host: trained by every engine, alike for any number of threads, and with errors of their own.
 
+use crate::support::adapter;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use grove::env::{HostEnv, HostEnvError, HostEnvs, HostGame, HostVecEnv, ThreadedEnvs, Transition};
@@ -28,6 +29,17 @@ fn config() -> TrainConfig {
 fn trainer(config: &TrainConfig) -> GameTrainer<HostGame> {
     let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
     GameTrainer::with_envs(GAME, HostEnvs::new(envs), config, &Device::flex()).unwrap()
+}
+
+#[test]
+fn a_device_has_no_fused_engine_for_environments_on_the_host() {
+    let Some(device) = adapter() else { return };
+    let config = TrainConfig { engine: Engine::Fused, ..config() };
+    let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
+    let run = GameTrainer::with_envs(GAME, HostEnvs::new(envs), &config, &device).unwrap();
+    let said = run.missing().unwrap();
+    assert!(said.ends_with("environments on the host have no kernels"), "{said}");
+    assert_eq!(trainer(&config).missing(), None, "the CPU has it");
 }
 
 fn train(config: &TrainConfig) -> GameTrainer<HostGame> {
@@ -113,7 +125,7 @@ fn the_steps_of_a_run_are_those_that_its_environments_take() {
     {
         let mut config = TrainConfig { engine, ..config() };
         config.rollout.auto_reset = auto_reset;
-        let recorded = 3 * config.steps_per_iteration();
+        let recorded = 3 * config.steps_per_iteration(config.rollout.num_groups);
         let steps = Arc::new(AtomicU64::new(0));
         let new = || {
             let env = || Counted { corridor: Corridor::default(), steps: steps.clone() };

@@ -64,8 +64,14 @@ pub trait HostLearner: Debug + Send {
     /// If a length is wrong.
     fn restore(&mut self, params: &[f32], moments: &Moments, reference: Option<&[f32]>);
 
-    /// Log-probabilities of all actions under the reference policy, `[num_envs * num_steps]`; empty without one.
-    fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32>;
+    /// Log-probabilities of all actions under the reference policy, `[num_envs * num_steps]`; empty without one. The
+    /// `minibatches` are those of the update.
+    #[doc(hidden)]
+    fn reference_logprobs(
+        &mut self,
+        experience: &Experience,
+        minibatches: &[Minibatch],
+    ) -> Vec<f32>;
 
     /// Gradient of a minibatch over all ranks, and its sums in the order of [`Sums`](loss::Sums).
     ///
@@ -97,14 +103,13 @@ pub trait HostLearner: Debug + Send {
     /// # Panics
     /// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
     fn update(&mut self, steps: &Experience, iteration: u32) -> Result<UpdateMeans, TeamError> {
-        let reference_logprobs = self.reference_logprobs(steps);
-        let experience = &Experience { reference_logprobs: &reference_logprobs, ..*steps };
         let share = self.share_mut();
         assert!(!share.team.is_mixed(), "ranks on the CPU and on devices sum in different orders");
-        let (minibatches, plan) =
-            Plan::new(share, experience.counts, experience.learn_steps, iteration)?;
+        let (minibatches, plan) = Plan::new(share, steps.counts, steps.learn_steps, iteration)?;
         let rule = Rule::new(&share.config.loss, entropy_coef(&share.config, iteration));
         let config = share.config.update.clone();
+        let reference_logprobs = self.reference_logprobs(steps, &minibatches);
+        let experience = &Experience { reference_logprobs: &reference_logprobs, ..*steps };
         let sums = UpdateSums::default();
         let mut update = HostUpdate { learner: self, experience, rule, plan, sums };
         let taken = take_steps(&mut update, &minibatches, &config)?;

@@ -300,14 +300,16 @@ impl HostLearner for SequenceLearner {
         }
     }
 
-    /// Computed shard by shard, for the sake of memory.
-    fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32> {
+    /// Computed portion by portion, for the sake of memory.
+    fn reference_logprobs(
+        &mut self,
+        experience: &Experience,
+        minibatches: &[Minibatch],
+    ) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
-        let shards = self.share.batches.shards(experience.counts.len());
         let mut logprobs = vec![0.0; experience.advantages.len()];
         let mut part = SequenceSteps::default();
-        for shard in shards.own() {
-            let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
+        for games in self.share.batches.portions(minibatches, experience.counts.len()) {
             part.copy(experience, &games);
             let mut values = part.logprobs(&**reference).into_iter();
             let places = Places {

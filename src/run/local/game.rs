@@ -87,8 +87,12 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let config = self.trainer.config();
         let (rollout, update, data) = (&config.rollout, &config.update, &config.data);
         let num_parameters = self.trainer.model().num_params();
+        let items = self.trainer.shards().items();
         let batch = match data.is_on() {
-            true => format!("batches of {} windows of {} steps", data.batch_size, data.window),
+            true => {
+                let windows = data.batch_size.min(items);
+                format!("batches of {windows} windows of {} steps", data.window)
+            }
             false => format!(
                 "{} groups of {}, {} steps of which {} are learnt from",
                 rollout.num_groups, rollout.group_size, rollout.num_steps, rollout.learn_steps
@@ -101,7 +105,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
             num_envs: rollout.num_envs(),
             env_steps: config
                 .plays_all_steps()
-                .then(|| config.steps_per_iteration() * u64::from(config.iterations)),
+                .then(|| config.steps_per_iteration(items) * u64::from(config.iterations)),
             iteration: [batch, passes(update)],
         }
     }

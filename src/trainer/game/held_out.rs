@@ -6,6 +6,7 @@ use crate::device;
 use crate::env::Rules;
 use crate::metrics::HeldOut;
 use crate::model::{Categorical, Network};
+use crate::parallel::TeamError;
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Tensor};
 
@@ -77,5 +78,66 @@ impl<G: Rules> GameEngine<G> {
         let held_out = self.held_out.as_ref()?;
         let actions = self.game.num_actions();
         Some(Confusion::of(&self.engine.model(), held_out, actions, &self.device).await)
+    }
+
+    /// The means over the held-out demonstrations, on every rank those of rank 0: devices may round differently, but all
+    /// ranks must find the same policy the best. All ranks must call this.
+    ///
+    /// # Errors
+    /// If another rank has ended or is silent.
+    pub(super) async fn held_out_means(&self) -> Result<Option<HeldOut>, TeamError> {
+        let Some(confusion) = self.confusion().await else { return Ok(None) };
+        let HeldOut { loss, accuracy } = confusion.means();
+        let ours = [loss, accuracy.unwrap_or_default()];
+        let first = self.part.team.all_gather_numbers(&ours)?.swap_remove(0);
+        Ok(Some(HeldOut { loss: first[0], accuracy: accuracy.map(|_| first[1]) }))
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::data::{Columns, Cut, End, Steps};
+    use crate::env::{Catch, Env};
+    use crate::parallel::{TIMEOUT, Team, threads};
+    use crate::settings::{LossType, TrainConfig};
+    use crate::trainer::Demonstrations;
+    use std::sync::Arc;
+
+    #[test]
+    fn ranks_whose_policies_differ_have_the_same_evaluation() {
+        let game = Catch::default();
+        let (features, actions, steps) = (game.num_features(), game.num_actions(), 400);
+        let columns = Columns {
+            num_features: features,
+            obs: (0..steps * features).map(|i| (i % 7) as f32 / 7.0).collect(),
+            actions: (0..steps).map(|step| (step % actions) as i32).collect(),
+            weights: vec![1.0; steps],
+            ends: (0..steps).map(|step| End::new(step % 10 == 9, false)).collect(),
+        };
+        let episodes = columns.episodes();
+        let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(5, actions));
+        let mut config = TrainConfig::of(&game).unwrap();
+        config.loss.loss_type = LossType::Nll;
+        config.checkpoint.eval_episodes = 4;
+        (config.data.path, config.data.window) = ("somewhere".to_string(), 5);
+        let measured = |team: Team| {
+            let (device, key) = (Device::flex(), team.rank() as u32);
+            let network = Network::new(features, actions, &config.policy, key, &device);
+            let data = Demonstrations { learnt: pieces.clone(), held_out: pieces.clone() };
+            let trainer = GameTrainer::with_team(game, network, &config, &device, Some(data), team);
+            let mut trainer = trainer.unwrap();
+            (trainer.confusion().unwrap().means(), trainer.measure().unwrap())
+        };
+        let measured = &measured;
+        let ranks: Vec<_> = std::thread::scope(|scope| {
+            let ranks = threads(2, TIMEOUT).into_iter();
+            let ranks: Vec<_> = ranks.map(|team| scope.spawn(move || measured(team))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        let [(first, evaluation), (second, other)] = [&ranks[0], &ranks[1]];
+        assert_ne!(first, second);
+        assert_eq!(evaluation, other);
+        assert_eq!(evaluation.0.held_out.as_ref(), Some(first));
     }
 }

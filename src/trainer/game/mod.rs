@@ -77,7 +77,7 @@ impl<G: Rules> GameTrainer<G> {
     /// # Panics
     /// If `config.policy` names a user-defined network.
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        obstacle(&first_network(game, config, device), config, device, &Team::alone())
+        obstacle(&first_network(game, config, device), config, device, &Team::alone(), None)
     }
 
     /// A run at its start, of a model on `device` in place of the one in `config.policy`. Both `game` and `config` must
@@ -213,8 +213,8 @@ impl<G: Rules> GameTrainer<G> {
 
     /// The reason why the run does not have a fast engine, if so.
     pub fn obstacle(&self) -> Option<String> {
-        let GameEngine { part, device, .. } = &self.engine;
-        obstacle(&self.model(), &part.config, device, &part.team)
+        let GameEngine { part, device, host, .. } = &self.engine;
+        obstacle(&self.model(), &part.config, device, &part.team, host.as_ref())
     }
 
     /// The engine or the precision that the settings ask for and the run does not have, or the room that the device lacks
@@ -357,7 +357,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         let held_out: Option<HeldOut> = None;
         // Whole sequences of a model need Burn's autodiff, which a page leaves out.
         #[cfg(feature = "general")]
-        let held_out = held_out.or(self.confusion().await.map(|confusion| confusion.means()));
+        let held_out = held_out.or(self.held_out_means().await?);
         if let Some(HeldOut { accuracy, .. }) = held_out.filter(|_| !G::PLAYABLE) {
             let mean_score = accuracy.unwrap_or(0.0);
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });

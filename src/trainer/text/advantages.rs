@@ -87,10 +87,11 @@ pub fn is_even(rewards: &[f64]) -> bool {
     rewards.iter().all(|reward| (reward - rewards[0]).abs() < 1e-9)
 }
 
-/// The length penalty of a completion of so many tokens: 0 up to `limit - buffer`, 1 at `limit` (overlong reward
-/// shaping, Yu et al. 2025, DAPO).
+/// The length penalty of a completion of so many tokens: 0 up to `limit - buffer`, or up to no tokens if the buffer is
+/// larger, and 1 at `limit` (overlong reward shaping, Yu et al. 2025, DAPO).
 pub fn overlong(tokens: usize, limit: usize, buffer: usize) -> f64 {
-    let free = limit.saturating_sub(buffer);
+    let buffer = buffer.min(limit);
+    let free = limit - buffer;
     if buffer == 0 || tokens <= free { 0.0 } else { (tokens - free) as f64 / buffer as f64 }
 }
 
@@ -169,6 +170,7 @@ mod tests {
     fn length_costs_nothing_until_the_buffer_begins() {
         assert_eq!([10, 15, 20].map(|tokens| overlong(tokens, 20, 10)), [0.0, 0.5, 1.0]);
         assert_eq!(overlong(20, 20, 0), 0.0);
+        assert_eq!([0, 5, 20].map(|tokens| overlong(tokens, 20, 80)), [0.0, 0.25, 1.0]);
     }
 
     #[test]

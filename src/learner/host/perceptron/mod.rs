@@ -140,7 +140,7 @@ impl HostLearner for PerceptronLearner {
         }
     }
 
-    fn reference_logprobs(&mut self, experience: &Experience) -> Vec<f32> {
+    fn reference_logprobs(&mut self, experience: &Experience, _: &[Games]) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
         let HostTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
         let mut logprobs = vec![0.0; num_envs * slots];
