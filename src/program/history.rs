@@ -4,7 +4,7 @@ use super::games::{Games, References};
 use super::say::{say, sentence};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::run::{RunFolder, Schedule};
+use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::{
     IMITATION, LanguageConfig, LossType, PolicyConfig, Precision, TINY, TrainConfig, overlay,
@@ -63,6 +63,9 @@ impl History {
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
+        }
+        if !folder.exists() {
+            bail!(RunError::Missing(folder.to_path_buf()));
         }
         let paths = inside(folder);
         let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;

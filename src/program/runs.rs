@@ -77,7 +77,8 @@ pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
         return tell_json(&listed);
     }
     if listed.is_empty() {
-        return tell(format!("There is no run in {}.", args.folder.display()));
+        let folder = args.folder.display();
+        return tell(format!("There is no run in {folder} yet; `grove train fruit` makes one."));
     }
     let header =
         ["run", "game or task", "model", "state", "best", "steps", "seconds", "changed settings"];
