@@ -279,11 +279,6 @@ pub fn words<'a>(
     settings.map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a number of things: `1 seed`, `2 seeds`.
-pub fn counted(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
-}
-
 /// Formats a figure of a table; `-` where there is none.
 pub fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.3}"))
@@ -333,7 +328,6 @@ mod tests {
             [["a", "10", "long"], ["bc", "9", "x"]].map(|row| row.map(String::from).to_vec());
         let table = aligned(&["name", "n", "changes"], &rows, 1..2);
         assert_eq!(table, "name   n  changes\na     10  long\nbc     9  x");
-        assert_eq!([counted(1, "seed"), counted(2, "seed")], ["1 seed", "2 seeds"]);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! `grove train --seeds 1..5`: the same run by several seeds, and what they give together.
 
 use super::args::TrainArgs;
-use super::history::{aligned, counted, figure};
+use super::history::{aligned, figure};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side, words};
 use super::say::{say, sentence, tell, tell_json};
 use super::study_args::Seeds;
 use crate::plot::statistics::{interquartile_mean, interval, mean};
+use crate::run::counted;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;

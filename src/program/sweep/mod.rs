@@ -6,7 +6,7 @@ mod space;
 
 use super::args::{RunArgs, TrainArgs};
 use super::games::Games;
-use super::history::{History, State, counted, words as setting_words};
+use super::history::{History, State, words as setting_words};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side};
 use super::say::{say, sentence};
@@ -14,7 +14,7 @@ use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
-use crate::run::RunFolder;
+use crate::run::{RunFolder, counted};
 use crate::settings::overlay;
 use crate::task;
 use anyhow::{Context, Result, bail};
