@@ -238,9 +238,13 @@ impl<'a> Sweep<'a> {
         let train = self.train_args();
         let lanes = Lanes::new(&train, open.len())?;
         if !open.is_empty() {
+            let round = match self.file.search {
+                Search::Halving => format!("Round {}: ", round + 1),
+                Search::Tpe => format!("Batch {}: ", round + 1),
+                Search::Grid | Search::Random => String::new(),
+            };
             say!(
-                "Round {}: {}, {} at a time, threads of each: {}.",
-                round + 1,
+                "{round}{}, {} at a time, threads of each: {}.",
                 counted(open.len(), "run"),
                 lanes.count,
                 lanes.threads
@@ -249,7 +253,11 @@ impl<'a> Sweep<'a> {
         let path = self.folder.join(RESULTS);
         let file = disk::open(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        let (mut ended, all) = (0, open.len());
+        let (mut ended, all) = match self.file.search {
+            // Its batches are too small to be worth a count each.
+            Search::Tpe => (self.results.len(), self.file.trials * self.seeds.len()),
+            _ => (0, open.len()),
+        };
         let (space, results) = (&self.file.space, &mut self.results);
         side_by_side(lanes, &jobs, interrupt, |job, report| {
             let (trial, seed) = open[job];
