@@ -112,8 +112,9 @@ impl History {
         policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.sizes()))
     }
 
-    /// The settings that differ from the defaults of the game or the task, or of `grove fit` with it.
-    pub fn changes(&self, games: &Games) -> Flat {
+    /// The settings that differ from the defaults of the game or the task, or of `grove fit` with it; `None` if this
+    /// program does not know its defaults.
+    pub fn changes(&self, games: &Games) -> Option<Flat> {
         let defaults = match self.is_text() {
             false => games.source(self.subject()).and_then(|game| {
                 let defaults = (game.defaults)()?;
@@ -136,10 +137,10 @@ impl History {
                 language_settings(self.subject(), &(task.defaults)(), &config)
             }),
         };
-        let defaults = defaults.map(|defaults| flat(&defaults)).unwrap_or_default();
+        let defaults = flat(&defaults.ok()?);
         let mut changes = flat(&self.settings);
         changes.retain(|key, value| defaults.get(key) != Some(value));
-        changes
+        Some(changes)
     }
 
     fn schedule(&self) -> Result<Schedule> {
@@ -257,7 +258,7 @@ pub fn flat(table: &Table) -> Flat {
 }
 
 /// Formats settings in one line, by the last part of their names where no other of `all` ends the same:
-/// `learning_rate=0.001 seed=2`. Of paths only the last part is said, and digests are left out.
+/// `learning_rate=0.001 seed=2`. Of paths only the last part is said; digests and the folders of verifiers are left out.
 pub fn words<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
     all: &Flat,
@@ -275,7 +276,8 @@ pub fn words<'a>(
             _ => format!("{name}={}", value.to_string().trim_matches('"')),
         }
     };
-    let settings = settings.into_iter().filter(|(key, _)| leaf(key) != "digest");
+    let is_said = |key: &str| leaf(key) != "digest" && key != "data.folder";
+    let settings = settings.into_iter().filter(|(key, _)| is_said(key));
     settings.map(word).collect::<Vec<_>>().join(" ")
 }
 
@@ -317,7 +319,7 @@ mod tests {
         let all = flat(&text.parse::<Table>().unwrap());
         let said = words(&all, &all);
         assert_eq!(said, "fit.iterations=3 iterations=9 learning_rate=1e-31 seed=2");
-        let text = "data = { path = '/home/me/steps', digest = '5f3a' }";
+        let text = "data = { path = '/home/me/steps', digest = '5f3a', folder = '/home/me' }";
         let all = flat(&text.parse::<Table>().unwrap());
         assert_eq!(words(&all, &all), "path=steps");
     }
