@@ -38,6 +38,7 @@ class Policy:
                 Python and the file that describes the scaling of its observations is missing.
         """
         self._native = _native.Policy(path)
+        self._path = os.fspath(path)
         self.game = self._native.game
         self.iteration = self._native.iteration
         self.num_features = self._native.num_features
@@ -75,6 +76,10 @@ class Policy:
     ) -> Policy:
         """Loads the policy of a run, of a checkpoint or of a policy's file; arguments as of the constructor."""
         return cls(path, observation_space)
+
+    def __repr__(self) -> str:
+        """Names the place of the policy, its game and its iteration."""
+        return f"Policy({self._path!r}, game={self.game!r}, iteration={self.iteration})"
 
     def logits(self, obs: Any) -> NDArray[np.float32]:
         """Returns logits, ``[num_envs, num_actions]``, of observations, ``[num_envs, num_features]``.

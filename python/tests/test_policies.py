@@ -55,7 +55,8 @@ def test_every_path_to_a_policy_leads_to_its_encoding() -> None:
         assert policy(obs[0]) in (5, 6)
     assert run == Path("runs/host-1")
     assert trained(Pair).run == str(Path("runs/host-2"))
-    grove_rl.Policy.load("host")
+    policy = grove_rl.Policy.load("host")
+    assert repr(policy) == f"Policy('host', game='host', iteration={policy.iteration})"
     shutil.copytree(run / "best", "elsewhere")
     with pytest.raises(ValueError, match="elsewhere was trained in an environment of Python, but .* spaces.json"):
         grove_rl.Policy.load("elsewhere")

@@ -35,16 +35,16 @@ settings! {
         sapo_temperature_pos: f64 = 1.0, in at_least(1e-6_f32 as f64);
         /// Temperature of the gate of `sapo` for other advantages.
         sapo_temperature_neg: f64 = 1.05, in at_least(1e-6_f32 as f64);
-        /// Weight of the KL divergence from the initial policy, or for texts from the policy at the first GRPO
-        /// iteration; 0 keeps no copy of it.
+        /// Weight of the KL divergence from the initial policy, or for language models from the policy at the first
+        /// GRPO iteration; 0 keeps no copy of it.
         kl_coef: f64 = 0.0, in at_least(0.0), alias "beta";
         /// Estimator of the KL divergence.
         kl_estimator: KlEstimator = KlEstimator::K3;
         /// Weight the KL estimate by the importance ratio (unbiased gradient); not for demonstrations, which have no
         /// behaviour policy.
         use_bias_correction_kl: bool = false;
-        /// Weight of the policy's entropy at the first iteration. The entropy of games is averaged like the loss; that
-        /// of texts is the mean over the tokens of an optimiser step, and its weight stays.
+        /// Weight of the policy's entropy at the first iteration; for language models at all iterations. The entropy of
+        /// games is averaged like the loss, that of language models over the tokens of an optimiser step.
         entropy_coef: f64 = 0.0, in at_least(0.0);
         /// Weight of the entropy at the last iteration; it changes linearly. Only for games.
         entropy_coef_final: f64 = 0.0, in at_least(0.0);

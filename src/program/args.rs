@@ -71,6 +71,10 @@ pub enum Command {
 
 /// Options of `train`.
 #[derive(Args, Debug, Default)]
+#[command(after_help = "Examples:
+  grove train fruit --watch
+  grove train sort --set learning_rate=1e-4
+  grove train --resume runs/fruit-1 --iterations 600")]
 pub struct TrainArgs {
     /// The game or the language task.
     pub game: Option<String>,
@@ -208,7 +212,8 @@ pub struct EvalArgs {
     pub run: PathBuf,
     /// Number of episodes, played once with greedy and once with sampled actions; of a language model, of prompts.
     ///
-    /// The greedy scores at the end of a run are those of 1000 episodes, or of 1000 prompts with --seed 1 (the run's).
+    /// The scores at the end of a game's run are those of the default episodes and seed; a language model's greedy
+    /// score there is that of 1000 prompts with --seed 1 (the run's).
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = count::<usize>(1..=100_000_000))]
     pub episodes: usize,
     /// Completions per prompt for a language model: the k of pass@k [default: 8].

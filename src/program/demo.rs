@@ -12,7 +12,7 @@ use crate::env::{Episode, Scripted, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
 use crate::rng::{Stream, below, draw};
 use crate::rollout::Evaluation;
-use crate::run::short;
+use crate::run::{counted, short};
 use crate::trainer::{new_settings, saved_game_name};
 use anyhow::{Result, bail};
 use rayon::prelude::*;
@@ -63,7 +63,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         ..Manifest::new(G::NAME)
     };
     let mut writer = DatasetWriter::create(&args.out, manifest)?;
-    let what = format!("Playing {} episodes.", args.episodes);
+    let what = format!("Playing {}.", counted(args.episodes as usize, "episode"));
     let scores = patiently(&what, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
     let Evaluation { mean_score, std_error, .. } = Evaluation::of(&scores);
@@ -76,8 +76,9 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         return tell_json(&report);
     }
     tell(format_args!(
-        "Wrote {episodes} episodes of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} ± {std_error:.3} \
+        "Wrote {} of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} ± {std_error:.3} \
          (standard error).",
+        counted(episodes as usize, "episode"),
         G::NAME,
         short(steps as f64),
         args.player

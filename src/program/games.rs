@@ -141,7 +141,10 @@ impl Games {
                 "`host` stands for the environments of a Python process or of a `HostEnv`, which this program lacks: it \
                  neither resumes nor evaluates their runs; in Python `grove_rl.Policy.load` loads the policy"
             ),
-            None => bail!("unknown game `{name}`; must be one of: {}", self.names()),
+            None => bail!(
+                "unknown game `{name}`; must be one of: {}; a game of your own needs the program that defines it",
+                self.names()
+            ),
         }
     }
 
@@ -157,13 +160,21 @@ impl Games {
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
         let (games, tasks) = (self.names(), task::names());
+        // Gymnasium's ids have a version.
+        let lower = name.to_lowercase();
+        let (plain, version) = lower.rsplit_once("-v").unwrap_or((lower.as_str(), ""));
         let known = games.split(", ").chain(tasks.split(", "));
         let nearest = known
-            .map(|known| (strsim::damerau_levenshtein(known, name), known))
+            .map(|known| (strsim::damerau_levenshtein(known, plain), known))
             .filter(|(distance, known)| 2 * distance <= known.len())
             .min();
-        let hint =
-            nearest.map_or(String::new(), |(_, known)| format!(" (did you mean `{known}`?)"));
+        let hint = match nearest {
+            Some((_, known)) => format!(" (did you mean `{known}`?)"),
+            None if version.parse::<u32>().is_ok() => {
+                "; Python trains in environments of Gymnasium: grove_rl.train".to_string()
+            }
+            None => String::new(),
+        };
         bail!(
             "unknown game `{name}`; must be one of: {games}, or a language model's task: {tasks}{hint}"
         )

@@ -74,6 +74,9 @@ fn hint(option: &str) -> Option<String> {
     if FOR_LENGTH.contains(&&*name) {
         return Some("the length of a run is set by `--iterations`".to_string());
     }
+    if overlay::VALUE_FUNCTION.contains(&&*name) {
+        return Some("GRPO has no value function; see docs/coming-from.md".to_string());
+    }
     let (setting, _) = overlay::meant(&name)?;
     if OPTIONS.contains(&&*setting) {
         return Some(format!("did you mean `--{setting}`?"));
@@ -118,12 +121,14 @@ mod tests {
         for (option, said) in [
             ("--num_generations", set("rollout.group_size=VALUE")),
             ("--num-envs", set("rollout.num_groups=VALUE")),
+            ("--clip-coef", set("loss.epsilon=VALUE")),
             ("--total-timesteps", length.clone()),
             ("-n", length),
             ("--nonsense", None),
         ] {
             assert_eq!(hint(option), said, "{option}");
         }
+        assert!(hint("--vf-coef").unwrap().contains("no value function"));
         assert!(hint("--env").unwrap().contains("grove train catch"));
     }
 }

@@ -4,7 +4,7 @@ use super::games::{Games, References};
 use super::say::{say, sentence};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::run::{RunFolder, Schedule};
+use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::{
     IMITATION, LanguageConfig, LossType, PolicyConfig, Precision, TINY, TrainConfig, overlay,
@@ -64,6 +64,9 @@ impl History {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
         }
+        if !folder.exists() {
+            bail!(RunError::Missing(folder.to_path_buf()));
+        }
         let paths = inside(folder);
         let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
         let runs = paths.into_iter().flat_map(|path| match is_run(&path) {
@@ -109,8 +112,9 @@ impl History {
         policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.sizes()))
     }
 
-    /// The settings that differ from the defaults of the game or the task, or of `grove fit` with it.
-    pub fn changes(&self, games: &Games) -> Flat {
+    /// The settings that differ from the defaults of the game or the task, or of `grove fit` with it; `None` if this
+    /// program does not know its defaults.
+    pub fn changes(&self, games: &Games) -> Option<Flat> {
         let defaults = match self.is_text() {
             false => games.source(self.subject()).and_then(|game| {
                 let defaults = (game.defaults)()?;
@@ -133,10 +137,10 @@ impl History {
                 language_settings(self.subject(), &(task.defaults)(), &config)
             }),
         };
-        let defaults = defaults.map(|defaults| flat(&defaults)).unwrap_or_default();
+        let defaults = flat(&defaults.ok()?);
         let mut changes = flat(&self.settings);
         changes.retain(|key, value| defaults.get(key) != Some(value));
-        changes
+        Some(changes)
     }
 
     fn schedule(&self) -> Result<Schedule> {
@@ -254,7 +258,7 @@ pub fn flat(table: &Table) -> Flat {
 }
 
 /// Formats settings in one line, by the last part of their names where no other of `all` ends the same:
-/// `learning_rate=0.001 seed=2`. Of paths only the last part is said, and digests are left out.
+/// `learning_rate=0.001 seed=2`. Of paths only the last part is said; digests and the folders of verifiers are left out.
 pub fn words<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
     all: &Flat,
@@ -272,13 +276,9 @@ pub fn words<'a>(
             _ => format!("{name}={}", value.to_string().trim_matches('"')),
         }
     };
-    let settings = settings.into_iter().filter(|(key, _)| leaf(key) != "digest");
+    let is_said = |key: &str| leaf(key) != "digest" && key != "data.folder";
+    let settings = settings.into_iter().filter(|(key, _)| is_said(key));
     settings.map(word).collect::<Vec<_>>().join(" ")
-}
-
-/// Formats a number of things: `1 seed`, `2 seeds`.
-pub fn counted(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Formats a figure of a table; `-` where there is none.
@@ -319,7 +319,7 @@ mod tests {
         let all = flat(&text.parse::<Table>().unwrap());
         let said = words(&all, &all);
         assert_eq!(said, "fit.iterations=3 iterations=9 learning_rate=1e-31 seed=2");
-        let text = "data = { path = '/home/me/steps', digest = '5f3a' }";
+        let text = "data = { path = '/home/me/steps', digest = '5f3a', folder = '/home/me' }";
         let all = flat(&text.parse::<Table>().unwrap());
         assert_eq!(words(&all, &all), "path=steps");
     }
@@ -330,7 +330,6 @@ mod tests {
             [["a", "10", "long"], ["bc", "9", "x"]].map(|row| row.map(String::from).to_vec());
         let table = aligned(&["name", "n", "changes"], &rows, 1..2);
         assert_eq!(table, "name   n  changes\na     10  long\nbc     9  x");
-        assert_eq!([counted(1, "seed"), counted(2, "seed")], ["1 seed", "2 seeds"]);
     }
 
     #[test]

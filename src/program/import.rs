@@ -9,6 +9,7 @@ use crate::data::{
 };
 use crate::disk::input;
 use crate::env::Env;
+use crate::run::counted;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -72,10 +73,10 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
         }));
     }
     tell(format_args!(
-        "Wrote {} rows of {} columns to {out}: {} are labelled ({}). The last {} rows, {} of them labelled, are \
+        "Wrote {} rows of {} to {out}: {} are labelled ({}). The last {} rows, {} of them labelled, are \
          held out for validation.",
         learnt.rows + held_out.rows,
-        features.len(),
+        counted(features.len(), "column"),
         learnt.labelled + held_out.labelled,
         labels.join(", "),
         held_out.rows,

@@ -1,7 +1,7 @@
 //! The model card of a trained language model: its training, its scores, and how to load it.
 
 use super::games::Games;
-use super::history::History;
+use super::history::{History, flat};
 use crate::run::{FinalScores, short};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
@@ -50,7 +50,7 @@ pub fn card(
         let scores = final_scores.join("\n\n");
         let _ = write!(text, "\n## On other held-out prompts\n\n```text\n{scores}\n```\n");
     }
-    let changes = run.changes(games);
+    let changes = run.changes(games).unwrap_or_else(|| flat(&run.settings));
     // Paths are of use on one machine alone.
     let is_told = |value: &Value| value.as_str().is_none_or(|text| !text.contains(['/', '\\']));
     let settings = changes.iter().filter(|(_, value)| is_told(value));

@@ -9,6 +9,7 @@ use crate::plot::{Chart, Line, band};
 use crate::track::scalars;
 use anyhow::{Result, bail};
 use serde::Serialize;
+use toml::Value;
 
 /// The settings by which runs are not grouped: the seed, and those on which training does not depend.
 const IGNORED: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
@@ -47,7 +48,7 @@ struct Row {
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     let groups = grouped(read_runs(&args.runs)?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
-    for (group, name) in groups.iter().zip(names(&groups)) {
+    for (group, name) in groups.iter().zip(names(games, &groups)) {
         let curves = group.runs.iter().map(|run| curve(&run.records, args.x, &args.y));
         let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
         let line = Line { name, band: band(&curves) };
@@ -104,8 +105,8 @@ fn grouped(runs: Vec<History>) -> Vec<Group> {
 }
 
 /// Names that tell the groups apart: what they train and whether by `grove fit`, if that differs, the settings in which
-/// those with the same game or task differ, and a run where that is not enough.
-fn names(groups: &[Group]) -> Vec<String> {
+/// those with the same game or task differ from each other and from its defaults, and a run where that is not enough.
+fn names(games: &Games, groups: &[Group]) -> Vec<String> {
     let subject = |group: &Group| {
         let run = &group.runs[0];
         format!("{}{}", run.subject(), if run.imitates() { " fit" } else { "" })
@@ -115,8 +116,12 @@ fn names(groups: &[Group]) -> Vec<String> {
         let peers = || groups.iter().filter(|peer| subject(peer) == subject(group));
         let differs =
             |key: &&String| peers().any(|peer| peer.settings.get(*key) != group.settings.get(*key));
+        let changes = group.runs[0].changes(games);
+        let is_changed = |key: &str| changes.as_ref().is_none_or(|own| own.contains_key(key));
         // An empty text is a setting that is not used.
-        let said = group.settings.iter().filter(|(_, value)| value.as_str() != Some(""));
+        let is_used = |value: &Value| value.as_str() != Some("");
+        let all = group.settings.iter();
+        let said = all.filter(|(key, value)| is_used(value) && is_changed(key));
         let own = words(said.filter(|(key, _)| differs(key)), &group.settings);
         match (is_mixed, own.is_empty()) {
             (_, true) => subject(group),
@@ -177,6 +182,8 @@ fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -
 mod tests {
     use super::*;
     use crate::metrics::TextRecord;
+    use crate::program::dispatch::builtin;
+    use crate::settings::{TrainConfig, overlay};
 
     #[test]
     fn a_line_has_a_run_of_each_seed_and_the_settings_that_tell_it_apart() {
@@ -194,7 +201,14 @@ mod tests {
         let groups = grouped(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [2, 1, 1]);
+        let names = |groups: &[Group]| names(&builtin(), groups);
         assert_eq!(names(&groups), ["fruit", "fruit fit", "fruit learning_rate=0.1"]);
+        let rate = |rate: &str| format!("env = 'fruit'\n[optimizer]\nlearning_rate = {rate}");
+        let usual = overlay::to_table(&TrainConfig::for_game("fruit").optimizer);
+        let usual = usual["learning_rate"].to_string();
+        std::fs::write(folder.path().join("a/config.toml"), rate(&usual)).unwrap();
+        let groups = grouped(read_runs(&["a", "e"].map(|name| folder.path().join(name))).unwrap());
+        assert_eq!(names(&groups), ["fruit", "learning_rate=0.1"]);
     }
 
     #[test]

@@ -15,8 +15,8 @@ struct Listed {
     #[serde(flatten)]
     subject: Subject,
     model: String,
-    /// Settings that differ from the defaults.
-    changes: Flat,
+    /// Settings that differ from the defaults; `None` if the game is of another program.
+    changes: Option<Flat>,
     /// The same in words.
     #[serde(skip)]
     words: String,
@@ -39,7 +39,7 @@ impl Listed {
             run: run.path.display().to_string(),
             subject: if run.is_text() { Subject::Task(name) } else { Subject::Env(name) },
             model: run.model(),
-            words: words(&changes, &flat(&run.settings)),
+            words: changes.as_ref().map_or("?".into(), |own| words(own, &flat(&run.settings))),
             changes,
             best_score: run.best_score(),
             best_iteration: run.best().map(|(iteration, _)| iteration),
@@ -77,10 +77,19 @@ pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
         return tell_json(&listed);
     }
     if listed.is_empty() {
-        return tell(format!("There is no run in {}.", args.folder.display()));
+        let folder = args.folder.display();
+        return tell(format!("There is no run in {folder} yet; `grove train fruit` makes one."));
     }
-    let header =
-        ["run", "game or task", "model", "state", "best", "steps", "seconds", "changed settings"];
+    let header = [
+        "run",
+        "game or task",
+        "model",
+        "state",
+        "best eval",
+        "steps",
+        "seconds",
+        "changed settings",
+    ];
     let rows: Vec<_> = listed.iter().map(Listed::cells).collect();
     tell(aligned(&header, &rows, 4..7))
 }

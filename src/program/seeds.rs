@@ -1,12 +1,13 @@
 //! `grove train --seeds 1..5`: the same run by several seeds, and what they give together.
 
 use super::args::TrainArgs;
-use super::history::{aligned, counted, figure};
+use super::history::{aligned, figure};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side, words};
 use super::say::{say, sentence, tell, tell_json};
 use super::study_args::Seeds;
 use crate::plot::statistics::{interquartile_mean, interval, mean};
+use crate::run::counted;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
@@ -67,7 +68,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
             }
             let rest = rest.map_or(String::new(), |rest| format!("; {rest}"));
             bail!(
-                "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume --run-dir RUN`{rest}",
+                "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume RUN`{rest}",
                 counted(seeds.len(), "run")
             )
         }
@@ -80,7 +81,7 @@ fn rest(runs: &[Value], waiting: &[u64]) -> Option<String> {
     let cut: Vec<String> = cut.map(|report| text(&report["run"])).collect();
     let waiting: Vec<String> = waiting.iter().map(u64::to_string).collect();
     let words = [
-        (cut.join(", "), "`grove train --resume --run-dir RUN` continues: "),
+        (cut.join(", "), "`grove train --resume RUN` continues: "),
         (waiting.join(","), "these have not begun: --seeds "),
     ];
     let words = words.iter().filter(|(names, _)| !names.is_empty());
@@ -132,7 +133,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         format!("{low:.3} to {high:.3} (bootstrap over {} seeds)", runs.len())
     });
     tell(format!(
-        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of that {interval}"
+        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of the interquartile mean {interval}"
     ))
 }
 
@@ -154,7 +155,7 @@ mod tests {
     fn an_interruption_names_the_runs_to_continue_and_the_seeds_to_begin() {
         let run = |name: &str, cut: bool| json!({ "run": name, "interrupted": cut });
         let runs = [run("a", false), run("b", true), run("c", true)];
-        let continued = "`grove train --resume --run-dir RUN` continues: b, c";
+        let continued = "`grove train --resume RUN` continues: b, c";
         assert_eq!(rest(&runs, &[]), Some(continued.to_string()));
         let both = format!("{continued}; these have not begun: --seeds 3,4");
         assert_eq!(rest(&runs, &[3, 4]), Some(both));

@@ -264,7 +264,7 @@ impl Session<'_> {
         let (Effort { end, iteration, .. }, folder) = (report.effort, quoted(folder));
         let can_continue = matches!(end, None | Some(End::Seconds));
         if let Some(reason) = early_end(end, &schedule) {
-            let how = format!(" Continue with `grove train --resume --run-dir {folder}`.");
+            let how = format!(" Continue with `grove train --resume {folder}`.");
             let how = if can_continue { &how } else { "" };
             let iterations = schedule.iterations;
             say!("{reason} and saved after iteration {iteration} of {iterations}.{how}");

@@ -44,7 +44,7 @@ pub struct PlotArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Axis {
-    /// Environment steps; tokens for texts.
+    /// Environment steps; tokens for language models.
     EnvSteps,
     /// Seconds of training, without evaluations.
     Seconds,

@@ -91,13 +91,21 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
         }
         bail!("`{name}` is a game, and the settings file is for a task");
     }
-    // The model of another run is a folder like any other.
-    let of_run = |run: PathBuf| match RunFolder::find(&run) {
-        Ok(folder) => folder.model(),
-        Err(_) => run,
+    let model = match model {
+        Some(model) => Some(model),
+        None => from.map(model_of).transpose()?,
     };
-    let model = model.or_else(|| from.map(of_run));
     begin(games, &TextRequest { task, data, verifier: &verifier, model, fit: false }, &run)
+}
+
+/// The folder of the model of another run, which is one like any other; without such a run, the path itself.
+fn model_of(run: PathBuf) -> Result<PathBuf> {
+    let Ok(folder) = RunFolder::find(&run) else { return Ok(run) };
+    if !folder.has_model() {
+        let path = folder.path().display();
+        bail!("the run in {path} has no language model; --from needs a run of one here");
+    }
+    Ok(folder.model())
 }
 
 /// Fine-tunes on the solutions of a task or of a file.

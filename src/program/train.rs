@@ -1,6 +1,6 @@
 //! `grove train`: a run of a game, new or resumed.
 
-use super::args::TrainArgs;
+use super::args::{RunArgs, TrainArgs};
 use super::checks::{saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
 use super::history::{History, State};
@@ -90,7 +90,7 @@ fn folder_to_resume(args: &TrainArgs) -> Result<RunFolder> {
     let path = name.filter(|name| is_folder(args, name)).map(Path::new);
     match (path.or(args.run.run_dir.as_deref()), name) {
         (Some(path), _) => Ok(RunFolder::find(path)?),
-        (None, None) => last_interrupted(),
+        (None, None) => last_interrupted(&args.run),
         (None, name) => Ok(RunFolder::newest(name)?),
     }
 }
@@ -105,16 +105,28 @@ fn is_present(name: &str) -> bool {
     name == "cpu" || device::list().iter().any(|device| device.name == name)
 }
 
-/// The latest run in `runs` that can be resumed or, if there is none, the latest of all.
-fn last_interrupted() -> Result<RunFolder> {
+/// The latest run in `runs` that can be resumed or, if there is none, the latest of all, which `args` may prolong.
+///
+/// # Errors
+/// If there is no run, or the latest is over and `args` change nothing of it.
+fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
     let is_interrupted = |run: &RunFolder| {
         let history = History::read(run.path());
         history.is_ok_and(|it| it.state() == State::Interrupted) && run.latest().is_ok()
     };
-    match RunFolder::by_last_write().find(is_interrupted) {
-        Some(run) => Ok(run),
-        None => Ok(RunFolder::newest(None)?),
+    if let Some(run) = RunFolder::by_last_write().find(is_interrupted) {
+        return Ok(run);
     }
+    let newest = RunFolder::newest(None)?;
+    let is_over = newest.is_concluded()
+        && History::read(newest.path()).is_ok_and(|it| it.state() == State::Finished);
+    if is_over && args.iterations.is_none() && args.set.is_empty() {
+        bail!(
+            "no run in runs is unfinished; `grove train --resume {} --iterations N` prolongs the latest",
+            session::quoted(newest.path())
+        );
+    }
+    Ok(newest)
 }
 
 /// The game that is named: on the command line, else in the file.

@@ -39,18 +39,34 @@ impl Report {
                 ));
             }
         }
-        let earns = |result: &&&AttackResult| result.highest.is_some_and(|highest| highest > 0.0);
-        let earning: Vec<&str> =
-            worthless.iter().filter(earns).map(|result| result.answer).collect();
-        match (self.results.is_empty(), worthless.is_empty(), &earning[..]) {
-            (true, ..) => findings
+        let highest = worthless.iter().map(|it| (it.highest.unwrap_or(0.0), it.answer));
+        let full = worthless.iter().filter(|it| it.full > 0).map(|it| it.answer);
+        let full: Vec<&str> = full.collect();
+        match highest.max_by(|a, b| a.0.total_cmp(&b.0)) {
+            None if self.results.is_empty() => findings
                 .push("No prompt has a solution; --attack tries worthless answers.".to_string()),
-            (_, true, _) => {}
-            (_, _, []) => findings.push("No worthless answer earns a reward.".to_string()),
-            _ => findings
-                .push(format!("Worthless answers that earn a reward: {}.", earning.join(", "))),
+            None => {}
+            Some((most, _)) if most <= 0.0 => {
+                findings.push("No worthless answer earns a reward.".to_string());
+            }
+            Some((most, answer)) if full.is_empty() => findings.push(format!(
+                "No worthless answer gets full marks; the highest reward is {} ({answer}).",
+                reward(Some(most))
+            )),
+            Some(_) => findings.push(format!(
+                "Warning: worthless answers that get full marks: {}.",
+                full.join(", ")
+            )),
         }
         findings
+    }
+}
+
+/// Formats a reward; one that is too small for the digits is not shown as 0.
+fn reward(value: Option<f64>) -> String {
+    match value {
+        Some(value) if value > 0.0 && value < 5e-4 => "<0.001".to_string(),
+        value => figure(value),
     }
 }
 
@@ -60,7 +76,7 @@ impl Display for Report {
         write!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
         for result in &self.results {
             let AttackResult { answer, answers, full, unjudged, .. } = result;
-            let (mean, highest) = (figure(result.mean), figure(result.highest));
+            let (mean, highest) = (reward(result.mean), reward(result.highest));
             write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full} of {answers}")?;
             if let Some(problem) = &result.problem {
                 write!(f, " ({unjudged} not judged: {problem})")?;
@@ -101,8 +117,13 @@ mod tests {
         );
         assert_eq!(
             findings(vec![right(), result("empty", 1, 0.5)]),
-            ["Worthless answers that earn a reward: empty."]
+            ["Warning: worthless answers that get full marks: empty."]
         );
+        let some = || vec![right(), result("empty", 0, 0.0), result("huge", 0, 1e-5)];
+        let said = "No worthless answer gets full marks; the highest reward is <0.001 (huge).";
+        assert_eq!(findings(some()), [said]);
+        let table = Report { task: "own".to_string(), results: some() }.to_string();
+        assert!(table.contains("huge            <0.001   <0.001  0 of 2"), "{table}");
         assert!(findings(vec![])[0].contains("--attack"));
     }
 }

@@ -43,10 +43,8 @@ pub fn baselines<G: Rules>(game: G, episodes: usize, stream: Stream, seed: u64) 
     if !all.iter().any(|baseline| ["random", "chance"].contains(&baseline.player)) {
         all.push(measured("random", None));
     }
-    let is_known = |player: &Scripted| {
-        let name = player.name().replace('-', " ");
-        game.references().iter().any(|(known, _)| known.ends_with(&name))
-    };
+    let is_known =
+        |player: &Scripted| game.references().iter().any(|(known, _)| *known == player.name());
     for player in game.players().iter().filter(|player| !is_known(player)) {
         all.push(measured(player.name(), Some(player)));
     }
@@ -101,6 +99,6 @@ mod tests {
         let fruit = names(Fruit { width: 24, ..Fruit::default() });
         assert_eq!(fruit, ["random", "lowest-fruit", "planner"]);
         let usual = names(Fruit::default());
-        assert_eq!(usual, ["random", "to the lowest fruit", "optimum", "planner"]);
+        assert_eq!(usual, ["random", "lowest-fruit", "optimum", "planner"]);
     }
 }

@@ -1,6 +1,6 @@
 //! JSON Schema of a settings file, from which editors complete and check it.
 
-use super::overlay::{SCALE_REWARDS, aliases};
+use super::overlay::{SCALE_REWARDS, aliases, resolve};
 use crate::schema::{Setting, json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use toml::Table;
 ///
 /// `table` holds the defaults: those of the run, declared by `settings`, and those of its game or task in
 /// the section that the string `subject` (`env` or `task`) names, declared by `own`.
-/// As in a file, a setting of a section may also stand at the top under its own name, if no other has it,
-/// and under another of its names.
+/// As in a file, a setting of a section may also stand at the top under its own name, if no other has it and other
+/// trainers do not give it to another setting, and under another of its names.
 pub fn file_schema(
     settings: &'static [Setting],
     (subject, own): (&str, &'static [Setting]),
@@ -43,8 +43,11 @@ pub fn file_schema(
         }
     }
     for (key, paths) in short {
-        if let ([path], false) = (&paths[..], properties.contains_key(&key)) {
-            properties.insert(key, json!({ "$ref": path }));
+        match &paths[..] {
+            [path] if !properties.contains_key(&key) && resolve(table, &key).is_ok() => {
+                properties.insert(key, json!({ "$ref": path }));
+            }
+            _ => {}
         }
     }
     schema["$schema"] = "http://json-schema.org/draft-07/schema#".into();
@@ -99,6 +102,9 @@ mod tests {
         assert_eq!(at("/properties/rollout/properties/num_generations"), Some(groups));
         let scale = at("/properties/advantage/properties/scale_rewards/enum");
         assert_eq!(scale, Some(json!(["group", "batch", "none", true, false])));
+        // A file may not have these, which other trainers give to other settings.
+        assert_eq!(at("/properties/batch_size"), None);
+        assert!(at("/properties/data/properties/batch_size").is_some());
         // Two sections have a learning rate there, so that the short name is none.
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
         let texts = file_schema(LanguageConfig::SETTINGS, ("task", &[]), &table);

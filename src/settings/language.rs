@@ -117,7 +117,7 @@ impl GenerationConfig {
 settings! {
     /// Rewards and advantages of completions.
     pub struct RewardConfig {
-        /// Advantages are divided by the standard deviation of the `group` or the `batch`, or by `none`.
+        /// Advantages are divided by the standard deviation of the `group` or of the `batch`; `none`: not divided.
         scale_rewards: Scale = Scale::Group;
         /// Baseline of a token: its `group`'s mean reward, or that of completions with the same `prefix`.
         baseline: Baseline;
@@ -261,10 +261,10 @@ impl LanguageConfig {
             stop.score if !is_sft || stop.score == f64::INFINITY, "inf where the run has no rewards";
             update.num_minibatches if update.num_minibatches <= generation.num_prompts, prompts;
             update.gradient_accumulation_steps if update.gradient_accumulation_steps == 1,
-                "1 for texts, whose gradient is accumulated group by group";
-            loss.label_smoothing if loss.label_smoothing == 0.0, "0 for texts";
+                "1 for language models, whose gradient is accumulated group by group";
+            loss.label_smoothing if loss.label_smoothing == 0.0, "0 for language models";
             loss.entropy_coef_final if loss.entropy_coef_final == 0.0,
-                "0 for texts, whose entropy_coef stays as it is";
+                "0 for language models, whose entropy_coef stays as it is";
             checkpoint.eval_episodes if checkpoint.eval_episodes > 0 || is_sft, "1 or more";
             fit.iterations if fit.iterations == 0 || !is_sft, "0 where the loss is nll, which is SFT throughout";
         );

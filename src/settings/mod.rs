@@ -48,6 +48,12 @@ pub enum ConfigError {
         /// The nearest existing one.
         suggestion: Option<String>,
     },
+    /// A setting of a value function.
+    #[error("unknown setting `{key}`: GRPO has no value function; see docs/coming-from.md")]
+    ValueFunction {
+        /// The key as written.
+        key: String,
+    },
     /// A setting of another game than the run's.
     #[error("`{key}` is a setting of another game: this run trains {run}")]
     OtherGame {

@@ -9,25 +9,38 @@ use crate::schema::{Setting, Settings, Shape, in_table};
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
+/// Settings of other trainers' value functions, which GRPO lacks.
+pub const VALUE_FUNCTION: [&str; 5] =
+    ["vf_coef", "gae_lambda", "clip_vloss", "clip_range_vf", "vf_clip_coef"];
+
 /// Names of other trainers without an exact counterpart, and the nearest setting, of games and of texts.
-const FOREIGN: [(&str, &str); 19] = [
+const FOREIGN: [(&str, &str); 27] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),
     ("warmup_steps", "optimizer.warmup_ratio"),
     ("lr_schedule", "optimizer.lr_scheduler_type"),
+    ("anneal_lr", "optimizer.lr_scheduler_type"),
     ("num_envs", "rollout.num_groups"),
-    ("batch_size", "rollout.num_groups"),
+    ("n_envs", "rollout.num_groups"),
     ("batch_size", "generation.num_prompts"),
+    // A number of minibatches, not their size.
+    ("batch_size", "update.num_minibatches"),
+    ("minibatch_size", "update.num_minibatches"),
     ("per_device_train_batch_size", "rollout.num_groups"),
     ("per_device_train_batch_size", "generation.num_prompts"),
     // TRL counts those of all passes, and divides by its `gradient_accumulation_steps`.
     ("steps_per_generation", "update.num_minibatches"),
     ("n_steps", "rollout.num_steps"),
+    ("bptt_horizon", "rollout.num_steps"),
     ("max_completion_length", "rollout.num_steps"),
     ("n_epochs", "update.update_epochs"),
-    ("clip_range", "loss.clip_eps_low"),
+    ("clip_range", "loss.epsilon"),
+    ("clip_coef", "loss.epsilon"),
     ("ent_coef", "loss.entropy_coef"),
+    ("norm_adv", "advantage.scale_rewards"),
+    ("normalize_advantage", "advantage.scale_rewards"),
+    ("net_arch", "policy.hidden"),
     ("save_steps", "checkpoint.save_every"),
     ("save_total_limit", "checkpoint.keep"),
     ("eval_steps", "checkpoint.eval_every"),
@@ -230,7 +243,7 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
 }
 
 /// The full path of `key`.
-fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
+pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     let paths: Vec<String> = flat(table).map(|(path, _)| path).collect();
     if paths.iter().any(|path| path == key) {
         return Ok(key.to_string());
@@ -245,8 +258,7 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     if paths.contains(&wanted) {
         return Ok(wanted);
     }
-    let is_here =
-        |(theirs, ours): &&(&str, &str)| *theirs == leaf && paths.iter().any(|p| p == ours);
+    let is_here = |(theirs, ours): &&(&str, &str)| *theirs == leaf && resolve(table, ours).is_ok();
     let foreign = FOREIGN.iter().find(is_here).map(|(_, ours)| *ours);
     // A game may have a setting by a name that TRL gives to one of the run.
     let is_candidate = |path: &&String| section.is_empty() && [leaf, written].contains(&last(path));
@@ -270,6 +282,9 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
             let run = table.get("env").or(table.get("task")).and_then(Value::as_str);
             let key = key.to_string();
             Err(ConfigError::OtherGame { key, run: run.unwrap_or("another game").to_string() })
+        }
+        (_, 0) if VALUE_FUNCTION.contains(&leaf) => {
+            Err(ConfigError::ValueFunction { key: key.to_string() })
         }
         (_, 0) => {
             let suggestion = foreign.map(str::to_string).or_else(|| nearest(&paths, key, leaf));

@@ -62,7 +62,7 @@ settings! {
         estimator: Estimator = Estimator::RewardToGo;
         /// Discount factor of rewards per step.
         discount: f64 = 0.97, in above(0.0).at_most(1.0), alias "gamma";
-        /// Advantages are divided by the standard deviation of the `group` or the `batch`, or by `none`.
+        /// Advantages are divided by the standard deviation of the `group` or of the `batch`; `none`: not divided.
         scale_rewards: Scale = Scale::Batch;
     }
 }

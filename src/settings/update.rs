@@ -10,14 +10,14 @@ settings! {
         /// Optimiser steps per pass; each takes an equal share of the games or prompts.
         num_minibatches: usize = 4, in whole(1..=1 << 20);
         /// Number of parts a minibatch is split into to save memory (gradient accumulation); the update is the same.
-        /// Texts require 1.
+        /// Language models require 1.
         gradient_accumulation_steps: usize = 1, in whole(1..=1 << 30);
-        /// Maximum number of shards of a batch, distributed over threads, devices and processes; 0 (texts
-        /// only) is 16, or 1 where all weights of a large model are trained.
+        /// Maximum number of shards of a batch, distributed over threads, devices and processes; 0
+        /// (language models only) is 16, or 1 where all weights of a large model are trained.
         ///
         /// The gradients of the parts are added up in one tree over their numbers, so that the result
-        /// does not depend on the number of workers. A part of a text model's gradient takes as much
-        /// memory as the trained weights.
+        /// does not depend on the number of workers. A part of a language model's gradient takes
+        /// as much memory as the trained weights.
         num_shards: usize = 16, in whole(0..=4096);
         /// Recompute the activations of decoders in the backward pass, to save memory.
         ///

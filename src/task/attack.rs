@@ -39,7 +39,7 @@ fn answers(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> 
         ("the prompt", question.clone()),
         ("the prompt twice", format!("{question}\n{question}")),
         ("huge", "x".repeat(HUGE)),
-        ("huge, of numbers", "0 ".repeat(HUGE / 2)),
+        ("huge numbers", "0 ".repeat(HUGE / 2)),
         ("every number", (0..2000).map(|i| format!("{i} ")).collect()),
         ("binary", binary),
         ("format: answer tags", "<think></think><answer></answer>".to_string()),

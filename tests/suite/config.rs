@@ -112,11 +112,21 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         ("temperature", None),
         ("steps_per_generation", Some("update.num_minibatches")),
         ("per_device_train_batch_size", Some("rollout.num_groups")),
+        ("clip_coef", Some("loss.epsilon")),
+        ("clip_range", Some("loss.epsilon")),
+        ("net_arch", Some("policy.hidden")),
+        ("minibatch_size", Some("update.num_minibatches")),
     ] {
         let likely = likely.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         let said = settings(&[&format!("{key}=1")]).unwrap_err();
         assert_eq!(said, format!("unknown setting `{key}`{likely}"));
     }
+    for key in ["vf_coef", "gae_lambda"] {
+        let said = settings(&[&format!("{key}=0.5")]).unwrap_err();
+        assert!(said.starts_with(&format!("unknown setting `{key}`: GRPO has no value")), "{said}");
+    }
+    let said = settings(&["batch_size=64"]).unwrap_err();
+    assert!(said.ends_with("write one of: update.num_minibatches, data.batch_size"), "{said}");
     let said = refused_for_texts("per_device_train_batch_size=8");
     assert!(said.ends_with("did you mean `generation.num_prompts`?"), "{said}");
     for given in ["optimizer=adam", "optimizer=1", "optimizer={lr=1}"] {
@@ -192,11 +202,11 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
         ("entropy_coef=-1", "loss.entropy_coef is -1, but must be 0 or more"),
         (
             "entropy_coef_final=0.1",
-            "loss.entropy_coef_final is 0.1, but must be 0 for texts, whose entropy_coef stays as it is",
+            "loss.entropy_coef_final is 0.1, but must be 0 for language models, whose entropy_coef stays as it is",
         ),
         ("sapo_temperature_pos=0", "loss.sapo_temperature_pos is 0, but must be 1e-6 or more"),
         ("sapo_temperature_neg=-2", "loss.sapo_temperature_neg is -2, but must be 1e-6 or more"),
-        ("label_smoothing=0.1", "loss.label_smoothing is 0.1, but must be 0 for texts"),
+        ("label_smoothing=0.1", "loss.label_smoothing is 0.1, but must be 0 for language models"),
         ("group_size=1", "generation.group_size is 1, but must be 2 to 65536"),
         ("group_size=4294967295", "generation.group_size is 4294967295, but must be 2 to 65536"),
         ("num_prompts=0", "generation.num_prompts is 0, but must be 1 to 2^20"),
@@ -219,7 +229,7 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
         ("num_shards=4097", "update.num_shards is 4097, but must be 0 to 4096"),
         (
             "gradient_accumulation_steps=2",
-            "update.gradient_accumulation_steps is 2, but must be 1 for texts, whose gradient is \
+            "update.gradient_accumulation_steps is 2, but must be 1 for language models, whose gradient is \
              accumulated group by group",
         ),
         ("lora.r=4294967295", "lora.r is 4294967295, but must be 0 to 8192"),

@@ -282,6 +282,8 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
          'reward': 1}), flush=True)\n",
     );
     write("settings.toml", "task = \"sort\"\n");
+    fs::create_dir(folder.join("game")).unwrap();
+    write("game/config.toml", "env = \"fruit\"\n");
     let verified =
         |command: &'static str| ["train", "--task-data", "sums.jsonl", "--verifier", command];
     let (dies, nan, none) =
@@ -324,6 +326,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (&["fit", "train.jsonl"], &["no test prompt"]),
         (&["fit", "open.jsonl"], &["a `solution` or a `completion`"]),
         (&["fit", "sort", "--model", "nowhere"], &["cannot use the model in nowhere"]),
+        (&["train", "sort", "--from", "game"], &["the run in game has no language model"]),
         (&["fit", "sort", "--resume"], &["grove train --resume"]),
         (&["fit", "sort", "--set", "fit.iterations=3"], &["fit.iterations is 3, but must be 0"]),
     ];

@@ -155,6 +155,11 @@ fn a_run_is_named_by_its_game_or_its_folder() {
     let first = ["train", "--resume", "runs/catch-1", "--iterations", "3", "--json"];
     let report = json(folder, &first);
     assert_eq!((&report["run"], &report["iteration"]), (&"runs/catch-1".into(), &3.into()));
+    let said = refusal(folder, &["train", "--resume"]);
+    let how = "no run in runs is unfinished; `grove train --resume runs/catch-1 --iterations N`";
+    assert!(said.contains(how), "{said}");
+    let report = json(folder, &["train", "--resume", "--iterations", "4", "--json"]);
+    assert_eq!((&report["run"], &report["iteration"]), (&"runs/catch-1".into(), &4.into()));
 }
 
 #[test]

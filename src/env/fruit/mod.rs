@@ -144,9 +144,9 @@ impl Env for Fruit {
         // players read the full state, so the observation does not matter.
         let game = Self { observation: FruitObservation::Features, ..*self };
         if game == Self::DEFAULT {
-            &[("random", -10.4), ("to the lowest fruit", 5.6), ("optimum", 7.750)]
+            &[("random", -10.4), ("lowest-fruit", 5.6), ("optimum", 7.750)]
         } else if game == (Self { max_steps: 200, ..Self::DEFAULT }) {
-            &[("random", -22.0), ("to the lowest fruit", 11.4), ("optimum", 16.045)]
+            &[("random", -22.0), ("lowest-fruit", 11.4), ("optimum", 16.045)]
         } else {
             &[]
         }

@@ -7,6 +7,10 @@ use std::path::PathBuf;
 
 /// Options of `bench`.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "The sizes are the same for all games, so that machines can be compared; --score trains with the \
+                        game's defaults."
+)]
 pub struct BenchArgs {
     /// The game or the language task.
     pub game: Option<String>,

@@ -3,6 +3,7 @@
 use super::peak::Peak;
 use super::work::Work;
 use crate::device::DeviceInfo;
+use crate::run::counted;
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -62,9 +63,11 @@ pub(super) fn write_table(
     repeats: usize,
     rows: [(&str, Figure); 3],
 ) -> fmt::Result {
-    writeln!(f, "{what:28}  {:>12}  range of {repeats}", "median")?;
+    let range = if repeats > 1 { format!("  range of {repeats}") } else { String::new() };
+    writeln!(f, "{what:28}  {:>12}{range}", "median")?;
     rows.into_iter().try_for_each(|(what, Figure { median, min, max })| {
-        writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")
+        write!(f, "{what:28}  {median:>12.3e}")?;
+        if repeats > 1 { writeln!(f, "  {min:.3e} to {max:.3e}") } else { writeln!(f) }
     })
 }
 
@@ -129,13 +132,19 @@ impl Display for Report<'_> {
         writeln!(f, "{} on {}: {}", self.env, self.device, self.engine)?;
         writeln!(
             f,
-            "{} games x {} steps, {} features, {}, {} CPU threads",
-            self.num_envs, self.num_steps, self.num_features, self.policy, self.threads
+            "{} games x {} steps, {}, {}, {}",
+            self.num_envs,
+            self.num_steps,
+            counted(self.num_features, "feature"),
+            self.policy,
+            counted(self.threads, "CPU thread")
         )?;
         writeln!(
             f,
-            "per iteration: {} optimiser steps; epochs over the first {} steps: {}",
-            self.updates_per_iteration, self.learn_steps, self.update_epochs
+            "per iteration: {}; epochs over the first {} steps: {}",
+            counted(self.updates_per_iteration, "optimiser step"),
+            self.learn_steps,
+            self.update_epochs
         )?;
         writeln!(f)?;
         let rows = [
@@ -202,7 +211,8 @@ impl Display for ScoreRuns {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (reached, all) = (self.runs.iter().flatten().count(), self.runs.len());
         let Some(Figure { median, min, max }) = self.figure else {
-            return writeln!(f, "none of {all} runs reached a greedy score of {}", self.score);
+            let all = counted(all, "run");
+            return writeln!(f, "none of {all} reached a greedy score of {}", self.score);
         };
         writeln!(
             f,
@@ -210,6 +220,9 @@ impl Display for ScoreRuns {
              {EVAL_EPISODES} episodes (included in the time):",
             self.score
         )?;
+        if all == 1 {
+            return writeln!(f, "  {median:.2} s");
+        }
         writeln!(
             f,
             "  {median:.2} s ({min:.2} to {max:.2}), {reached} of {all} runs; the first run, with a cold \
@@ -243,6 +256,14 @@ mod tests {
     fn runs_that_miss_the_score_are_excluded() {
         let runs = ScoreRuns::of(1.0, 4, vec![Some(2.0), None, Some(4.0)]);
         assert_eq!(runs.figure, Some(Figure { median: 3.0, min: 2.0, max: 4.0 }));
-        assert_eq!(ScoreRuns::of(1.0, 4, vec![None]).figure, None);
+        assert!(
+            runs.to_string().contains("3.00 s (2.00 to 4.00), 2 of 3 runs; the first run"),
+            "{runs}"
+        );
+        let one = ScoreRuns::of(1.0, 4, vec![Some(2.0)]).to_string();
+        assert!(one.ends_with("  2.00 s\n"), "{one}");
+        let missed = ScoreRuns::of(1.0, 4, vec![None]);
+        assert_eq!(missed.figure, None);
+        assert_eq!(missed.to_string(), "none of 1 run reached a greedy score of 1\n");
     }
 }

@@ -6,7 +6,7 @@ mod space;
 
 use super::args::{RunArgs, TrainArgs};
 use super::games::Games;
-use super::history::{History, State, counted, words as setting_words};
+use super::history::{History, State, words as setting_words};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side};
 use super::say::{say, sentence};
@@ -14,7 +14,7 @@ use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
-use crate::run::RunFolder;
+use crate::run::{RunFolder, counted};
 use crate::settings::overlay;
 use crate::task;
 use anyhow::{Context, Result, bail};
@@ -238,9 +238,13 @@ impl<'a> Sweep<'a> {
         let train = self.train_args();
         let lanes = Lanes::new(&train, open.len())?;
         if !open.is_empty() {
+            let round = match self.file.search {
+                Search::Halving => format!("Round {}: ", round + 1),
+                Search::Tpe => format!("Batch {}: ", round + 1),
+                Search::Grid | Search::Random => String::new(),
+            };
             say!(
-                "Round {}: {}, {} at a time, threads of each: {}.",
-                round + 1,
+                "{round}{}, {} at a time, threads of each: {}.",
                 counted(open.len(), "run"),
                 lanes.count,
                 lanes.threads
@@ -249,7 +253,11 @@ impl<'a> Sweep<'a> {
         let path = self.folder.join(RESULTS);
         let file = disk::open(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        let (mut ended, all) = (0, open.len());
+        let (mut ended, all) = match self.file.search {
+            // Its batches are too small to be worth a count each.
+            Search::Tpe => (self.results.len(), self.file.trials * self.seeds.len()),
+            _ => (0, open.len()),
+        };
         let (space, results) = (&self.file.space, &mut self.results);
         side_by_side(lanes, &jobs, interrupt, |job, report| {
             let (trial, seed) = open[job];

@@ -77,7 +77,7 @@ pub enum RunError {
     )]
     Unsaved(PathBuf),
     /// The run does not exist.
-    #[error("no such run: {0}")]
+    #[error("no such run: {0}; `grove train` makes runs, in the folder runs")]
     Missing(PathBuf),
     /// The run's folder is no longer there.
     #[error(

@@ -29,7 +29,7 @@ pub use model_folder::load_model;
 pub use note::RunNote;
 pub use panics::{Panic, caught, caught_on_devices, keep_silent};
 pub use preview::{Preview, preview};
-pub use progress::short;
+pub use progress::{counted, short};
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
 pub use step::Step;
 pub use text::TextRun;
@@ -73,7 +73,8 @@ pub struct Phase {
 
 impl std::fmt::Display for Phase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}-{}", self.name, self.first, self.last)
+        write!(f, "{} {}", self.name, self.first)?;
+        if self.last > self.first { write!(f, "-{}", self.last) } else { Ok(()) }
     }
 }
 

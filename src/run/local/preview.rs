@@ -1,6 +1,6 @@
 //! A dry run: some iterations and an evaluation, measured and not saved.
 
-use super::{Outline, Phase, Run, RunError, Subject, short};
+use super::{Outline, Phase, Run, RunError, Subject, counted, short};
 use crate::device::DeviceInfo;
 use crate::run::Schedule;
 use serde::Serialize;
@@ -144,7 +144,7 @@ impl Display for Preview<'_> {
             (what[1], policy.clone()),
             ("iteration", rollout.clone()),
             ("", update.clone()),
-            ("run", format!("{} iterations{}", self.iterations, steps.unwrap_or_default())),
+            ("run", counted(self.iterations as usize, "iteration") + &steps.unwrap_or_default()),
             ("", phases.join(", ")),
             ("", format!("evaluated every {eval_every}, saved every {save_every}")),
             (

@@ -16,6 +16,11 @@ pub fn short(x: f64) -> String {
     }
 }
 
+/// Formats a number of things: `1 seed`, `2 seeds`.
+pub fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 /// The pace of a run, from which the time left is estimated.
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -49,6 +54,13 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!([counted(1, "seed"), counted(2, "seed")], ["1 seed", "2 seeds"]);
+        let phase = |last| Phase { name: "GRPO", first: 1, last }.to_string();
+        assert_eq!([phase(1), phase(2)], ["GRPO 1", "GRPO 1-2"]);
+    }
 
     #[test]
     fn the_time_left_follows_the_pace_of_the_phase_under_way() {
