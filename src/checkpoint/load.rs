@@ -20,8 +20,16 @@ const ATTEMPTS: u32 = 50;
 /// If the checkpoint is missing, damaged, newer than this version or unreadable; see
 /// [`CheckpointError`].
 pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    let opened = (1..ATTEMPTS).find_map(|_| open(path).ok());
-    opened.map_or_else(|| open(path), Ok)?.read()
+    load_with(path, &input::open)
+}
+
+/// Opens a regular file at a path to read it.
+type Opener<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
+
+/// Reads a checkpoint as [`load`] does, but from the files that `opener` opens, which may refuse some.
+pub fn load_with(path: &Path, opener: Opener) -> Result<Checkpoint, CheckpointError> {
+    let opened = (1..ATTEMPTS).find_map(|_| open(path, opener).ok());
+    opened.map_or_else(|| open(path, opener), Ok)?.read()
 }
 
 /// A checkpoint with a verified manifest and open section files, which stay readable even if the
@@ -35,31 +43,37 @@ struct OpenCheckpoint {
     sums: Vec<u8>,
 }
 
-fn open(path: &Path) -> Result<OpenCheckpoint, CheckpointError> {
-    match (open_exactly(path), beside(path)) {
-        (Err(CheckpointError::NotFound(_)), Some([_, old])) if old.is_dir() => open_exactly(&old),
+fn open(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {
+    match (open_exactly(path, opener), beside(path)) {
+        (Err(CheckpointError::NotFound(_)), Some([_, old])) if old.is_dir() => {
+            open_exactly(&old, opener)
+        }
         (opened, _) => opened,
     }
 }
 
-fn open_exactly(path: &Path) -> Result<OpenCheckpoint, CheckpointError> {
+fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {
     if entries(path)?.next().is_none() {
         return Err(CheckpointError::damaged(path, "it is empty"));
     }
-    let all_sums = read_file(path, SUMS)?;
-    let text = read_file(path, MANIFEST)?;
+    let read = |name: &str| {
+        let file = opener(&path.join(name));
+        file.and_then(|file| input::read_file(file, input::DESCRIPTION)).map_err(unread(path, name))
+    };
+    let all_sums = read(SUMS)?;
+    let text = read(MANIFEST)?;
     let sums = after_line(path, &all_sums, MANIFEST, &text)?.to_vec();
     let manifest = read_manifest(path, &text)?;
 
     let mut files = Vec::new();
     for entry in &manifest.sections {
-        let file = input::open(&path.join(&entry.name));
+        let file = opener(&path.join(&entry.name));
         let file = file.and_then(|file| Ok((file.metadata()?.len(), file)));
         let (found, file) = file.map_err(unread(path, &entry.name))?;
         require_size(path, entry, found)?;
         files.push(file);
     }
-    if read_file(path, SUMS)? != all_sums {
+    if read(SUMS)? != all_sums {
         let reason = format!("{SUMS} changed while it was read");
         return Err(CheckpointError::damaged(path, reason));
     }
@@ -93,10 +107,6 @@ pub(super) fn entries(path: &Path) -> Result<ReadDir, CheckpointError> {
         _ if path.exists() && !path.is_dir() => CheckpointError::NotADirectory(path.to_owned()),
         _ => CheckpointError::io("read", path)(source),
     })
-}
-
-fn read_file(path: &Path, name: &str) -> Result<Vec<u8>, CheckpointError> {
-    input::read(&path.join(name), input::DESCRIPTION).map_err(unread(path, name))
 }
 
 /// The error for a file that cannot be read.

@@ -44,6 +44,8 @@ mod store;
 
 pub use error::CheckpointError;
 pub use load::load;
+#[cfg(feature = "program")]
+pub(crate) use load::load_with;
 pub use save::save;
 pub use store::{Latest, Store};
 

@@ -31,7 +31,11 @@ pub fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Opens a file with some options, if it is a regular one.
 pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let file = options.open(path)?;
+    regular(options.open(path)?)
+}
+
+/// Returns an open file, if it is a regular one.
+pub fn regular(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
     match kind.is_file() {
         true => Ok(file),
@@ -40,21 +44,25 @@ pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
     }
 }
 
-/// Opens a file of at most `most` bytes, and returns it with its length.
-fn open_at_most(path: &Path, most: u64) -> io::Result<(File, u64)> {
-    let file = open(path)?;
+/// The length of a file of at most `most` bytes.
+fn length(file: &File, most: u64) -> io::Result<u64> {
     let length = file.metadata()?.len();
     if length > most {
         let most = most >> 20;
         let message = format!("it has {length} bytes; the limit is {most} MiB");
         return Err(io::Error::other(message));
     }
-    Ok((file, length))
+    Ok(length)
 }
 
 /// Reads a file of at most `most` bytes whole.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let (file, length) = open_at_most(path, most)?;
+    read_file(open(path)?, most)
+}
+
+/// Reads an open file of at most `most` bytes whole.
+pub fn read_file(file: File, most: u64) -> io::Result<Vec<u8>> {
+    let length = length(&file, most)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length as usize)?;
     file.take(most).read_to_end(&mut bytes)?;
@@ -76,7 +84,9 @@ pub fn read_description(path: &Path) -> io::Result<String> {
 
 /// The SHA-256 of a file of at most `most` bytes, in hexadecimal digits.
 pub fn sha256(path: &Path, most: u64) -> io::Result<String> {
-    let mut bytes = BufReader::with_capacity(1 << 20, open_at_most(path, most)?.0.take(most));
+    let file = open(path)?;
+    length(&file, most)?;
+    let mut bytes = BufReader::with_capacity(1 << 20, file.take(most));
     let mut hash = Sha256::new();
     loop {
         let part = bytes.fill_buf()?;

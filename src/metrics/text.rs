@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct TextRecord {
     /// Whether the iteration was supervised fine-tuning (SFT); there are no completions and no rewards then.
     pub fit: bool,
-    /// Mean of each part of the reward, without its weight.
+    /// Mean of each part of the reward, without its weight; empty if no completion could be scored.
     #[serde(default)]
     pub rewards: BTreeMap<String, f64>,
     /// Completions that the verifier could not score; means of scores and rewards leave them out.
@@ -63,7 +63,7 @@ pub struct TextEvaluation {
     /// Completions that the verifier could not score, which all other figures but `truncated` leave out.
     #[serde(default)]
     pub problems: usize,
-    /// Mean of each part of the reward, without its weight.
+    /// Mean of each part of the reward, without its weight; empty if no completion could be scored.
     pub rewards: BTreeMap<String, f64>,
     /// Fraction of the completions that were cut off at their maximum length.
     pub truncated: f64,

@@ -104,10 +104,12 @@ impl Process {
 
     /// Describes how the process ended; `None` if it is running.
     pub fn ended(&mut self) -> Option<String> {
-        match self.child.try_wait() {
-            Ok(None) => None,
-            _ => Some(self.end()),
-        }
+        (!self.is_running()).then(|| self.end())
+    }
+
+    /// Whether the process is running.
+    fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Waits for the process to end and describes how it did.
@@ -136,6 +138,16 @@ impl Drop for Process {
         }
         kill_group(&mut self.child);
         let _ = self.child.wait();
+    }
+}
+
+/// Takes a running process from idle ones, and discards those that have ended meanwhile.
+pub fn take_idle(idle: &Mutex<Vec<Process>>) -> Option<Process> {
+    loop {
+        let mut process = lock(idle).pop()?;
+        if process.is_running() {
+            return Some(process);
+        }
     }
 }
 

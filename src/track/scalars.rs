@@ -16,10 +16,12 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
     let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
     let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+    // SFT has no completions, and a verifier may judge none.
+    let has_rewards = record.text.is_none() || record.score.is_some();
     let mut all: Vec<Scalar> = [
         ("charts/episodic_return", record.score),
         ("charts/episodes", Some(record.episodes as f64)),
-        ("charts/mean_reward", Some(record.mean_reward)),
+        ("charts/mean_reward", has_rewards.then_some(record.mean_reward)),
         ("charts/SPS", Some(record.steps_per_second)),
         ("charts/learning_rate", Some(record.learning_rate)),
         ("charts/frac_reward_zero_std", Some(record.zero_variance_groups)),
@@ -61,4 +63,21 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
         );
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::TextRecord;
+
+    #[test]
+    fn a_mean_of_no_rewards_is_left_out() {
+        let mean = |score: Option<f64>, text: Option<TextRecord>| {
+            let all = scalars(&IterationRecord { score, text, ..IterationRecord::default() });
+            all.into_iter().find(|(name, _)| name == "charts/mean_reward").unwrap().1
+        };
+        let text = || Some(TextRecord::default());
+        assert_eq!((mean(None, None), mean(Some(0.5), text())), (Some(0.0), Some(0.0)));
+        assert_eq!(mean(None, text()), None);
+    }
 }

@@ -254,7 +254,8 @@ export class Text extends Control {
       this.completions.clear("live");
     }
     if (this.source === "live") {
-      if (last && !last.fit) this.draw(Object.keys(last.rewards));
+      const parts = Object.keys(last?.rewards ?? {}); // none if the verifier judged no completion, or in SFT
+      if (parts.length > 0) this.draw(parts);
       this.touch();
     }
     if (last && !last.fit && last.iteration !== this.known) this.fetch();

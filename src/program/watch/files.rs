@@ -1,8 +1,15 @@
-//! Access to a run's files that does not follow symbolic links out of the run directory.
+//! Access to a run's files that follows no symbolic link, even if others can write in the run directory.
 
+use crate::checkpoint::{self, Checkpoint};
 use crate::disk::input;
+#[cfg(unix)]
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+#[cfg(unix)]
+use std::os::fd::{AsRawFd, FromRawFd};
+#[cfg(unix)]
+use std::os::unix::{ffi::OsStrExt, fs::OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a file that is read whole, bytes.
@@ -24,20 +31,63 @@ impl RunFiles {
         self.root.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into())
     }
 
-    /// The path of the entry `name` of the run, if it exists and contains no symbolic link.
-    pub fn path(&self, name: &str) -> Option<PathBuf> {
-        let path = self.root.join(name);
-        (fs::canonicalize(&path).ok()? == path).then_some(path)
+    /// The path of the directory. Opening an entry by it may follow a link.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Opens a regular file.
     pub fn open(&self, name: &str) -> Option<File> {
-        input::open(&self.path(name)?).ok()
+        open_below(&self.root, &self.root.join(name)).ok()
     }
 
     /// Reads a regular file of at most [`MAX_FILE`] bytes.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
-        input::read(&self.path(name)?, MAX_FILE).ok()
+        input::read_file(self.open(name)?, MAX_FILE).ok()
+    }
+
+    /// Loads a checkpoint.
+    pub fn checkpoint(&self, name: &str) -> Option<Checkpoint> {
+        let opener = |path: &Path| open_below(&self.root, path);
+        checkpoint::load_with(&self.root.join(name), &opener).ok()
+    }
+}
+
+/// Opens a regular file below the folder `root`, if neither it, the root nor a folder between them is a symbolic link. Each
+/// is opened from the one before, so that none can be replaced by a link after it was looked at.
+#[cfg(unix)]
+fn open_below(root: &Path, path: &Path) -> io::Result<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let mut file = File::options().read(true).custom_flags(flags).open(root)?;
+    for name in path.strip_prefix(root).map_err(io::Error::other)? {
+        file = open_entry(&file, name)?;
+    }
+    input::regular(file)
+}
+
+/// Opens an entry of an open folder, unless it is a symbolic link or leads out of the folder.
+#[cfg(unix)]
+fn open_entry(folder: &File, name: &OsStr) -> io::Result<File> {
+    if name == ".." {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let name = CString::new(name.as_bytes())?;
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    // SAFETY: `name` ends in a zero byte, and the folder is open.
+    let file = unsafe { libc::openat(folder.as_raw_fd(), name.as_ptr(), flags) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the file was just opened, and has no other owner.
+    Ok(unsafe { File::from_raw_fd(file) })
+}
+
+/// Opens a regular file below the folder `root`, if its path contains no symbolic link.
+#[cfg(not(unix))]
+fn open_below(_root: &Path, path: &Path) -> io::Result<File> {
+    match fs::canonicalize(path)? == path {
+        true => input::open(path),
+        false => Err(io::Error::other("its path contains a symbolic link")),
     }
 }
 
@@ -52,7 +102,10 @@ pub fn block(mut file: &File, start: u64, length: usize) -> io::Result<Vec<u8>> 
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::checkpoint::Section;
     use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
 
     #[test]
     fn symbolic_links_are_not_followed() {
@@ -78,5 +131,50 @@ mod tests {
             }
         }
         assert!(RunFiles::new(&folder.join("missing")).is_err());
+    }
+
+    #[test]
+    fn a_link_that_takes_a_files_place_meanwhile_is_not_followed() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let run = folder.path().join("run");
+        fs::create_dir(&run).unwrap();
+        fs::write(folder.path().join("secret"), "secret").unwrap();
+        let files = RunFiles::new(&run).unwrap();
+        let is_over = AtomicBool::new(false);
+        let swap = || {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::write(run.join("new"), "own").unwrap();
+                fs::rename(run.join("new"), run.join("file")).unwrap();
+                symlink("../secret", run.join("new")).unwrap();
+                fs::rename(run.join("new"), run.join("file")).unwrap();
+            }
+        };
+        let found: Vec<_> = thread::scope(|scope| {
+            scope.spawn(swap);
+            let found = (0..10_000).filter_map(|_| files.read("file")).collect();
+            is_over.store(true, Ordering::Relaxed);
+            found
+        });
+        assert!(found.iter().all(|bytes| bytes == b"own"), "{found:?}");
+    }
+
+    #[test]
+    fn a_checkpoint_has_no_links() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (run, other) = (folder.path().join("run"), folder.path().join("other"));
+        let section = Section { name: "weights".into(), version: 1, bytes: b"w".to_vec() };
+        let checkpoint = Checkpoint { iteration: 3, sections: vec![section] };
+        let files = |run: &Path| RunFiles::new(run).unwrap();
+        fs::create_dir(&run).unwrap();
+        checkpoint::save(&checkpoint, &run.join("best")).unwrap();
+        assert_eq!(files(&run).checkpoint("best"), Some(checkpoint));
+        fs::rename(run.join("best"), &other).unwrap();
+        symlink("../other", run.join("best")).unwrap();
+        assert_eq!(files(&run).checkpoint("best"), None);
+        fs::remove_file(run.join("best")).unwrap();
+        fs::rename(&other, run.join("best")).unwrap();
+        fs::rename(run.join("best/weights"), folder.path().join("weights")).unwrap();
+        symlink("../../weights", run.join("best/weights")).unwrap();
+        assert_eq!(files(&run).checkpoint("best"), None);
     }
 }

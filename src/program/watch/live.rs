@@ -4,7 +4,7 @@ use super::completions::Completions;
 use super::files::RunFiles;
 use super::log::Log;
 use super::page::tag;
-use crate::checkpoint::{self, Store};
+use crate::checkpoint::Store;
 use crate::run::{CONFIG, NOTE, caught};
 use hyper::body::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,8 +121,7 @@ impl Follower {
 
     /// Lists the saved checkpoints, newest first.
     fn saved(&self) -> Vec<String> {
-        let Some(path) = self.files.path("checkpoints") else { return Vec::new() };
-        let store = Store::new(path);
+        let store = Store::new(self.files.root().join("checkpoints"));
         let iterations = store.iterations().unwrap_or_default().into_iter().rev();
         let name = |iteration| Some(store.path(iteration).file_name()?.to_str()?.to_string());
         iterations.filter_map(name).map(|name| format!("checkpoints/{name}")).collect()
@@ -140,10 +139,7 @@ impl Follower {
     }
 
     fn load(&self, name: &str) -> Option<Policy> {
-        for section in SECTIONS {
-            self.files.path(&format!("{name}/{section}"))?;
-        }
-        let checkpoint = checkpoint::load(&self.files.path(name)?).ok()?;
+        let checkpoint = self.files.checkpoint(name)?;
         let mut sections = [const { Bytes::new() }; 2];
         for (bytes, name) in sections.iter_mut().zip(SECTIONS) {
             let found = checkpoint.sections.iter().find(|section| section.name == name)?;

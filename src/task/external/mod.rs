@@ -9,7 +9,7 @@ mod confinement;
 pub(crate) mod protocol;
 
 use super::parallel::{cores, in_order, lock};
-use super::process::{NoAnswer, Process};
+use super::process::{NoAnswer, Process, take_idle};
 use super::{Completion, Part, Rewards, TaskError};
 #[cfg(unix)]
 use confinement::Confinement;
@@ -42,7 +42,8 @@ pub struct VerifierOptions {
 /// The restrictions of a verifier's processes, since it may run what a model has written.
 ///
 /// A sandboxed process has no network. It reads the system's programs, its working directory, and the files and
-/// programs that its command names; it writes to a folder of its own (`TMPDIR`) alone, which is removed with it.
+/// programs that its command names; it writes to a folder of its own (`TMPDIR`) alone, which is removed with it. It inherits
+/// the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifierSandbox {
     /// Whether there are restrictions.
@@ -174,16 +175,19 @@ impl Verifier {
         }
     }
 
-    /// Verifies one completion. If a process ends while it does, another one tries again; if that one ends
-    /// too, the completion is blamed.
+    /// Verifies one completion. If a process ends while it does, another one tries again; if two new ones end, the
+    /// completion is blamed. One that has answered others may have ended for reasons of its own.
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let body = protocol::body(completion);
         // Until the first answer, requests are serialised: the first one may take long.
         let first = self.answered.get().is_none().then(|| lock(&self.first));
         let mut last = String::new();
-        for _ in 0..2 {
-            let idle = lock(&self.idle).pop();
-            let mut worker = idle.map_or_else(|| self.ready(), Ok)?;
+        let mut idle = take_idle(&self.idle);
+        let mut num_ended = 0;
+        while num_ended < 2 {
+            // The first one has not answered yet.
+            let is_new = idle.is_none() || self.answered.get().is_none();
+            let mut worker = idle.take().map_or_else(|| self.ready(), Ok)?;
             let start = if self.answered.get().is_some() { Duration::ZERO } else { self.start_up };
             let limit = self.timeout + start;
             match ask(&mut worker, &body, limit) {
@@ -200,6 +204,7 @@ impl Verifier {
                 Err(NoAnswer::Ended(end)) => {
                     self.count_failure(&end)?;
                     last = end;
+                    num_ended += usize::from(is_new);
                 }
             }
         }
@@ -302,6 +307,21 @@ fn shell(command: &str) -> Command {
 mod tests {
     use super::*;
     use crate::task::Prompt;
+
+    #[test]
+    fn a_process_that_ended_while_idle_is_not_blamed_on_a_completion() {
+        let command = "python3 -uc 'import json, sys\nfor line in sys.stdin: print(json.dumps({\"id\": \
+                       json.loads(line)[\"id\"], \"reward\": 1}))'";
+        let options = VerifierOptions { timeout: 600.0, ..VerifierOptions::new(command) };
+        let verifier = Verifier::start(options).unwrap();
+        let prompt = Prompt::new("?".to_string(), String::new(), Default::default());
+        let verify = || verifier.verify(&[Completion::new(&prompt, "!")]).unwrap();
+        assert_eq!(verify(), [Rewards::new(vec![1.0])]);
+        // They have ended, or are about to.
+        let ended = (0..4).map(|_| Process::start(&mut shell("exit")).unwrap());
+        lock(&verifier.idle).extend(ended);
+        assert_eq!(verify(), [Rewards::new(vec![1.0])]);
+    }
 
     #[test]
     fn a_verifier_that_answers_nothing_is_told_to_flush() {

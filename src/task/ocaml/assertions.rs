@@ -110,50 +110,75 @@ impl<'a> Scan<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         Self { text, at: 0, depth: 0 }
     }
+}
 
-    /// The end of a comment or a literal that begins here.
-    fn skipped(&self) -> Option<usize> {
-        let rest = &self.text[self.at..];
+/// The length of the comment at the start of a text. As the compiler does, skips the comments and the literals in it.
+fn comment(text: &str) -> Option<usize> {
+    let (mut at, mut depth) = (0, 0);
+    loop {
+        let rest = &text[at..];
+        let Some(first) = rest.chars().next() else { return (depth > 0).then_some(at) };
         if rest.starts_with("(*") {
-            let mut depth = 0;
-            let mut at = 0;
-            while at < rest.len() {
-                match &rest.as_bytes()[at..] {
-                    [b'(', b'*', ..] => (depth, at) = (depth + 1, at + 2),
-                    [b'*', b')', ..] => (depth, at) = (depth - 1, at + 2),
-                    _ => at += 1,
-                }
-                if depth == 0 {
-                    break;
-                }
+            (at, depth) = (at + 2, depth + 1);
+        } else if depth == 0 {
+            return None;
+        } else if rest.starts_with("*)") {
+            (at, depth) = (at + 2, depth - 1);
+            if depth == 0 {
+                return Some(at);
             }
-            return Some(self.at + at);
-        }
-        if let Some(inside) = rest.strip_prefix('"') {
-            let mut is_escaped = false;
-            let end = inside.find(|c| {
-                let is_end = c == '"' && !is_escaped;
-                is_escaped = c == '\\' && !is_escaped;
-                is_end
-            });
-            return Some(self.at + end.map_or(rest.len(), |end| end + 2));
-        }
-        // A character, as opposed to a type variable or a prime.
-        let inside = rest.strip_prefix('\'')?;
-        let mut characters = inside.char_indices();
-        match characters.next()? {
-            (_, '\\') => Some(
-                self.at + 2 + inside[1..].char_indices().skip(1).find(|(_, c)| *c == '\'')?.0 + 1,
-            ),
-            _ => match characters.next()? {
-                (end, '\'') => Some(self.at + end + 2),
-                _ => None,
-            },
+        } else if rest.starts_with("''") {
+            at += 2;
+        } else if let Some(length) = literal(rest) {
+            at += length;
+        } else if is_word(first) {
+            // The prime in `don't "x"` begins no character.
+            at += run(rest, is_word);
+        } else {
+            at += first.len_utf8();
         }
     }
 }
 
-fn is_word(c: char) -> bool {
+/// The length of the literal at the start of a text: a string in quotes or in braces such as `{id|...|id}`, or a character,
+/// as opposed to a type variable or a prime. One without an end takes the rest of the text.
+fn literal(text: &str) -> Option<usize> {
+    if let Some(inside) = text.strip_prefix('"') {
+        let mut is_escaped = false;
+        let end = inside.find(|c| {
+            let is_end = c == '"' && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            is_end
+        });
+        return Some(end.map_or(text.len(), |end| end + 2));
+    }
+    if let Some(inside) = text.strip_prefix('{') {
+        let id = &inside[..run(inside, |c| c.is_ascii_lowercase() || c == '_')];
+        let content = inside[id.len()..].strip_prefix('|')?;
+        let end = format!("|{id}}}");
+        let rest = content.split_once(&end).map_or("", |(_, rest)| rest);
+        return Some(text.len() - rest.len());
+    }
+    let mut inside = text.strip_prefix('\'')?.chars();
+    let rest = match inside.next()? {
+        '\'' => return None,
+        '\\' => {
+            inside.next()?;
+            // The digits of a code such as `\065`.
+            inside.as_str().trim_start_matches(|c: char| c.is_ascii_alphanumeric())
+        }
+        _ => inside.as_str(),
+    };
+    rest.starts_with('\'').then(|| text.len() - rest.len() + 1)
+}
+
+/// The length of the characters of a kind at the start of a text.
+fn run(text: &str, of: fn(char) -> bool) -> usize {
+    text.find(|c| !of(c)).unwrap_or(text.len())
+}
+
+/// Whether a character is a part of names, numbers and keywords.
+pub(super) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '\''
 }
 
@@ -169,22 +194,19 @@ impl<'a> Iterator for Scan<'a> {
         loop {
             let start = self.at;
             let c = self.text[start..].chars().next()?;
-            if let Some(end) = self.skipped() {
-                let is_comment = self.text[start..].starts_with("(*");
-                self.at = end.min(self.text.len());
-                if is_comment {
-                    continue;
-                }
-                return Some((start, self.depth, &self.text[start..self.at]));
+            let rest = &self.text[start..];
+            if let Some(length) = comment(rest) {
+                self.at += length;
+                continue;
             }
-            let run = |of: fn(char) -> bool| {
-                let rest = &self.text[start..];
-                start + rest.find(|c| !of(c)).unwrap_or(rest.len())
-            };
+            if let Some(length) = literal(rest) {
+                self.at += length;
+                return Some((start, self.depth, &rest[..length]));
+            }
             let mut depth = self.depth;
             self.at = match c {
-                c if is_word(c) => run(is_word),
-                c if is_operator(c) => run(is_operator),
+                c if is_word(c) => start + run(rest, is_word),
+                c if is_operator(c) => start + run(rest, is_operator),
                 '(' | '[' | '{' => {
                     self.depth += 1;
                     start + 1
@@ -286,6 +308,24 @@ mod tests {
         );
         let texts = r#"let () = assert (f "a = \" b)" 'x' = "(* =") (* assert (f = 1) *)"#;
         assert_eq!(calls(texts), [pair(r#"(f "a = \" b)" 'x' )"#, r#"( "(* =")"#)]);
+    }
+
+    #[test]
+    fn literals_and_comments_end_where_the_compiler_ends_them() {
+        for (text, pieces) in [
+            (r#"a{|"(|}b"#, r#"a {|"(|} b"#),
+            ("{q_a|x|}|q|q_a}b", "{q_a|x|}|q|q_a} b"),
+            ("{a with b|c}{|open", "{ a with b | c } {|open"),
+            (r#"(* "*)" *)a(* "(*" *)b"#, "a b"),
+            (r#"(* {|*)|} '"' don't '' (* x'"*)" *) *)a"#, "a"),
+            (r#"(* " *)a"#, ""),
+            (r"'\'''\\''\065''é''a", r"'\'' '\\' '\065' 'é' 'a"),
+        ] {
+            assert_eq!(words(text).collect::<Vec<_>>().join(" "), pieces, "{text}");
+        }
+        let found = calls(r#"let () = assert (f {|"|} = 1 (* "(*" *)); assert (f {|(|} = 2)"#);
+        let expected = [pair(r#"(f {|"|} )"#, r#"( 1 (* "(*" *))"#), pair("(f {|(|} )", "( 2)")];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::disk;
 use crate::task::TaskError;
 use crate::task::cache;
 use crate::task::parallel::lock;
-use crate::task::process::{NoAnswer, Process, on_path};
+use crate::task::process::{NoAnswer, Process, on_path, take_idle};
 use crate::task::sandbox::{Folder, Limits, Sandbox};
 use std::fs::{self, File};
 use std::io;
@@ -124,7 +124,7 @@ impl Checker {
     }
 
     /// Checks a piece of code. The inner `Err` describes a failure that concerns this code, for instance
-    /// if two servers end while checking it.
+    /// if two new servers end while checking it.
     ///
     /// # Errors
     /// If no server can be started.
@@ -132,9 +132,12 @@ impl Checker {
         let idle = if job.code.is_empty() { &self.idle_apart } else { &self.idle };
         let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
         let mut last = String::new();
-        for _ in 0..2 {
-            let server = lock(idle).pop();
-            let mut server = server.map_or_else(|| self.server(), Ok)?;
+        let mut known = take_idle(idle);
+        let mut num_ended = 0;
+        while num_ended < 2 {
+            // One that has checked others may have ended for reasons of its own.
+            let is_new = known.is_none();
+            let mut server = known.take().map_or_else(|| self.server(), Ok)?;
             match server.ask(|id| self.request(id, job), limit, answer) {
                 Ok(Answer::Unusable(why)) => {
                     lock(idle).push(server);
@@ -150,7 +153,10 @@ impl Checker {
                 Err(NoAnswer::Timeout(_)) => {
                     return Ok(Err("the OCaml checker does not answer".to_string()));
                 }
-                Err(NoAnswer::Ended(end)) => last = end,
+                Err(NoAnswer::Ended(end)) => {
+                    last = end;
+                    num_ended += usize::from(is_new);
+                }
             }
         }
         Ok(Err(format!("the OCaml checker {last} twice on this completion")))
@@ -316,6 +322,21 @@ mod tests {
         assert!(!compiled.is_empty());
         drop(start());
         assert_eq!(fs::read(&cached).unwrap(), compiled);
+    }
+
+    #[test]
+    fn a_server_that_ended_while_idle_is_not_blamed_on_code() {
+        let Ok(compiler) = Compiler::at("ocamlc") else {
+            return eprintln!("NOT TESTED: there is no OCaml compiler");
+        };
+        let checker = Checker::start_cached(&compiler, OcamlLimits::default(), None).unwrap();
+        // They have ended, or are about to.
+        let ended = (0..4).map(|_| Process::start(&mut Command::new("true")).unwrap());
+        lock(&checker.idle).extend(ended);
+        let (code, signature) = ("let f = 1", "val f : int");
+        let job = Job { code, signature, calls: vec!["f"], ..Job::default() };
+        let report = checker.report(&job).unwrap().unwrap();
+        assert!(matches!(report.results[..], [Some(_)]), "{report:?}");
     }
 
     #[test]

@@ -39,19 +39,32 @@ impl Code {
     }
 }
 
-/// Whether a text defines a name outside of brackets.
+/// Whether a text defines a name outside of brackets, and not only up to the `in` of a local definition.
 fn defines(text: &str, name: &str) -> bool {
+    // Whether each `let` that has no `in` yet defines the name.
+    let mut open: Vec<bool> = Vec::new();
     let mut follows = false;
     for (_, _, piece) in Scan::new(text).filter(|(_, depth, _)| *depth == 0) {
         match piece {
-            "let" | "rec" | "and" => follows = true,
+            "let" => {
+                open.push(false);
+                follows = true;
+            }
+            "rec" | "and" => follows = true,
+            "in" => {
+                open.pop();
+            }
             // An attribute, such as `[@inline]`.
             "[" | "]" => {}
-            piece if follows && piece == name => return true,
-            _ => follows = false,
+            piece => {
+                if let Some(defines) = open.last_mut().filter(|_| follows && piece == name) {
+                    *defines = true;
+                }
+                follows = false;
+            }
         }
     }
-    false
+    open.contains(&true)
 }
 
 /// The fenced blocks of a text, each with the offset of the text after it; the last one may be unclosed.
@@ -125,20 +138,34 @@ mod tests {
             "let rec g x = f x\nand f x = x + 1",
             "let f =\n  fun x -> x + 1",
             "let one = 1 let f x = x + one",
+            "let f x = let f y = y + 1 in f x",
+            "let f x = let one = 1 in\n  let g y = y in g x + one",
+            "let f x = x let g x = let f y = y in f x",
         ] {
             assert_eq!(code(definition).unwrap().text, definition);
         }
-        for body in ["(* let f x = *) x + 1", "g \"let f x\" x", "let f' x = x in f' x"] {
+        for body in [
+            "(* let f x = *) x + 1",
+            "g \"let f x\" x",
+            "g {|let f x|} x",
+            "let f' x = x in f' x",
+            "let rec f n = if n = 0 then x else f (n - 1) in f x",
+            "let g y = y and f y = y in let h y = f y in h (g x)",
+        ] {
             assert!(code(body).unwrap().text.starts_with("let rec f x =\n"), "{body}");
         }
     }
 
     #[test]
     fn comments_alone_are_not_code() {
-        for nothing in ["", "  \n", "(* x + 1 *)", "(* a (* b *) c *)\n", "```\n```", "(* open"] {
+        for nothing in
+            ["", "  \n", "(* x + 1 *)", "(* a (* b *) c *)\n", "```\n```", "(* open", "(* \"*)\" x"]
+        {
             assert_eq!(code(nothing), None, "{nothing:?}");
         }
-        assert!(code("(* a *) x").is_some());
+        for some in ["(* a *) x", "(* \"(*\" *) x", "(* '\"' *) x", "(* {|(*|} *) x"] {
+            assert!(code(some).is_some(), "{some}");
+        }
     }
 
     #[test]

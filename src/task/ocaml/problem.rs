@@ -1,5 +1,6 @@
 //! The problems: OCaml functions to complete, with test calls.
 
+use super::assertions::Scan;
 use crate::task::{Prompt, Split};
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -44,11 +45,12 @@ pub struct Problem {
 impl Problem {
     /// The name of the function.
     pub fn name(&self) -> &str {
-        let words = match self.signature.as_str() {
-            "" => self.head.trim_start_matches("let ").trim_start_matches("rec "),
-            signature => signature.trim_start_matches("val "),
-        };
-        words.split([' ', '(', ':']).next().unwrap_or_default()
+        let text = if self.signature.is_empty() { &self.head } else { &self.signature };
+        let mut pieces = Scan::new(text).filter(|(_, depth, _)| *depth == 0);
+        // An attribute, such as `[@inline]`, may come first.
+        let name =
+            pieces.find(|(_, _, piece)| !matches!(*piece, "let" | "rec" | "val" | "[" | "]"));
+        name.map_or("", |(_, _, name)| name)
     }
 
     /// The prompt: OCaml source to continue, and the same as a question for chat models.

@@ -1,6 +1,6 @@
 //! User-defined problems: rows of prompts with tests, as CSV or JSON lines.
 
-use super::assertions;
+use super::assertions::{self, is_word};
 use super::problem::Problem;
 use crate::task::Split;
 use serde_json::{Map, Value};
@@ -55,8 +55,11 @@ pub fn problem(row: &Map<String, Value>) -> Result<Problem, String> {
 /// Splits a prompt before the head of the function that is to be completed: the last definition at the start of a line.
 fn split_head(prompt: &str) -> Option<(&str, &str)> {
     let prompt = prompt.trim_end();
-    let starts = prompt.match_indices("let ").map(|(at, _)| at);
-    let at = starts.filter(|&at| at == 0 || prompt[..at].ends_with('\n')).last()?;
+    let starts = prompt.match_indices("let").filter(|(at, word)| {
+        let is_first = *at == 0 || prompt[..*at].ends_with('\n');
+        is_first && !prompt[at + word.len()..].starts_with(is_word)
+    });
+    let (at, _) = starts.last()?;
     prompt.ends_with('=').then(|| prompt.split_at(at))
 }
 
@@ -84,6 +87,26 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_function_follows_in_any_form_of_its_head() {
+        for head in [
+            "let f x =",
+            "let f\n    (x : int) : int =",
+            "let f\t(x : int) : int =",
+            "let\n  rec\n  f(x) =",
+            "let  rec  f: int -> int =",
+            "let f=",
+            "let[@inline] f x =",
+            "let[@inline]rec f x =",
+            "let (* g *) f (* h *) x =",
+        ] {
+            let row = serde_json::json!({"id": "a", "prompt": head, "tests": "assert (f 1 = 1)"});
+            let found = problem(row.as_object().unwrap()).unwrap();
+            assert_eq!((found.name(), found.head.as_str()), ("f", head));
+            assert!(found.tests[0].0.starts_with("(f 1"), "{:?}", found.tests);
+        }
+    }
+
+    #[test]
     fn a_prompt_ends_in_the_head_of_its_function() {
         let prompt = "(* Doubles.\n   let it be *)\ntype t = int\nlet f (x : t) : t =\n";
         let (before, head) = split_head(prompt).unwrap();
@@ -91,7 +114,12 @@ mod tests {
             (before, head),
             ("(* Doubles.\n   let it be *)\ntype t = int\n", "let f (x : t) : t =")
         );
-        assert_eq!(split_head("let f x"), None);
+        for head in ["let\n  f x =", "let\tf x =", "let[@inline] f x ="] {
+            let prompt = format!("let x = 1\n{head}\n");
+            assert_eq!(split_head(&prompt), Some(("let x = 1\n", head)));
+        }
+        assert_eq!(split_head("letter =\nlet f x"), None);
+        assert_eq!(split_head("letter ="), None);
         assert_eq!(split_head("Write a function."), None);
     }
 }

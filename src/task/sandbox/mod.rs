@@ -1,14 +1,16 @@
 //! A sandbox for untrusted programs, such as code written by a model.
 //!
-//! On every Unix, a sandboxed process gets a new session and process group, an empty environment, its own working
-//! directory, and limits on CPU time, memory, file size, open files and processes. On Linux, if the machine permits, it
-//! also gets new namespaces: a network without interfaces, a root that contains the paths of its [`Access`], read-only,
-//! and the working directory, and a PID namespace, whose processes end with the first one, and with Grove. There is no
-//! `/proc`, no device but `/dev/null` and the like, and a seccomp filter refuses sockets and access to other processes.
-//! Landlock, if the kernel has it, confines files, TCP and signals once more, and without namespaces too. A control group
-//! limits all processes together, if Grove may create one. If memory runs out, the kernel ends them before Grove. If Grove runs as
-//! root, the process runs as an unprivileged user, since root is exempt from the limit on processes, or as root without
-//! capabilities. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
+//! On every Unix, a sandboxed process gets a new session and process group, its own working directory, and limits on
+//! CPU time, memory, file size, open files and processes. Its environment is empty but for the paths that it needs,
+//! unless it may run the system's programs ([`Access::programs`]): it then inherits Grove's, secrets included. On
+//! Linux, if the machine permits, it also gets new namespaces: a network without interfaces, a root that contains the
+//! paths of its [`Access`], read-only, and the working directory, and a PID namespace, whose processes end with the
+//! first one, and with Grove. There is no `/proc`, no device but `/dev/null` and the like, and a seccomp filter refuses
+//! sockets and access to other processes. Landlock, if the kernel has it, confines files, TCP and signals once more,
+//! and without namespaces too. A control group limits all processes together, if Grove may create one. If memory runs
+//! out, the kernel ends them before Grove. If Grove runs as root, the process runs as an unprivileged user, since root
+//! is exempt from the limit on processes, or as root without capabilities. [`Sandbox::notes`] lists the restrictions
+//! that this machine cannot enforce.
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -44,7 +46,7 @@ pub struct Access {
     pub readable: Vec<PathBuf>,
     /// Files within these that it finds empty where there are namespaces; absolute paths without links.
     pub hidden: Vec<PathBuf>,
-    /// Whether it may also run the system's programs, and run as the user who owns the paths.
+    /// Whether it may also run the system's programs, run as the user who owns the paths, and inherit Grove's environment.
     pub programs: bool,
     /// Whether it may use the network.
     pub network: bool,

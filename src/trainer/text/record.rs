@@ -48,8 +48,11 @@ fn share(values: impl Iterator<Item = bool>) -> f64 {
     mean(values.map(|value| f64::from(u8::from(value))))
 }
 
-/// The mean of each part of the rewards that were judged, without its weight.
+/// The mean of each part of the rewards that were judged, without its weight; empty if none was.
 fn by_part(answers: &Answers, parts: &[Part]) -> BTreeMap<String, f64> {
+    if answers.judged().next().is_none() {
+        return BTreeMap::new();
+    }
     let of = |i: usize| mean(answers.judged().map(|rewards| rewards.parts[i]));
     parts.iter().enumerate().map(|(i, part)| (part.name.clone(), of(i))).collect()
 }
@@ -215,7 +218,9 @@ mod tests {
         for group in &mut answers.groups {
             group.rewards = vec![unknown(), unknown()];
         }
-        assert_eq!(grpo(&answers, &parts).score, None);
-        assert_eq!(evaluation(&[&answers.groups[..]]).value(), None);
+        let record = grpo(&answers, &parts);
+        assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));
+        let found = evaluation(&[&answers.groups[..]]);
+        assert_eq!((found.value(), found.text.unwrap().rewards.len()), (None, 0));
     }
 }

@@ -108,7 +108,7 @@ impl<'a> Tally<'a> {
         // Completions of one prompt are not independent, so that the prompts' means are what varies.
         let squares: f64 = self.prompts.iter().map(|mean| (mean - mean_score).powi(2)).sum();
         let [min_score, max_score] = self.ends.unwrap_or_default();
-        let rewards = self.parts.iter().zip(&self.rewards);
+        let judged = self.parts.iter().zip(&self.rewards).filter(|(_, mean)| mean.count > 0.0);
         EvaluationRecord {
             episodes: self.episodes,
             mean_score,
@@ -126,7 +126,7 @@ impl<'a> Tally<'a> {
                 pass_at_1: self.pass_at_1.value(),
                 pass_at_k: self.pass_at_k.value(),
                 problems: self.problems,
-                rewards: rewards.map(|(part, mean)| (part.name.clone(), mean.value())).collect(),
+                rewards: judged.map(|(part, mean)| (part.name.clone(), mean.value())).collect(),
                 truncated: self.truncated.value(),
             }),
         }
