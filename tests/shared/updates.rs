@@ -109,7 +109,7 @@ impl Played {
             first = end;
         }
         let counted: f32 = self.mask.iter().sum();
-        let summary = Tensor::from_floats([counted, 1.0, 0.0, 0.0, 0.0, 0.0], device);
+        let summary = Tensor::from_floats([counted, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], device);
         let recording = Recording::new(parts).expect("parts of the same steps");
         let advantages = RecordingAdvantages::new(&recording, steps, advantages, summary)
             .expect("of the recording");

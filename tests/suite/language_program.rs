@@ -289,7 +289,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
     let (dies, nan, none) =
         (verified("python3 dies.py"), verified("python3 nan.py"), verified("./none"));
     let cases: &[(&[&str], &[&str])] = &[
-        (&["train", "--task-data", "none.jsonl"], &["cannot read none.jsonl", "No such file"]),
+        (&["train", "--task-data", "none.jsonl"], &["cannot find none.jsonl", "No such file"]),
         (&["train", "--task-data", "broken.jsonl"], &["broken.jsonl, line 2: invalid JSON"]),
         (&["train", "--task-data", "train.jsonl"], &["no test prompt", "\"split\": \"test\""]),
         (&["train", "--task-data", "open.jsonl"], &["give every line a `solution`", "--verifier"]),
@@ -322,7 +322,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (&["train", "sort", "--engine", "fused"], &["--engine is for games"]),
         (&["bench", "sort", "--engine", "fused"], &["--engine is for games"]),
         (&["train", "sort", "--precision", "f16"], &["the CPU supports f32 and bf16 only"]),
-        (&["fit", "none.jsonl"], &["cannot read none.jsonl"]),
+        (&["fit", "none.jsonl"], &["cannot find none.jsonl"]),
         (&["fit", "train.jsonl"], &["no test prompt"]),
         (&["fit", "open.jsonl"], &["a `solution` or a `completion`"]),
         (&["fit", "sort", "--model", "nowhere"], &["cannot use the model in nowhere"]),
