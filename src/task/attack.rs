@@ -1,6 +1,6 @@
 //! Adversarial answers, which show the loopholes of a verifier: none of them deserves a reward.
 
-use super::{Completion, Prompt, Split, Task, TaskError, judge};
+use super::{Completion, Part, Prompt, Split, Task, TaskError, judge};
 
 /// Length of a huge answer, characters.
 const HUGE: usize = 100_000;
@@ -84,7 +84,7 @@ pub fn audit(
             all.into_iter().for_each(|(kind, text)| add(kind, i, text));
         }
     }
-    let most: f64 = task.parts().iter().map(|part| part.weight.max(0.0)).sum();
+    let most = Part::highest_score(task.parts());
     let verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
         let all: Vec<_> =
             texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
@@ -107,7 +107,7 @@ pub fn audit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{Part, Rewards};
+    use crate::task::Rewards;
     use serde_json::Map;
 
     /// A task whose verifier looks for the solution anywhere in the answer.

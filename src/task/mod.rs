@@ -316,6 +316,11 @@ impl Part {
         Self { name: name.to_string(), weight }
     }
 
+    /// The highest score of a completion: the sum of the positive weights.
+    pub fn highest_score(parts: &[Self]) -> f64 {
+        parts.iter().map(|part| part.weight.max(0.0)).sum()
+    }
+
     /// Parses a list such as `exact=0.8,format=0.2`; the default weight is 1.
     ///
     /// # Errors

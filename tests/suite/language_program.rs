@@ -83,7 +83,7 @@ fn a_task_of_ones_own_is_learnt_with_a_verifier_and_needs_no_second_word() {
     sums(&place, "solution");
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/verifier.py");
     fs::copy(sample, place.join("verifier.py")).unwrap();
-    let weights = "data.reward_weights=exact=0.8,brief=0.2";
+    let weights = "data.reward_weights=exact=1.6,brief=0.4";
     let start = |run: &'static str, iterations: &'static str| {
         let mut all = vec!["train", "--task-data", "sums.jsonl", "--verifier"];
         all.extend(["python3 verifier.py", "--model", "tiny", "--json", "--run-dir", run]);
@@ -105,6 +105,9 @@ fn a_task_of_ones_own_is_learnt_with_a_verifier_and_needs_no_second_word() {
         assert!(record["rewards"]["exact"].is_number() && record["distinct"].is_number());
         assert!(record["seconds"]["phases"]["verify"].as_f64().unwrap() > 0.0);
     }
+    let note = fs::read_to_string(cut.join("run.json")).unwrap();
+    let note: serde_json::Value = serde_json::from_str(&note).unwrap();
+    assert_eq!(note["highest_score"], 2.0);
     let report = json(elsewhere, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
     // Of the seven that the file holds out, those that did not choose the best.
     assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &3.into()));

@@ -14,8 +14,8 @@ const SHADES = 7;
 const STEP = 0.4;
 /** The length from which on a group of completions takes the full width. */
 const LONG = 40;
-/** The largest reward. */
-const BEST = 1 - 1e-9;
+/** The rounding of a score. */
+const ROUNDING = 1e-9;
 
 /** The shade of a token of this log-probability. */
 const shade = (logprob) => Math.min(SHADES, Math.floor(-logprob / STEP + 0.5));
@@ -36,11 +36,15 @@ export function shaded(completion) {
   return make("code", { className: "tokens" }, ...parts);
 }
 
-/** Whether a completion has the largest reward. */
-const right = ({ reward }) => reward >= BEST;
-
 /** A tick or a cross. */
 export const mark = (holds) => make("span", { className: holds ? "mark right" : "mark", textContent: holds ? "✓" : "✗", title: holds ? "right" : "wrong" });
+
+/** The number of completions of each iteration. */
+function counts(records) {
+  const counts = new Map();
+  for (const { iteration } of records) counts.set(iteration, (counts.get(iteration) ?? 0) + 1);
+  return counts;
+}
 
 export class Completions {
   /** Lists completions in an element, by the filters of a form; `wanted(iteration)` is called when the visitor
@@ -48,6 +52,7 @@ export class Completions {
   constructor(holder, form, wanted) {
     Object.assign(this, { holder, form });
     this.known = new Map(); // by where they come from
+    this.highest = new Map(); // the highest scores, by the same; 1 where none is known
     this.drawn = -Infinity;
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", ({ target }) => {
@@ -69,23 +74,24 @@ export class Completions {
     this.draw();
   }
 
-  /** The newest iteration of a source. */
-  newest(source) {
-    return this.known.get(source)?.at(-1)?.iteration ?? -1;
-  }
-
   clear(source) {
     this.known.delete(source);
     if (source === this.source) this.draw();
   }
 
+  /** Whether a completion has the highest score. One that could not be judged has no reward; older files have no score. */
+  right({ score, reward }) {
+    return reward !== null && (score ?? reward) >= (this.highest.get(this.source) ?? 1) - ROUNDING;
+  }
+
   /** Adds completions of one or more iterations, in their order. */
   add(source, records) {
     const known = this.known.get(source) ?? [];
-    // Known iterations are skipped, and earlier ones are put in front.
-    const there = new Set(known.map(({ iteration }) => iteration));
-    const fresh = records.filter(({ iteration }) => !there.has(iteration));
-    const all = [...known, ...fresh].sort((a, b) => a.iteration - b.iteration || a.group - b.group);
+    // An iteration replaces a shorter list of itself, and is skipped otherwise; earlier ones are put in front.
+    const [before, now] = [counts(known), counts(records)];
+    const isFresh = ({ iteration }) => now.get(iteration) > (before.get(iteration) ?? 0);
+    const fresh = records.filter(isFresh);
+    const all = [...known.filter((one) => !isFresh(one)), ...fresh].sort((a, b) => a.iteration - b.iteration || a.group - b.group);
     // Beyond the limit, the iterations farthest from the latest addition are dropped.
     const late = fresh.length > 0 && all.length > KEPT && fresh[0].iteration > all[all.length >> 1].iteration;
     this.known.set(source, all.length <= KEPT ? all : late ? all.slice(-KEPT) : all.slice(0, KEPT));
@@ -114,11 +120,12 @@ export class Completions {
   draw() {
     this.drawn = performance.now();
     const { iteration, least, most, end, text } = this.filter();
-    const searched = [iteration, least, most].some((value) => value !== undefined) || end !== "all" || text !== "";
+    const bounded = [least, most].some((value) => value !== undefined);
+    const searched = bounded || iteration !== undefined || end !== "all" || text !== "";
     const newest = this.all.at(-1)?.iteration;
     const fits = (one) => (iteration === undefined || one.iteration === iteration)
       && (searched || one.iteration === newest)
-      && !(one.reward < least) && !(one.reward > most)
+      && (!bounded || (one.reward !== null && !(one.reward < least) && !(one.reward > most)))
       && (end === "all" || one.truncated === (end === "cut"))
       && (text === "" || one.completion.includes(text) || one.prompt.includes(text));
     const found = this.all.filter(fits);
@@ -146,12 +153,12 @@ export class Completions {
     const [{ prompt, iteration, rewards }] = group;
     const parts = Object.keys(rewards);
     const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));
-    const rows = group.map((one) => make("tr", { className: right(one) ? "right" : "" },
-      make("td", {}, mark(right(one)), shaded(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
+    const rows = group.map((one) => make("tr", { className: this.right(one) ? "right" : "" },
+      make("td", {}, mark(this.right(one)), shaded(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
       make("td", { textContent: fixed(one.reward) }),
       ...parts.map((name) => make("td", { textContent: score(one.rewards[name]) })),
       make("td", { className: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", textContent: `${one.advantage > 0 ? "+" : ""}${fixed(one.advantage, 1)}` })));
-    const about = `iteration ${iteration}, ${group.filter(right).length} of ${group.length} right`;
+    const about = `iteration ${iteration}, ${group.filter((one) => this.right(one)).length} of ${group.length} right`;
     return make("li", {},
       make("p", { className: "prompt" }, make("code", { textContent: prompt }), make("span", { className: "hint", textContent: about })),
       make("table", { ariaLabel: `Completions of ${prompt}` }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));

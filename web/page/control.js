@@ -73,9 +73,10 @@ export class Control {
     this.hold().then((alone) => alone || say("This training is not kept for a reload: another tab has one under way."));
   }
 
-  /** Starts a new run. */
+  /** Starts a new run in place of the one that is kept. */
   beginNew(run, paused, question) {
     this.trouble("");
+    this.deleteRun();
     this.begin({ ...run, saved: {}, records: {} }, paused, question);
   }
 
@@ -101,10 +102,11 @@ export class Control {
     return run && fits(run) && (await this.hold()) && !this.busy() ? run : undefined;
   }
 
-  /** Another state of the training. */
+  /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a reload. */
   become(name) {
     if (name === "paused" || name === "running") this.keepRun(true);
-    if (name === "done" || name === "refused") this.forgetRun();
+    const failed = name === "refused" || this.failures.length > 0;
+    if (["done", "refused"].includes(name) && !(failed && this.isKept())) this.forgetRun();
     this.renew();
   }
 
@@ -129,8 +131,13 @@ export class Control {
   }
 
   refused(why) {
-    this.trouble(why);
+    this.trouble(this.isKept() ? `${why} To resume the training, reload the page.` : why);
     this.renew();
+  }
+
+  /** Whether there is a checkpoint of the run, and this tab stores it. */
+  isKept() {
+    return Boolean(this.run && this.alone) && Object.keys(this.run.saved).length > 0;
   }
 
   /** The run as the browser's storage keeps it. */
@@ -140,7 +147,7 @@ export class Control {
 
   /** Keeps the run in the browser's storage, `now` or when it is due. */
   keepRun(now = false) {
-    if (!this.run || !this.alone || Object.keys(this.run.saved).length === 0) return;
+    if (!this.isKept()) return;
     if (!now && performance.now() - (this.runKept ?? -Infinity) < KEEP_RUN) return;
     this.runKept = performance.now();
     const paused = ["paused", "pausing"].includes(this.state);
@@ -151,9 +158,14 @@ export class Control {
   cannotKeep() {}
 
   forgetRun() {
+    this.deleteRun();
+    this.letGo();
+  }
+
+  /** Deletes the kept run, without letting go of the right to store another. */
+  deleteRun() {
     if (this.run && this.alone) forgetRun(this.store).catch(() => {});
     this.run = this.runKept = undefined;
-    this.letGo();
   }
 
   toggle() {

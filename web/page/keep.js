@@ -1,6 +1,6 @@
 // Storage of policies and runs: as files, and in the browser.
 
-import { Policy } from "./watch.js";
+import { Policy, join_games as join } from "./watch.js";
 import { make } from "./dom.js";
 
 /** Offers a file for download: bytes, or a text, which becomes UTF-8. */
@@ -78,8 +78,22 @@ export const keepLast = (file) => withDrawer("readwrite", (drawer) => drawer.put
 /** The last policy file, or undefined. */
 export const lastKept = () => withDrawer("readonly", (drawer) => drawer.get("last"));
 
-/** Stores a person's games, a file, by the name of their game and rules. */
-export const keepGames = (of, file) => withDrawer("readwrite", (drawer) => drawer.put(file, `games ${of}`));
+/** Adds a person's games, a file, to those stored by the name of their game and rules, perhaps by another tab; what is
+    stored and cannot be read is replaced. */
+export const keepGames = (of, file) => withDrawer("readwrite", (drawer) => {
+  const stored = drawer.get(`games ${of}`);
+  stored.onsuccess = () => drawer.put(joined(stored.result, file), `games ${of}`);
+  return stored;
+});
+
+/** Two files of games as one. */
+function joined(first, second) {
+  try {
+    return first ? join(first, second) : second;
+  } catch {
+    return second;
+  }
+}
 
 /** The stored games, or undefined. */
 export const keptGames = (of) => withDrawer("readonly", (drawer) => drawer.get(`games ${of}`));

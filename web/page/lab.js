@@ -93,6 +93,7 @@ export class Lab extends Control {
     if (!run) return this.start();
     this.makeRoom(staged);
     this.begin(run);
+    this.keepRun(true); // it has left the shelf
   }
 
   /** The visitor has changed a setting. */
@@ -211,9 +212,9 @@ export class Lab extends Control {
     this.later();
   }
 
-  /** Makes the training of a game ready, unless the visitor saves data. */
+  /** Makes the training of a game ready, unless the visitor saves data; an error is reported by the run that needs it. */
   warm() {
-    if (!navigator.connection?.saveData && this.state === "idle") this.training.warm();
+    if (!navigator.connection?.saveData && this.state === "idle") this.training.warm().catch(() => {});
   }
 
   policy(seed, file, iteration) {

@@ -61,6 +61,7 @@ export class Live {
     this.about = about;
     this.curves.end = about.iterations ?? 0;
     this.curves.imitates = Boolean(about.settings?.data?.path);
+    this.curves.highest = about.trained_with?.highest_score;
     this.curves.references = about.references.map(({ player, score }) => [player, score]);
     this.tellHardware();
     for (const which of ["best", "newest"]) if (about[which]) this.fetch(about[which]);
@@ -117,8 +118,8 @@ export class Live {
     this.on.changed();
   }
 
-  /** Fetches a checkpoint, and a newer one if it was replaced meanwhile. */
-  async fetch({ which, tag, iteration }) {
+  /** Fetches a checkpoint, which is dropped if another one has been announced meanwhile. */
+  async fetch({ which, tag }) {
     if (this.known[which] === tag) return;
     this.known[which] = tag;
     try {
@@ -127,13 +128,15 @@ export class Live {
         if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
         return answer;
       }));
-      const toml = await config.text();
+      const [toml, bytes] = [await config.text(), new Uint8Array(await weights.arrayBuffer())];
+      if (this.known[which] !== tag) return;
       write($("run-toml"), toml);
-      const policy = Policy.from_parts(toml, new Uint8Array(await weights.arrayBuffer()));
+      const policy = Policy.from_parts(toml, bytes);
       const file = policy.file();
       policy.free();
-      this.on.policy(which, `${LABELS[which]} (${iteration})`, file);
+      this.on.policy(which, `${LABELS[which]} (${weights.headers.get("grove-iteration")})`, file);
     } catch (error) {
+      if (this.known[which] !== tag) return;
       this.known[which] = undefined;
       if (this.connected) say(`The run's ${which} policy cannot be read: ${error.message}`);
     }

@@ -31,7 +31,7 @@ export class Mine {
     const more = show?.take_games();
     if (!more) return;
     this.hold(this.file ? join(this.file, more) : more);
-    keepGames(this.of, this.file).catch((error) => {
+    keepGames(this.of, more).catch((error) => {
       if (!this.refused) say(`This browser stores no games (${reason(error)}). Save them as a file to keep them.`);
       this.refused = true;
     });

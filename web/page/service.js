@@ -11,7 +11,9 @@ addEventListener("install", () => skipWaiting());
 addEventListener("activate", (event) => event.waitUntil(clients.claim()));
 addEventListener("fetch", (event) => {
   if (event.request.method !== "GET" || new URL(event.request.url).origin !== location.origin) return;
-  event.respondWith(fetch(event.request).then(({ body, status, statusText, headers }) => {
+  event.respondWith(fetch(event.request).then((response) => {
+    const { body, status, statusText, headers } = response;
+    if (status === 0) return response; // a redirect, which the browser follows
     const isolated = new Headers(headers);
     for (const [name, value] of Object.entries(HEADERS)) isolated.set(name, value);
     return new Response([204, 304].includes(status) ? null : body, { status, statusText, headers: isolated });

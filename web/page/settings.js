@@ -45,16 +45,18 @@ export class Settings {
     this.way = way;
   }
 
-  /** Puts in the defaults of a game (TOML), overlaid with the values of a link. */
-  fill(game, text, link = this.kept.get(game) ?? {}) {
+  /** Puts in the defaults of a game (TOML), overlaid with the values of a link, or without one with those that the visitor
+      has set. The device is the same for all games until a link says otherwise. */
+  fill(game, text, link) {
+    const values = link ?? this.kept.get(game) ?? {};
     this.game = game;
     this.defaults = readToml(text);
     for (const { id } of FIELDS) {
       const value = this.standard(id);
-      this.inputs[id].input.value = /^[\d.e-]+$/.test(link[id]) && Number.isFinite(Number(link[id])) ? link[id] : value;
+      this.inputs[id].input.value = /^[\d.e-]+$/.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
       this.check(id);
     }
-    if (WAYS.includes(link.device)) this.way.value = link.device;
+    if (link) this.way.value = WAYS.includes(link.device) ? link.device : WAYS[0];
   }
 
   /** The value of a field in the defaults. */

@@ -30,8 +30,6 @@ const FIELDS = [
 const DRAWN = 4;
 /** Milliseconds between two requests for completions. */
 const BETWEEN = 1000;
-/** Requests for the newest completions until they are there. */
-const TRIES = 5;
 
 /** The longest prompt that fits the context with its answer: as many digits, and a token more for each. */
 const MOST_DIGITS = MODEL.context / 2 - 1;
@@ -51,7 +49,7 @@ export class Text extends Control {
     super({ module: "text", store: "text", trouble: "text-trouble", here: new Curves(TEXT), on: {
       about: (_, about) => this.learns(about),
       answers: (message) => this.answer(message),
-      file: (bytes) => download("sort.safetensors", bytes),
+      file: (bytes, why) => (bytes ? download("sort.safetensors", bytes) : say(`The model cannot be saved: ${why}`)),
     } });
     this.opened = opened;
     this.renewed = () => this.renew();
@@ -248,6 +246,7 @@ export class Text extends Control {
   /** Redraws the curves of the watched run, and fetches its completions. */
   news() {
     const last = this.live.runs.get("run")?.last;
+    this.completions.highest.set("live", this.live.highest);
     if (this.known > (last?.iteration ?? -1)) {
       // Another run took its place, or it was resumed from an earlier checkpoint.
       this.known = undefined;
@@ -268,15 +267,14 @@ export class Text extends Control {
     if (this.fetching) return;
     this.fetching = true;
     while (this.next) {
-      const { iteration, tries = 0 } = this.next;
+      const { iteration } = this.next;
       this.next = undefined;
       const newest = this.live.runs.get("run")?.last.iteration;
       try {
         const answer = await fetch(`run/completions.jsonl${iteration === undefined ? "" : `?iteration=${iteration}`}`);
         if (answer.ok) this.completions.add("live", (await answer.text()).split("\n").filter(Boolean).map((line) => JSON.parse(line)));
-        // A record is written a moment before its completions.
-        if (iteration === undefined && this.completions.newest("live") >= newest) this.known = newest;
-        else if (iteration === undefined && tries < TRIES) this.next ??= { tries: tries + 1 };
+        // The completions of an iteration are written before its record; a run may write none.
+        if (iteration === undefined) this.known = newest;
       } catch {
         // A lost connection is reported elsewhere; the next record causes another request.
       }

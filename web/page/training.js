@@ -13,7 +13,7 @@ export class Training {
   /**
    * Trains by a module, "train" for games or "text". `on` hears `about(seed, about)`, `record(seed, record, completions)`,
    * `policy(seed, file, iteration)`, `saved(seed, saved)`, `failed(seed, iteration, why)`, `refused(why)`, `noWall(why)`,
-   * `memory(bytes)`, `answers(message)`, `file(bytes)` and `state(name)`.
+   * `memory(bytes)`, `answers(message)`, `file(bytes, why)`, either of which is undefined, and `state(name)`.
    */
   constructor(module, on) {
     this.module = module;
@@ -64,17 +64,27 @@ export class Training {
     const own = (this.begun = {});
     const gpu = way === "WebGPU" || (way === "auto" && (await hasGpu()));
     if (this.begun !== own || this.state !== "starting") return;
+    try {
+      this.startWorkers({ wanted, gpu, paused, question });
+    } catch (error) {
+      this.refuse(`The training cannot be started: ${sentence(error)}`);
+    }
+  }
+
+  startWorkers({ wanted, gpu, paused, question }) {
     const processors = navigator.hardwareConcurrency ?? 2;
     const count = gpu ? 1 : Math.min(wanted.length, Math.max(1, processors - 1));
     const size = gpu ? 1 : Math.max(1, Math.floor(this.shares / count));
     const parts = Array.from({ length: count }, (_, i) => wanted.filter((_, j) => j % count === i));
     this.states = parts.map(() => "starting");
-    this.workers = parts.flatMap((part, i) => {
+    this.workers = [];
+    parts.forEach((part, i) => {
       // A worker with several runs does not share them: it would wait in each of them in turn.
       const members = part.length === 1 ? size : 1;
       const memory = members > 1 ? new SharedArrayBuffer(members * members * BOX) : undefined;
-      return Array.from({ length: members }, (_, rank) => {
+      for (let rank = 0; rank < members; rank += 1) {
         const worker = this.spare.shift() ?? this.worker();
+        this.workers.push(worker);
         worker.onmessage = ({ data }) => this.hear(data, i);
         worker.onerror = (event) => {
           event.preventDefault();
@@ -82,8 +92,7 @@ export class Training {
         };
         const place = memory && { memory, rank, size: members };
         worker.postMessage({ do: "start", module: this.module, wanted: part, gpu, place, paused, question });
-        return worker;
-      });
+      }
     });
   }
 
@@ -107,6 +116,12 @@ export class Training {
     this.workers = undefined;
   }
 
+  refuse(why) {
+    this.end();
+    this.become("refused");
+    this.on.refused(why);
+  }
+
   hear(data, i) {
     if (!this.workers || data.is === "loaded") return;
     if (data.is === "records") {
@@ -118,13 +133,10 @@ export class Training {
     else if (data.is === "memory") this.on.memory(data.bytes);
     else if (data.is === "failed") this.on.failed(data.seed, data.iteration, data.why);
     else if (data.is === "answers") this.on.answers(data);
-    else if (data.is === "file") this.on.file(data.file);
+    else if (data.is === "file") this.on.file(data.file, data.why);
     else if (data.is === "no wall") this.on.noWall(data.why);
-    else if (data.is === "refused") {
-      this.end();
-      this.become("refused");
-      this.on.refused(data.why);
-    } else {
+    else if (data.is === "refused") this.refuse(data.why);
+    else {
       // Paused or done, once all workers are.
       this.states[i] = data.is;
       if (this.states.every((state) => state === "done")) this.become("done");

@@ -133,8 +133,12 @@ async function sendPolicy(run) {
 }
 
 async function sendFile() {
-  const file = await runs[0].training.file();
-  postMessage({ is: "file", file }, [file.buffer]);
+  try {
+    const file = await runs[0].training.file();
+    postMessage({ is: "file", file }, [file.buffer]);
+  } catch (error) {
+    postMessage({ is: "file", why: sentence(error) });
+  }
 }
 
 /** Answers the visitor's prompt by the current model. */
@@ -150,17 +154,10 @@ function answer() {
   }
 }
 
-async function iterate(run) {
+/** Does some work of a run, whose error ends the run. */
+async function attempt(run, work) {
   try {
-    run.training.next(ITERATE);
-    const news = JSON.parse(await run.training.iterate());
-    run.iteration = news.record.iteration;
-    run.news.push(news);
-    const now = performance.now();
-    if (now - run.told > RECORDS_EVERY) tell(run);
-    if (plays && now - run.sent > POLICY_EVERY) await sendPolicy(run);
-    if (now - answered > ANSWER_EVERY) answer();
-    if (!run.training.is_done() && now - run.saved > SAVE_EVERY) await save(run);
+    await work(run);
   } catch (error) {
     run.failed = true;
     tell(run);
@@ -168,24 +165,40 @@ async function iterate(run) {
   }
 }
 
-const unfinished = () => runs.filter((run) => !run.failed && !run.training.is_done());
+async function iterate(run) {
+  run.training.next(ITERATE);
+  const news = JSON.parse(await run.training.iterate());
+  run.iteration = news.record.iteration;
+  run.news.push(news);
+  const now = performance.now();
+  if (now - run.told > RECORDS_EVERY) tell(run);
+  if (plays && now - run.sent > POLICY_EVERY) await sendPolicy(run);
+  if (now - answered > ANSWER_EVERY) answer();
+  if (!run.training.is_done() && now - run.saved > SAVE_EVERY) await save(run);
+}
+
+/** Sends all that is new of a run before a pause or at its end. */
+async function settle(run) {
+  tell(run);
+  if (plays && run.known < run.iteration) await sendPolicy(run);
+  if (!run.training.is_done() && run.stored !== run.iteration && run.iteration > 0) await save(run);
+  run.training.next(STOP);
+}
+
+const intact = () => runs.filter((run) => !run.failed);
+const unfinished = () => intact().filter((run) => !run.training.is_done());
 
 async function train() {
   if (looping) return;
   looping = true;
   while (!paused && unfinished().length > 0) {
     for (const run of unfinished()) {
-      await inTurn(() => iterate(run));
+      await inTurn(() => attempt(run, iterate));
       await yieldNow();
       if (paused) break;
     }
   }
-  for (const run of runs.filter((run) => !run.failed)) {
-    tell(run);
-    if (plays && run.known < run.iteration) await inTurn(() => sendPolicy(run));
-  }
-  for (const run of unfinished()) if (run.stored !== run.iteration && run.iteration > 0) await inTurn(() => save(run));
-  for (const run of runs) if (!run.failed) run.training.next(STOP);
+  for (const run of intact()) await inTurn(() => attempt(run, settle));
   looping = false;
   answer();
   postMessage({ is: unfinished().length > 0 ? "paused" : "done" });

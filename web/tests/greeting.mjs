@@ -197,6 +197,9 @@ export default [
       ok(/Leave/.test(await text(eager, '#takeover')), 'the page is reloaded under the visitor');
       await eager.reload();
       await eventually('an isolated next visit', () => eager.evaluate(() => crossOriginIsolated).catch(() => false));
+      // The service worker leaves redirects to the browser.
+      await eager.goto(`${site.address}index.html`);
+      ok(eager.url() === site.address && (await eager.evaluate(() => crossOriginIsolated)), `a redirect leads to ${eager.url()}`);
     },
   },
   {

@@ -2,7 +2,8 @@
 
 import { still, watchShifts } from './greeting.mjs';
 import { violations } from './looking.mjs';
-import { eventually, message, ok, text, until } from './visit.mjs';
+import { save, settings } from './keeping.mjs';
+import { eventually, message, ok, standsStill, text, until } from './visit.mjs';
 
 /// A run of catch, as /run/about.json has it.
 const CATCH = {
@@ -21,17 +22,25 @@ const record = (iteration, more) => ({
 
 const records = (count, more) => Array.from({ length: count }, (_, i) => record(i + 1, more));
 
-/// Opens the page of a run, `{ about, records }`, which the check may replace; without `about` its directory is gone. The
-/// stream of its records ends at once, and the browser asks for another soon.
+/// Completions of an iteration, as the file has them: of a prompt, with these rewards.
+const completions = (iteration, rewards) => rewards.map((reward) => ({
+  iteration, group: 0, prompt: '3+4=', completion: '7', logprobs: [-0.1, -0.1], score: reward, reward, rewards: { exact: reward ?? 0 }, advantage: 0, truncated: false,
+  problem: reward === null ? 'no answer within 10 s' : undefined,
+}));
+
+/// Opens the page of a run, `{ about, records, completions(iteration) }`, which the check may replace; without `about` its
+/// directory is gone. The stream of its records ends at once, and the browser asks for another after `retry` milliseconds.
 async function watch(visit, run, options = {}) {
-  const context = await visit.context(options.options);
+  const context = options.context ?? (await visit.context(options.options));
   const gone = { status: 404, body: 'the run has no config.toml.\n' };
   await context.route('**/run/about.json', (route) => route.fulfill(run.about ? { json: run.about } : gone));
   await context.route('**/run/files/config.toml', (route) => route.fulfill({ body: 'iterations = 60\n'.repeat(40) }));
-  await context.route('**/run/completions.jsonl*', (route) => route.fulfill({ body: '' }));
-  const events = () => ['retry: 200', 'event: start\ndata: {}', ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`), ''].join('\n\n');
+  const lines = (url) => (run.completions?.(new URL(url).searchParams.get('iteration')) ?? []).map((one) => JSON.stringify(one)).join('\n');
+  await context.route('**/run/completions.jsonl*', (route) => route.fulfill({ body: lines(route.request().url()) }));
+  const events = () => [`retry: ${run.retry ?? 200}`, 'event: start\ndata: {}', ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`),
+    ...(run.checkpoints ?? []).map(([tag, iteration]) => `event: checkpoint\ndata: ${JSON.stringify({ which: 'newest', tag, iteration })}`), ''].join('\n\n');
   await context.route('**/run/events', (route) => route.fulfill({ contentType: 'text/event-stream', body: events() }));
-  return visit.open({ context, folded: true, ...options });
+  return visit.open({ folded: true, ...options, context });
 }
 
 export default [
@@ -156,6 +165,54 @@ export default [
       const broken = await watch(visit, { about: CATCH, records: [record(1), { iteration: 2 }] });
       await message(broken, /Iteration 2 is left out of the curves: its record in metrics\.jsonl is incomplete/);
       await until(broken, '#state', /^Iteration 1 of 60/);
+    },
+  },
+  {
+    name: 'of an iteration that was cut short the rest is shown when it is asked for, and ticks and filters know the highest score',
+    only: false,
+    async run(visit) {
+      const whole = completions(5, [2, 2, 1, 0, null]);
+      const about = { ...SORT, trained_with: { ...SORT.trained_with, highest_score: 2 } };
+      const retry = 3_600_000; // another stream would begin with an empty list
+      const page = await watch(visit, { about, records: records(5), retry, completions: (iteration) => (iteration ? whole : whole.slice(1)) });
+      await until(page, '#filter output', /^4 of 4 of iteration 5$/);
+      await until(page, '#completions .prompt', /iteration 5, 1 of 4 right$/);
+      await page.fill('#filter [name=iteration]', '5');
+      await until(page, '#filter output', /^5 of 5 that fit, of 5$/);
+      await until(page, '#completions .prompt', /iteration 5, 2 of 5 right$/);
+      // A completion without a reward is not one of 0.
+      await page.fill('#filter [name=least]', '0');
+      await until(page, '#filter output', /^4 of 4 that fit, of 5$/);
+      await page.fill('#filter [name=least]', '');
+      await page.fill('#filter [name=most]', '1');
+      await until(page, '#filter output', /^2 of 2 that fit, of 5$/);
+    },
+  },
+  {
+    name: 'of two policies of a watched run the one that was announced last stays, whichever arrives first',
+    only: false,
+    async run(visit) {
+      const context = await visit.context();
+      const other = await visit.open({ hash: '#game=catch' });
+      const { bytes } = await save(other);
+      const asked = [];
+      let release;
+      const late = new Promise((done) => { release = done; });
+      await context.route('**/run/files/newest/*', async (route) => {
+        const isConfig = /config/.test(route.request().url());
+        const first = asked.filter((one) => one === isConfig).length === 0;
+        asked.push(isConfig);
+        if (first) await late;
+        await route.fulfill({ headers: { 'grove-iteration': first ? '20' : '41' }, body: isConfig ? settings(bytes) : bytes });
+      });
+      const run = { about: CATCH, records: records(5), checkpoints: [['a', 20], ['b', 40]] };
+      const page = await watch(visit, run, { context });
+      await until(page, '#agent', /Run: newest \(41\)/);
+      run.checkpoints.shift();
+      const arrived = Promise.all(['config.toml', 'weights.safetensors'].map((name) => page.waitForResponse(`**/run/files/newest/${name}`)));
+      release();
+      await arrived;
+      await standsStill(page, '#agent', 'the older policy takes its place');
     },
   },
 ];

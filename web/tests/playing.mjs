@@ -68,6 +68,24 @@ export default [
     },
   },
   {
+    name: 'games that are played in two tabs are kept together',
+    only: false,
+    async run(visit) {
+      const context = await visit.context();
+      const pages = [await visit.open({ hash: '#game=catch', context }), await visit.open({ hash: '#game=catch', context })];
+      const played = [];
+      for (const page of pages) {
+        await page.bringToFront();
+        await playAlong(page, 1);
+        played.push(parseInt(await text(page, '#mine-about'), 10));
+        await page.keyboard.press('Escape');
+      }
+      const third = await visit.open({ hash: '#game=catch', context });
+      const all = played[0] + played[1];
+      await until(third, '#mine-about', new RegExp(`^${all} games recorded`));
+    },
+  },
+  {
     name: 'a wall of up to 1,024 games',
     async run(visit) {
       const page = await visit.open();

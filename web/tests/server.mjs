@@ -32,13 +32,14 @@ const HEADERS = {
 };
 
 /// Serves a folder. `missing` are the requests that found nothing, `instead` texts for files; a `plain` host cannot send
-/// headers of its own.
+/// headers of its own, and redirects `index.html` to the folder.
 export async function serve(folder, plain = false) {
   const site = { folder, missing: [], instead: {} };
   const server = createServer(async (request, response) => {
     const { pathname, search } = new URL(request.url, 'http://host/');
     const path = pathname.startsWith(BELOW) ? pathname.slice(BELOW.length) || 'index.html' : undefined;
     try {
+      if (plain && pathname.endsWith('/index.html')) return response.writeHead(308, { Location: './' }).end();
       if (path === undefined || normalize(path).startsWith('..')) throw new Error('not below');
       const other = search ? undefined : site.instead[path];
       const body = other ?? (await readFile(join(folder, path)));

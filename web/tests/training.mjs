@@ -157,6 +157,14 @@ export default [
       ok((await page.inputValue('#set-groups')) === '8', 'the game has not kept its settings');
       await page.click('#start');
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
+      // The device is the same for all games, until a link says otherwise.
+      await page.selectOption('#set-way', 'CPU');
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#settings-of', /Catch/);
+      ok((await page.inputValue('#set-way')) === 'CPU', 'another game has another device');
+      await page.evaluate(() => { location.hash = '#game=catch&groups=32'; });
+      await page.waitForFunction(() => document.querySelector('#set-groups').value === '32');
+      ok((await page.inputValue('#set-way')) === 'auto', 'a link without a device leaves it as it was');
     },
   },
   {

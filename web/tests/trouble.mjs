@@ -1,9 +1,85 @@
 // When something is refused or lost: a clear message, and the page goes on.
 
-import { goesOn, message, ok, text, until } from './visit.mjs';
+import { goesOn, message, ok, stored, text, until } from './visit.mjs';
 import { small } from './training.mjs';
 
+/// The training module, with changes of the runs that it makes or resumes: `spoil` is code about `run`.
+const spoilt = (spoil) => `
+  import { trainer as real } from './trainer.js?real';
+  export async function trainer(name) {
+    const module = await real(name);
+    const spoil = (run) => { ${spoil} return run; };
+    const { create, resume } = module.Training;
+    class Training {
+      static create = async (...all) => spoil(await create.apply(module.Training, all));
+      static resume = async (...all) => spoil(await resume.apply(module.Training, all));
+    }
+    return { ...module, Training };
+  }`;
+
 export default [
+  {
+    name: 'a training that is kept survives a reload on which it is refused or fails, until it is reset',
+    async run(visit) {
+      const { instead } = visit.site;
+      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      page.on('dialog', (dialog) => dialog.accept());
+      await page.click('#start');
+      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
+      await page.click('#pause');
+      await until(page, '#state', /^Paused catch/);
+      await stored(page, 'run', (run) => run?.paused === true);
+      const before = await text(page, '#state');
+      instead['trainer.js'] = 'export function trainer() { throw new Error("broken on the way"); }';
+      await page.reload();
+      await until(page, '#trouble', /^Broken on the way\. To resume the training, reload the page\.$/);
+      instead['trainer.js'] = spoilt("run.iterate = () => Promise.reject(new Error('the device is lost'));");
+      await page.reload();
+      await message(page, /training of Catch is still paused/);
+      await until(page, '#state', /^Paused catch/);
+      await page.click('#train-here');
+      await until(page, '#trouble', /^Seed 1 stopped after iteration \d+: The device is lost\.$/);
+      await until(page, '#state', /^Stopped catch/);
+      delete instead['trainer.js'];
+      await page.reload();
+      await message(page, /Resuming the training of Catch/);
+      await until(page, '#state', /^Training catch: iteration/);
+      await page.click('#train-here');
+      await until(page, '#state', /^Paused catch/);
+      const reached = async () => Number(/iteration (\d+)/.exec(await text(page, '#state'))[1]);
+      ok((await reached()) >= Number(/iteration (\d+)/.exec(before)[1]), 'it starts from the beginning');
+      await page.click('#reset');
+      await stored(page, 'run', (run) => run === undefined);
+    },
+  },
+  {
+    name: 'a checkpoint that cannot be made in a pause ends the run with a reason',
+    async run(visit) {
+      visit.site.instead['trainer.js'] = spoilt(`
+        const save = run.save.bind(run);
+        let pausing = false;
+        addEventListener('message', ({ data }) => { pausing ||= data.do === 'pause'; });
+        run.save = () => (pausing ? Promise.reject(new Error('the memory is exhausted')) : save());`);
+      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      await page.click('#start');
+      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
+      await page.click('#pause');
+      await until(page, '#trouble', /^Seed 1 stopped after iteration \d+: The memory is exhausted\.$/);
+      await until(page, '#state', /^Stopped catch/);
+      ok(await page.locator('#start').isEnabled(), 'no other training can be started');
+      await stored(page, 'run', (run) => run?.paused === false);
+    },
+  },
+  {
+    name: 'a browser that starts no workers is told, and the page goes on',
+    async run(visit) {
+      const page = await visit.open({ hash: small(visit), init: () => { window.Worker = class { constructor() { throw new Error('workers are switched off'); } }; } });
+      await page.click('#start');
+      await until(page, '#trouble', /^The training cannot be started: Workers are switched off\.$/);
+      await until(page, '#train-here', /^Train an agent$/);
+      await goesOn(page);
+    },
+  },
   {
     name: 'a refused storage gives a message, and training goes on',
     async run(visit) {

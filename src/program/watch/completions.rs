@@ -5,11 +5,11 @@ use crate::run::COMPLETIONS;
 use std::fs::File;
 use std::io;
 
-/// Maximum size of a block without long lines, bytes.
+/// Maximum size of a block of several iterations, bytes.
 const BLOCK: u64 = 1 << 18;
-/// Size up to which a block grows until it holds a whole line, bytes.
+/// Maximum size of a block of one iteration, bytes.
 const LONGEST: u64 = 1 << 24;
-/// Bytes read at a time to find the start of a line.
+/// Bytes read at a time to find the start or the end of a line.
 const SCAN: u64 = 1 << 13;
 /// Prefix of each line, followed by its iteration.
 const PREFIX: &[u8] = br#"{"iteration":"#;
@@ -23,24 +23,47 @@ impl Completions {
         files.open(COMPLETIONS).map(Self)
     }
 
-    /// Reads whole lines, at most [`BLOCK`] bytes unless a line is longer: from the start of an iteration (or the
-    /// next one with completions), or the last lines of the file if `iteration` is `None`.
+    /// Reads whole iterations: from the start of `iteration` (or of the next one with completions), or the last ones
+    /// of the file if it is `None`. They have at most [`BLOCK`] bytes together, unless it is a single one, of which
+    /// only the lines within [`LONGEST`] bytes are read.
     pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
-        let end = self.0.metadata()?.len();
-        let mut size = BLOCK;
-        loop {
-            let start = match iteration {
-                Some(iteration) => self.first_of(iteration, end)?,
-                None => self.line_from(end.saturating_sub(size))?,
-            };
-            let mut bytes = self.read(start, size)?;
-            // The last line may be incomplete.
-            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-            if whole > 0 || size >= end.min(LONGEST) {
-                bytes.truncate(whole);
-                return Ok(bytes);
-            }
-            size *= 2;
+        // The last line may be incomplete.
+        let end = self.line_before(self.0.metadata()?.len())?;
+        let start = match iteration {
+            Some(iteration) => self.first_of(iteration, end)?,
+            None => self.newest(end)?,
+        };
+        let stop = self.stop(start, end)?;
+        let mut bytes = self.read(start, stop.saturating_sub(start).min(LONGEST))?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        bytes.truncate(whole);
+        Ok(bytes)
+    }
+
+    /// Finds the start of the last block of a file whose last line ends at `end`.
+    fn newest(&self, end: u64) -> io::Result<u64> {
+        if end <= BLOCK {
+            return Ok(0);
+        }
+        let (first, next) = self.iteration_of(self.line_before(end - BLOCK)?, end)?;
+        Ok(if next < end { next } else { first })
+    }
+
+    /// Finds the end of a block that starts at `start`.
+    fn stop(&self, start: u64, end: u64) -> io::Result<u64> {
+        if end <= start + BLOCK {
+            return Ok(end);
+        }
+        let (first, next) = self.iteration_of(self.line_before(start + BLOCK)?, end)?;
+        Ok(if first > start { first } else { next })
+    }
+
+    /// Finds the start and the end of the iteration of the line at offset `line`. A line without an iteration is
+    /// one by itself.
+    fn iteration_of(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
+        match self.iteration_at(line)? {
+            Some(own) => Ok((self.first_of(own, end)?, self.first_of(own.saturating_add(1), end)?)),
+            None => Ok((line, self.line_from(line + 1)?)),
         }
     }
 
@@ -51,7 +74,7 @@ impl Completions {
             let middle = low + (high - low) / 2;
             let start = self.line_from(middle)?;
             match self.iteration_at(start)? {
-                Some(found) if found < iteration => low = middle + 1,
+                Some(found) if start < end && found < iteration => low = middle + 1,
                 _ => high = middle,
             }
         }
@@ -74,6 +97,19 @@ impl Completions {
                 return Ok(from);
             }
         }
+    }
+
+    /// Finds the offset of the last line that starts at or before `at`.
+    fn line_before(&self, mut at: u64) -> io::Result<u64> {
+        while at > 0 {
+            let from = at.saturating_sub(SCAN);
+            let block = self.read(from, at - from)?;
+            if let Some(end) = block.iter().rposition(|byte| *byte == b'\n') {
+                return Ok(from + end as u64 + 1);
+            }
+            at = from;
+        }
+        Ok(0)
     }
 
     /// The iteration of the line at offset `start`.
@@ -115,9 +151,12 @@ mod tests {
             .collect();
         let text = lines.concat();
         let torn = format!("{text}{{\"iteration\":8,\"comp");
+        // Its number, too, may be incomplete.
+        let number = format!("{text}{{\"iteration\":1");
         for (iteration, first) in [(0, 0), (3, 0), (4, 2), (5, 3), (7, 3), (8, 6), (99, 6)] {
             assert_eq!(block(&text, Some(iteration)), lines[first..].concat(), "{iteration}");
             assert_eq!(block(&torn, Some(iteration)), lines[first..].concat(), "{iteration}");
+            assert_eq!(block(&number, Some(iteration)), lines[first..].concat(), "{iteration}");
         }
         assert_eq!(block(&torn, None), text);
         assert_eq!(block("", None), "");
@@ -146,7 +185,31 @@ mod tests {
         let text = format!("{short}{long}");
         assert_eq!(block(&text, Some(2)), short);
         assert_eq!(block(&text, Some(3)), long);
-        assert_eq!(block(&text, None), text);
+        assert_eq!(block(&text, None), long);
         assert_eq!(block(&text, Some(4)), "");
+    }
+
+    #[test]
+    fn iterations_are_whole() {
+        // Each has two blocks, or less than half of one.
+        for length in [BLOCK / 2, BLOCK / 10] {
+            let of = |n: u64| line(n, &"x".repeat(length as usize)).repeat(4);
+            let all: Vec<String> = (0..6).map(of).collect();
+            let text = all.concat();
+            let together = if length == BLOCK / 2 { 1 } else { 2 };
+            for n in 0..6 {
+                let expected = all[n..].iter().take(together).map(String::as_str);
+                assert_eq!(block(&text, Some(n as u64)), expected.collect::<String>(), "{n}");
+            }
+            let torn = format!("{text}{{\"iteration\":6,\"comp");
+            assert_eq!(block(&torn, None), all[6 - together..].concat());
+        }
+    }
+
+    #[test]
+    fn an_iteration_beyond_the_limit_ends_with_a_whole_line() {
+        let long = line(1, &"x".repeat(LONGEST as usize / 3));
+        assert_eq!(block(&long.repeat(4), Some(1)), long.repeat(2));
+        assert_eq!(block(&long.repeat(4), None), long.repeat(2));
     }
 }

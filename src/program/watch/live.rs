@@ -96,9 +96,8 @@ impl Follower {
     fn poll(&mut self, live: &Live) {
         let config = self.files.read(CONFIG).map(Bytes::from);
         let note = self.files.read(NOTE).map(Bytes::from);
-        let completions = Completions::open(&self.files);
         // The weights of a language model are large, and the page does not use them.
-        let [best, newest] = match completions {
+        let [best, newest] = match Completions::open(&self.files) {
             Some(_) => [None, None],
             None => {
                 [self.poll_policy(0, &["best".to_string()]), self.poll_policy(1, &self.saved())]
@@ -106,8 +105,9 @@ impl Follower {
         };
 
         let mut run = live.run();
-        run.completions = completions;
         let mut changed = run.log.poll(&self.files);
+        // Opened after the records were read, whose completions are written before them.
+        run.completions = Completions::open(&self.files);
         changed |= run.config != config || run.note != note;
         (run.config, run.note) = (config, note);
         changed |= best.is_some() || newest.is_some();

@@ -127,6 +127,11 @@ pub trait Run {
         None
     }
 
+    /// The highest score of a completion; `None` for games.
+    fn highest_score(&self) -> Option<f64> {
+        None
+    }
+
     /// Options of a resumed run with which it asks less of its device at a time, without another result; `None` on the
     /// CPU.
     fn smaller_launches(&self) -> Option<String> {

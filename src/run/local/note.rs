@@ -16,6 +16,8 @@ pub struct RunNote<'a> {
     device: &'a DeviceInfo,
     engine: String,
     phases: Vec<Phase>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    highest_score: Option<f64>,
     /// The ranks, if several share the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ranks: Vec<Share>,
@@ -49,6 +51,7 @@ impl<'a> RunNote<'a> {
             device,
             engine: trainer.engine(),
             phases: run.phases(),
+            highest_score: run.highest_score(),
             ranks,
         }
     }

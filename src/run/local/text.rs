@@ -87,6 +87,10 @@ impl Run for TextRun {
         self.trainer.config().checkpoint.eval_every
     }
 
+    fn highest_score(&self) -> Option<f64> {
+        Some(self.trainer.highest_score())
+    }
+
     fn smaller_launches(&self) -> Option<String> {
         let slots = self.trainer.config().generation.slots.div_ceil(4);
         self.trainer.device().map(|_| {

@@ -31,7 +31,7 @@ pub struct Health {
 impl Health {
     /// A monitor of a run at its start, whose rewards have these parts.
     pub fn new(parts: &[Part]) -> Self {
-        let best = parts.iter().map(|part| part.weight.max(0.0)).sum();
+        let best = Part::highest_score(parts);
         Self { best, norms: VecDeque::new(), fit: true, under_way: [false; 5] }
     }
 

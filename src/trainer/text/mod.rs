@@ -356,6 +356,11 @@ impl LanguageTrainer {
     pub fn parts(&self) -> &[Part] {
         &self.engine.parts
     }
+
+    /// The highest score of a completion.
+    pub fn highest_score(&self) -> f64 {
+        Part::highest_score(self.parts())
+    }
 }
 
 impl TextEngine {

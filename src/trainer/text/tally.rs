@@ -70,7 +70,7 @@ impl<'a> Tally<'a> {
 
     /// Counts the completions of further prompts.
     pub fn add(&mut self, answers: &Answers) {
-        let best: f64 = self.parts.iter().map(|part| part.weight.max(0.0)).sum();
+        let best = Part::highest_score(self.parts);
         self.problems += answers.problems().count();
         for one in answers.completions() {
             self.length.add(one.tokens.len() as f64);
