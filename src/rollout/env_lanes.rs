@@ -72,7 +72,7 @@ impl PlayedLanes {
 pub(super) struct SumLanes {
     /// Rewards of the steps that count.
     pub rewards: Lanes,
-    /// Number of steps that count.
+    /// Number of steps that count without `auto_reset`.
     pub steps: [u32; LANES],
     /// Number of finished episodes.
     pub episodes: Lanes,
@@ -83,10 +83,14 @@ impl SumLanes {
     /// Adds the results of a step. With `auto_reset` all steps count; otherwise those up to the first end of an
     /// episode.
     pub fn add(&mut self, played: &PlayedLanes, auto_reset: bool) {
-        for (lane, reward) in played.rewards.iter().enumerate() {
-            let counts = auto_reset || self.episodes[lane] == 0.0;
-            self.rewards[lane] += if counts { *reward } else { 0.0 };
-            self.steps[lane] += u32::from(counts);
+        if auto_reset {
+            add(&mut self.rewards, &played.rewards);
+        } else {
+            for (lane, reward) in played.rewards.iter().enumerate() {
+                let counts = self.episodes[lane] == 0.0;
+                self.rewards[lane] += if counts { *reward } else { 0.0 };
+                self.steps[lane] += u32::from(counts);
+            }
         }
         add(&mut self.scores, &played.scores);
         for (sum, end) in self.episodes.iter_mut().zip(&played.ends) {

@@ -130,7 +130,11 @@ impl<G: Rules> NativeRollout<G> {
             let (sums, lane) = (&blocks[env / LANES].sums, env % LANES);
             let [score, episodes, reward] =
                 [sums.scores[lane], sums.episodes[lane], sums.rewards[lane]].map(f64::from);
-            [score, episodes, reward, sums.steps[lane].into()]
+            let steps = match self.config.auto_reset {
+                true => self.config.num_steps as f64,
+                false => sums.steps[lane].into(),
+            };
+            [score, episodes, reward, steps]
         };
         (0..self.config.num_envs()).map(game).collect()
     }
