@@ -37,9 +37,8 @@ impl ChatTemplate {
     pub(super) fn behind_an_answer(&self) -> Option<String> {
         // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
-        let messages = [("user", "question"), ("assistant", ANSWER)];
-        let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
-        let text = self.render_with(&messages, &Map::new(), false).ok()?;
+        let question = [json!({ "role": "user", "content": "question" })];
+        let text = self.render_answered(&question, &Map::new(), ANSWER).ok()?;
         Some(text.rsplit_once(ANSWER)?.1.to_string())
     }
 
