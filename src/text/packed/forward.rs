@@ -277,7 +277,7 @@ impl<'a> PackedPass<'a> {
     ) -> (Activations, CubeTensor) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
         let [_, after_attention, before_mlp, after_mlp] = decoder.layers[number].norms(shape.norms);
-        let added = self.by.added.as_ref();
+        let added = self.by.added();
         let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
         let apply = |which: Projection, x: &CubeTensor| {
             cube_tensor(decoder.apply(added, number, which, tensor(x)))
