@@ -88,8 +88,8 @@ impl RopeScaling {
 pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScaling>) -> RopeTable {
     let dim = shape.rotary_dim();
     if let Some(RopeScaling::Dynamic { factor, original_max_position_embeddings }) = scaling {
-        let positions = (factor.max(1.0) * original_max_position_embeddings).ceil() as usize;
-        return RopeTable::by_position(positions.max(1), |position| {
+        let positions = dynamic_positions(factor, original_max_position_embeddings);
+        return RopeTable::by_position((positions as usize).max(1), |position| {
             let length = (position as f64 + 1.0).max(original_max_position_embeddings);
             let growth = factor * length / original_max_position_embeddings - (factor - 1.0);
             let power = dim as f64 / (dim as f64 - 2.0).max(1.0);
@@ -174,7 +174,13 @@ pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling
     Ok(match kind {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
-        "dynamic" => Some(dynamic(needed("factor")?, context as f64)?),
+        "dynamic" => {
+            let (factor, original) = (needed("factor")?, context as f64);
+            if dynamic_positions(factor, original) > MOST_POSITIONS {
+                return Err(unsupported("rope_scaling.factor", factor));
+            }
+            Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original })
+        }
         "llama3" => Some(RopeScaling::Llama3 {
             factor: needed("factor")?,
             low_freq_factor: needed("low_freq_factor")?,
@@ -192,12 +198,9 @@ pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling
     })
 }
 
-/// The dynamic scaling of a context of `original` positions.
-fn dynamic(factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
-    match (1.0..=MOST_POSITIONS).contains(&(factor * original)) {
-        true => Ok(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }),
-        false => Err(unsupported("rope_scaling.factor", factor)),
-    }
+/// The positions of the table of a dynamic scaling: those of the grown context, and no fewer than of the original one.
+fn dynamic_positions(factor: f64, original: f64) -> f64 {
+    (factor.max(1.0) * original).ceil()
 }
 
 /// YaRN with this factor.
