@@ -5,7 +5,7 @@
 
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
-use super::attention::{KeysValues, Prefix, UNSEEN, attend, causal, causal_rows};
+use super::attention::{KeysValues, Prefix, UNSEEN};
 use super::decoder::AdapterTensors;
 use super::products::scale_of;
 use crate::nn::Precision;
@@ -319,7 +319,7 @@ impl DeviceDecoder {
         let tokens = integers(&tokens, [groups, longest], device);
         let columns = Tensor::<1, Int>::arange(0..longest as i64, device).reshape([1, longest]);
         let lengths = integers(&lengths, [groups, 1], device);
-        let masks = self.masks(longest);
+        let masks = self.decoder.masks(0..longest, longest, device);
         let rotations = self.decoder.rotations(columns);
         let mut keys_values = Vec::new();
         let products = self.decoder.products;
@@ -327,7 +327,7 @@ impl DeviceDecoder {
         let added = self.added();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let own = own.map(|x| products.operand(x));
-            let attended = self.attend(i, queries, &own, &masks, None);
+            let attended = self.decoder.attend(i, queries, &own, &masks, None);
             keys_values.push(own);
             attended
         });
@@ -360,10 +360,7 @@ impl DeviceDecoder {
         let groups = prompts.lengths.dims()[0];
         let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
         let rotations = self.decoder.rotations(positions.reshape([rows, 1]));
-        let windows = self.decoder.shape().windows().into_iter();
-        let own_masks: Vec<_> = windows
-            .map(|window| causal_rows(at..at + 1, all.most, window, self.device()))
-            .collect();
+        let own_masks = self.decoder.masks(at..at + 1, all.most, self.device());
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens.reshape([rows, 1]));
@@ -377,7 +374,7 @@ impl DeviceDecoder {
                 *all = old.slice_assign(here, products.operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
-            self.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
+            self.decoder.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
         });
         all.count += 1;
         let size = hidden.dims()[2];
@@ -410,12 +407,13 @@ impl DeviceDecoder {
         let positions =
             lengths.expand([groups, members, steps]) + columns.expand([groups, members, steps]);
         let rotations = self.decoder.rotations(positions.reshape([rows, steps]));
-        let (masks, prefix_masks) = (self.masks(steps), self.prefix_masks(&prompts, 0..steps));
+        let masks = self.decoder.masks(0..steps, steps, device);
+        let prefix_masks = self.prefix_masks(&prompts, 0..steps);
         let x = self.decoder.embed(integers(&tokens, [rows, steps], device));
         let added = self.added();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
-            self.attend(i, queries, &own, &masks, Some(prefix))
+            self.decoder.attend(i, queries, &own, &masks, Some(prefix))
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -425,26 +423,6 @@ impl DeviceDecoder {
     /// Logits of normed vectors: `[rows, vocabulary]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
         self.decoder.head(hidden.unsqueeze()).squeeze_dim(0)
-    }
-
-    /// The result of a layer's attention, as [`attend`], with one of `masks`, one for each window.
-    fn attend(
-        &self,
-        layer: usize,
-        queries: Tensor<4>,
-        own: &KeysValues,
-        masks: &[Tensor<3>],
-        prefix: Option<Prefix>,
-    ) -> Tensor<3> {
-        let shape = self.decoder.shape();
-        let mask = masks[shape.window_number(layer)].clone();
-        attend((self.decoder.products, shape.head_shape().scale), queries, own, mask, prefix)
-    }
-
-    /// Masks of a text's own tokens, one for each window: `[1, count, count]` each.
-    fn masks(&self, count: usize) -> Vec<Tensor<3>> {
-        let windows = self.decoder.shape().windows().into_iter();
-        windows.map(|window| causal(count, window, self.device())).collect()
     }
 
     /// Masks of the prompts' tokens for these steps of their completions, one for each window:
