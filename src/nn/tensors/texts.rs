@@ -109,15 +109,6 @@ impl Prompts {
     fn longest(&self) -> usize {
         self.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1])
     }
-
-    /// Prompts whose keys and values are these, layer by layer, with their lengths and the streams of their last tokens.
-    pub(crate) fn new(
-        keys_values: Vec<KeysValues>,
-        lengths: Tensor<2, Int>,
-        last: Tensor<2>,
-    ) -> Self {
-        Self { keys_values, lengths, last }
-    }
 }
 
 /// The keys and values of completions in progress, of at most `most` tokens each.
