@@ -74,13 +74,17 @@ impl RopeScaling {
             let quotients = plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled);
             quotients.zip(divisors).all(|(expected, found)| (found / expected - 1.0).abs() < 1e-4)
         };
-        let scalings = [2.0, 4.0, 8.0, 16.0, 32.0].map(|factor| Self::Llama3 {
+        [2.0, 4.0, 8.0, 16.0, 32.0].map(Self::released_llama3).into_iter().find(is_near)
+    }
+
+    /// The scaling of Llama's released models, by this factor.
+    fn released_llama3(factor: f64) -> Self {
+        Self::Llama3 {
             factor,
             low_freq_factor: 1.0,
             high_freq_factor: 4.0,
             original_max_position_embeddings: 8192.0,
-        });
-        scalings.into_iter().find(is_near)
+        }
     }
 }
 
@@ -229,12 +233,7 @@ mod tests {
 
     #[test]
     fn slow_frequencies_are_scaled_and_fast_ones_are_not() {
-        let scaling = RopeScaling::Llama3 {
-            factor: 8.0,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_max_position_embeddings: 8192.0,
-        };
+        let scaling = RopeScaling::released_llama3(8.0);
         let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 5e5, by));
         let shares: Vec<f64> = scaled.iter().zip(&plain).map(|(a, b)| a / b).collect();
         assert_eq!((shares[0], shares[31]), (1.0, 0.125));
@@ -248,12 +247,7 @@ mod tests {
     #[test]
     fn a_scaling_is_known_by_its_divisors() {
         for factor in [8.0, 32.0] {
-            let scaling = RopeScaling::Llama3 {
-                factor,
-                low_freq_factor: 1.0,
-                high_freq_factor: 4.0,
-                original_max_position_embeddings: 8192.0,
-            };
+            let scaling = RopeScaling::released_llama3(factor);
             let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 5e5, by));
             // As files have them, in single precision.
             let mut divisors: Vec<f64> =
