@@ -217,8 +217,8 @@ impl DeviceDecoder {
     }
 
     /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide the
-    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16 (loss scaling,
-    /// Micikevicius et al. 2018), else 1.
+    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16
+    /// (loss scaling, Micikevicius et al. 2018), else 1.
     pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
         match self.decoder.products.need_scale() {
             true => scale_of(first.fold(0.0f32, |most, x| most.max(x.abs()))),
@@ -340,7 +340,8 @@ impl DeviceDecoder {
         Completions { keys_values, most, count: 0 }
     }
 
-    /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows, hidden_size]`. The same number of completions follows each prompt, group by group.
+    /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows, hidden_size]`.
+    /// The same number of completions follows each prompt, group by group.
     pub fn step(
         &self,
         prompts: &Prompts,
