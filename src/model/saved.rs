@@ -81,7 +81,7 @@ pub fn write_numbers(
     let (dtype, size, bytes) = numbers.bytes();
     let mut offset = 0;
     let views = parameters.iter().map(|parameter| {
-        let len = size * parameter.shape.iter().product::<usize>();
+        let len = size * parameter.count();
         let view = TensorView::new(dtype, parameter.shape.clone(), &bytes[offset..offset + len])
             .expect("the length is that of the shape");
         offset += len;

@@ -162,16 +162,13 @@ impl DecoderParams {
 
     /// All numbers, to be changed: expanded, and copied if they are shared.
     pub fn to_mut(&mut self) -> &mut Vec<f32> {
-        let is_alone = Arc::get_mut(&mut self.0)
-            .is_some_and(|shared| shared.parts.is_empty() && shared.values.get().is_some());
-        if !is_alone {
-            *self = match Arc::get_mut(&mut self.0).and_then(|shared| shared.values.take()) {
-                Some(values) => values.into(),
-                None => self.values().to_vec().into(),
-            };
+        self.values();
+        match Arc::get_mut(&mut self.0) {
+            Some(shared) => shared.parts = Vec::new(),
+            None => *self = self.values().to_vec().into(),
         }
         let shared = Arc::get_mut(&mut self.0).expect("no clone of new parameters");
-        shared.values.get_mut().expect("new parameters are in f32")
+        shared.values.get_mut().expect("expanded")
     }
 
     /// The part that contains parameter number `at`; `None` if all were in f32 from the start.
@@ -215,5 +212,9 @@ mod tests {
         params.to_mut()[1] = 7.0;
         assert_eq!((params.values()[1], before.values()[1], params.len()), (7.0, 10.0, all.len()));
         assert!(params.stored(&(8..14)).is_none() && before.stored(&(8..14)).is_some());
+        let expanded = before.values().as_ptr();
+        let mut alone = before;
+        assert_eq!(alone.to_mut().as_ptr(), expanded);
+        assert!(alone.stored(&(8..14)).is_none());
     }
 }

@@ -293,6 +293,10 @@ mod tests {
                 "original_max_position_embeddings": 32,
             } })
         };
+        let dynamic = |factor: f64, context: usize| {
+            let table = json!({ "rope_type": "dynamic", "factor": factor });
+            json!({ "max_position_embeddings": context, "rope_scaling": table })
+        };
         let theta = json!({ "rope_theta": 1.0, "rope_scaling": { "type": "yarn", "factor": 4.0 } });
         for (family, others, entry) in [
             ("mistral", json!({ "sliding_window": 0 }), "sliding_window"),
@@ -304,6 +308,10 @@ mod tests {
             ("llama", yarn("beta_slow", -1.0), "rope_scaling.beta_slow"),
             ("llama", yarn("attention_factor", 0.0), "rope_scaling.attention_factor"),
             ("llama", theta, "rope_theta"),
+            ("llama", dynamic(0.0, 64), "rope_scaling.factor"),
+            ("llama", dynamic(-1.0, 64), "rope_scaling.factor"),
+            ("llama", dynamic(4.0, 1 << 19), "rope_scaling.factor"),
+            ("llama", dynamic(0.01, 1 << 21), "rope_scaling.factor"),
             ("llama", llama3(0.0, 4.0), "rope_scaling.low_freq_factor"),
             ("llama", llama3(1.0, 1.0), "rope_scaling.high_freq_factor"),
         ] {

@@ -74,13 +74,17 @@ impl RopeScaling {
             let quotients = plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled);
             quotients.zip(divisors).all(|(expected, found)| (found / expected - 1.0).abs() < 1e-4)
         };
-        let scalings = [2.0, 4.0, 8.0, 16.0, 32.0].map(|factor| Self::Llama3 {
+        [2.0, 4.0, 8.0, 16.0, 32.0].map(Self::released_llama3).into_iter().find(is_near)
+    }
+
+    /// The scaling of Llama's released models, by this factor.
+    fn released_llama3(factor: f64) -> Self {
+        Self::Llama3 {
             factor,
             low_freq_factor: 1.0,
             high_freq_factor: 4.0,
             original_max_position_embeddings: 8192.0,
-        });
-        scalings.into_iter().find(is_near)
+        }
     }
 }
 
@@ -88,8 +92,8 @@ impl RopeScaling {
 pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScaling>) -> RopeTable {
     let dim = shape.rotary_dim();
     if let Some(RopeScaling::Dynamic { factor, original_max_position_embeddings }) = scaling {
-        let positions = (factor.max(1.0) * original_max_position_embeddings).ceil() as usize;
-        return RopeTable::by_position(positions.max(1), |position| {
+        let positions = dynamic_positions(factor, original_max_position_embeddings);
+        return RopeTable::by_position((positions as usize).max(1), |position| {
             let length = (position as f64 + 1.0).max(original_max_position_embeddings);
             let growth = factor * length / original_max_position_embeddings - (factor - 1.0);
             let power = dim as f64 / (dim as f64 - 2.0).max(1.0);
@@ -174,7 +178,13 @@ pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling
     Ok(match kind {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
-        "dynamic" => Some(dynamic(needed("factor")?, context as f64)?),
+        "dynamic" => {
+            let (factor, original) = (needed("factor")?, context as f64);
+            if dynamic_positions(factor, original) > MOST_POSITIONS {
+                return Err(unsupported("rope_scaling.factor", factor));
+            }
+            Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original })
+        }
         "llama3" => Some(RopeScaling::Llama3 {
             factor: needed("factor")?,
             low_freq_factor: needed("low_freq_factor")?,
@@ -192,12 +202,9 @@ pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling
     })
 }
 
-/// The dynamic scaling of a context of `original` positions.
-fn dynamic(factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
-    match (1.0..=MOST_POSITIONS).contains(&(factor * original)) {
-        true => Ok(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }),
-        false => Err(unsupported("rope_scaling.factor", factor)),
-    }
+/// The positions of the table of a dynamic scaling: those of the grown context, and no fewer than of the original one.
+fn dynamic_positions(factor: f64, original: f64) -> f64 {
+    (factor.max(1.0) * original).ceil()
 }
 
 /// YaRN with this factor.
@@ -226,12 +233,7 @@ mod tests {
 
     #[test]
     fn slow_frequencies_are_scaled_and_fast_ones_are_not() {
-        let scaling = RopeScaling::Llama3 {
-            factor: 8.0,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_max_position_embeddings: 8192.0,
-        };
+        let scaling = RopeScaling::released_llama3(8.0);
         let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 5e5, by));
         let shares: Vec<f64> = scaled.iter().zip(&plain).map(|(a, b)| a / b).collect();
         assert_eq!((shares[0], shares[31]), (1.0, 0.125));
@@ -245,12 +247,7 @@ mod tests {
     #[test]
     fn a_scaling_is_known_by_its_divisors() {
         for factor in [8.0, 32.0] {
-            let scaling = RopeScaling::Llama3 {
-                factor,
-                low_freq_factor: 1.0,
-                high_freq_factor: 4.0,
-                original_max_position_embeddings: 8192.0,
-            };
+            let scaling = RopeScaling::released_llama3(factor);
             let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 5e5, by));
             // As files have them, in single precision.
             let mut divisors: Vec<f64> =

@@ -12,10 +12,7 @@ pub fn forward(
 ) {
     for token in tokens {
         let row = &table[token as usize * size..][..size];
-        match scale == 1.0 {
-            true => rows.extend_from_slice(row),
-            false => rows.extend(row.iter().map(|x| x * scale)),
-        }
+        rows.extend(row.iter().map(|x| x * scale));
     }
 }
 

@@ -185,15 +185,16 @@ impl Region {
 
     /// Claims a part of the current job; `None` if none is left.
     fn claim(&self) -> Option<usize> {
-        let mut next = self.next.load(Ordering::Relaxed);
+        // A thread that sees a part of a job sees that job's count: `Acquire`, of failures too.
+        let mut next = self.next.load(Ordering::Acquire);
         loop {
             let part = next & CLOSED;
             if part >= self.count.load(Ordering::Acquire) as u64 {
                 return None;
             }
             // Fails if there is another job by now.
-            let order = (Ordering::Acquire, Ordering::Relaxed);
-            match self.next.compare_exchange_weak(next, next + 1, order.0, order.1) {
+            let order = Ordering::Acquire;
+            match self.next.compare_exchange_weak(next, next + 1, order, order) {
                 Ok(_) => return Some(part as usize),
                 Err(other) => next = other,
             }

@@ -180,15 +180,15 @@ impl TokenDecoder {
 
     /// The number of parameters that are learnt.
     pub fn num_trained(&self) -> usize {
-        let Weights { shape, adapters, .. } = &self.weights;
-        adapters.as_ref().map_or_else(|| shape.num_params(), |adapters| adapters.params().len())
+        self.sizes().iter().sum()
     }
 
     /// The number of elements of each learnt parameter.
     pub fn sizes(&self) -> Vec<usize> {
+        let count = |all: &[Parameter]| all.iter().map(Parameter::count).collect();
         match &self.weights.adapters {
-            Some(adapters) => adapters.parameters().iter().map(Parameter::count).collect(),
-            None => self.shape().parameters().iter().map(Parameter::count).collect(),
+            Some(adapters) => count(adapters.parameters()),
+            None => count(&self.shape().parameters()),
         }
     }
 

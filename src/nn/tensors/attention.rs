@@ -79,13 +79,9 @@ pub(super) fn attend(
     attended.permute([0, 3, 1, 2, 4]).reshape([rows, steps, heads * head_dim])
 }
 
-/// The mask of a text's tokens: each sees itself and those before it, `window` at most: `[1, count, count]`.
-pub(super) fn causal(count: usize, window: usize, device: &Device) -> Tensor<3> {
-    causal_rows(0..count, count, window, device)
-}
-
-/// Some rows of [`causal`], computed on the device: `[1, rows, count]`.
-pub(super) fn causal_rows(
+/// The mask of some of a text's `count` tokens, computed on the device: each sees itself and those before it, `window` at
+/// most: `[1, rows, count]`.
+pub(super) fn causal(
     rows: Range<usize>,
     count: usize,
     window: usize,

@@ -1,7 +1,7 @@
 //! A decoder as a Burn module.
 
 use super::activation::activate;
-use super::attention::{KeysValues, attend, causal};
+use super::attention::{self, KeysValues, Prefix, causal};
 use super::products::{Products, single};
 use super::rope::{Rope, rotate};
 use super::steps::Steps;
@@ -10,6 +10,7 @@ use crate::nn::arch::{DecoderShape, NormPlacement, Projection, QkNorm};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::ops::Range;
 
 /// A decoder-only transformer (Vaswani et al. 2017; Radford et al. 2018) over the tokens of a text or the steps of an
 /// episode.
@@ -407,14 +408,37 @@ impl Decoder {
     pub fn token_logits(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let ([_, count], device) = (tokens.dims(), tokens.device());
         let positions = Tensor::<1, Int>::arange(0..count as i64, &device).reshape([1, count]);
-        let masks = self.shape.windows().into_iter().map(|window| causal(count, window, &device));
-        let (masks, by): (Vec<_>, _) =
-            (masks.collect(), (self.products, self.shape.head_shape().scale));
+        let masks = self.masks(0..count, count, &device);
         let rotations = self.rotations(positions);
         let hidden = self.run_layers(self.embed(tokens), &rotations, None, |i, queries, own| {
-            attend(by, queries, &own, masks[self.shape.window_number(i)].clone(), None)
+            self.attend(i, queries, &own, &masks, None)
         });
         self.head(hidden)
+    }
+
+    /// Masks of some of a text's `count` tokens, one for each window: `[1, rows, count]` each.
+    pub(super) fn masks(
+        &self,
+        rows: Range<usize>,
+        count: usize,
+        device: &Device,
+    ) -> Vec<Tensor<3>> {
+        let windows = self.shape.windows().into_iter();
+        windows.map(|window| causal(rows.clone(), count, window, device)).collect()
+    }
+
+    /// The result of a layer's attention, as [`attention::attend`], with one of `masks`, one for each window.
+    pub(super) fn attend(
+        &self,
+        layer: usize,
+        queries: Tensor<4>,
+        own: &KeysValues,
+        masks: &[Tensor<3>],
+        prefix: Option<Prefix>,
+    ) -> Tensor<3> {
+        let mask = masks[self.shape.window_number(layer)].clone();
+        let by = (self.products, self.shape.head_shape().scale);
+        attention::attend(by, queries, own, mask, prefix)
     }
 
     /// The embeddings of tokens: `[batch, num_tokens, hidden_size]`.

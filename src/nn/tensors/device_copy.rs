@@ -75,11 +75,11 @@ impl DeviceCopy {
         change: impl FnOnce(DeviceDecoder) -> DeviceDecoder,
     ) {
         // No second owner, so that tensors change in their own memory.
-        self.invalidate(present.added.is_some());
-        let (changed, adapters) = change(present).split_adapters();
-        match adapters {
-            Some(added) => {
-                self.adapters = Arc::new(OnceLock::from(added));
+        self.invalidate(present.adapters.is_some());
+        let mut changed = change(present);
+        match changed.adapters.take() {
+            Some(adapters) => {
+                self.adapters = Arc::new(OnceLock::from(adapters));
                 self.newer = Some(Newer::Adapters(OnceLock::new()));
             }
             None => {
@@ -99,11 +99,10 @@ impl DeviceCopy {
 
     /// The current adapters in host memory; `host` are the last ones that the host had.
     pub(crate) fn adapters<'a>(&'a self, host: &'a Adapters) -> &'a Adapters {
-        match (&self.newer, self.weights.get(), self.adapters.get()) {
-            (Some(Newer::Adapters(newer)), Some(on), Some(added)) => newer.get_or_init(|| {
-                let learnt = on.clone().with_adapters(Some(added.clone())).download();
-                host.clone().with_params(learnt)
-            }),
+        match (&self.newer, self.adapters.get()) {
+            (Some(Newer::Adapters(newer)), Some(on)) => {
+                newer.get_or_init(|| host.clone().with_params(on.download()))
+            }
             _ => host,
         }
     }

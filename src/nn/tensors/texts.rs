@@ -5,7 +5,7 @@
 
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
-use super::attention::{KeysValues, Prefix, UNSEEN, attend, causal, causal_rows};
+use super::attention::{KeysValues, Prefix, UNSEEN};
 use super::decoder::AdapterTensors;
 use super::products::scale_of;
 use crate::nn::Precision;
@@ -20,17 +20,16 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct DeviceDecoder {
     pub(crate) decoder: Decoder,
-    pub(crate) added: Option<AdapterTensors>,
     /// The parameters of the decoder, in whose memory its tensors are.
     weights: Arenas,
-    /// The parameters of the adapters, in whose memory their tensors are.
-    adapters: Option<Arenas>,
+    pub(super) adapters: Option<DeviceAdapters>,
 }
 
-/// Adapters on a device, and their parameters, in whose memory they are.
+/// Adapters on a device.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceAdapters {
     added: AdapterTensors,
+    /// Their parameters, in whose memory their tensors are.
     arenas: Arenas,
 }
 
@@ -46,6 +45,11 @@ impl DeviceAdapters {
         });
         let added = low_rank(sizes, adapters.scale(), &mut arenas);
         Self { added, arenas }
+    }
+
+    /// Downloads the parameters, in their order.
+    pub fn download(&self) -> Vec<f32> {
+        self.arenas.download(downloaded)
     }
 }
 
@@ -67,6 +71,11 @@ fn uploaded(device: &Device) -> impl Fn(Vec<f32>) -> Tensor<1> {
         let count = numbers.len();
         Tensor::from_data(TensorData::new(numbers, [count]), device)
     }
+}
+
+/// The download of a vector from its device.
+fn downloaded(numbers: Tensor<1>) -> Vec<f32> {
+    numbers.into_data().try_into_vec().expect("all are f32")
 }
 
 impl Decoder {
@@ -99,15 +108,6 @@ impl Prompts {
     /// Tokens of the longest prompt.
     fn longest(&self) -> usize {
         self.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1])
-    }
-
-    /// Prompts whose keys and values are these, layer by layer, with their lengths and the streams of their last tokens.
-    pub(crate) fn new(
-        keys_values: Vec<KeysValues>,
-        lengths: Tensor<2, Int>,
-        last: Tensor<2>,
-    ) -> Self {
-        Self { keys_values, lengths, last }
     }
 }
 
@@ -170,43 +170,38 @@ impl DeviceDecoder {
         let mut weights = Arenas::zeros(packing, device).upload(params, uploaded(device));
         let decoder = Decoder::placeholder(shape.clone(), device).in_precision(precision);
         let decoder = decoder.viewing(&mut weights);
-        Self { decoder, added: None, weights, adapters: None }
+        Self { decoder, weights, adapters: None }
     }
 
     /// The same decoder with adapters, or without.
     pub(super) fn with_adapters(self, adapters: Option<DeviceAdapters>) -> Self {
-        let adapters = adapters.map(|DeviceAdapters { added, arenas }| (added, arenas));
-        let (added, adapters) = adapters.unzip();
-        Self { added, adapters, ..self }
+        Self { adapters, ..self }
     }
 
-    /// The decoder without adapters, and these.
-    pub(super) fn split_adapters(self) -> (Self, Option<DeviceAdapters>) {
-        let Self { added, adapters, .. } = self;
-        let both = added.zip(adapters).map(|(added, arenas)| DeviceAdapters { added, arenas });
-        (Self { added: None, adapters: None, ..self }, both)
+    /// The adapters that are learnt instead of the weights, if any.
+    pub(crate) fn added(&self) -> Option<&AdapterTensors> {
+        self.adapters.as_ref().map(|adapters| &adapters.added)
     }
 
     /// The learnt parameters: those of the adapters, or without any all weights.
     pub(crate) fn learnt(&self) -> &Arenas {
-        self.adapters.as_ref().unwrap_or(&self.weights)
+        self.adapters.as_ref().map_or(&self.weights, |adapters| &adapters.arenas)
     }
 
     /// Replaces each arena of the learnt parameters, `[len]`, with the result of `change` for its number and the arena.
     /// `change` owns the arena, so that the result can reuse its memory.
     pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
         // Views go first: nothing else may refer to memory that changes.
-        match self.adapters.take().zip(self.added.take()) {
-            Some((arenas, AdapterTensors { pairs, scale })) => {
+        match self.adapters.take() {
+            Some(DeviceAdapters { added: AdapterTensors { pairs, scale }, arenas }) => {
                 let dims = |pair: &Option<[Tensor<2>; 2]>| {
                     pair.as_ref().map(|pair| pair.each_ref().map(|x| x.dims()))
                 };
                 let sizes: Vec<_> = pairs.iter().map(dims).collect();
                 drop(pairs);
                 let mut arenas = arenas.map(change);
-                self.added = Some(low_rank(sizes.into_iter(), scale, &mut arenas));
-                self.adapters = Some(arenas);
-                self
+                let added = low_rank(sizes.into_iter(), scale, &mut arenas);
+                self.with_adapters(Some(DeviceAdapters { added, arenas }))
             }
             None => {
                 let decoder = self.decoder.release_memory(self.weights.device());
@@ -216,14 +211,14 @@ impl DeviceDecoder {
         }
     }
 
-    /// Downloads the learnt parameters, in their order.
-    pub(crate) fn download(&self) -> Vec<f32> {
-        self.learnt().download(|x| x.into_data().try_into_vec().expect("all are f32"))
+    /// Downloads the weights without adapters, in the order of their parameters.
+    pub(super) fn download(&self) -> Vec<f32> {
+        self.weights.download(downloaded)
     }
 
     /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide the
-    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16 (loss scaling,
-    /// Micikevicius et al. 2018), else 1.
+    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16
+    /// (loss scaling, Micikevicius et al. 2018), else 1.
     pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
         match self.decoder.products.need_scale() {
             true => scale_of(first.fold(0.0f32, |most, x| most.max(x.abs()))),
@@ -265,8 +260,8 @@ impl DeviceDecoder {
             }
         }
         let mut own = self.clone();
-        match &mut own.added {
-            Some(added) => {
+        match &mut own.adapters {
+            Some(DeviceAdapters { added, .. }) => {
                 for pair in added.pairs.iter_mut().flatten() {
                     *pair = pair.each_ref().map(|x| x.clone().autodiff().require_grad());
                 }
@@ -285,7 +280,7 @@ impl DeviceDecoder {
                 self.1.push(gradient.map(|x| x.flatten(0, D - 1)));
             }
         }
-        let all: Vec<Option<Tensor<1>>> = match &self.added {
+        let all: Vec<Option<Tensor<1>>> = match self.added() {
             Some(added) => {
                 let all = added.pairs.iter().flatten().flatten();
                 all.map(|x| x.grad_remove(of).map(|x| x.flatten(0, 1))).collect()
@@ -315,15 +310,15 @@ impl DeviceDecoder {
         let tokens = integers(&tokens, [groups, longest], device);
         let columns = Tensor::<1, Int>::arange(0..longest as i64, device).reshape([1, longest]);
         let lengths = integers(&lengths, [groups, 1], device);
-        let masks = self.masks(longest);
+        let masks = self.decoder.masks(0..longest, longest, device);
         let rotations = self.decoder.rotations(columns);
         let mut keys_values = Vec::new();
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens);
-        let added = self.added.as_ref();
+        let added = self.added();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let own = own.map(|x| products.operand(x));
-            let attended = self.attend(i, queries, &own, &masks, None);
+            let attended = self.decoder.attend(i, queries, &own, &masks, None);
             keys_values.push(own);
             attended
         });
@@ -345,7 +340,8 @@ impl DeviceDecoder {
         Completions { keys_values, most, count: 0 }
     }
 
-    /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows, hidden_size]`. The same number of completions follows each prompt, group by group.
+    /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows, hidden_size]`.
+    /// The same number of completions follows each prompt, group by group.
     pub fn step(
         &self,
         prompts: &Prompts,
@@ -356,14 +352,11 @@ impl DeviceDecoder {
         let groups = prompts.lengths.dims()[0];
         let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
         let rotations = self.decoder.rotations(positions.reshape([rows, 1]));
-        let windows = self.decoder.shape().windows().into_iter();
-        let own_masks: Vec<_> = windows
-            .map(|window| causal_rows(at..at + 1, all.most, window, self.device()))
-            .collect();
+        let own_masks = self.decoder.masks(at..at + 1, all.most, self.device());
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens.reshape([rows, 1]));
-        let added = self.added.as_ref();
+        let added = self.added();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, new| {
             let [keys, values] = &mut all.keys_values[i];
             for (all, new) in [keys, values].into_iter().zip(new) {
@@ -373,7 +366,7 @@ impl DeviceDecoder {
                 *all = old.slice_assign(here, products.operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
-            self.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
+            self.decoder.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
         });
         all.count += 1;
         let size = hidden.dims()[2];
@@ -406,12 +399,13 @@ impl DeviceDecoder {
         let positions =
             lengths.expand([groups, members, steps]) + columns.expand([groups, members, steps]);
         let rotations = self.decoder.rotations(positions.reshape([rows, steps]));
-        let (masks, prefix_masks) = (self.masks(steps), self.prefix_masks(&prompts, 0..steps));
+        let masks = self.decoder.masks(0..steps, steps, device);
+        let prefix_masks = self.prefix_masks(&prompts, 0..steps);
         let x = self.decoder.embed(integers(&tokens, [rows, steps], device));
-        let added = self.added.as_ref();
+        let added = self.added();
         let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
-            self.attend(i, queries, &own, &masks, Some(prefix))
+            self.decoder.attend(i, queries, &own, &masks, Some(prefix))
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -421,26 +415,6 @@ impl DeviceDecoder {
     /// Logits of normed vectors: `[rows, vocabulary]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
         self.decoder.head(hidden.unsqueeze()).squeeze_dim(0)
-    }
-
-    /// The result of a layer's attention, as [`attend`], with one of `masks`, one for each window.
-    fn attend(
-        &self,
-        layer: usize,
-        queries: Tensor<4>,
-        own: &KeysValues,
-        masks: &[Tensor<3>],
-        prefix: Option<Prefix>,
-    ) -> Tensor<3> {
-        let shape = self.decoder.shape();
-        let mask = masks[shape.window_number(layer)].clone();
-        attend((self.decoder.products, shape.head_shape().scale), queries, own, mask, prefix)
-    }
-
-    /// Masks of a text's own tokens, one for each window: `[1, count, count]` each.
-    fn masks(&self, count: usize) -> Vec<Tensor<3>> {
-        let windows = self.decoder.shape().windows().into_iter();
-        windows.map(|window| causal(count, window, self.device())).collect()
     }
 
     /// Masks of the prompts' tokens for these steps of their completions, one for each window:

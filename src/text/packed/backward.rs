@@ -161,7 +161,7 @@ impl PackedPass<'_> {
         d_results: [&CubeTensor; N],
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let (decoder, added) = (&self.by.decoder, self.by.added.as_ref());
+        let (decoder, added) = (&self.by.decoder, self.by.added());
         let products = decoder.products;
         let linears = which.map(|which| decoder.layers[layer].linear(which));
         let d = d_results.map(|d_result| matrix(d_result.clone()));

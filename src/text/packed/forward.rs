@@ -277,7 +277,7 @@ impl<'a> PackedPass<'a> {
     ) -> (Activations, CubeTensor) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
         let [_, after_attention, before_mlp, after_mlp] = decoder.layers[number].norms(shape.norms);
-        let added = self.by.added.as_ref();
+        let added = self.by.added();
         let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
         let apply = |which: Projection, x: &CubeTensor| {
             cube_tensor(decoder.apply(added, number, which, tensor(x)))
@@ -447,7 +447,7 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last = pass.hidden().select(0, upload(&ends));
-    Prompts::new(keys_values, upload(&lengths).reshape([groups, 1]), last)
+    Prompts { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ enum Places {
 impl Gradients {
     /// Creates gradients of 0 for the learnt parameters of a decoder.
     pub fn new(of: &DeviceDecoder) -> Self {
-        let places = match &of.added {
+        let places = match of.added() {
             Some(added) => {
                 let mut count = 0;
                 let places = added.pairs.iter().map(|pair| {

@@ -84,7 +84,7 @@ impl TokenStep {
         tokens: Tensor<1, Int>,
         bound: usize,
     ) -> Tensor<2> {
-        let (decoder, added) = (&by.decoder, by.added.as_ref());
+        let (decoder, added) = (&by.decoder, by.added());
         let rows = tokens.dims()[0];
         let shape = decoder.shape();
         let row = StepLaunch {
