@@ -53,6 +53,9 @@ pub enum LanguageError {
     /// A prompt without a token.
     #[error("the prompt is empty")]
     NoPrompt,
+    /// An answer without a token.
+    #[error("the answer is empty, and the model has no token that ends it")]
+    NoAnswer,
     /// A chat template that leaves nothing of a prompt.
     #[error("the model's chat template makes an empty prompt of {0:?}")]
     EmptyPrompt(String),

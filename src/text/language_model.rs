@@ -133,7 +133,8 @@ impl LanguageModel {
     /// up to the end of the turn, else the answer itself and the first stop token.
     ///
     /// # Errors
-    /// As [`LanguageModel::prompt`], and if the template does not put the answer behind the prompt.
+    /// As [`LanguageModel::prompt`] and [`LanguageModel::bare_answer`], and if the template does not put the answer behind
+    /// the prompt.
     pub fn answer(
         &self,
         answer: &str,
@@ -161,7 +162,7 @@ impl LanguageModel {
                     Some(end) => tokens.truncate(end + 1),
                     None => tokens.extend(self.end_of_answer(messages)),
                 }
-                Ok(tokens)
+                some(tokens)
             });
         }
         let _ = values;
@@ -171,7 +172,7 @@ impl LanguageModel {
     /// Tokenizes an answer as it stands, with the token that ends it.
     ///
     /// # Errors
-    /// If it cannot be tokenized.
+    /// If it cannot be tokenized, or is empty and no token ends it.
     pub fn bare_answer(
         &self,
         answer: &str,
@@ -179,7 +180,7 @@ impl LanguageModel {
     ) -> Result<Vec<u32>, LanguageError> {
         let mut tokens = self.tokenizer.encode(answer)?;
         tokens.extend(self.end_of_answer(messages));
-        Ok(tokens)
+        some(tokens)
     }
 
     /// The token that ends an answer: the chat template's after messages, else the first stop token.
@@ -209,6 +210,11 @@ impl LanguageModel {
     }
 }
 
+/// The tokens of an answer, of which there must be one.
+fn some(tokens: Vec<u32>) -> Result<Vec<u32>, LanguageError> {
+    if tokens.is_empty() { Err(LanguageError::NoAnswer) } else { Ok(tokens) }
+}
+
 /// Creates the key of a conversation in the cache of prompts.
 #[cfg(on_disk)]
 fn key(conversation: &impl Serialize) -> Result<(String, String), LanguageError> {
@@ -222,4 +228,28 @@ fn files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
     let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
     let files = [("tokenizer.json", characters.to_json()), ("tokenizer_config.json", about)];
     files.map(|(name, value)| (name.to_string(), text(&value))).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_has_a_token() {
+        let sizes = DecoderShape {
+            hidden_size: 8,
+            num_layers: 1,
+            num_heads: 1,
+            num_kv_heads: 1,
+            head_dim: 8,
+            intermediate_size: 8,
+            ..DecoderShape::default()
+        };
+        let mut model = LanguageModel::tiny(&sizes, "ab", 0);
+        let answer = |model: &LanguageModel, text| model.answer(text, &[] as &[()], &Map::new());
+        assert_eq!(answer(&model, "").unwrap(), [END]);
+        model.stop_tokens.clear();
+        assert_eq!(answer(&model, "b").unwrap(), [2]);
+        assert!(matches!(answer(&model, ""), Err(LanguageError::NoAnswer)));
+    }
 }

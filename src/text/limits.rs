@@ -1,12 +1,40 @@
 //! Sizes of a language model that must fit the limits of its device.
 
-use super::generate::row_bytes;
 use super::{TokenDecoder, packed};
-use crate::device::{buffer_obstacle, workgroup_obstacle};
+use crate::device::{self, buffer_obstacle, workgroup_obstacle};
 use crate::nn::Precision;
-use crate::nn::arch::Parameter;
+use crate::nn::arch::{DecoderShape, Parameter};
 use crate::nn::tensors::products::Products;
+use burn::backend::DType;
 use burn::tensor::Device;
+
+/// Maximum size of a buffer of texts, bytes: kernels number its elements, of 2 bytes in half precision, in 32 bits.
+const MAX_BUFFER_BYTES: u64 = 1 << 33;
+
+/// The size of the largest buffer of texts on a device, bytes; `None` for the CPU, which has no such limit.
+pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
+    device::largest_buffer(device).map(|most| most.min(MAX_BUFFER_BYTES))
+}
+
+/// The number of items of so many bytes that a buffer of at most `most` bytes holds, and at least 1.
+pub(super) fn items(bytes: u64, most: Option<u64>) -> usize {
+    let items = most.map_or(u64::MAX, |most| most / bytes);
+    usize::try_from(items).unwrap_or(usize::MAX).max(1)
+}
+
+/// The size of the largest buffer that a completion of at most `tokens` tokens decodes in, bytes: its keys or its values of
+/// a layer, which are of this type, or its logits.
+pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
+    let cache = [tokens, shape.kv_size(), dtype.size()];
+    let logits = [shape.num_actions, size_of::<f32>()];
+    let bytes = |sizes: &[usize]| sizes.iter().map(|size| *size as u64).product::<u64>();
+    bytes(&cache).max(bytes(&logits))
+}
+
+/// The number of tokens, at least 1, that a device has buffers for in a forward and backward pass.
+pub(crate) fn pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
+    items(packed::backward_bytes(shape), largest_buffer(device))
+}
 
 /// The reason why a decoder has no room on a device if it completes prompts with `tokens` tokens at most, and the way
 /// out; `None` if it has.
@@ -33,4 +61,27 @@ pub(crate) fn size_obstacle(
     let bytes = row_bytes(shape, tokens, Products::new(precision).dtype());
     let obstacle = buffer_obstacle(device, "the KV cache of a completion", bytes)?;
     Some(format!("{obstacle}: lower generation.max_new_tokens, or use the CPU"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_hold_as_many_items_as_fit() {
+        let shape = DecoderShape {
+            num_actions: 40,
+            num_heads: 4,
+            num_kv_heads: 2,
+            head_dim: 8,
+            ..DecoderShape::default()
+        };
+        assert_eq!(row_bytes(&shape, 100, DType::F32), 100 * 2 * 8 * 4);
+        assert_eq!(row_bytes(&shape, 100, DType::F16), 100 * 2 * 8 * 2);
+        assert_eq!(row_bytes(&shape, 1, DType::F32), 40 * 4);
+        assert_eq!(items(6400, None), usize::MAX);
+        assert_eq!(items(6400, Some(64 * 6400)), 64);
+        assert_eq!(items(6400, Some(64 * 6400 - 1)), 63);
+        assert_eq!(items(6400, Some(6399)), 1);
+    }
 }

@@ -59,7 +59,7 @@ def rendered(config, template, messages):
     try:
         return environment.from_string(template).render(
             messages=messages, bos_token=name(config.get("bos_token")), eos_token=name(config.get("eos_token")),
-            add_generation_prompt=True,
+            add_generation_prompt=True, tools=None, documents=None,
         )
     except jinja2.exceptions.TemplateError:
         return None

@@ -313,6 +313,13 @@ fn gguf_vocabularies_are_written_as_they_were_read() {
             assert_eq!(again.text(&[5, 9, 7, 9]), model.text(&[5, 9, 7, 9]));
         }
     }
+    // "ab", which no merge makes, does not come before "▁a".
+    let mut model = piece_gguf([-1., -2.]).load().unwrap();
+    let mut tokenizer: Value = serde_json::from_slice(&model.files["tokenizer.json"]).unwrap();
+    let merges = tokenizer["model"]["merges"].as_array_mut().unwrap();
+    merges.retain(|pair| *pair != json!(["a", "b"]));
+    model.files.insert("tokenizer.json".to_string(), tokenizer.to_string().into_bytes());
+    assert_eq!(prompt(&rewritten(&model), "ab b"), [1, 5, 9, 7, 9]);
 }
 
 #[test]

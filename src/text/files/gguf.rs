@@ -170,11 +170,6 @@ impl<'a> Gguf<'a> {
         Ok(Self { path, about, tensors: all, weights })
     }
 
-    /// A metadata value; null if it is missing.
-    fn get(&self, name: &str) -> &Value {
-        self.about.get(name).unwrap_or(&Value::Null)
-    }
-
     /// A metadata value, as `read` takes it; `None` if it is missing.
     fn typed<T>(
         &self,
@@ -196,7 +191,7 @@ impl<'a> Gguf<'a> {
     }
 
     fn text(&self, name: &str) -> &str {
-        self.get(name).as_str().unwrap_or_default()
+        self.about.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     fn shape(&self) -> Result<DecoderShape, LanguageError> {

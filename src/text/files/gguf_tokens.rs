@@ -119,9 +119,10 @@ fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str
             return Err("its `tokenizer.json` changes texts in a way that llama.cpp has not".into());
         }
     };
-    let mut scores = vec![0.0; tokens.names.len()];
-    // In reverse, so that a token gets the rank of its first pair.
     let pairs: Vec<String> = merges(json).map(|pair| pair.concat()).collect();
+    // llama.cpp merges whatever makes a token: last, if that is no pair.
+    let mut scores = vec![-(pairs.len() as f32); tokens.names.len()];
+    // In reverse, so that a token gets the rank of its first pair.
     for (rank, name) in pairs.iter().enumerate().rev() {
         if let Some(number) = tokens.numbers.get(name) {
             scores[*number as usize] = -(rank as f32);

@@ -222,7 +222,7 @@ impl<'a> Vocabulary<'a> {
         let scores = self.get("scores").and_then(Value::as_array);
         let scores = scores.filter(|scores| scores.len() == self.tokens.len());
         let scores = scores.ok_or("there is no `tokenizer.ggml.scores` for each token")?;
-        let score = |number: usize| scores[number].as_f64().unwrap_or(0.0);
+        let score = |number: usize| scores[number].as_f64().unwrap_or(f64::NEG_INFINITY);
         let is_text = |number: usize| ![UNKNOWN, CONTROL, BYTE].contains(&self.kind(number));
         let mut wholes: Vec<usize> = (0..self.tokens.len()).filter(|i| is_text(*i)).collect();
         wholes.sort_by(|a, b| score(*b).total_cmp(&score(*a)));

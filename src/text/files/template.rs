@@ -52,13 +52,16 @@ impl ChatTemplate {
     ) -> Result<String, LanguageError> {
         let tokens = [("bos_token", &self.bos), ("eos_token", &self.eos)];
         let tokens = tokens.map(|(name, token)| (name, Value::from(token.as_str())));
+        // Not undefined: templates ask whether they are `none`.
+        let none = ["tools", "documents"].map(|name| (name, Value::from(())));
         let own = values.iter().map(|(name, value)| (name.as_str(), Value::from_serialize(value)));
         let fixed = [
             ("messages", Value::from_serialize(messages)),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
         ];
         // The last value of a name counts, as in `transformers`.
-        let values: BTreeMap<&str, Value> = tokens.into_iter().chain(own).chain(fixed).collect();
+        let values: BTreeMap<&str, Value> =
+            tokens.into_iter().chain(none).chain(own).chain(fixed).collect();
         let values = Value::from_serialize(&values);
         let source = limits::bounded(&unmarked(&self.source)).map_err(LanguageError::Template)?;
         limits::run(move || {
@@ -147,37 +150,74 @@ fn unmarked(source: &str) -> Cow<'_, str> {
     limits::rewritten(source, rewrite).into()
 }
 
-/// JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped for HTML.
+/// JSON as Python's `json.dumps` writes it, with the arguments of `transformers`: nothing is escaped for HTML. Keys are in
+/// order, whether `sort_keys` is set or not.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
+    let _: Option<bool> = options.get("sort_keys")?;
+    options.assert_all_used()?;
+    let refused = |reason: &str| Error::new(ErrorKind::InvalidOperation, reason.to_string());
+    let defaults = if indent.is_some() { [",", ": "] } else { [", ", ": "] };
+    let separators = separators.unwrap_or_else(|| defaults.map(String::from).into());
+    let Ok([item, key]) = <[String; 2]>::try_from(separators) else {
+        return Err(refused("`separators` of `tojson` are not two texts"));
+    };
     let mut text = BoundedText::default();
     let written = match indent {
         Some(indent) => {
+            if [&item[..], &key[..]] != defaults {
+                return Err(refused("`tojson` has no `separators` of its own with an `indent`"));
+            }
             let spaces = limits::repeated(" ", indent)?;
             let formatter = PrettyFormatter::with_indent(spaces.as_bytes());
             value.serialize(&mut Serializer::with_formatter(&mut text, formatter))
         }
-        None => value.serialize(&mut Serializer::with_formatter(&mut text, Spaced)),
+        None => value.serialize(&mut Serializer::with_formatter(&mut text, OneLine { item, key })),
     };
     text.check()?;
     written.map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))?;
-    Ok(text.into_string())
+    let text = text.into_string();
+    Ok(if ensure_ascii == Some(true) { escaped(&text) } else { text })
 }
 
-/// JSON on one line, with a space after commas and colons.
-struct Spaced;
+/// JSON in ASCII: all other characters, which are in texts only, as escapes of UTF-16.
+fn escaped(json: &str) -> String {
+    let mut units = [0; 2];
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\0'..='\x7e' => ascii.push(c),
+            _ => ascii.extend(c.encode_utf16(&mut units).iter().map(|x| format!("\\u{x:04x}"))),
+        }
+    }
+    ascii
+}
 
-impl Formatter for Spaced {
+/// JSON on one line, with these separators behind items and keys.
+struct OneLine {
+    item: String,
+    key: String,
+}
+
+impl OneLine {
+    fn separate<W: ?Sized + Write>(&self, to: &mut W, first: bool) -> IoResult<()> {
+        if first { Ok(()) } else { to.write_all(self.item.as_bytes()) }
+    }
+}
+
+impl Formatter for OneLine {
     fn begin_array_value<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> IoResult<()> {
-        if first { Ok(()) } else { to.write_all(b", ") }
+        self.separate(to, first)
     }
 
     fn begin_object_key<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> IoResult<()> {
-        if first { Ok(()) } else { to.write_all(b", ") }
+        self.separate(to, first)
     }
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, to: &mut W) -> IoResult<()> {
-        to.write_all(b": ")
+        to.write_all(self.key.as_bytes())
     }
 }
 
@@ -305,5 +345,40 @@ mod tests {
             rendered("{{ messages[0].arguments.a | tojson(indent=1) }}"),
             "[\n 1,\n 2.5,\n \"<é>'\"\n]"
         );
+        // By `json.dumps` with these arguments.
+        for (arguments, expected) in [
+            ("separators=(',', ':')", r#"{"a":[1,2.5,"<é>'"],"b":{}}"#),
+            ("ensure_ascii=true", r#"{"a": [1, 2.5, "<\u00e9>'"], "b": {}}"#),
+            ("ensure_ascii=False, sort_keys=True", r#"{"a": [1, 2.5, "<é>'"], "b": {}}"#),
+        ] {
+            let source = format!("{{{{ messages[0].arguments | tojson({arguments}) }}}}");
+            assert_eq!(rendered(&source), expected);
+        }
+        assert_eq!(
+            rendered("{{ '\u{1f600}\u{7f}' | tojson(ensure_ascii=true) }}"),
+            r#""\ud83d\ude00\u007f""#
+        );
+        let refusal = |arguments: &str| {
+            let source = format!("{{{{ 1 | tojson({arguments}) }}}}");
+            template(&source).render(&call).unwrap_err().to_string()
+        };
+        for (arguments, reason) in [
+            ("indent=2, separators=(',', ':')", "with an `indent`"),
+            ("separators=(',',)", "not two texts"),
+            ("skipkeys=true", "unknown keyword argument 'skipkeys'"),
+        ] {
+            let error = refusal(arguments);
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn tools_are_none_unless_they_are_given() {
+        let source = template(
+            "{% if tools is not none %}{{ tools[0] }}{% endif %}{{ documents is defined }}",
+        );
+        assert_eq!(source.render(&[json!({})]).unwrap(), "True");
+        let values: Map<String, Json> = [("tools".to_string(), json!(["t"]))].into_iter().collect();
+        assert_eq!(source.render_with(&[json!({})], &values, true).unwrap(), "tTrue");
     }
 }

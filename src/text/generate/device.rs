@@ -7,25 +7,37 @@ use super::{Chosen, Completion, Generator, Prompt, Sampling, Scratch, choose};
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
+use crate::text::limits::{items, largest_buffer, row_bytes};
 use crate::text::packed;
 use crate::text::{Completions, DeviceDecoder, Prompts, integers};
 use burn::backend::DType;
 use std::ops::Range;
 
-/// The size of the largest buffer that a completion of at most `tokens` tokens decodes in, bytes: its keys or its values of
-/// a layer, which are of this type, or its logits.
-pub(crate) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
-    let cache = [tokens, shape.kv_size(), dtype.size()];
-    let logits = [shape.num_actions, size_of::<f32>()];
-    let bytes = |sizes: &[usize]| sizes.iter().map(|size| *size as u64).product::<u64>();
-    bytes(&cache).max(bytes(&logits))
+/// Room in the buffers of a device for prompts that are prefilled together.
+struct PromptRoom {
+    /// Tokens of a pass.
+    tokens: usize,
+    /// Tokens of the cache, in which every prompt takes as many as the longest.
+    cached: usize,
 }
 
-/// Completions that decode at a time: as many as there are slots, if buffers of `most` bytes hold that many of
-/// [`row_bytes`].
-fn rows(slots: usize, row_bytes: u64, most: Option<u64>) -> usize {
-    let fitting = most.map_or(u64::MAX, |most| most / row_bytes);
-    slots.min(usize::try_from(fitting).unwrap_or(usize::MAX)).max(1)
+impl PromptRoom {
+    /// The room in buffers of at most `most` bytes; keys and values are of this type.
+    fn new(shape: &DecoderShape, dtype: DType, most: Option<u64>) -> Self {
+        let cached = (shape.kv_size() * dtype.size()) as u64;
+        Self { tokens: items(packed::forward_bytes(shape), most), cached: items(cached, most) }
+    }
+
+    /// The number of prompts, from the first on, that have room together, and at least 1.
+    fn count(&self, prompts: &[Prompt]) -> usize {
+        let (mut tokens, mut longest) = (0usize, 0usize);
+        let fitting = prompts.iter().enumerate().take_while(|(number, prompt)| {
+            tokens += prompt.tokens.len();
+            longest = longest.max(prompt.tokens.len());
+            tokens <= self.tokens && (*number + 1).saturating_mul(longest) <= self.cached
+        });
+        fitting.count().max(1)
+    }
 }
 
 /// Generates the completions of each prompt, in order.
@@ -37,8 +49,10 @@ pub(super) fn generate(
     let kernels = TokenStep::new(decoder);
     let Sampling { max_new_tokens, .. } = *generator.sampling;
     let model = &decoder.decoder;
-    let row_bytes = row_bytes(model.shape(), max_new_tokens, model.products.dtype());
-    let rows = rows(generator.slots, row_bytes, device::largest_buffer(decoder.device()));
+    let (shape, dtype) = (model.shape(), model.products.dtype());
+    let most = largest_buffer(decoder.device());
+    let rows = generator.slots.min(items(row_bytes(shape, max_new_tokens, dtype), most)).max(1);
+    let room = PromptRoom::new(shape, dtype, most);
     let mut all = Vec::with_capacity(prompts.len());
     // Prompts in one batch have equally many completions.
     for same in prompts.chunk_by(|a, b| a.completions == b.completions) {
@@ -47,7 +61,11 @@ pub(super) fn generate(
             all.extend(same.iter().map(|_| Vec::new()));
             continue;
         }
-        for part in same.chunks((rows / members).max(1)) {
+        let mut rest = same;
+        while !rest.is_empty() {
+            let together = (rows / members).clamp(1, rest.len());
+            let (part, others) = rest.split_at(room.count(&rest[..together]));
+            rest = others;
             let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
             let prefilled = match &kernels {
                 Some(_) => packed::prefill(decoder, &tokens),
@@ -202,20 +220,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_decode_as_many_at_a_time_as_the_largest_buffer_holds() {
-        let shape = DecoderShape {
-            num_actions: 40,
-            num_heads: 4,
-            num_kv_heads: 2,
-            head_dim: 8,
-            ..DecoderShape::default()
+    fn prompts_are_prefilled_together_while_buffers_hold_them() {
+        let room = PromptRoom { tokens: 10, cached: 12 };
+        let count = |lengths: &[usize]| {
+            let prompt =
+                |tokens: &usize| Prompt { tokens: vec![0; *tokens], completions: 1, key: 0 };
+            room.count(&lengths.iter().map(prompt).collect::<Vec<_>>())
         };
-        assert_eq!(row_bytes(&shape, 100, DType::F32), 100 * 2 * 8 * 4);
-        assert_eq!(row_bytes(&shape, 100, DType::F16), 100 * 2 * 8 * 2);
-        assert_eq!(row_bytes(&shape, 1, DType::F32), 40 * 4);
-        assert_eq!(rows(64, 6400, None), 64);
-        assert_eq!(rows(64, 6400, Some(64 * 6400)), 64);
-        assert_eq!(rows(64, 6400, Some(64 * 6400 - 1)), 63);
-        assert_eq!(rows(64, 6400, Some(6399)), 1);
+        assert_eq!(count(&[2]), 1);
+        assert_eq!(count(&[3, 3, 4, 1]), 3);
+        assert_eq!(count(&[5, 1, 1]), 2);
+        assert_eq!(count(&[20, 1]), 1);
     }
 }

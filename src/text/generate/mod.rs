@@ -13,8 +13,6 @@ pub mod stop;
 #[cfg(text_kernels)]
 mod token_step;
 
-#[cfg(text_kernels)]
-pub(crate) use device::row_bytes;
 pub use sample::{Chosen, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};

@@ -1,11 +1,11 @@
 //! The backward pass over packed texts.
 
-use super::forward::{Activations, Block, KeyBlocks, LayerPass, PackedPass, matrix};
+use super::forward::{Activations, Block, KeyBlocks, LayerPass, PackedPass, forward_bytes, matrix};
 use super::gradients::Gradients;
 use super::head::scatter;
-use super::layout::Scatter;
+use super::layout::{PARTS, Scatter};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
-use crate::nn::arch::Projection;
+use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::launch::{gated, rows_of};
@@ -20,6 +20,13 @@ use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
+
+/// The bytes of a row in the largest buffer of a forward and backward pass: of the forward pass, or of the gradients of
+/// keys in parts.
+pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
+    let parts = PARTS * shape.kv_size() * size_of::<f32>();
+    forward_bytes(shape).max(parts as u64)
+}
 
 /// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
 fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {

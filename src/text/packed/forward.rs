@@ -1,7 +1,9 @@
 //! The forward pass over packed texts.
 
 use super::layout::Layout;
-use crate::device::buffers::{argument, cube_ints, cube_tensor, element_of, grid, uninit};
+use crate::device::buffers::{
+    ALIGNMENT, argument, cube_ints, cube_tensor, element_of, grid, uninit,
+};
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
@@ -122,6 +124,15 @@ fn tiles(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
 /// The workgroup memory without which kernels cannot compute the attention of a decoder, bytes.
 pub(crate) fn attention_bytes(shape: &DecoderShape) -> usize {
     tiles(heads(shape), 0).1
+}
+
+/// The bytes of a row in the largest buffer of a forward pass: of products that one launch makes, or of the stream.
+pub(crate) fn forward_bytes(shape: &DecoderShape) -> u64 {
+    // Each product begins at a multiple of the alignment.
+    let [queries, gate] =
+        [shape.query_size(), shape.intermediate_size].map(|size| size.next_multiple_of(ALIGNMENT));
+    let products = (gate + shape.intermediate_size).max(queries + shape.kv_size());
+    (products.max(shape.hidden_size) * size_of::<f32>()) as u64
 }
 
 /// The activations of a layer that the backward pass needs.

@@ -8,7 +8,7 @@ use std::ops::Range;
 /// Number of tiles of rows per part of a block of keys.
 const TILES: usize = 4;
 /// Maximum number of parts of a block of keys.
-const PARTS: usize = 8;
+pub(super) const PARTS: usize = 8;
 
 /// The rows of some texts.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ mod gradients;
 mod head;
 mod layout;
 
-pub(crate) use forward::{PackedPass, attention_bytes, prefill};
+pub(crate) use backward::backward_bytes;
+pub(crate) use forward::{PackedPass, attention_bytes, forward_bytes, prefill};
 pub(crate) use gradients::Gradients;
 pub(crate) use head::{Targets, scattered};

@@ -16,15 +16,21 @@ use super::{Group, LanguageLearner, texts};
 use crate::device;
 use crate::parallel::Node;
 use crate::settings::Precision;
-use crate::text::{Arenas, DeviceDecoder, Retention, Text, TokenDecoder, on_device};
+use crate::text::{Arenas, DeviceDecoder, Retention, Text, TokenDecoder, on_device, pass_tokens};
 use autodiff::AutodiffPass;
 use burn::tensor::Device;
 pub(super) use optimizer::{DeviceMoments, step};
 use std::ops::Range;
 use tokens::LossTokens;
 
-/// Maximum number of tokens of a forward and backward pass, unless a single group has more.
+/// Maximum number of tokens of a forward and backward pass, unless a single group has more; fewer if the device has no
+/// buffers for them.
 const TOKENS: usize = 8192;
+
+/// Splits the chosen groups into parts that pass through a decoder together.
+fn device_parts<'a>(on: &DeviceDecoder, groups: &[Group], chosen: &'a [usize]) -> Vec<&'a [usize]> {
+    parts(groups, chosen, TOKENS.min(pass_tokens(on.decoder.shape(), on.device())))
+}
 
 /// A pass of texts through a decoder on a device.
 trait DevicePass<'a> {
@@ -57,7 +63,7 @@ pub(super) fn logprobs(
 ) -> Option<Vec<Vec<Vec<f32>>>> {
     let on = for_passes(decoder)?;
     let chosen: Vec<usize> = (0..groups.len()).collect();
-    let parts = parts(groups, &chosen, TOKENS).into_iter();
+    let parts = device_parts(&on, groups, &chosen).into_iter();
     let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
     let of = |groups: &[&Group]| {
         if device::has_kernels(on.device()) {
@@ -118,7 +124,7 @@ pub(super) fn node(
 pub(super) fn gradient(of: &Differentiation, chosen: &[usize]) -> Option<(Gradient, Sums)> {
     let on = for_passes(of.decoder)?;
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
-    for part in parts(of.groups, chosen, TOKENS) {
+    for part in device_parts(&on, of.groups, chosen) {
         if device::has_kernels(on.device()) {
             of.add_device_gradient::<kernels::KernelPass>(&on, part, &mut gradient, &mut sums);
             continue;
