@@ -60,7 +60,8 @@ fn instances_kernel<G: Look>(
         let num_sprites = comptime!(game.num_sprites());
         // A step leads to a later time, or to the start of an episode. Its level says nothing: that of a game which
         // continues from a branch point is new.
-        let follows = load_episode(before, i, count).time < load_episode(now, i, count).time;
+        let (was, is) = (load_episode(before, i, count), load_episode(now, i, count));
+        let follows = was.time < is.time;
         let before = load_env_state::<G>(before, i, count, game);
         let now = load_env_state::<G>(now, i, count, game);
         #[unroll]
