@@ -34,8 +34,8 @@ fn stricter((limit, left): (u64, u64), (other, rest): (u64, u64)) -> (u64, u64) 
 }
 
 /// The strictest limits of a group and its ancestors. In a container the path may be that on the host, which is missing
-/// here; the mount itself is then the container's group. Names of files with the limit and the usage, and of the entry of
-/// `memory.stat` with the part of the usage that the kernel takes back when it is needed: files that were not read lately.
+/// here; the mount itself is then the container's group. `limit` and `usage` are names of files; `cached` is an entry of
+/// `memory.stat`, the part of the usage that the kernel takes back when needed: files that were not read lately.
 fn below(mount: &Path, path: &str, [limit, usage, cached]: [&str; 3]) -> Option<(u64, u64)> {
     let group = mount.join(path.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|folder| folder.starts_with(mount));
