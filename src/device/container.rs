@@ -3,42 +3,54 @@
 use std::fs;
 use std::path::Path;
 
-/// Memory limit of this process and the unused part of it, bytes: the strictest of its control groups, of version 2 or 1.
-/// `None` without a limit.
+/// Memory limit of this process and the bytes that it may still take: each the least among its control groups, of version
+/// 2 or 1, which need not be those of one group. `None` without a limit.
 pub fn memory() -> Option<(u64, u64)> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     strictest(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// The strictest limit of the `groups` of `/proc/self/cgroup`, mounted below `root`.
+/// The strictest limits of the `groups` of `/proc/self/cgroup`, mounted below `root`.
 fn strictest(groups: &str, root: &Path) -> Option<(u64, u64)> {
     let limits = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         match controllers {
-            "" => below(root, path, ["memory.max", "memory.current"]),
+            "" => below(root, path, ["memory.max", "memory.current", "inactive_file"]),
             _ if controllers.split(',').any(|name| name == "memory") => {
-                let files = ["memory.limit_in_bytes", "memory.usage_in_bytes"];
-                below(&root.join("memory"), path, files)
+                let names =
+                    ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+                below(&root.join("memory"), path, names)
             }
             _ => None,
         }
     });
-    limits.min_by_key(|(_, left)| *left)
+    limits.reduce(stricter)
 }
 
-/// The strictest limit of a group and its ancestors. In a container the path may be that on the host, which is missing
-/// here; the mount itself is then the container's group.
-fn below(mount: &Path, path: &str, [limit, usage]: [&str; 2]) -> Option<(u64, u64)> {
+/// The lower limit, and the fewer bytes that are left.
+fn stricter((limit, left): (u64, u64), (other, rest): (u64, u64)) -> (u64, u64) {
+    (limit.min(other), left.min(rest))
+}
+
+/// The strictest limits of a group and its ancestors. In a container the path may be that on the host, which is missing
+/// here; the mount itself is then the container's group. `limit` and `usage` are names of files; `cached` is an entry of
+/// `memory.stat`, the part of the usage that the kernel takes back when needed: files that were not read lately.
+fn below(mount: &Path, path: &str, [limit, usage, cached]: [&str; 3]) -> Option<(u64, u64)> {
     let group = mount.join(path.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|folder| folder.starts_with(mount));
     let limits = groups.filter_map(|folder| {
-        let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+        let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         // Version 1 expresses no limit by a number beyond all memory.
         let limit = number(limit).filter(|limit| *limit < 1 << 60)?;
-        Some((limit, limit.saturating_sub(number(usage).unwrap_or(0))))
+        let stat = read("memory.stat").unwrap_or_default();
+        let entry = |line: &str| line.strip_prefix(cached)?.trim().parse::<u64>().ok();
+        let cached = stat.lines().find_map(entry).unwrap_or(0);
+        let used = number(usage).unwrap_or(0).saturating_sub(cached);
+        Some((limit, limit.saturating_sub(used)))
     });
-    limits.min_by_key(|(_, left)| *left)
+    limits.reduce(stricter)
 }
 
 #[cfg(test)]
@@ -58,6 +70,12 @@ mod tests {
         write("a/memory.max", "400\n");
         write("a/memory.current", "150\n");
         assert_eq!(strictest("0::/a/b\n", root), Some((400, 250)));
+        // A group that shares less than its own limit with others.
+        write("a/b/memory.max", "300\n");
+        write("a/b/memory.current", "20\n");
+        assert_eq!(strictest("0::/a/b\n", root), Some((300, 250)));
+        write("a/memory.stat", "file 90\ninactive_file 30\nactive_file 60\n");
+        assert_eq!(strictest("0::/a/b\n", root), Some((300, 280)));
         write("memory/c/memory.limit_in_bytes", "9223372036854771712\n");
         write("memory/memory.limit_in_bytes", "300\n");
         write("memory/memory.usage_in_bytes", "100\n");

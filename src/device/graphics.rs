@@ -13,8 +13,7 @@ use wgpu::{
 /// An adapter, and the address by which Burn can select it, if there is one.
 struct Candidate {
     info: DeviceInfo,
-    kind: Option<DeviceKind>,
-    api: WgpuBackend,
+    address: Option<(DeviceKind, WgpuBackend)>,
     adapter: Adapter,
     instance: Instance,
 }
@@ -64,8 +63,7 @@ fn candidates(kind: &str) -> Vec<Candidate> {
                 software: about.device_type == DeviceType::Cpu,
                 memory_bytes: memory(&adapter),
             },
-            kind: address,
-            api,
+            address: address.map(|kind| (kind, api)),
             adapter,
             instance: instance.clone(),
         });
@@ -81,6 +79,7 @@ pub(super) fn list(kind: &str) -> Vec<DeviceInfo> {
 /// A device started by this process.
 struct Started {
     name: String,
+    address: Option<(DeviceKind, WgpuBackend)>,
     device: Device,
     setup: WgpuSetup,
 }
@@ -104,11 +103,16 @@ pub(super) fn start(kind: &str, index: usize) -> Result<Device, DeviceError> {
     let failed = |message: String| DeviceError::Failed { name: name.clone(), message };
     let candidate = candidates(kind).into_iter().nth(index);
     let candidate = candidate.ok_or_else(|| failed("it has been removed".to_string()))?;
+    let address = candidate.address.clone();
+    // Under another name, as `wgpu:0` is `vulkan:0`: Burn refuses to start an adapter twice.
+    if let Some(started) = started.iter().find(|s| address.is_some() && s.address == address) {
+        return Ok(started.device.clone());
+    }
     let options = Device::wgpu_options();
-    let (device, setup) = match candidate.kind {
-        Some(kind) => options
+    let (device, setup) = match address.clone() {
+        Some((kind, api)) => options
             .device_kind(kind)
-            .graphics_api(candidate.api)
+            .graphics_api(api)
             .init_with_setup()
             .map_err(|e| failed(e.to_string()))?,
         None => {
@@ -117,7 +121,7 @@ pub(super) fn start(kind: &str, index: usize) -> Result<Device, DeviceError> {
             (device, setup)
         }
     };
-    started.push(Started { name, device: device.clone(), setup });
+    started.push(Started { name, address, device: device.clone(), setup });
     Ok(device)
 }
 
@@ -136,17 +140,22 @@ fn open(candidate: Candidate) -> Result<WgpuSetup, RequestDeviceError> {
     Ok(WgpuSetup { instance, adapter, device, queue, backend })
 }
 
-/// Size of the adapter's largest memory heap, bytes, as reported by Vulkan.
+/// Size of the adapter's largest heap of memory of its own, bytes, as reported by Vulkan. A graphics card also has heaps in
+/// the machine's memory, which may be larger.
 fn memory(adapter: &Adapter) -> Option<u64> {
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
     {
+        /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.
+        const DEVICE_LOCAL: u32 = 1;
         // SAFETY: the handles are only read, while the adapter is alive.
         unsafe {
             let hal = adapter.as_hal::<wgpu::hal::api::Vulkan>()?;
             let instance = hal.shared_instance().raw_instance();
             let properties =
                 instance.get_physical_device_memory_properties(hal.raw_physical_device());
-            properties.memory_heaps_as_slice().iter().map(|heap| heap.size).max()
+            let heaps = properties.memory_heaps_as_slice().iter();
+            let own = heaps.filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0);
+            own.map(|heap| heap.size).max()
         }
     }
     #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]

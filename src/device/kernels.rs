@@ -27,10 +27,14 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
         && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
 }
 
+/// Maximum size of a buffer that kernels reach all of, bytes, even where a device has larger ones: their indices are 32 bits
+/// wide, and Vulkan binds no more to a kernel with such indices.
+const REACHED_BYTES: u64 = u32::MAX as u64;
+
 /// The size of the largest buffer of a device, bytes; `None` for the CPU, which has no such limit.
 pub fn largest_buffer(device: &Device) -> Option<u64> {
     let device = device.clone().without_autodiff();
-    has_kernels(&device).then(|| buffers::largest_allocation(&device))
+    has_kernels(&device).then(|| buffers::largest_allocation(&device).min(REACHED_BYTES))
 }
 
 /// The workgroup memory of a cube on a device, bytes; `None` for the CPU, which runs no cubes.

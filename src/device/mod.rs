@@ -216,9 +216,13 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
         };
         return Ok((best.clone(), reason.to_string()));
     }
-    let reason = match devices.iter().find(|d| d.software) {
+    let unusable = devices.iter().find_map(|info| match info.api.as_str() {
+        "CUDA" => Some(format!("{} lacks the CUDA toolkit", info.name)),
+        _ => info.software.then(|| format!("{} is a software adapter", info.name)),
+    });
+    let reason = match unusable {
+        Some(obstacle) => format!("no usable GPU found ({obstacle})"),
         None => "no GPU found".to_string(),
-        Some(software) => format!("no GPU found ({} is a software adapter)", software.name),
     };
     match devices.iter().find(|d| d.kind == "cpu") {
         Some(cpu) => Ok((cpu.clone(), reason)),

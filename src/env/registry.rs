@@ -6,6 +6,7 @@
 
 // Re-exported so that games can import from `super`.
 use super::*;
+use std::any::TypeId;
 
 #[path = "breakout/mod.rs"]
 mod breakout;
@@ -47,6 +48,11 @@ macro_rules! registry {
                 $(<$Game as Env>::NAME => <$Game>::default().defaults(),)*
                 _ => &[],
             }
+        }
+
+        /// Whether a game is a built-in one, and not one of a user with the same name.
+        pub(super) fn is_builtin<G: Env>() -> bool {
+            [$(TypeId::of::<$Game>()),*].contains(&TypeId::of::<G>())
         }
     };
 }

@@ -125,7 +125,7 @@ impl Shards {
 }
 
 /// The shard at which a node of the tree splits.
-pub fn middle(node: &Range<usize>) -> usize {
+fn middle(node: &Range<usize>) -> usize {
     node.start + (node.len().next_power_of_two() >> 1)
 }
 

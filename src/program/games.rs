@@ -88,7 +88,7 @@ impl Games {
 
     /// Removes the built-in games.
     pub fn remove_builtin(&mut self) {
-        self.entries_mut().remove(crate::env::NAMES);
+        self.entries_mut().remove_builtin();
     }
 
     /// Adds a game, or replaces the one of the same name.

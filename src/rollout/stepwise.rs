@@ -7,7 +7,7 @@ use super::env_lanes::EnvLanes;
 use super::env_state::{self, EnvState, legal_bits};
 use super::masks::masked;
 #[cfg(feature = "kernels")]
-use super::on_device::DeviceBranches;
+use super::on_device::{DeviceBranches, stepwise_bytes};
 use super::remembered::Remembered;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::host::floats;
@@ -58,11 +58,13 @@ impl<G: Rules> StepwiseRollout<G> {
         Self { game, config: config.clone(), keys, device, branches, memory: None }
     }
 
-    /// The size of the largest buffer of a rollout, that of all observations, bytes.
+    /// The size of the largest buffer of a rollout on a device, bytes; 0 on the CPU.
     pub fn bytes(&self) -> u64 {
-        let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
-        let sizes = [num_groups, group_size, num_steps, self.game.num_features(), size_of::<f32>()];
-        sizes.into_iter().map(|size| size as u64).product()
+        match self.branches {
+            Branches::Host(_) => 0,
+            #[cfg(feature = "kernels")]
+            Branches::Device(_) => stepwise_bytes(self.game, &self.config),
+        }
     }
 
     /// Plays `num_steps` steps of every game.

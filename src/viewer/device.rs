@@ -58,8 +58,10 @@ fn instances_kernel<G: Look>(
     let i = ABSOLUTE_POS;
     if i < count {
         let num_sprites = comptime!(game.num_sprites());
+        // A step leads to a later time, or to the start of an episode. Its level says nothing: that of a game which
+        // continues from a branch point is new.
         let (was, is) = (load_episode(before, i, count), load_episode(now, i, count));
-        let follows = was.level == is.level && was.time < is.time;
+        let follows = was.time < is.time;
         let before = load_env_state::<G>(before, i, count, game);
         let now = load_env_state::<G>(now, i, count, game);
         #[unroll]
@@ -75,7 +77,7 @@ fn instances_kernel<G: Look>(
 
 /// Computes the sprites of some games on a wgpu device; equivalent to
 /// [`instances()`](super::instances()) on the CPU. `before` and `now` are the states around the
-/// last step, `[env_words, games]` ([`env_words`]). A game that started a new level in between is
+/// last step, `[env_words, games]` ([`env_words`]). A game that started a new episode in between is
 /// shown as it is now.
 ///
 /// # Panics

@@ -39,13 +39,14 @@ fn values<G: Rules>() -> usize {
     if G::SCORE_IS_REWARD { 2 } else { 3 }
 }
 
-/// Numbers per game of the larger buffer that a rollout fills: words or values.
+/// Numbers per game of the largest buffer that a rollout fills: words, values or environments.
 fn played<G: Rules>(game: G, config: &RolloutConfig) -> usize {
-    (num_words(game) + 1).max(values::<G>()) * config.num_steps
+    let of_step = (num_words(game) + 1).max(values::<G>());
+    (of_step * config.num_steps).max(env_words(game))
 }
 
-/// Numbers per game of the largest buffer of a part: words, values, or advantages followed by log-probabilities under a
-/// reference policy.
+/// Numbers per game of the largest buffer of a part: one that a rollout fills, or advantages followed by log-probabilities
+/// under a reference policy.
 fn largest<G: Rules>(game: G, config: &RolloutConfig) -> usize {
     played(game, config).max(2 * config.learn_steps + 2)
 }
@@ -195,7 +196,7 @@ impl<G: Rules> FusedRollout<G> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::Catch;
+    use crate::env::{Breakout, Catch};
 
     #[test]
     fn parts_have_room_for_advantages_beside_a_reference() {
@@ -205,5 +206,11 @@ mod tests {
         assert_eq!(largest(Catch::default(), &config), 2 * 9 + 2);
         let config = RolloutConfig { learn_steps: 5, ..config };
         assert_eq!(largest(Catch::default(), &config), 2 * 9);
+    }
+
+    #[test]
+    fn parts_have_room_for_the_environments() {
+        let config = RolloutConfig { num_steps: 1, learn_steps: 1, ..RolloutConfig::default() };
+        assert_eq!(largest(Breakout::default(), &config), 5);
     }
 }

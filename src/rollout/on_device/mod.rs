@@ -10,13 +10,14 @@ mod fused_layers;
 mod random_kernels;
 mod stepwise_kernels;
 
-pub use branches::DeviceBranches;
+pub(super) use branches::DeviceBranches;
 pub use check::check_on_device;
 pub use device_games::DeviceGames;
 pub(crate) use env_kernels::{load_env_state, load_episode};
 pub use fused::{Branches, FusedRollout};
 pub use fused_kernels::PackedStates;
 pub(super) use random_kernels::play as play_at_random_on_device;
+pub(super) use stepwise_kernels::largest_bytes as stepwise_bytes;
 
 use super::{
     EnvStatesError, RolloutKeys, action_key, action_uniform, branch_member, branch_step, env_state,

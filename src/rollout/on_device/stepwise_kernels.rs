@@ -1,7 +1,7 @@
 //! Kernels of the stepwise rollout: one unit plays one game.
 
 use super::env_kernels::*;
-use super::{RolloutKeys, action_key, action_uniform};
+use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
 use crate::env::{Episode, Played, Rules, play};
@@ -169,6 +169,14 @@ fn masks<G: Rules>(game: G) -> usize {
     if G::MASKED { game.num_actions() } else { 0 }
 }
 
+/// The size of the largest buffer of an iteration, bytes: observations, recorded quantities or environments.
+pub fn largest_bytes<G: Rules>(game: G, config: &RolloutConfig) -> u64 {
+    let of_step = game.num_features().max(QUANTITIES + masks::<G>(game)) as u64;
+    let of_game = (of_step * config.num_steps as u64).max(env_words(game) as u64);
+    let games = config.num_groups as u64 * config.group_size as u64;
+    games * of_game * size_of::<f32>() as u64
+}
+
 /// Buffers of an iteration on a device.
 pub(super) struct Buffers<G: Rules> {
     game: G,
@@ -188,7 +196,7 @@ impl<G: Rules> Buffers<G> {
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let probe = probe(device);
         let uninit = |shape: &[usize], dtype: DType| uninit(&probe, shape, dtype);
-        let (words, features) = (super::env_words(game), game.num_features());
+        let (words, features) = (env_words(game), game.num_features());
         let (steps, envs) = (config.num_steps, config.num_envs());
         Self {
             envs: uninit(&[words, envs], DType::I32),
@@ -299,5 +307,22 @@ impl<G: Rules> Buffers<G> {
             legal: G::MASKED.then(|| quantities.clone().slice([QUANTITIES..]).permute([1, 2, 0])),
         };
         (trajectory, self.branches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::{Catch, Fruit};
+
+    #[test]
+    fn the_largest_buffer_is_that_of_observations_quantities_or_environments() {
+        let bytes = |num_steps| {
+            let config =
+                RolloutConfig { num_groups: 3, group_size: 5, num_steps, ..Default::default() };
+            [largest_bytes(Fruit::default(), &config), largest_bytes(Catch::default(), &config)]
+        };
+        assert_eq!(bytes(7), [15 * 7 * 16 * 4, 15 * 7 * 5 * 4]);
+        assert_eq!(bytes(0)[1], 15 * 4 * 4);
     }
 }

@@ -1,12 +1,15 @@
 //! GPU rendering: kernels compute the native sprites, and the shader matches the CPU renderer.
 
 use super::{Games, wild_sprites};
+use crate::shared::rollouts::perceptron;
 use crate::support::adapter;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::device::graphics_setup;
 use grove::env::look::Look;
 use grove::env::{Breakout, CartPole, Catch, Fruit, PackedState, Recall};
-use grove::rollout::env_words;
+use grove::model::FlatMlp;
+use grove::rollout::{DeviceGames, env_words};
+use grove::settings::Activation;
 use grove::viewer::{
     Cells, DeviceInstances, Instance, Offscreen, OffscreenError, Picture, Renderer,
     device_instances, paint,
@@ -126,6 +129,27 @@ fn kernels_compute_the_native_sprites() {
     assert_kernel_is_native(CartPole { max_steps: 30 }, &graphics);
     assert_kernel_is_native(Breakout::default(), &graphics);
     assert_kernel_is_native(Recall::default(), &graphics);
+}
+
+#[test]
+fn games_that_a_gpu_plays_move_between_their_steps() {
+    let Some(graphics) = graphics() else { return };
+    let (game, count) = (Catch::default(), 67);
+    let policy = perceptron(game, &[16], Activation::Tanh, &graphics.burn);
+    let policy = FlatMlp::of(&policy).unwrap();
+    let mut games = DeviceGames::new(game, count, 9, &graphics.burn);
+    games.step(&policy);
+    let [before, now] = games.step(&policy);
+    let rows = |part| -> Vec<f32> {
+        let sprites = device_instances(game, &before, &now, part);
+        let sprites = read(&sprites, 2 * count, &graphics);
+        // The paddle and the ball of each game.
+        sprites.chunks_exact(2).map(|sprites| sprites[1].y).collect()
+    };
+    let falls: Vec<f32> = rows(1.0).iter().zip(rows(0.25)).map(|(end, way)| end - way).collect();
+    // The balls of games that start a level rest.
+    assert!(falls.iter().all(|fall| [0.0, 0.75].contains(fall)), "{falls:?}");
+    assert!(falls.iter().filter(|fall| **fall > 0.0).count() > count / 2, "{falls:?}");
 }
 
 /// Many fruits, a basket of two cells, and landings at every step.
