@@ -47,7 +47,7 @@ impl TaskSettings for DataSettings {
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
         let Self { path, digest, verifier, folder, reward_weights, workers, timeout, .. } = self;
-        let readable = self.readable.iter().map(|path| Path::new(&folder).join(path)).collect();
+        let readable = self.readable.into_iter().map(PathBuf::from).collect();
         let sandbox = VerifierSandbox {
             is_on: self.sandbox,
             readable,
