@@ -104,9 +104,29 @@ let prepare () =
   ignore (type_structure !Toploop.toplevel_env (parse (String.concat "\n" (List.map item modules))));
   list_primitives !Toploop.toplevel_env
 
+(* Numbers the exceptions of a structure by their places in it. The system counts them as they are declared, which differs
+   between processes, and a digest of an exception has its number. *)
+let number_exceptions (structure : Typedtree.structure) =
+  let place = ref (-1_000) in
+  let number (constructor : Typedtree.extension_constructor) =
+    match constructor.ext_kind with
+    | Text_decl _ ->
+        decr place;
+        Obj.set_field (Obj.repr (Toploop.getvalue (Translmod.toplevel_name constructor.ext_id))) 1 (Obj.repr !place)
+    | Text_rebind _ -> ()
+  in
+  let item (item : Typedtree.structure_item) =
+    match item.str_desc with
+    | Tstr_exception { tyexn_constructor; _ } -> number tyexn_constructor
+    | Tstr_typext { tyext_constructors; _ } -> List.iter number tyext_constructors
+    | _ -> ()
+  in
+  List.iter item structure.str_items
+
 let run env text =
   let typed, env = type_structure env (parse text) in
   execute typed;
+  number_exceptions typed;
   env
 
 (* {1 Problems} *)

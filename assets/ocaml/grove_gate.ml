@@ -5,7 +5,7 @@ exception Refused of string
 let modules =
   [ "Array"; "ArrayLabels"; "Bool"; "Buffer"; "Bytes"; "BytesLabels"; "Char"; "Complex"; "Either"; "Float"; "Format"; "Fun";
     "Hashtbl"; "Int"; "Int32"; "Int64"; "Lazy"; "List"; "ListLabels"; "Map"; "MoreLabels"; "Nativeint"; "Option"; "Printf";
-    "Queue"; "Result"; "Seq"; "Set"; "Stack"; "StdLabels"; "String"; "StringLabels"; "Uchar" ]
+    "Queue"; "Result"; "Seq"; "Set"; "Stack"; "StdLabels"; "String"; "StringLabels"; "Uchar"; "Unit" ]
 
 let refused_values =
   [ "at_exit"; "do_at_exit"; "stdin"; "input_value"; "open_in"; "open_in_bin"; "open_in_gen"; "open_out"; "open_out_bin";

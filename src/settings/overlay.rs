@@ -182,8 +182,7 @@ fn set_all(table: &mut Table, changes: Vec<(String, Value)>) -> Result<(), Confi
 /// TRL's `epsilon` sets the upper bound too where its `epsilon_high` is not given: an `epsilon` of the loss is
 /// followed by an `epsilon_high` of its value, if the same source has none under any name.
 fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
-    let leaf = |key: &str| key.rsplit('.').next().unwrap_or(key).to_string();
-    if changes.iter().any(|(key, _)| ["epsilon_high", "clip_eps_high"].contains(&&*leaf(key))) {
+    if changes.iter().any(|(key, _)| ["epsilon_high", "clip_eps_high"].contains(&last(key))) {
         return changes;
     }
     let both = |(key, value): (String, Value)| {

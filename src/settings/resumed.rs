@@ -4,11 +4,12 @@ use super::{ConfigError, overlay};
 use toml::{Table, Value};
 
 /// Settings that a resumed run may change: none of them decides what is saved, or which levels and prompts come next.
-const CHANGEABLE: [&str; 20] = [
+const CHANGEABLE: [&str; 21] = [
     "iterations",
     "checkpoint",
     "completions",
     "data.patience",
+    "data.resident_mb",
     "fit.patience",
     "generation.slots",
     "launch_size",

@@ -47,7 +47,7 @@ impl TaskSettings for DataSettings {
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
         let Self { path, digest, verifier, folder, reward_weights, workers, timeout, .. } = self;
-        let readable = self.readable.iter().map(|path| Path::new(&folder).join(path)).collect();
+        let readable = self.readable.into_iter().map(PathBuf::from).collect();
         let sandbox = VerifierSandbox {
             is_on: self.sandbox,
             readable,
@@ -211,15 +211,10 @@ fn reference(prompt: &Prompt) -> Option<Cow<'_, str>> {
 /// [`TaskError::File`] if the file cannot be read, and [`TaskError::Line`] for the first malformed line,
 /// or one whose prompt is also in the other split.
 pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
-    let file = |message: String| TaskError::File { path: path.to_path_buf(), message };
-    let all = records::open(path).map_err(|e| file(e.to_string()))?;
     let mut set = PromptSet::default();
     let mut splits: HashMap<String, (Split, usize)> = HashMap::new();
-    for record in all {
-        let (line, json) = record.map_err(|e| file(e.to_string()))?;
-        if json.trim_ascii().is_empty() {
-            continue;
-        }
+    for record in records::open(path)? {
+        let (line, json) = record?;
         let wrong = |message| TaskError::Line { path: path.to_path_buf(), line, message };
         let (prompt, split) = parse(&json).map_err(wrong)?;
         let (other, first) = *splits.entry(prompt.text.clone()).or_insert((split, line));
@@ -235,9 +230,9 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
         }
     }
     if set == PromptSet::default() {
-        return Err(file(
-            "the file is empty; write one JSON object with a `prompt` per line".to_string(),
-        ));
+        let message =
+            "the file is empty; write one JSON object with a `prompt` per line".to_string();
+        return Err(TaskError::File { path: path.to_path_buf(), message });
     }
     Ok(set)
 }

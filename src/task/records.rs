@@ -8,13 +8,26 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// Objects as JSON, with the numbers of their lines.
-pub type Records = Box<dyn Iterator<Item = io::Result<(usize, Vec<u8>)>>>;
+type Records<E> = Box<dyn Iterator<Item = Result<(usize, Vec<u8>), E>>>;
 
-/// Opens a file.
+/// Opens a file. Blank lines are left out.
 ///
 /// # Errors
-/// If it cannot be read, or is in UTF-16.
-pub fn open(path: &Path) -> io::Result<Records> {
+/// [`TaskError::File`] if it cannot be read, or is in UTF-16.
+pub fn open(path: &Path) -> Result<Records<TaskError>, TaskError> {
+    let records = read(path).map_err(unread(path))?;
+    let has_text = |(_, json): &(usize, Vec<u8>)| !json.trim_ascii().is_empty();
+    let records = records.filter(move |record| record.as_ref().map_or(true, has_text));
+    let path = path.to_path_buf();
+    Ok(Box::new(records.map(move |record| record.map_err(unread(&path)))))
+}
+
+/// The error of a file that cannot be read.
+pub fn unread(path: &Path) -> impl Fn(io::Error) -> TaskError {
+    move |error| TaskError::File { path: path.to_path_buf(), message: error.to_string() }
+}
+
+fn read(path: &Path) -> io::Result<Records<io::Error>> {
     let mut file: Box<dyn BufRead> = Box::new(BufReader::new(input::open(path)?));
     if file.fill_buf()?.starts_with(b"\x1f\x8b") {
         file = Box::new(BufReader::new(MultiGzDecoder::new(file)));
@@ -52,9 +65,7 @@ pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
     if digest.is_empty() {
         return Ok(());
     }
-    let unread =
-        |error: io::Error| TaskError::File { path: path.to_path_buf(), message: error.to_string() };
-    let found = input::sha256(path, DATA).map_err(unread)?;
+    let found = input::sha256(path, DATA).map_err(unread(path))?;
     match found == digest {
         true => Ok(()),
         false => Err(TaskError::Setting(format!(

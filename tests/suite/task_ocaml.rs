@@ -327,6 +327,7 @@ fn honest_uses_of_the_library_are_allowed() {
         "let f l = let a = Array.of_list l in Array.sort compare a; a.(0) <- 3; Array.fold_left ( + ) 0 a",
         "let f l = let b = Bytes.of_string \"abc\" in Bytes.set b 0 'x'; String.length (Printf.sprintf \"%d %s\" 1 \"a\")",
         "open List let f l = fold_left ( + ) 0 l",
+        "let f l = List.iter (fun x -> assert (Unit.equal () (ignore x))) l; List.length l",
         "module A = struct include Array let sum a = fold_left ( + ) 0 a end let f l = A.sum (A.of_list l)",
         "exception E of int let f l = try raise (E 3) with E x -> x + Lazy.force (lazy (List.length l))",
         "let f l = match Array.of_list l with [| a; b |] -> a + b + Float.to_int 2.5 | _ -> Sys.int_size",

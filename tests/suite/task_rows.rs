@@ -78,6 +78,24 @@ fn json_rows_need_three_keys_alone() {
     assert!(error.contains("line 1: the prompt does not end in the head"), "{error}");
 }
 
+/// An exception has a number of its own in each process, by which no answer is judged.
+#[test]
+fn exceptions_of_a_prompt_are_values_like_others() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    let row = serde_json::json!({
+        "id": "a", "prompt": "exception Empty of int\nexception Other\nlet first (l : int list) : int =",
+        "tests": "assert ((try Ok (first []) with e -> Error e) = Error (Empty 3))",
+    });
+    fs::write(&path, format!("{row}\n")).unwrap();
+    let task = open(&path);
+    for (raised, expected) in [("Empty 3", 1.0), ("Empty 4", 0.35), ("Other", 0.35)] {
+        let answer = format!("match l with [] -> raise ({raised}) | x :: _ -> x");
+        let total = totals(&task, |_| answer.clone()).remove(0).1;
+        assert!((total - expected).abs() < 1e-9, "{total} for {raised}");
+    }
+}
+
 /// Tests that cannot be used stop the task at its start, rather than giving every answer a reward of 0.
 #[test]
 fn unusable_tests_are_an_error_and_helpers_may_assert() {

@@ -109,7 +109,9 @@ fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
         rewards.into_iter().map(|rewards| rewards.parts[0]).collect::<Vec<_>>()
     };
     assert_eq!(read("python3 verifier.py", vec![]), [0.0, 0.0]);
-    assert_eq!(read("python3 verifier.py", vec![ours.join("data")]), [1.0, 1.0]);
+    for path in [ours.join("data"), PathBuf::from("data")] {
+        assert_eq!(read("python3 verifier.py", vec![path]), [1.0, 1.0]);
+    }
     assert_eq!(read("python3 verifier.py --of data/prompts.jsonl", vec![]), [1.0, 1.0]);
 }
 

@@ -50,12 +50,14 @@ impl Confinement {
         };
         let workdir = workdir.map_err(failed)?;
         let mut readable = named(&options.command, &workdir);
-        readable.extend(options.sandbox.readable.iter().cloned());
+        let allowed = options.sandbox.readable.iter().map(|path| workdir.join(path));
+        let allowed: Vec<PathBuf> = allowed.collect();
+        readable.extend(allowed.iter().cloned());
         // What the command or the user names is meant to be read.
         let is_named = |file: &PathBuf| {
-            let mut allowed = options.sandbox.readable.iter();
-            readable.contains(file)
-                || allowed.any(|path| path.canonicalize().is_ok_and(|path| file.starts_with(path)))
+            let holds =
+                |path: &PathBuf| path.canonicalize().is_ok_and(|path| file.starts_with(path));
+            readable.contains(file) || allowed.iter().any(holds)
         };
         let hidden = options.sandbox.hidden.iter().filter(|file| !is_named(file)).cloned();
         let access = Access {

@@ -48,7 +48,7 @@ pub struct VerifierOptions {
 pub struct VerifierSandbox {
     /// Whether there are restrictions.
     pub is_on: bool,
-    /// Further absolute paths to read.
+    /// Further paths to read; relative ones are within the working directory.
     pub readable: Vec<PathBuf>,
     /// Files that it finds empty unless its command or `readable` names them; absolute paths without links.
     pub hidden: Vec<PathBuf>,

@@ -15,16 +15,17 @@ struct Body<'a> {
     completion: &'a str,
     num_tokens: usize,
     truncated: bool,
-    fields: &'a Map<String, Value>,
 }
 
 /// Serialises the request for a completion, without its id.
 pub fn body(completion: &Completion) -> String {
     let Completion { prompt, text, num_tokens, truncated } = *completion;
-    let (messages, fields) = (&prompt.messages[..], &prompt.fields);
-    let body =
-        Body { prompt: &prompt.text, messages, completion: text, num_tokens, truncated, fields };
-    numbers::unmarked(serde_json::to_string(&body).expect("texts and numbers"))
+    let messages = &prompt.messages[..];
+    let body = Body { prompt: &prompt.text, messages, completion: text, num_tokens, truncated };
+    let body = serde_json::to_string(&body).expect("texts and numbers");
+    // Of the fields alone, since a completion may look like a marked number.
+    let fields = serde_json::to_string(&prompt.fields).expect("texts and numbers");
+    format!("{},\"fields\":{}}}", &body[..body.len() - 1], numbers::unmarked(fields))
 }
 
 /// Adds the id to a request and returns it as a line.
@@ -161,6 +162,17 @@ mod tests {
             (&7.into(), &text.into(), &text.into())
         );
         assert_eq!(value.get("messages"), None);
+    }
+
+    #[test]
+    fn a_completion_is_a_text_whatever_it_looks_like() {
+        let text = "\u{fdd0}123456789012345678901234567890";
+        let fields = Map::from_iter([("n".to_string(), text.into())]);
+        let prompt = Prompt { text: text.to_string(), messages: vec![], fields };
+        let line = request(7, &body(&Completion::new(&prompt, text)));
+        assert!(line.ends_with("\"fields\":{\"n\":123456789012345678901234567890}}\n"), "{line}");
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&value["prompt"], &value["completion"]), (&text.into(), &text.into()));
     }
 
     #[test]

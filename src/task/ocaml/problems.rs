@@ -3,7 +3,8 @@
 use super::problem::Problem;
 use super::rows;
 use crate::disk::{csv, input};
-use crate::task::{Prompt, PromptSet, Split, TaskError, records};
+use crate::task::records::{self, unread};
+use crate::task::{Prompt, PromptSet, Split, TaskError};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::io;
@@ -32,13 +33,10 @@ impl Problems {
     /// # Errors
     /// If the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TaskError> {
-        let unread = |error: io::Error| {
-            let (path, message) = (path.to_path_buf(), error.to_string());
-            TaskError::File { path, message }
-        };
         if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv")) {
-            let mut rows = csv::rows(input::open(path).map_err(unread)?);
-            let names = rows.next().map_or(Ok(Vec::new()), |(_, names)| names).map_err(unread)?;
+            let mut rows = csv::rows(input::open(path).map_err(unread(path))?);
+            let names = rows.next().map_or(Ok(Vec::new()), |(_, names)| names);
+            let names = names.map_err(unread(path))?;
             let is_blank = |cells: &Vec<String>| cells.iter().all(String::is_empty);
             let rows = rows.filter(|(_, cells)| !cells.as_ref().is_ok_and(is_blank));
             let problem = |cells: io::Result<Vec<String>>| {
@@ -46,12 +44,8 @@ impl Problems {
             };
             return Self::collect(path, rows.map(|(line, cells)| Ok((line, problem(cells)))));
         }
-        let is_blank = |json: &[u8]| json.trim_ascii().is_empty();
-        let records = records::open(path).map_err(unread)?;
-        let records = records
-            .filter(|record| record.as_ref().map_or(true, |(_, json)| !is_blank(json)))
-            .map(|record| record.map(|(line, json)| (line, read_line(&json))).map_err(unread));
-        Self::collect(path, records)
+        let problem = |(line, json): (usize, Vec<u8>)| (line, read_line(&json));
+        Self::collect(path, records::open(path)?.map(|record| record.map(problem)))
     }
 
     /// Collects problems with the numbers of their lines.
@@ -74,6 +68,9 @@ impl Problems {
             if problems.by_id.insert(id.clone(), problem).is_some() {
                 return Err(wrong(path, line, format!("duplicate `id` {id:?}")));
             }
+        }
+        if problems.by_id.is_empty() {
+            return Err(unread(path)(io::Error::other("it has no problems")));
         }
         Ok(problems)
     }
@@ -119,5 +116,11 @@ mod tests {
             fs::write(file.path(), &text).unwrap();
             assert_eq!(Problems::read(file.path()).unwrap().all().len(), 1, "{text:?}");
         }
+        fs::write(file.path(), "\n[]").unwrap();
+        let error = Problems::read(file.path()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("cannot read ") && error.ends_with("it has no problems"),
+            "{error}"
+        );
     }
 }

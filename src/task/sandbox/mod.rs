@@ -75,6 +75,10 @@ impl Access {
     }
 }
 
+/// Threads that may use a sandbox at a time on a machine of fewer cores: the most `workers` of the task `ocaml`.
+#[cfg(target_os = "linux")]
+const MAX_THREADS: usize = 64;
+
 /// A sandbox with the restrictions that this machine can enforce.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
@@ -164,9 +168,8 @@ impl Sandbox {
     fn in_group(self, folder: &Path) -> Self {
         #[cfg(target_os = "linux")]
         if self.namespaces && self.limits.processes > 0 {
-            let threads = cores() as u64;
             // Each thread may use a process of two kinds, each of which may have a predecessor that is ending.
-            let processes = 4 * threads * self.limits.processes;
+            let processes = 4 * cores().max(MAX_THREADS) as u64 * self.limits.processes;
             for parent in cgroup::parents() {
                 let Ok(group) = cgroup::Group::new(&parent, processes) else { continue };
                 let grouped = Self { group: Some(Arc::new(group)), ..self.clone() };
