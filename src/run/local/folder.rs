@@ -64,11 +64,15 @@ impl RunFolder {
             disk::create_folders(&path).map_err(RunError::file("create", &path))?;
             return Ok(Self { path });
         }
-        fs::create_dir_all(RUNS).map_err(RunError::file("create", Path::new(RUNS)))?;
+        let runs = Path::new(RUNS);
+        disk::create_folders(runs).map_err(RunError::file("create", runs))?;
         for n in 1.. {
-            let path = Path::new(RUNS).join(format!("{name}-{n}"));
-            match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path }),
+            let path = runs.join(format!("{name}-{n}"));
+            match disk::create_folder(&path) {
+                Ok(()) => {
+                    disk::sync_folder(runs).map_err(RunError::file("sync", runs))?;
+                    return Ok(Self { path });
+                }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(RunError::file("create", &path)(e)),
             }
