@@ -144,9 +144,6 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// The asynchronous form of [`Trainer::iterate`], for a browser, where a thread must not block.
-    ///
-    /// # Errors
-    /// As [`Trainer::iterate`].
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, E::Error> {
         device::take_transfers();
         self.engine.team().take_traffic();
@@ -194,9 +191,6 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// The asynchronous form of [`Trainer::measure`], for a browser.
-    ///
-    /// # Errors
-    /// As [`Trainer::measure`].
     pub async fn measure_async(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
         let evaluation = self.engine.evaluate_greedy().await?;
         let value = evaluation.value().filter(|value| is_best(*value, self.best));

@@ -147,7 +147,7 @@ pub trait Run {
     /// Evaluates the greedy policy. Returns whether it is the best so far.
     ///
     /// # Errors
-    /// As [`Run::iterate`].
+    /// If an environment or a task fails, or another rank is gone or silent.
     fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError>;
 
     /// Everything that it needs to continue.

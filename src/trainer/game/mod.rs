@@ -198,9 +198,6 @@ impl<G: Rules> GameTrainer<G> {
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    ///
-    /// # Panics
-    /// As [`Trainer::evaluate`].
     pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
         let played = self.engine.play(0..episodes, self.engine.validation(), player).await;
         Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))

@@ -104,7 +104,7 @@ pub fn policy_params<G: Rules>(
 /// The policy in a checkpoint, of a built-in network.
 ///
 /// # Errors
-/// As [`policy_params`].
+/// If the checkpoint does not hold such a policy for this game.
 pub fn load_policy<G: Rules>(
     checkpoint: &Checkpoint,
     game: G,

@@ -46,9 +46,6 @@ impl TextEngine {
 
     /// The mean negative log-likelihood of a token of the held-out solutions of a part, nats. All ranks must call
     /// this.
-    ///
-    /// # Errors
-    /// As [`Trainer::iterate`](crate::trainer::Trainer::iterate).
     pub(super) fn held_out(&self, part: HeldOutPart) -> Result<f64, LanguageTrainError> {
         let numbers = self.held_out_prompts(part, self.held_out_solutions());
         let count = (numbers.end - numbers.start) as usize;
