@@ -315,7 +315,7 @@ impl RunFolder {
             Err(CheckpointError::NotFound(_)) => Ok((None, Vec::new())),
             Err(error) if error.may_be_intact() => Err(error.into()),
             Err(error) => {
-                let what = "using the last policy instead of the best".to_string();
+                let what = "using the newest checkpoint instead of the best".to_string();
                 Ok((None, vec![error.to_string(), what]))
             }
         }
@@ -352,17 +352,13 @@ impl SavedPolicy {
             return Ok(intact(checkpoint::load(path)?));
         }
         let run = RunFolder::find(path)?;
-        match checkpoint::load(&run.best()) {
-            Ok(checkpoint) => Ok(intact(checkpoint)),
-            Err(CheckpointError::NotFound { .. }) => run.latest(),
-            Err(error) if error.may_be_intact() => Err(error.into()),
-            Err(error) => {
-                let mut latest = run.latest()?;
-                let what = "using the newest checkpoint instead of the best".to_string();
-                latest.warnings.splice(0..0, [error.to_string(), what]);
-                Ok(latest)
-            }
+        let (best, mut warnings) = run.best_policy()?;
+        if let Some(checkpoint) = best {
+            return Ok(intact(checkpoint));
         }
+        let latest = run.latest()?;
+        warnings.extend(latest.warnings);
+        Ok(Self { warnings, ..latest })
     }
 }
 
