@@ -259,19 +259,26 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_best_policy_that_may_be_intact_is_not_passed_over() {
+    fn checkpoints_that_may_be_intact_are_not_passed_over() {
         let place = TempDir::new().unwrap();
         let path = place.path().join("run");
         let mut run = run(1);
         let (mut files, _lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder();
+        let sums = folder.store().path(1).join("SHA256SUMS");
+        fs::remove_file(&sums).unwrap();
+        let warnings = folder.latest().unwrap().warnings;
+        assert!(warnings[1].ends_with("using the best policy instead"), "{warnings:?}");
+        // The system cannot open the file.
+        std::os::unix::fs::symlink(&sums, &sums).unwrap();
+        let error = folder.latest().unwrap_err().to_string();
+        assert!(error.starts_with("cannot read "), "{error}");
         assert!(folder.best_policy().unwrap().0.is_some());
         let sums = folder.best().join("SHA256SUMS");
         fs::remove_file(&sums).unwrap();
         let (best, warnings) = folder.best_policy().unwrap();
         assert!(best.is_none() && warnings[0].contains("SHA256SUMS is missing"), "{warnings:?}");
-        // The system cannot open the file.
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
         let error = folder.best_policy().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");

@@ -273,7 +273,7 @@ impl RunFolder {
     /// not finite, become warnings. Without any checkpoint it is that of the best policy, which is as complete.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is none, or none can be read but one may be intact.
     pub fn latest(&self) -> Result<SavedPolicy, RunError> {
         let finite = |checkpoint: &Checkpoint| match is_finite(checkpoint) {
             true => Ok(()),
@@ -284,6 +284,8 @@ impl RunFolder {
             Err(error) => {
                 let error = match error {
                     CheckpointError::NotFound(_) | CheckpointError::NoneSaved(_) => None,
+                    // The records after the best policy would be lost with it.
+                    error if error.may_be_intact() => return Err(error.into()),
                     error => Some(error),
                 };
                 let Some(checkpoint) = checkpoint::load(&self.best()).ok().filter(is_finite) else {
