@@ -152,10 +152,11 @@ impl<'a> Events<'a> {
             true => self.evaluate(&mut record, &mut due)?,
             false => (false, None),
         };
+        let exports = due.save && self.files.is_some();
         let state = guarded(format!("reading the state of iteration {iteration}"), || {
             let is_read = is_best || due.save;
             let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
-            Ok((snapshot, if due.save { self.run.model() } else { None }))
+            Ok((snapshot, if exports { self.run.model() } else { None }))
         });
         if let Some(failure) = failure.take_if(|_| state.is_err()) {
             return Err(failure);

@@ -164,23 +164,19 @@ impl Engine for TextEngine {
     }
 
     fn describe(&self) -> String {
-        match &self.device {
-            None => match self.learner.decoder.arithmetic() {
-                Arithmetic::F32 => "native generation, native updates".to_string(),
-                Arithmetic::Bf16(kernel) => {
-                    format!("native generation, native updates, bf16 by {}", kernel.name())
-                }
-            },
-            Some(device) => {
-                let precision = self.config.precision;
-                match crate::device::has_kernels(device) {
-                    true => format!("generation and updates in kernels, {precision}"),
-                    false => {
-                        format!("generation by tensor operations, updates by autodiff, {precision}")
-                    }
-                }
-            }
-        }
+        let precision = self.config.precision;
+        let Some(device) = &self.device else {
+            let native = "native generation, native updates";
+            return match self.learner.decoder.arithmetic() {
+                Arithmetic::F32 => native.to_string(),
+                Arithmetic::Bf16(kernel) => format!("{native}, {precision} by {}", kernel.name()),
+            };
+        };
+        let work = match crate::device::has_kernels(device) {
+            true => "generation and updates in kernels",
+            false => "generation by tensor operations, updates by autodiff",
+        };
+        format!("{work}, {precision}")
     }
 
     fn runs_in_pool(&self) -> bool {

@@ -14,8 +14,9 @@ pub(super) fn obstacle(
     device: Option<&Device>,
 ) -> Option<String> {
     let LanguageConfig { precision, update, optimizer, .. } = config;
-    let is_known = device.is_none() && *precision == Precision::Bf16;
-    let obstacle = device::precision_obstacle(device, *precision).filter(|_| !is_known);
+    // The CPU has bf16 for texts.
+    let in_bf16 = device.is_none() && *precision == Precision::Bf16;
+    let obstacle = device::precision_obstacle(device, *precision).filter(|_| !in_bf16);
     if obstacle.is_some() {
         return obstacle;
     }
