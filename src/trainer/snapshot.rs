@@ -233,7 +233,7 @@ pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError 
 ///
 /// # Errors
 /// If there are none, or they cannot be read.
-pub(super) fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
+pub fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
     let section = checkpoint.section(CONFIG, VERSION)?;
     let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
     Ok(overlay::parse(CONFIG, text)?)
