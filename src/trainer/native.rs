@@ -163,9 +163,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         let [score_sum, episodes, rewards, played] = self.sum_games(&sums)?;
-        let Part { config, shards, .. } = &self.part;
-        let recorded = config.steps_per_iteration(shards.items());
-        let steps = if config.plays_all_steps() { recorded } else { played as u64 };
+        let steps = self.part.steps(played);
         let mean_reward = rewards / steps as f64;
         let zero_variance = advantages.zero_variance;
         self.keep(trajectory, advantages);
