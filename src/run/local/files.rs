@@ -244,6 +244,12 @@ mod tests {
     }
 
     #[test]
+    fn a_run_does_not_begin_in_the_current_folder_by_an_empty_path() {
+        let error = RunFiles::create(Some(PathBuf::new()), "run", &run(1), "").unwrap_err();
+        assert!(error.to_string().starts_with("cannot create "), "{error}");
+    }
+
+    #[test]
     fn a_change_that_fails_in_a_folder_that_was_moved_says_that_it_was() {
         let place = TempDir::new().unwrap();
         let (path, moved) = (place.path().join("run"), place.path().join("moved"));

@@ -58,7 +58,8 @@ impl RunFolder {
     /// If it exists, or cannot be created.
     pub(super) fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
         if let Some(path) = path {
-            if path.exists() {
+            // An empty path, which exists nowhere, could be created in the current folder.
+            if path.exists() || path.as_os_str().is_empty() {
                 return Self::unsaved(path);
             }
             disk::create_folders(&path).map_err(RunError::file("create", &path))?;
