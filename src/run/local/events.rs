@@ -276,7 +276,7 @@ fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::env::Catch;
     use crate::run::{GameRun, RunFolder};
@@ -285,7 +285,8 @@ mod tests {
     use burn::tensor::Device;
     use std::cell::Cell;
 
-    fn run(iterations: u32) -> GameRun<Catch> {
+    /// A small run that is evaluated every second iteration.
+    pub fn run(iterations: u32) -> GameRun<Catch> {
         let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
         config.rollout.num_groups = 4;
         config.checkpoint.eval_every = 2;

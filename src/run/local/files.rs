@@ -226,22 +226,10 @@ impl RunFiles {
 
 #[cfg(test)]
 mod tests {
+    use super::super::events::tests::run;
     use super::*;
-    use crate::env::Catch;
-    use crate::run::GameRun;
-    use crate::settings::TrainConfig;
-    use crate::trainer::GameTrainer;
-    use burn::tensor::Device;
     use std::fs;
     use tempfile::TempDir;
-
-    fn run(iterations: u32) -> GameRun<Catch> {
-        let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
-        config.rollout.num_groups = 4;
-        config.checkpoint.eval_episodes = 10;
-        let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
-        GameRun::new(trainer, 1, Vec::new())
-    }
 
     #[test]
     fn a_run_does_not_begin_in_the_current_folder_by_an_empty_path() {
