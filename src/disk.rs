@@ -192,7 +192,7 @@ mod tests {
             created.unwrap();
             changes
         };
-        let synced = if cfg!(unix) { 3 } else { 0 };
+        let synced: usize = if cfg!(unix) { 3 } else { 0 };
         assert_eq!([changes("a/b/c"), changes("a/b/c")], [1 + synced, 1]);
     }
 

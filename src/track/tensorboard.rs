@@ -110,7 +110,7 @@ fn hyper_parameters(settings: &Table) -> Message {
 fn step(event: &[u8]) -> Option<u64> {
     let digits = event.get(1 + 8 + 1..)?;
     let last = digits.iter().position(|byte| byte & 0x80 == 0)?;
-    Some(digits[..=last].iter().rev().fold(0, |step, byte| (step << 7) | u64::from(byte & 0x7f)))
+    Some(digits[..=last].iter().rev().fold(0u64, |step, byte| (step << 7) | u64::from(byte & 0x7f)))
 }
 
 /// The byte ranges of the messages in a file's records, up to the first damaged one.
