@@ -34,10 +34,19 @@ fn no_links() -> OpenOptions {
     options.clone()
 }
 
-/// Creates a folder and its parents.
-pub fn create_folders(path: &Path) -> io::Result<()> {
+/// Creates a folder whose parent exists.
+pub fn create_folder(path: &Path) -> io::Result<()> {
     step()?;
-    fs::create_dir_all(path)
+    fs::create_dir(path)
+}
+
+/// Creates a folder and its parents, and waits until the names of those that were missing are on the disk.
+pub fn create_folders(path: &Path) -> io::Result<()> {
+    let all = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+    let missing: Vec<&Path> = all.take_while(|folder| !folder.exists()).collect();
+    step()?;
+    fs::create_dir_all(path)?;
+    missing.into_iter().rev().filter_map(Path::parent).try_for_each(sync_folder)
 }
 
 /// Creates a file with this content, and waits until it is on the disk.
@@ -150,14 +159,15 @@ pub fn remove_folder(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Waits until the names in a folder are on the disk, where the system can do that.
+/// Waits until the names in a folder are on the disk, where the system can do that and lets the user open the folder.
 pub fn sync_folder(path: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(());
     }
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    match sync(&File::open(path)?) {
-        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+    use ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
+    match File::open(path).and_then(|folder| sync(&folder)) {
+        Err(e) if matches!(e.kind(), InvalidInput | PermissionDenied | Unsupported) => Ok(()),
         synced => synced,
     }
 }
@@ -172,6 +182,19 @@ pub fn step() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_names_of_new_folders_are_synced() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let changes = |path: &str| {
+            let path = folder.path().join(path);
+            let (created, changes) = faults::with(faults::Fault::Nothing, || create_folders(&path));
+            created.unwrap();
+            changes
+        };
+        let synced: usize = if cfg!(unix) { 3 } else { 0 };
+        assert_eq!([changes("a/b/c"), changes("a/b/c")], [1 + synced, 1]);
+    }
 
     #[test]
     fn an_output_that_fails_leaves_the_old_one_and_nothing_beside_it() {

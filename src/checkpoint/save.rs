@@ -112,13 +112,16 @@ pub(super) fn require_no_link(path: &Path) -> Result<(), CheckpointError> {
     }
 }
 
-/// Writes the checkpoint's files to the new directory `tmp` and fsyncs them.
+/// Writes the checkpoint's files to the new directory `tmp` and fsyncs them. Its own entry is synced after it has been
+/// renamed.
 fn fill(
     checkpoint: &Checkpoint,
     tmp: &Path,
     mut write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
 ) -> Result<(), CheckpointError> {
-    create_folders(tmp)?;
+    let parent = tmp.parent().unwrap_or(tmp);
+    disk::create_folders(parent).map_err(CheckpointError::io("create", parent))?;
+    disk::create_folder(tmp).map_err(CheckpointError::io("create", tmp))?;
     let manifest = write_manifest(checkpoint);
     let mut sums = sums_line(MANIFEST, manifest.as_bytes());
     let mut put = |name: &str, bytes: &[u8]| {
@@ -132,16 +135,6 @@ fn fill(
     }
     put(SUMS, sums.as_bytes())?;
     disk::sync_folder(tmp).map_err(CheckpointError::io("sync", tmp))
-}
-
-/// Creates a directory, and fsyncs the entries of its parents that were missing. The directory's own entry is synced after
-/// it has been renamed.
-fn create_folders(path: &Path) -> Result<(), CheckpointError> {
-    let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
-    let missing: Vec<&Path> = parents.take_while(|parent| !parent.exists()).collect();
-    disk::create_folders(path).map_err(CheckpointError::io("create", path))?;
-    let sync = |parent| disk::sync_folder(parent).map_err(CheckpointError::io("sync", parent));
-    missing.into_iter().rev().filter_map(Path::parent).try_for_each(sync)
 }
 
 #[cfg(test)]

@@ -98,10 +98,10 @@ impl Run for Failing {
         self.run.restore(checkpoint)
     }
 
-    fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
+    fn finish(&mut self) -> Result<FinalScores, RunError> {
         // The run is at its best policy.
         self.may_fail(Work::Finish, self.at);
-        self.run.finish(best)
+        self.run.finish()
     }
 
     fn model(&self) -> Option<LanguageModel> {

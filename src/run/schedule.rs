@@ -67,9 +67,12 @@ impl Schedule {
         if iteration >= self.iterations {
             return Some(End::Iterations);
         }
-        let wait = u64::from(self.patience) * u64::from(self.eval_every);
-        let since = u64::from(iteration.saturating_sub(best.map_or(0, |(_, iteration)| iteration)));
-        (wait > 0 && since >= wait).then_some(End::Patience)
+        // The best evaluation may be between those that are due: `stop.seconds` evaluates too, and so does the end of a
+        // run that is continued. Whole evaluations are counted, so that the run ends where it is evaluated and saved.
+        let evaluations = |iteration: u32| iteration / self.eval_every.max(1);
+        let best = best.map_or(0, |(_, iteration)| iteration);
+        let since = evaluations(iteration).saturating_sub(evaluations(best));
+        (self.patience > 0 && since >= self.patience).then_some(End::Patience)
     }
 }
 
@@ -122,6 +125,8 @@ mod tests {
         assert_eq!([ends(19, None), ends(20, None)], [None, Some(End::Patience)]);
         assert_eq!([ends(49, Some(30)), ends(50, Some(30))], [None, Some(End::Patience)]);
         assert_eq!([ends(99, Some(99)), ends(100, Some(99))], [None, Some(End::Iterations)]);
+        // The best evaluation was not due: the run ends with one that is, not after so many iterations.
+        assert_eq!([ends(29, Some(15)), ends(30, Some(15))], [None, Some(End::Patience)]);
         assert_eq!(SCHEDULE.end(20, None), None, "without patience it never ends early");
     }
 

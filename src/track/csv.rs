@@ -27,11 +27,13 @@ impl Rows {
         // A torn last line has no end.
         let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let header = lines.next().unwrap_or_default();
-        let columns = header.trim_end().split(',').skip(FIRST.len()).map(str::to_string).collect();
         let iteration = |row: &str| row.split(',').next()?.parse::<u32>().ok();
         let is_kept = |row: &&str| iteration(row).is_some_and(|iteration| iteration <= done);
         let rows: Vec<&str> = lines.take_while(is_kept).collect();
         let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
+        // Another run may have begun in the folder, with other figures.
+        let header = if rows.is_empty() { "" } else { header };
+        let columns = header.trim_end().split(',').skip(FIRST.len()).map(str::to_string).collect();
         let file = replaced(path, header, &rows.concat())?;
         Ok(Self { path: path.to_path_buf(), file, columns, iterations })
     }

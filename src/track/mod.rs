@@ -47,7 +47,7 @@ impl Trackers {
         let done = records.last().map_or(0, |record| record.iteration);
         let mut trackers = Self::default();
         if config.tensorboard {
-            let events = tensorboard::Events::open(&folder.join(TENSORBOARD), settings, done);
+            let events = tensorboard::Events::open(&folder.join(TENSORBOARD), settings, records);
             trackers.add("TensorBoard", events.map(|events| Box::new(events) as _), records);
         }
         if config.csv {

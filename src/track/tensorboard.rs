@@ -31,23 +31,25 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Opens or creates the event file in a folder. Events after those of the first `done` iterations are cut off,
-    /// and so is a torn last one.
+    /// Opens or creates the event file in a folder. Events after the last of the run's `records` are cut off, and so is
+    /// a torn last one; without records the file begins anew.
     ///
     /// # Errors
     /// If the folder or the file cannot be read or written.
-    pub fn open(folder: &Path, settings: &Table, done: u32) -> io::Result<Self> {
+    pub fn open(folder: &Path, settings: &Table, records: &[IterationRecord]) -> io::Result<Self> {
         disk::create_folders(folder)?;
         let path = folder.join(FILE);
         let bytes = input::if_present(input::read(&path, input::DATA))?.unwrap_or_default();
-        let records = records(&bytes);
-        let kept = records.iter().take(HEADER + done as usize);
-        let length = kept.clone().next_back().map_or(0, |record| record.end + 4);
-        let count = kept.count();
+        let done = records.last().map_or(0, |record| record.env_steps);
+        // The end and the step of each event. Their number tells no iteration, since records may be missing.
+        let events = messages(&bytes).into_iter();
+        let events = events.map_while(|event| Some((event.end + 4, step(&bytes[event])?)));
+        let kept: Vec<(usize, u64)> = events.take_while(|(_, step)| *step <= done).collect();
         let file = disk::open(&path)?;
-        if count >= HEADER {
-            file.set_len(length as u64)?;
-            return Ok(Self { file, iterations: (count - HEADER) as u32 });
+        if let Some((end, step)) = kept.last().filter(|_| kept.len() >= HEADER && done > 0) {
+            file.set_len(*end as u64)?;
+            let last = records.iter().rfind(|record| record.env_steps <= *step);
+            return Ok(Self { file, iterations: last.map_or(0, |record| record.iteration) });
         }
         file.set_len(0)?;
         let mut events = Self { file, iterations: 0 };
@@ -104,8 +106,15 @@ fn hyper_parameters(settings: &Table) -> Message {
     Message::default().message(1, value.message(9, metadata).message(8, tensor))
 }
 
+/// The step of an event: the number after its time, each with a tag of one byte.
+fn step(event: &[u8]) -> Option<u64> {
+    let digits = event.get(1 + 8 + 1..)?;
+    let last = digits.iter().position(|byte| byte & 0x80 == 0)?;
+    Some(digits[..=last].iter().rev().fold(0u64, |step, byte| (step << 7) | u64::from(byte & 0x7f)))
+}
+
 /// The byte ranges of the messages in a file's records, up to the first damaged one.
-fn records(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+fn messages(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut at = 0;
     let next = || {
         let range = record(bytes, at)?;
@@ -159,7 +168,7 @@ pub(super) mod tests {
 
     /// Asserts that a file has the events of these records and no others.
     pub fn assert_holds(bytes: &[u8], expected: &[IterationRecord]) {
-        let found = records(bytes);
+        let found = messages(bytes);
         assert_eq!(found.last().map(|last| last.end + 4), Some(bytes.len()));
         assert_eq!(found.len(), HEADER + expected.len());
         for (place, record) in found[HEADER..].iter().zip(expected) {
@@ -180,16 +189,37 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_run_that_lacks_records_is_continued_without_doubled_steps() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let record = |iteration: u32| {
+            let env_steps = 300 * u64::from(iteration);
+            IterationRecord { iteration, env_steps, ..IterationRecord::default() }
+        };
+        let records = [1, 2, 4, 5, 6].map(record);
+        let mut events = Events::open(folder.path(), &Table::new(), &[]).unwrap();
+        records.iter().for_each(|record| events.write(record).unwrap());
+        for done in [3, 5, 4] {
+            let mut events = Events::open(folder.path(), &Table::new(), &records[..done]).unwrap();
+            assert_eq!(events.iterations(), records[done - 1].iteration);
+            records[done..].iter().for_each(|record| events.write(record).unwrap());
+            assert_holds(&fs::read(folder.path().join(FILE)).unwrap(), &records);
+        }
+        // Another run in the folder of one that was not saved.
+        Events::open(folder.path(), &Table::new(), &[]).unwrap();
+        assert_holds(&fs::read(folder.path().join(FILE)).unwrap(), &[]);
+    }
+
+    #[test]
     fn records_after_a_damaged_one_are_left_out() {
         let folder = tempfile::TempDir::new().unwrap();
-        let mut events = Events::open(folder.path(), &Table::new(), 0).unwrap();
+        let mut events = Events::open(folder.path(), &Table::new(), &[]).unwrap();
         events.write(&IterationRecord { iteration: 1, ..IterationRecord::default() }).unwrap();
         let mut bytes = fs::read(folder.path().join(FILE)).unwrap();
-        assert_eq!(records(&bytes).len(), HEADER + 1);
+        assert_eq!(messages(&bytes).len(), HEADER + 1);
         *bytes.last_mut().unwrap() ^= 1;
-        assert_eq!(records(&bytes).len(), HEADER);
+        assert_eq!(messages(&bytes).len(), HEADER);
         for length in 0..bytes.len() {
-            assert!(records(&bytes[..length]).len() <= HEADER);
+            assert!(messages(&bytes[..length]).len() <= HEADER);
         }
     }
 }

@@ -131,13 +131,9 @@ pub(super) fn obstacle(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
-        let has_memory = model.get::<Mlp>().is_none();
-        let in_bf16 = config.precision == Precision::Bf16 && has_memory;
-        return if in_bf16 {
-            None
-        } else {
-            device::precision_obstacle(Some(device), config.precision)
-        };
+        // Decoders and GRUs have bf16 on the CPU too.
+        let in_bf16 = config.precision == Precision::Bf16 && model.get::<Mlp>().is_none();
+        return device::precision_obstacle(Some(device), config.precision).filter(|_| !in_bf16);
     }
     if host.is_some() {
         return Some("environments on the host have no kernels".to_string());

@@ -66,7 +66,7 @@ pub trait Engine: Send {
     /// Evaluates the greedy policy, on held-out demonstrations too if there are any.
     ///
     /// # Errors
-    /// As [`Engine::iterate`].
+    /// If an environment or a task fails, or another rank is gone or silent.
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, Self::Error>;
 
     /// The learnt parameters, `[num_params]`, by which ranks compare their policies.
@@ -82,7 +82,8 @@ pub struct Iteration {
     pub steps: u64,
 }
 
-/// The verbs of GRPO, which `iterate` of [`trainer`](super) puts in order.
+/// The verbs of GRPO, which `iterate` of [`trainer`](super) puts in order. They fail if an environment or a task does, or
+/// another rank of the run is gone or silent.
 pub(super) trait Grpo {
     /// The result of a rollout.
     type Trajectory;
@@ -96,24 +97,15 @@ pub(super) trait Grpo {
     type Error;
 
     /// Plays the games, or completes the prompts, of `iteration`.
-    ///
-    /// # Errors
-    /// If an environment or a task fails, or another rank of the run is gone or silent.
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, Self::Error>;
 
     /// Compares every action with its group.
-    ///
-    /// # Errors
-    /// If another rank of the run is gone or silent.
     fn advantages(
         &mut self,
         trajectory: &Self::Trajectory,
     ) -> Result<Self::Advantages, Self::Error>;
 
     /// Moves the policy towards the better actions.
-    ///
-    /// # Errors
-    /// As [`Grpo::advantages`].
     fn update(
         &mut self,
         trajectory: &Self::Trajectory,
@@ -122,9 +114,6 @@ pub(super) trait Grpo {
     ) -> Result<Self::Stats, Self::Error>;
 
     /// Waits for the totals of the iteration. The rollout of the `next` one may be started before.
-    ///
-    /// # Errors
-    /// As [`Grpo::advantages`].
     async fn totals(
         &mut self,
         trajectory: Self::Trajectory,

@@ -135,16 +135,14 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         // The sums are those of all ranks.
         let [score_sum, episodes, rewards, even, played] =
             [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS, PLAYED].map(|i| f64::from(summary[i]));
-        let Part { config, shards, .. } = &self.part;
-        let recorded = config.steps_per_iteration(shards.items());
-        let steps = if config.plays_all_steps() { recorded } else { played as u64 };
+        let steps = self.part.steps(played);
         Ok(Totals {
             score_sum,
             episodes,
             mean_reward: rewards / steps as f64,
             steps,
             waited: self.source.take_waited(),
-            zero_variance: even / config.rollout.num_groups as f64,
+            zero_variance: even / self.part.config.rollout.num_groups as f64,
             update: UpdateMeans::new(std::array::from_fn(|i| means[i].into())),
         })
     }

@@ -119,7 +119,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         stats: Tensor<1>,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        let Part { config, team, shards, rollout, .. } = &self.part;
+        let Part { config, team, rollout, .. } = &self.part;
         // The number of each game's steps that count, where it is not known beforehand.
         let (mut rewards, mut lengths) = (trajectory.rewards.clone(), None);
         if !config.plays_all_steps() {
@@ -146,8 +146,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             Source::Games(_) => sums.iter().map(|theirs| theirs[i]).sum(),
             _ => 0.0f64,
         };
-        let recorded = config.steps_per_iteration(shards.items());
-        let steps = if config.plays_all_steps() { recorded } else { sum(3) as u64 };
+        let (recorded, steps) = (self.part.recorded_steps(), self.part.steps(sum(3)));
         Ok(Totals {
             score_sum: sum(0),
             episodes: sum(1),

@@ -135,10 +135,7 @@ impl<E: Engine> Trainer<E> {
     /// # Panics
     /// If an environment, a task or the device does.
     pub fn iterate(&mut self) -> Result<IterationRecord, E::Error> {
-        match self.engine.runs_in_pool() {
-            true => rayon::scope(|_| block_on(self.iterate_async())),
-            false => block_on(self.iterate_async()),
-        }
+        in_pool(self.engine.runs_in_pool(), || block_on(self.iterate_async()))
     }
 
     /// The device that it works on; `None` for a language model on the CPU.
@@ -147,9 +144,6 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// The asynchronous form of [`Trainer::iterate`], for a browser, where a thread must not block.
-    ///
-    /// # Errors
-    /// As [`Trainer::iterate`].
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, E::Error> {
         device::take_transfers();
         self.engine.team().take_traffic();
@@ -163,7 +157,7 @@ impl<E: Engine> Trainer<E> {
         record.reduction = self.reduction(total).await?;
         check_finite(&record)?;
         record.seconds = Seconds { total, ..record.seconds };
-        record.steps_per_second = steps as f64 / total;
+        record.steps_per_second = steps as f64 / total.max(1e-9);
         record.memory = device::memory(self.engine.device());
         record.load = device::load(self.engine.device());
         let transfers = device::take_transfers();
@@ -197,9 +191,6 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// The asynchronous form of [`Trainer::measure`], for a browser.
-    ///
-    /// # Errors
-    /// As [`Trainer::measure`].
     pub async fn measure_async(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
         let evaluation = self.engine.evaluate_greedy().await?;
         let value = evaluation.value().filter(|value| is_best(*value, self.best));
@@ -241,6 +232,17 @@ impl<E: Engine> Trainer<E> {
     pub fn best(&self) -> Option<(f64, u32)> {
         self.best
     }
+}
+
+/// Whether the work of a rank may enter the thread pool. Ranks that wait for each other in one pool could take all of its
+/// threads; a rank that is inside a pool has its own.
+fn may_enter_pool(team: &Team) -> bool {
+    team.size() == 1 || rayon::current_thread_index().is_some()
+}
+
+/// Does work on a thread of the pool if it `enters` that, else on this one.
+fn in_pool<T: Send>(enters: bool, work: impl FnOnce() -> T + Send) -> T {
+    if enters { rayon::scope(|_| work()) } else { work() }
 }
 
 /// Whether an evaluation is the best so far. One out of range never is: none after it would be better.

@@ -1,8 +1,8 @@
 //! The fast engine on the CPU: native code on all threads for any built-in network.
 
-use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
+use super::{TrainError, in_pool};
 use crate::advantage::HostAdvantages;
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
 use crate::env::{HostEnvError, HostEnvs, Rules};
@@ -150,12 +150,9 @@ impl<G: Rules> Grpo for NativeEngine<G> {
             _ => trajectory.num_steps,
         };
         let experience = Experience::new(trajectory, values, counts, learn_steps);
-        let (host, learner) = (&self.host, &mut self.learner);
-        Ok(match host {
-            // The rollout was outside the pool.
-            Some(_) => rayon::scope(|_| learner.update(&experience, iteration)),
-            None => learner.update(&experience, iteration),
-        }?)
+        let learner = &mut self.learner;
+        // With environments on the host the iteration is outside the pool.
+        Ok(in_pool(self.host.is_some(), || learner.update(&experience, iteration))?)
     }
 
     async fn totals(
@@ -166,9 +163,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         let [score_sum, episodes, rewards, played] = self.sum_games(&sums)?;
-        let Part { config, shards, .. } = &self.part;
-        let recorded = config.steps_per_iteration(shards.items());
-        let steps = if config.plays_all_steps() { recorded } else { played as u64 };
+        let steps = self.part.steps(played);
         let mean_reward = rewards / steps as f64;
         let zero_variance = advantages.zero_variance;
         self.keep(trajectory, advantages);

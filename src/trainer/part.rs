@@ -52,6 +52,16 @@ impl Part {
         Ok((Self { config, team, shards, games, rollout }, data))
     }
 
+    /// Steps that all ranks record in an iteration.
+    pub fn recorded_steps(&self) -> u64 {
+        self.config.steps_per_iteration(self.shards.items())
+    }
+
+    /// Steps of an iteration: those that are recorded, or those that games `played` where not all of them count.
+    pub fn steps(&self, played: f64) -> u64 {
+        if self.config.plays_all_steps() { self.recorded_steps() } else { played as u64 }
+    }
+
     /// The keys of this rank's games.
     pub fn keys(&self) -> RolloutKeys {
         RolloutKeys::new(self.config.seed).from_group(self.shards.own_items().start)

@@ -191,9 +191,6 @@ impl<E: Persistent> Trainer<E> {
     }
 
     /// The asynchronous form of [`Trainer::snapshot`], for a browser.
-    ///
-    /// # Errors
-    /// As [`Trainer::snapshot`].
     pub async fn snapshot_async(&self) -> Result<Checkpoint, TeamError> {
         let state = self.engine.export(self.iteration).await?;
         let counters = Counters::new(self.iteration, self.best, &state);
@@ -210,7 +207,7 @@ impl<E: Persistent> Trainer<E> {
     /// The run as it was when the checkpoint was saved.
     ///
     /// # Errors
-    /// As [`Trainer::restore`].
+    /// If the checkpoint lacks a section or does not fit.
     pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
         self.restore(checkpoint)?;
         Ok(self)
@@ -236,7 +233,7 @@ pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError 
 ///
 /// # Errors
 /// If there are none, or they cannot be read.
-pub(super) fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
+pub fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
     let section = checkpoint.section(CONFIG, VERSION)?;
     let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
     Ok(overlay::parse(CONFIG, text)?)

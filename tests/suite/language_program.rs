@@ -324,7 +324,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         ),
         (&["train", "sort", "--engine", "fused"], &["--engine is for games"]),
         (&["bench", "sort", "--engine", "fused"], &["--engine is for games"]),
-        (&["train", "sort", "--precision", "f16"], &["the CPU supports f32 and bf16 only"]),
+        (&["train", "sort", "--precision", "f16"], &["the CPU supports f32, and bf16 for"]),
         (&["fit", "none.jsonl"], &["cannot find none.jsonl"]),
         (&["fit", "train.jsonl"], &["no test prompt"]),
         (&["fit", "open.jsonl"], &["a `solution` or a `completion`"]),

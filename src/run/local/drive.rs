@@ -48,11 +48,12 @@ pub fn drive(
     }
 }
 
-/// Restores the best policy, if this rank has its checkpoint, evaluates it on fresh episodes, and saves it as the
-/// model, if it is a language model. The run stays at that policy, as after [`Run::finish`].
+/// Restores the best policy, if this rank has its checkpoint, saves it as the model, if it is a language model, and
+/// evaluates it on fresh episodes. The run is at that checkpoint's iteration afterwards: to train it further, resume it
+/// from its last checkpoint ([`RunFiles::resume`]), since its files have the records of later iterations already.
 ///
 /// # Errors
-/// As [`Run::finish`], if the model cannot be written, and if the device fails.
+/// If the checkpoint does not fit, the model cannot be written, the device fails, and as [`Run::finish`].
 pub fn finish(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
@@ -67,6 +68,6 @@ pub fn finish(
     if let (Some(files), Some(model)) = (&files, model) {
         files.save_model(&model)?;
     }
-    let scores = guarded("the final evaluation".to_string(), || run.finish(None));
+    let scores = guarded("the final evaluation".to_string(), || run.finish());
     scores.map_err(|error| located(error, run, &files))
 }

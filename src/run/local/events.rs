@@ -152,10 +152,11 @@ impl<'a> Events<'a> {
             true => self.evaluate(&mut record, &mut due)?,
             false => (false, None),
         };
+        let exports = due.save && self.files.is_some();
         let state = guarded(format!("reading the state of iteration {iteration}"), || {
             let is_read = is_best || due.save;
             let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
-            Ok((snapshot, if due.save { self.run.model() } else { None }))
+            Ok((snapshot, if exports { self.run.model() } else { None }))
         });
         if let Some(failure) = failure.take_if(|_| state.is_err()) {
             return Err(failure);
@@ -275,7 +276,7 @@ fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::env::Catch;
     use crate::run::{GameRun, RunFolder};
@@ -284,7 +285,8 @@ mod tests {
     use burn::tensor::Device;
     use std::cell::Cell;
 
-    fn run(iterations: u32) -> GameRun<Catch> {
+    /// A small run that is evaluated every second iteration.
+    pub fn run(iterations: u32) -> GameRun<Catch> {
         let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
         config.rollout.num_groups = 4;
         config.checkpoint.eval_every = 2;

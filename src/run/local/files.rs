@@ -11,6 +11,7 @@ use crate::text::LanguageModel;
 use crate::track::Trackers;
 use crate::trainer::text::CompletionRecord;
 use std::path::PathBuf;
+use toml::Table;
 
 /// A megabyte in bytes, the unit of `completions.keep`.
 const MEGABYTE: u64 = 1_000_000;
@@ -47,23 +48,24 @@ impl RunFiles {
                 lock => break (folder, lock?),
             }
         };
-        folder.write(CONFIG, settings)?;
         let model = run.model();
-        let (files, _) = Self::open(folder, 0, model.is_some())?;
+        let (files, _) = Self::open(folder, settings, 0, model.is_some())?;
         model.map_or(Ok(()), |model| files.save_model(&model))?;
         Ok((files, lock, warning))
     }
 
-    /// The files of a run whose first `done` iterations are kept, and the records of these: later ones are dropped, since
-    /// their iterations are about to be trained again.
+    /// The files of a run with these settings whose first `done` iterations are kept, and the records of these: later ones
+    /// are dropped, since their iterations are about to be trained again.
     ///
     /// # Errors
     /// If they cannot be read or written.
     fn open(
         folder: RunFolder,
+        settings: &str,
         done: u32,
         has_model: bool,
     ) -> Result<(Self, Vec<IterationRecord>), RunError> {
+        folder.write(CONFIG, settings)?;
         let metrics = JsonLines::resume(&folder.path().join(METRICS), done)?;
         let completions = has_model
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), done))
@@ -74,8 +76,7 @@ impl RunFiles {
             let card = folder.path().join(MODEL_CARD);
             input::if_present(disk::remove_file(&card)).map_err(RunError::file("remove", &card))?;
         }
-        let settings = input::read_description(&folder.config()).ok();
-        let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let settings: Table = settings.parse().unwrap_or_default();
         let records = folder.records()?;
         let trackers = Trackers::open(folder.path(), &settings, &records);
         let section = settings.get("completions").cloned();
@@ -112,10 +113,8 @@ impl RunFiles {
         run: &mut dyn Run,
         settings: &str,
     ) -> Result<(Self, Option<String>), RunError> {
-        let folder = lock.folder().clone();
-        folder.write(CONFIG, settings)?;
-        let done = run.trainer().iteration();
-        let (files, records) = Self::open(folder, done, run.model().is_some())?;
+        let (folder, done) = (lock.folder().clone(), run.trainer().iteration());
+        let (files, records) = Self::open(folder, settings, done, run.model().is_some())?;
         records.iter().for_each(|record| run.replay(record));
         let warning = files.gap(&records, done);
         Ok((files, warning))
@@ -227,21 +226,15 @@ impl RunFiles {
 
 #[cfg(test)]
 mod tests {
+    use super::super::events::tests::run;
     use super::*;
-    use crate::env::Catch;
-    use crate::run::GameRun;
-    use crate::settings::TrainConfig;
-    use crate::trainer::GameTrainer;
-    use burn::tensor::Device;
     use std::fs;
     use tempfile::TempDir;
 
-    fn run(iterations: u32) -> GameRun<Catch> {
-        let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
-        config.rollout.num_groups = 4;
-        config.checkpoint.eval_episodes = 10;
-        let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
-        GameRun::new(trainer, 1, Vec::new())
+    #[test]
+    fn a_run_does_not_begin_in_the_current_folder_by_an_empty_path() {
+        let error = RunFiles::create(Some(PathBuf::new()), "run", &run(1), "").unwrap_err();
+        assert!(error.to_string().starts_with("cannot create "), "{error}");
     }
 
     #[test]
@@ -260,19 +253,26 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_best_policy_that_may_be_intact_is_not_passed_over() {
+    fn checkpoints_that_may_be_intact_are_not_passed_over() {
         let place = TempDir::new().unwrap();
         let path = place.path().join("run");
         let mut run = run(1);
         let (mut files, _lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder();
+        let sums = folder.store().path(1).join("SHA256SUMS");
+        fs::remove_file(&sums).unwrap();
+        let warnings = folder.latest().unwrap().warnings;
+        assert!(warnings[1].ends_with("using the best policy instead"), "{warnings:?}");
+        // The system cannot open the file.
+        std::os::unix::fs::symlink(&sums, &sums).unwrap();
+        let error = folder.latest().unwrap_err().to_string();
+        assert!(error.starts_with("cannot read "), "{error}");
         assert!(folder.best_policy().unwrap().0.is_some());
         let sums = folder.best().join("SHA256SUMS");
         fs::remove_file(&sums).unwrap();
         let (best, warnings) = folder.best_policy().unwrap();
         assert!(best.is_none() && warnings[0].contains("SHA256SUMS is missing"), "{warnings:?}");
-        // The system cannot open the file.
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
         let error = folder.best_policy().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
@@ -293,7 +293,7 @@ mod tests {
         let whole = fs::read_to_string(&metrics).unwrap();
         let gap = || {
             let folder = RunFolder::find(&path).unwrap();
-            let (files, records) = RunFiles::open(folder, 4, false).unwrap();
+            let (files, records) = RunFiles::open(folder, "", 4, false).unwrap();
             files.gap(&records, 4)
         };
         assert_eq!(gap(), None);

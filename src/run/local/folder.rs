@@ -58,17 +58,22 @@ impl RunFolder {
     /// If it exists, or cannot be created.
     pub(super) fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
         if let Some(path) = path {
-            if path.exists() {
+            // An empty path, which exists nowhere, could be created in the current folder.
+            if path.exists() || path.as_os_str().is_empty() {
                 return Self::unsaved(path);
             }
             disk::create_folders(&path).map_err(RunError::file("create", &path))?;
             return Ok(Self { path });
         }
-        fs::create_dir_all(RUNS).map_err(RunError::file("create", Path::new(RUNS)))?;
+        let runs = Path::new(RUNS);
+        disk::create_folders(runs).map_err(RunError::file("create", runs))?;
         for n in 1.. {
-            let path = Path::new(RUNS).join(format!("{name}-{n}"));
-            match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path }),
+            let path = runs.join(format!("{name}-{n}"));
+            match disk::create_folder(&path) {
+                Ok(()) => {
+                    disk::sync_folder(runs).map_err(RunError::file("sync", runs))?;
+                    return Ok(Self { path });
+                }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(RunError::file("create", &path)(e)),
             }
@@ -269,7 +274,7 @@ impl RunFolder {
     /// not finite, become warnings. Without any checkpoint it is that of the best policy, which is as complete.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is none, or none can be read but one may be intact.
     pub fn latest(&self) -> Result<SavedPolicy, RunError> {
         let finite = |checkpoint: &Checkpoint| match is_finite(checkpoint) {
             true => Ok(()),
@@ -280,6 +285,8 @@ impl RunFolder {
             Err(error) => {
                 let error = match error {
                     CheckpointError::NotFound(_) | CheckpointError::NoneSaved(_) => None,
+                    // The records after the best policy would be lost with it.
+                    error if error.may_be_intact() => return Err(error.into()),
                     error => Some(error),
                 };
                 let Some(checkpoint) = checkpoint::load(&self.best()).ok().filter(is_finite) else {
@@ -311,7 +318,7 @@ impl RunFolder {
             Err(CheckpointError::NotFound(_)) => Ok((None, Vec::new())),
             Err(error) if error.may_be_intact() => Err(error.into()),
             Err(error) => {
-                let what = "using the last policy instead of the best".to_string();
+                let what = "using the newest checkpoint instead of the best".to_string();
                 Ok((None, vec![error.to_string(), what]))
             }
         }
@@ -348,17 +355,13 @@ impl SavedPolicy {
             return Ok(intact(checkpoint::load(path)?));
         }
         let run = RunFolder::find(path)?;
-        match checkpoint::load(&run.best()) {
-            Ok(checkpoint) => Ok(intact(checkpoint)),
-            Err(CheckpointError::NotFound { .. }) => run.latest(),
-            Err(error) if error.may_be_intact() => Err(error.into()),
-            Err(error) => {
-                let mut latest = run.latest()?;
-                let what = "using the newest checkpoint instead of the best".to_string();
-                latest.warnings.splice(0..0, [error.to_string(), what]);
-                Ok(latest)
-            }
+        let (best, mut warnings) = run.best_policy()?;
+        if let Some(checkpoint) = best {
+            return Ok(intact(checkpoint));
         }
+        let latest = run.latest()?;
+        warnings.extend(latest.warnings);
+        Ok(Self { warnings, ..latest })
     }
 }
 

@@ -147,11 +147,10 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     }
 
     /// The first rank alone evaluates.
-    fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
+    fn finish(&mut self) -> Result<FinalScores, RunError> {
         if !self.trainer.team().is_root() {
             return Ok(FinalScores::default());
         }
-        best.map_or(Ok(()), |best| self.restore(best))?;
         let game = self.trainer.game();
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new(&self.trainer.model(), features, actions);

@@ -147,7 +147,7 @@ pub trait Run {
     /// Evaluates the greedy policy. Returns whether it is the best so far.
     ///
     /// # Errors
-    /// As [`Run::iterate`].
+    /// If an environment or a task fails, or another rank is gone or silent.
     fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError>;
 
     /// Everything that it needs to continue.
@@ -156,20 +156,18 @@ pub trait Run {
     /// If another rank is gone or silent.
     fn snapshot(&self) -> Result<Checkpoint, RunError>;
 
-    /// Restores the best policy, if this rank has its checkpoint, and evaluates it on fresh episodes. The run is at that
-    /// checkpoint's iteration afterwards: to train it further, resume it from its last checkpoint
-    /// ([`RunFiles::resume`]), since its files have the records of later iterations already.
+    /// Evaluates the policy on fresh episodes, which [`finish()`] restores before.
     ///
     /// # Errors
-    /// If the checkpoint does not fit, and as [`Run::iterate`].
-    fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError>;
+    /// If an environment or a task fails, or another rank is gone or silent.
+    fn finish(&mut self) -> Result<FinalScores, RunError>;
 
     /// The language model, as it is exported; `None` for games.
     fn model(&self) -> Option<LanguageModel> {
         None
     }
 
-    /// Returns to the state of a checkpoint, as [`Run::finish`] does first.
+    /// Returns to the state of a checkpoint.
     ///
     /// # Errors
     /// If the checkpoint does not fit.
@@ -198,7 +196,7 @@ pub trait Run {
     /// # Ok::<(), grove::run::RunError>(())
     /// ```
     ///
-    /// [`Events::stop`] ends it early; it can be continued by another call, before [`Run::finish`]. Without an end, the
+    /// [`Events::stop`] ends it early; it can be continued by another call, before [`finish()`]. Without an end, the
     /// last iterations are in the records and in no checkpoint.
     fn events<'a>(&'a mut self, files: Option<&'a mut RunFiles>) -> Events<'a>
     where

@@ -79,7 +79,7 @@ impl Trial {
 /// Tries some iterations of every phase of a run, and an evaluation. `started` is when its preparation began.
 ///
 /// # Errors
-/// As [`Run::iterate`].
+/// If numbers run out of range, an environment or a task fails, or another rank is gone or silent.
 pub fn preview<'a>(
     run: &mut dyn Run,
     device: &'a DeviceInfo,

@@ -216,20 +216,14 @@ fn rounded(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::events::tests::run;
     use super::*;
-    use crate::env::Catch;
-    use crate::run::GameRun;
-    use crate::settings::TrainConfig;
-    use crate::trainer::GameTrainer;
-    use burn::tensor::Device;
 
     #[test]
     fn a_report_names_the_place_of_its_policy() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("run");
-        let config = TrainConfig::for_game("catch");
-        let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
-        let run = GameRun::new(trainer, 1, Vec::new());
+        let run = run(1);
         let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let effort = Effort { iteration: 7, ..Effort::default() };
         let report = |best: Option<&Checkpoint>| {

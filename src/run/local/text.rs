@@ -120,8 +120,7 @@ impl Run for TextRun {
     }
 
     /// All ranks take the first one's weights, and evaluate together.
-    fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
-        best.map_or(Ok(()), |best| self.restore(best))?;
+    fn finish(&mut self) -> Result<FinalScores, RunError> {
         self.trainer.follow_first()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
         let mut greedy =

@@ -14,7 +14,7 @@ pub use snapshot::{
 use super::choose::{Engines, first_network, obstacle, precision_obstacle, with_engine};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::part::Part;
-use super::{TrainError, Trainer, iterate};
+use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::Pieces;
 use crate::device;
 use crate::env::{HostEnvError, HostEnvs, Rules};
@@ -198,9 +198,6 @@ impl<G: Rules> GameTrainer<G> {
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    ///
-    /// # Panics
-    /// As [`Trainer::evaluate`].
     pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
         let played = self.engine.play(0..episodes, self.engine.validation(), player).await;
         Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
@@ -316,10 +313,9 @@ impl<G: Rules> Engine for GameEngine<G> {
     }
 
     fn runs_in_pool(&self) -> bool {
-        // Ranks that wait for each other in one pool could take all of its threads; a rank inside a pool has its own.
-        let is_own = self.part.team.size() == 1 || rayon::current_thread_index().is_some();
         // Environments on the host stay on the caller's thread, which may wait for their lock.
-        matches!(self.engine, Engines::Native(_)) && is_own && self.host.is_none()
+        let is_native = matches!(self.engine, Engines::Native(_)) && self.host.is_none();
+        is_native && may_enter_pool(&self.part.team)
     }
 
     async fn iterate(

@@ -2,7 +2,7 @@
 
 use super::super::choose::{first_network, with_engine};
 use super::super::engine::{PolicyEngine, State};
-use super::super::part::{Part, all_games, all_parts, own_games, own_memory};
+use super::super::part::{all_games, all_parts, own_games, own_memory};
 use super::super::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
     VERSION, WEIGHTS, read_params, saved_table, unreadable,
@@ -104,7 +104,7 @@ pub fn policy_params<G: Rules>(
 /// The policy in a checkpoint, of a built-in network.
 ///
 /// # Errors
-/// As [`policy_params`].
+/// If the checkpoint does not hold such a policy for this game.
 pub fn load_policy<G: Rules>(
     checkpoint: &Checkpoint,
     game: G,
@@ -221,8 +221,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             memory,
         };
         with_engine!(&mut self.engine, engine => engine.import(&state))?;
-        let Part { config, shards, .. } = &self.part;
-        let recorded = config.steps_per_iteration(shards.items()) * u64::from(counters.iteration);
+        let recorded = self.part.recorded_steps() * u64::from(counters.iteration);
         self.steps = counters.played_steps.unwrap_or(recorded);
         Ok(())
     }

@@ -15,9 +15,6 @@ pub(super) struct CompletionGroup {
 }
 
 /// The completions of all ranks, in the order of their ranks; `ours` are this rank's.
-///
-/// # Errors
-/// As [`gather`].
 pub(super) fn all(
     team: &Team,
     ours: Result<Vec<CompletionGroup>, LanguageTrainError>,

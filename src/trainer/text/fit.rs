@@ -25,15 +25,13 @@ impl TextEngine {
     pub(super) fn text(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
         let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(none)?;
+        let values = template_values(&self.model, prompt)?;
         // A completion of a conversation is a message; a solution is what the verifier expects, without a template's words.
         let tokens = match prompt.fields.contains_key("completion") {
-            true => {
-                let values = template_values(&self.model, prompt)?;
-                self.model.answer(&solution, &prompt.messages, &values)?
-            }
+            true => self.model.answer(&solution, &prompt.messages, &values)?,
             false => self.model.bare_answer(&solution, &prompt.messages)?,
         };
-        let prompt = self.tokens(prompt, tokens.len())?;
+        let prompt = self.tokens_with(prompt, &values, tokens.len())?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];
         let sample = Sample { tokens, logprobs, advantages, mask, ..Sample::default() };
@@ -48,9 +46,6 @@ impl TextEngine {
 
     /// The mean negative log-likelihood of a token of the held-out solutions of a part, nats. All ranks must call
     /// this.
-    ///
-    /// # Errors
-    /// As [`Trainer::iterate`](crate::trainer::Trainer::iterate).
     pub(super) fn held_out(&self, part: HeldOutPart) -> Result<f64, LanguageTrainError> {
         let numbers = self.held_out_prompts(part, self.held_out_solutions());
         let count = (numbers.end - numbers.start) as usize;

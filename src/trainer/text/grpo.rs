@@ -12,7 +12,7 @@ use crate::metrics::{EvaluationRecord, IterationRecord, Phases};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::text::Arithmetic;
 use crate::trainer::engine::{Engine, Grpo, Iteration};
-use crate::trainer::iterate;
+use crate::trainer::{in_pool, iterate, may_enter_pool};
 use burn::tensor::Device;
 use std::borrow::Cow;
 
@@ -55,11 +55,9 @@ impl TextEngine {
         let first = u64::from(iteration) * updates;
         let rates: Vec<f64> = (first..first + updates).map(|update| self.rate(update)).collect();
         let rule = config.rule(fit);
-        // Ranks that wait for each other in one pool could take all of its threads.
-        let is_pooled = self.device.is_none() && self.team.size() == 1;
+        let is_pooled = self.device.is_none() && may_enter_pool(&self.team);
         let learner = &mut self.learner;
-        let mut update = || learner.update(&rule, groups, iteration, entropy, &rates);
-        if is_pooled { rayon::scope(|_| update()) } else { update() }
+        in_pool(is_pooled, || learner.update(&rule, groups, iteration, entropy, &rates))
     }
 
     /// The learning rate of an optimiser step, counted by iterations, whether they took all of their steps or not:
@@ -166,23 +164,19 @@ impl Engine for TextEngine {
     }
 
     fn describe(&self) -> String {
-        match &self.device {
-            None => match self.learner.decoder.arithmetic() {
-                Arithmetic::F32 => "native generation, native updates".to_string(),
-                Arithmetic::Bf16(kernel) => {
-                    format!("native generation, native updates, bf16 by {}", kernel.name())
-                }
-            },
-            Some(device) => {
-                let precision = self.config.precision;
-                match crate::device::has_kernels(device) {
-                    true => format!("generation and updates in kernels, {precision}"),
-                    false => {
-                        format!("generation by tensor operations, updates by autodiff, {precision}")
-                    }
-                }
-            }
-        }
+        let precision = self.config.precision;
+        let Some(device) = &self.device else {
+            let native = "native generation, native updates";
+            return match self.learner.decoder.arithmetic() {
+                Arithmetic::F32 => native.to_string(),
+                Arithmetic::Bf16(kernel) => format!("{native}, {precision} by {}", kernel.name()),
+            };
+        };
+        let work = match crate::device::has_kernels(device) {
+            true => "generation and updates in kernels",
+            false => "generation by tensor operations, updates by autodiff",
+        };
+        format!("{work}, {precision}")
     }
 
     fn runs_in_pool(&self) -> bool {

@@ -273,7 +273,7 @@ impl LanguageTrainer {
     /// best policy.
     ///
     /// # Errors
-    /// As [`Trainer::iterate`].
+    /// If the task fails, or another rank of the run is gone or silent.
     ///
     /// # Panics
     /// If `completions` is 0.
@@ -291,7 +291,7 @@ impl LanguageTrainer {
     /// if the run is SFT alone, also on the held-out solutions of such prompts.
     ///
     /// # Errors
-    /// As [`Trainer::iterate`].
+    /// If the task fails, or another rank of the run is gone or silent.
     pub fn evaluate_greedy(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
         self.engine.evaluate_on(HeldOutPart::Final, count)
     }

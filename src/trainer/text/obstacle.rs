@@ -14,13 +14,13 @@ pub(super) fn obstacle(
     device: Option<&Device>,
 ) -> Option<String> {
     let LanguageConfig { precision, update, optimizer, .. } = config;
-    let Some(device) = device else {
-        let is_known = matches!(precision, Precision::F32 | Precision::Bf16);
-        return (!is_known).then(|| "the CPU supports f32 and bf16 only".to_string());
-    };
-    if let Some(obstacle) = device::precision_obstacle(Some(device), *precision) {
-        return Some(obstacle);
+    // The CPU has bf16 for texts.
+    let in_bf16 = device.is_none() && *precision == Precision::Bf16;
+    let obstacle = device::precision_obstacle(device, *precision).filter(|_| !in_bf16);
+    if obstacle.is_some() {
+        return obstacle;
     }
+    let device = device?;
     if cfg!(not(text_kernels)) {
         return Some("this build has no kernels for language models; use the CPU".to_string());
     }

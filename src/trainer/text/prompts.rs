@@ -33,7 +33,17 @@ impl TextEngine {
         prompt: &Prompt,
         completion: usize,
     ) -> Result<Vec<u32>, LanguageTrainError> {
-        let tokens = prompt_tokens(&self.model, prompt)?;
+        self.tokens_with(prompt, &template_values(&self.model, prompt)?, completion)
+    }
+
+    /// The tokens of a prompt with its [`template_values`], as [`TextEngine::tokens`].
+    pub(super) fn tokens_with(
+        &self,
+        prompt: &Prompt,
+        values: &Map<String, Value>,
+        completion: usize,
+    ) -> Result<Vec<u32>, LanguageTrainError> {
+        let tokens = self.model.prompt_with(&prompt.text, &prompt.messages, values)?;
         let context = self.model.shape.context;
         if tokens.len() + completion > context {
             let start = prompt.text.chars().take(40).collect();
@@ -42,12 +52,6 @@ impl TextEngine {
         }
         Ok(tokens)
     }
-}
-
-/// The tokens of a prompt.
-fn prompt_tokens(model: &LanguageModel, prompt: &Prompt) -> Result<Vec<u32>, LanguageTrainError> {
-    let values = template_values(model, prompt)?;
-    Ok(model.prompt_with(&prompt.text, &prompt.messages, &values)?)
 }
 
 /// The values that a prompt has for the model's chat template; none without one.
@@ -70,7 +74,9 @@ pub(super) fn longest_prompt(
     for split in [Split::Train, Split::Test] {
         for number in 0..task.num_prompts(split).unwrap_or(0) {
             let prompt = task.prompt(split, number)?;
-            longest = longest.max(Some(prompt_tokens(model, &prompt)?.len()));
+            let values = template_values(model, &prompt)?;
+            let tokens = model.prompt_with(&prompt.text, &prompt.messages, &values)?;
+            longest = longest.max(Some(tokens.len()));
         }
     }
     Ok(longest)

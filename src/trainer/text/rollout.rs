@@ -31,7 +31,7 @@ impl TextEngine {
     ) -> Result<Answers, LanguageTrainError> {
         let mut all = Answers::default();
         let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
-        let sampling = self.config.sampling(&self.model.stop_tokens);
+        let sampling = self.sampling();
         for round in 0..=resample {
             let missing = num_prompts - all.groups.len();
             let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();

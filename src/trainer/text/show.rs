@@ -21,7 +21,7 @@ impl LanguageTrainer {
     /// Generates `completions` of each of the first `count` held-out prompts, and scores them.
     ///
     /// # Errors
-    /// As [`LanguageTrainer::iterate`](crate::trainer::Trainer::iterate).
+    /// If the task fails, or another rank of the run is gone or silent.
     pub fn examples(
         &self,
         count: u64,

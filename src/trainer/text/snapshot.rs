@@ -9,9 +9,11 @@ use crate::settings::{ConfigError, overlay};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
-    TextCounters, WEIGHTS, read_params, saved_table, unreadable,
+    TextCounters, WEIGHTS, read_params, unreadable,
 };
 use toml::{Table, Value};
+
+pub use crate::trainer::snapshot::saved_table as saved_language_settings;
 
 /// The settings of a run as they are saved and shown: those of the task `name`, whose own settings are `task`.
 pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
@@ -37,14 +39,6 @@ pub fn load_language_settings(
         _ => Table::new(),
     };
     Ok((name, task, overlay::from_table(table)?))
-}
-
-/// The settings in a checkpoint.
-///
-/// # Errors
-/// If there are none.
-pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, SnapshotError> {
-    saved_table(checkpoint)
 }
 
 impl Persistent for TextEngine {
