@@ -124,6 +124,10 @@ impl<'a> Sweep<'a> {
         if file.space.contains_key("seed") || file.settings.contains_key("seed") {
             bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
         }
+        if file.search == Search::Halving && file.space.contains_key("iterations") {
+            bail!("halving sets `iterations` itself; leave it out of [space]");
+        }
+        check_names(&file)?;
         file.space.iter().try_for_each(|(name, range)| range.check(name))?;
         let whole = [file.trials, file.steps, file.batch, file.rounds as usize];
         if whole.contains(&0) || file.eta < 2 {
@@ -164,7 +168,8 @@ impl<'a> Sweep<'a> {
         }
         let path = folder.join(RESULTS);
         let results = read_results(&path);
-        let results = results.with_context(|| format!("cannot read {}", path.display()))?;
+        let mut results = results.with_context(|| format!("cannot read {}", path.display()))?;
+        forget_failures(&mut results, &file, seeds.len());
         Ok(Self { file, args, folder, seeds, iterations, results })
     }
 
@@ -195,7 +200,11 @@ impl<'a> Sweep<'a> {
                 break;
             }
             self.train(&trials, &numbers, round, &interrupt)?;
-            if interrupt.seen() {
+            let is_done = |number: &usize| {
+                self.seeds.iter().all(|seed| self.results.contains_key(&(*number, round, *seed)))
+            };
+            // A run that something else has stopped has no result either.
+            if interrupt.seen() || !numbers.iter().all(is_done) {
                 bail!(
                     "interrupted; the same command continues the sweep in {}",
                     self.folder.display()
@@ -208,7 +217,7 @@ impl<'a> Sweep<'a> {
             }
             if trials.iter().all(|trial: &Trial| trial.score.is_none()) {
                 let error = self.results.values().find_map(|result| result.error.clone());
-                bail!("all runs failed: {}", error.unwrap_or_default());
+                bail!("all runs failed: {}", error.unwrap_or("they have no score".to_string()));
             }
         }
         let first_scores = first_scores.into_values().collect();
@@ -358,8 +367,36 @@ fn is_resumable(folder: &Path) -> Result<bool> {
     Ok(run.latest().is_ok() && is_interrupted())
 }
 
-/// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line. Runs that failed have
-/// no result: they are tried again, since a full disk or a lack of memory may have been the reason.
+/// Checks that no setting is named in two ways, of which one would win silently.
+fn check_names(file: &SweepFile) -> Result<()> {
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    let fixed = overlay::flat(&file.settings).map(|(name, _)| name);
+    for name in file.space.keys().cloned().chain(fixed) {
+        let full = match overlay::meant(&name) {
+            Some((full, true)) => full,
+            _ => name.clone(),
+        };
+        let known = names.entry(full).or_insert_with(|| name.clone());
+        if *known != name {
+            bail!("`{known}` and `{name}` are the same setting; leave one of them out");
+        }
+    }
+    Ok(())
+}
+
+/// Removes the results of failed runs, so that these are tried again: a full disk or a lack of memory may have been the
+/// reason. A failure by which TPE has chosen its next batch stays, since other trials would follow from a success.
+fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    results.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);
+    let has_next = |batch: u32| {
+        let is_last = (batch as usize + 1).saturating_mul(file.batch) >= file.trials;
+        file.search == Search::Tpe && !is_last && counts[&batch] == file.batch * seeds
+    };
+    results.retain(|(_, batch, _), result| result.error.is_none() || has_next(*batch));
+}
+
+/// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line.
 fn read_results(path: &Path) -> io::Result<Results> {
     let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::new()) };
     let (mut results, mut end) = (Results::new(), 0);
@@ -374,7 +411,6 @@ fn read_results(path: &Path) -> io::Result<Results> {
             results.insert((result.trial, result.round, result.seed), result);
         }
     }
-    results.retain(|_, result| result.error.is_none());
     Ok(results)
 }
 
@@ -420,9 +456,45 @@ mod tests {
         let trials: Vec<_> = read_results(&path).unwrap().into_keys().map(|key| key.0).collect();
         assert_eq!(trials, [0, 1, 3]);
         // A run that failed is tried again, until it succeeds.
+        let known = || {
+            let mut results = read_results(&path).unwrap();
+            forget_failures(&mut results, &SweepFile::default(), 1);
+            results.len()
+        };
         disk::write(&mut file, written(4, Some("the disk is full")).as_bytes()).unwrap();
-        assert_eq!(read_results(&path).unwrap().len(), 3);
+        assert_eq!(known(), 3);
         disk::write(&mut file, line(4).as_bytes()).unwrap();
-        assert_eq!(read_results(&path).unwrap().len(), 4);
+        assert_eq!(known(), 4);
+    }
+
+    #[test]
+    fn a_failure_by_which_tpe_has_chosen_the_next_batch_stays() {
+        let result = |trial: usize| {
+            let (round, error) = (trial as u32 / 2, Some("out of memory".to_string()));
+            ((trial, round, 1), RunResult { trial, round, seed: 1, score: None, error })
+        };
+        let known = |search: Search, count: usize| -> Vec<usize> {
+            let file = SweepFile { search, trials: 6, batch: 2, ..SweepFile::default() };
+            let mut results: Results = (0..count).map(result).collect();
+            forget_failures(&mut results, &file, 1);
+            results.into_keys().map(|(trial, ..)| trial).collect()
+        };
+        assert_eq!(known(Search::Tpe, 3), [0, 1], "the second batch is not complete");
+        assert_eq!(known(Search::Tpe, 4), [0, 1, 2, 3]);
+        assert_eq!(known(Search::Tpe, 6), [0, 1, 2, 3], "no batch follows the third");
+        assert_eq!(known(Search::Random, 6), [0; 0]);
+    }
+
+    #[test]
+    fn a_setting_is_named_once() {
+        let check = |settings: &str| {
+            let space = "[space]\nlearning_rate = { log = [1e-4, 1e-2] }";
+            let file = toml::from_str(&format!("game = 'catch'\n[settings]\n{settings}\n{space}"));
+            check_names(&file.unwrap()).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("num_groups = 8\n'rollout.group_size' = 4"), Ok(()));
+        let error = check("optimizer = { learning_rate = 1e-3 }").unwrap_err();
+        assert!(error.contains("`learning_rate` and `optimizer.learning_rate`"), "{error}");
+        assert!(check("lr = 1e-3").is_err());
     }
 }
