@@ -1,7 +1,7 @@
 //! A run read from its files: its settings, its records, and its state.
 
 use super::games::{Games, References};
-use super::say::{say, sentence};
+use super::say::{say, sentence, visible};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
@@ -297,8 +297,11 @@ pub fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.3}"))
 }
 
-/// Formats a table with aligned columns: those of `numbers` to the right, the others to the left.
+/// Formats a table with aligned columns: those of `numbers` to the right, the others to the left. Control characters are
+/// escaped: names of runs and settings may be of other people.
 pub fn aligned(header: &[&str], rows: &[Vec<String>], numbers: impl RangeBounds<usize>) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
     let length = |text: &str| text.chars().count();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| length(&row[column]));
@@ -341,6 +344,8 @@ mod tests {
             [["a", "10", "long"], ["bc", "9", "x"]].map(|row| row.map(String::from).to_vec());
         let table = aligned(&["name", "n", "changes"], &rows, 1..2);
         assert_eq!(table, "name   n  changes\na     10  long\nbc     9  x");
+        let red = [["\u{1b}[31m".to_string()].to_vec()];
+        assert_eq!(aligned(&["path"], &red, 1..), "path\n\\u{1b}[31m");
     }
 
     #[test]
