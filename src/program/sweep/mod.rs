@@ -10,14 +10,14 @@ use super::history::{History, State, words as setting_words};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side};
 use super::say::{say, sentence};
-use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
+use super::{ranks, seeds};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::{RunFolder, counted};
 use crate::settings::overlay;
 use crate::task;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use report::Report;
 use search::{Search, Trial};
 use serde::{Deserialize, Serialize};
@@ -107,6 +107,7 @@ struct Sweep<'a> {
 }
 
 pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
+    ensure!(ranks::are_threads(), "`grove sweep` starts processes by itself, and does without MPI");
     let name = args.file.display().to_string();
     let text =
         input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
