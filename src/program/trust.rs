@@ -47,8 +47,9 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
     let loose: Vec<&str> = SANDBOX.into_iter().filter(|key| !is_strict(own, key)).collect();
     let is_given = args.verifier.is_some() || is_set(name, set, "verifier");
     let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
-    let here = std::env::current_dir().unwrap_or_default();
-    approve(&covered(own, &here), is_given, || {
+    // A command in no folder or in a relative one is another command in another place.
+    let whole = std::env::current_dir().unwrap_or_default().join(folder);
+    approve(&covered(own, &whole), is_given, || {
         let place = if folder.is_empty() { "this folder" } else { folder };
         let loose = loose.iter().filter_map(|key| Some(format!(", {key} = {}", own.get(*key)?)));
         let loose: String = loose.collect();
@@ -60,14 +61,12 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
     })
 }
 
-/// The settings that an approval covers, as text. A command in no folder or in a relative one is another command in
-/// another place.
-fn covered(own: &Table, here: &Path) -> String {
+/// The settings that an approval covers, as text, with the folder in which the command runs.
+fn covered(own: &Table, folder: &Path) -> String {
     let covered =
         COVERED.into_iter().filter_map(|key| Some((key.to_string(), own.get(key)?.clone())));
     let mut covered: Table = covered.collect();
-    let folder = own.get("folder").and_then(Value::as_str).unwrap_or_default();
-    covered.insert("folder".to_string(), here.join(folder).display().to_string().into());
+    covered.insert("folder".to_string(), folder.display().to_string().into());
     covered.to_string()
 }
 
@@ -131,7 +130,7 @@ mod tests {
         let of = |folder: &str, here: &str| {
             let own = [("verifier", "./v.sh"), ("folder", folder)];
             let own = own.map(|(key, value)| (key.to_string(), Value::from(value)));
-            covered(&Table::from_iter(own), Path::new(here))
+            covered(&Table::from_iter(own), &Path::new(here).join(folder))
         };
         assert_ne!(of("", "/mine"), of("", "/theirs"));
         assert_ne!(of("sub", "/mine"), of("sub", "/theirs"));
