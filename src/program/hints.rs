@@ -13,16 +13,13 @@ const OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
 const FOR_LENGTH: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
 
 /// Rewrites the unknown option of a command line as a `--set`, if it is the name of a setting and has a value: `--lr 1e-3`
-/// is `--set learning_rate=1e-3`.
+/// is `--set lr=1e-3`.
 pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsString>> {
     as_setting(&unknown_option(error, words)?, words)
 }
 
 fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
-    let name = match option.trim_start_matches('-').replace('-', "_") {
-        short if short == "lr" => "learning_rate".to_string(),
-        name => name,
-    };
+    let name = option.trim_start_matches('-').replace('-', "_");
     let (setting, is_exact) = overlay::meant(&name)?;
     if !is_exact || OPTIONS.contains(&&*setting) || FOR_LENGTH.contains(&&*name) {
         return None;
@@ -97,7 +94,7 @@ mod tests {
     #[test]
     fn the_name_of_a_setting_is_taken_as_an_option() {
         for (line, taken) in [
-            ("grove train --lr 1e-3 --watch", Some("grove train --set learning_rate=1e-3 --watch")),
+            ("grove train --lr 1e-3 --watch", Some("grove train --set lr=1e-3 --watch")),
             ("grove train --learning-rate=1e-3", Some("grove train --set learning_rate=1e-3")),
             ("grove train --num_generations=8", Some("grove train --set num_generations=8")),
             ("grove train --beta", None),

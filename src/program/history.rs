@@ -1,7 +1,7 @@
 //! A run read from its files: its settings, its records, and its state.
 
 use super::games::{Games, References};
-use super::say::{say, sentence};
+use super::say::{say, sentence, visible};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
@@ -115,32 +115,43 @@ impl History {
     /// The settings that differ from the defaults of the game or the task, or of `grove fit` with it; `None` if this
     /// program does not know its defaults.
     pub fn changes(&self, games: &Games) -> Option<Flat> {
-        let defaults = match self.is_text() {
-            false => games.source(self.subject()).and_then(|game| {
-                let defaults = (game.defaults)()?;
-                Ok(match self.imitates() {
-                    true => {
-                        overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?)
-                    }
-                    false => defaults,
-                })
-            }),
-            true => task::find(self.subject()).map_err(Into::into).map(|task| {
-                let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
-                let path = path.unwrap_or_default();
-                // How many parameters a model has is not in the settings.
-                let large = (path != TINY).then_some(usize::MAX);
-                let config = match self.imitates() {
-                    true => LanguageConfig::imitating(path, large, Precision::F32),
-                    false => LanguageConfig::for_task(path, task.fit_iterations),
-                };
-                language_settings(self.subject(), &(task.defaults)(), &config)
-            }),
+        let all = match self.is_text() {
+            true => self.language_defaults(),
+            false => self.game_defaults(games).map(|defaults| vec![defaults]),
         };
-        let defaults = flat(&defaults.ok()?);
-        let mut changes = flat(&self.settings);
-        changes.retain(|key, value| defaults.get(key) != Some(value));
-        Some(changes)
+        let changes = |defaults: Table| {
+            let (defaults, mut changes) = (flat(&defaults), flat(&self.settings));
+            changes.retain(|key, value| defaults.get(key) != Some(value));
+            changes
+        };
+        all.ok()?.into_iter().map(changes).min_by_key(Flat::len)
+    }
+
+    fn game_defaults(&self, games: &Games) -> Result<Table> {
+        let defaults = (games.source(self.subject())?.defaults)()?;
+        Ok(match self.imitates() {
+            true => overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?),
+            false => defaults,
+        })
+    }
+
+    /// The defaults for a small model and for a large one: how many parameters a model has is not in the settings.
+    fn language_defaults(&self) -> Result<Vec<Table>> {
+        let task = task::find(self.subject())?;
+        let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
+        let path = path.unwrap_or_default();
+        let of_size = |num_params: usize| {
+            let mut config = match (self.imitates(), path == TINY) {
+                (true, true) => LanguageConfig::imitating(path, None, Precision::F32),
+                (true, false) => LanguageConfig::imitating(path, Some(num_params), Precision::F32),
+                (false, true) => LanguageConfig::for_task(path, task.fit_iterations),
+                (false, false) => LanguageConfig::for_trained(path, num_params, Precision::F32),
+            };
+            // As a shorter run has it.
+            config.fit.iterations = config.fit.iterations.min(self.iterations());
+            language_settings(self.subject(), &(task.defaults)(), &config)
+        };
+        Ok([0, usize::MAX].map(of_size).into())
     }
 
     fn schedule(&self) -> Result<Schedule> {
@@ -286,8 +297,11 @@ pub fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.3}"))
 }
 
-/// Formats a table with aligned columns: those of `numbers` to the right, the others to the left.
+/// Formats a table with aligned columns: those of `numbers` to the right, the others to the left. Control characters are
+/// escaped: names of runs and settings may be of other people.
 pub fn aligned(header: &[&str], rows: &[Vec<String>], numbers: impl RangeBounds<usize>) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
     let length = |text: &str| text.chars().count();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| length(&row[column]));
@@ -330,6 +344,30 @@ mod tests {
             [["a", "10", "long"], ["bc", "9", "x"]].map(|row| row.map(String::from).to_vec());
         let table = aligned(&["name", "n", "changes"], &rows, 1..2);
         assert_eq!(table, "name   n  changes\na     10  long\nbc     9  x");
+        let red = [["\u{1b}[31m".to_string()].to_vec()];
+        assert_eq!(aligned(&["path"], &red, 1..), "path\n\\u{1b}[31m");
+    }
+
+    #[test]
+    fn a_run_with_the_defaults_for_its_model_has_no_changes() {
+        let (path, task) = ("models/one", task::find("sort").unwrap());
+        let changes = |mut config: LanguageConfig| {
+            config.iterations = 60;
+            config.fit.iterations = config.fit.iterations.min(60);
+            let settings = language_settings("sort", &(task.defaults)(), &config);
+            let (path, records) = (PathBuf::new(), Vec::new());
+            let run = History { path, settings, records, is_locked: false };
+            let changes = run.changes(&crate::program::dispatch::builtin()).unwrap();
+            changes.into_keys().collect::<Vec<_>>()
+        };
+        for num_params in [1000, 1 << 30] {
+            let trained = LanguageConfig::for_trained(path, num_params, Precision::F32);
+            assert_eq!(changes(trained), ["iterations"]);
+        }
+        assert_eq!(changes(LanguageConfig::for_task(TINY, task.fit_iterations)), ["iterations"]);
+        let mut other = LanguageConfig::imitating(TINY, None, Precision::F32);
+        other.generation.num_prompts += 1;
+        assert_eq!(changes(other), ["generation.num_prompts", "iterations"]);
     }
 
     #[test]

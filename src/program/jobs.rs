@@ -197,12 +197,13 @@ fn last_error(text: &str) -> Option<&str> {
     at.map(|at| text[at + START.len()..].trim())
 }
 
-/// Asks a run to save and end. A terminal also sends its Ctrl-C to the run; both count as one request.
+/// Asks a run to save and end, by a signal that it does not ignore where a script has started this program by `&`. A
+/// terminal also sends its Ctrl-C to the run; both count as one request.
 #[cfg(unix)]
 fn tell_to_stop(process: u32) {
     // SAFETY: sending a signal has no preconditions. The process is a child that was not waited for yet, or has just
     // ended, and its number is not given to another so soon.
-    unsafe { libc::kill(process as libc::pid_t, libc::SIGINT) };
+    unsafe { libc::kill(process as libc::pid_t, libc::SIGTERM) };
 }
 
 #[cfg(not(unix))]
@@ -249,6 +250,16 @@ mod tests {
             let error = ended(how).unwrap_err().to_string();
             assert!(error.starts_with(why), "{how}: {error}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_run_that_ignores_ctrl_c_stops_as_well() {
+        let words = ["-c", "trap '' INT; echo; exec sleep 600"];
+        let mut run = Command::new("sh").args(words).stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        tell_to_stop(run.id());
+        assert!(was_stopped(run.wait().unwrap()));
     }
 
     #[test]

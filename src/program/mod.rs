@@ -74,7 +74,6 @@ use args::Cli;
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -208,7 +207,7 @@ fn log_to_stderr() -> Result<()> {
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(console::colors_enabled_stderr())
         // Reporting them would panic if stderr is closed.
         .log_internal_errors(false)
         .try_init();

@@ -53,7 +53,7 @@ pub fn stderr(line: Arguments<'_>) {
 
 /// A text with its control characters escaped, except for line breaks and tabs: messages quote files and paths of other
 /// people, which must not control the terminal.
-fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c.is_control() && !['\n', '\t'].contains(&c) {

@@ -7,6 +7,7 @@ use crate::task::cache;
 use anyhow::{Result, bail};
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 use toml::{Table, Value};
 
 /// The file of the cache with digests of the settings that this user has approved, one per line.
@@ -46,9 +47,9 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
     let loose: Vec<&str> = SANDBOX.into_iter().filter(|key| !is_strict(own, key)).collect();
     let is_given = args.verifier.is_some() || is_set(name, set, "verifier");
     let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
-    let covered =
-        COVERED.into_iter().filter_map(|key| Some((key.to_string(), own.get(key)?.clone())));
-    approve(&covered.collect::<Table>().to_string(), is_given, || {
+    // A command in no folder or in a relative one is another command in another place.
+    let whole = std::env::current_dir().unwrap_or_default().join(folder);
+    approve(&covered(own, &whole), is_given, || {
         let place = if folder.is_empty() { "this folder" } else { folder };
         let loose = loose.iter().filter_map(|key| Some(format!(", {key} = {}", own.get(*key)?)));
         let loose: String = loose.collect();
@@ -58,6 +59,15 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
             if loose.is_empty() { "" } else { " and by --verifier-sandbox and --verifier-allow" }
         )
     })
+}
+
+/// The settings that an approval covers, as text, with the folder in which the command runs.
+fn covered(own: &Table, folder: &Path) -> String {
+    let covered =
+        COVERED.into_iter().filter_map(|key| Some((key.to_string(), own.get(key)?.clone())));
+    let mut covered: Table = covered.collect();
+    covered.insert("folder".to_string(), folder.display().to_string().into());
+    covered.to_string()
 }
 
 /// Permits something that this user has approved before, or approves now, which the cache remembers.
@@ -113,6 +123,18 @@ mod tests {
         ] {
             assert_eq!(is_set(DataTask::NAME, &[set.to_string()], "verifier"), is_given, "{set}");
         }
+    }
+
+    #[test]
+    fn an_approval_is_for_the_folder_in_which_the_command_runs() {
+        let of = |folder: &str, here: &str| {
+            let own = [("verifier", "./v.sh"), ("folder", folder)];
+            let own = own.map(|(key, value)| (key.to_string(), Value::from(value)));
+            covered(&Table::from_iter(own), &Path::new(here).join(folder))
+        };
+        assert_ne!(of("", "/mine"), of("", "/theirs"));
+        assert_ne!(of("sub", "/mine"), of("sub", "/theirs"));
+        assert_eq!(of("/mine", "/mine"), of("/mine", "/theirs"));
     }
 
     #[test]

@@ -226,14 +226,14 @@ fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
     assert!(!folder.join("x.mp4").exists());
 
     // The arguments of ffmpeg, and the number of bytes of its input.
-    let lines = "for last; do :; done\necho \"$@\" > asked\n/usr/bin/wc -c > \"$last\"";
+    let lines = "for last; do :; done\necho \"$@\" > asked\n/usr/bin/wc -c > \"${last#file:}\"";
     let output = record(&ffmpeg(folder, lines));
     assert!(output.status.success(), "{}", stderr(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let at = |key: &str| report[key].as_u64().unwrap();
     let asked = fs::read_to_string(folder.join("asked")).unwrap();
     let size = format!("-pix_fmt rgba -video_size {}x{} ", at("width"), at("height"));
-    assert!(asked.contains(&size) && asked.contains("-f mp4 "), "{asked}");
+    assert!(asked.contains(&size) && asked.contains("-f mp4 file:"), "{asked}");
     let bytes: u64 = fs::read_to_string(folder.join("x.mp4")).unwrap().trim().parse().unwrap();
     assert_eq!(bytes, at("frames") * at("width") * at("height") * 4);
 

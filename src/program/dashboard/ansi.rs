@@ -1,6 +1,6 @@
 //! Text of a drawn buffer, with the colours of its cells as escape sequences.
 
-use ratatui_core::buffer::Buffer;
+use ratatui_core::buffer::{Buffer, CellWidth};
 use ratatui_core::style::Color;
 
 /// The rows of a buffer as lines without trailing spaces.
@@ -10,7 +10,14 @@ pub fn lines(buffer: &Buffer, has_colors: bool) -> String {
         let mut line = String::new();
         let mut color = Color::Reset;
         let end = row.iter().rposition(|cell| cell.symbol() != " ").map_or(0, |last| last + 1);
+        // Cells that a wide character covers.
+        let mut covered = 0;
         for cell in &row[..end] {
+            if covered > 0 {
+                covered -= 1;
+                continue;
+            }
+            covered = cell.symbol().cell_width().saturating_sub(1);
             if has_colors && cell.fg != color {
                 color = cell.fg;
                 line += sequence(color);
@@ -47,5 +54,12 @@ mod tests {
         buffer.set_string(2, 0, "cd", Style::new().fg(Color::Green));
         assert_eq!(lines(&buffer, false), "abcd\n");
         assert_eq!(lines(&buffer, true), "ab\u{1b}[32mcd\u{1b}[0m\n");
+    }
+
+    #[test]
+    fn wide_characters_take_no_more_room_than_their_own() {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 8, 1));
+        buffer.set_string(0, 0, "日本 é|", Style::new());
+        assert_eq!(lines(&buffer, false), "日本 é|");
     }
 }

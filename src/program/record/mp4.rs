@@ -3,6 +3,7 @@
 use super::animation::{Frames, Part};
 use crate::viewer::Picture;
 use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +16,9 @@ pub struct Mp4 {
 impl Mp4 {
     /// Starts a file at `path` with frames of `width` x `height` pixels, each shown for `delay` seconds.
     pub fn new(path: &Path, width: u32, height: u32, delay: f32) -> Result<Self> {
+        // A name alone could be taken for an option or, with a colon, for a protocol.
+        let mut file = OsString::from("file:");
+        file.push(path);
         let started = Command::new("ffmpeg")
             .args(["-hide_banner", "-loglevel", "error", "-y"])
             .args(["-f", "rawvideo", "-pix_fmt", "rgba"])
@@ -23,7 +27,7 @@ impl Mp4 {
             // Most players need 4:2:0 chroma subsampling, which requires even dimensions.
             .args(["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"])
             .args(["-movflags", "+faststart", "-f", "mp4"])
-            .arg(path)
+            .arg(file)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

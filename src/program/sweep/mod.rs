@@ -1,6 +1,7 @@
 //! `grove sweep`: trains runs with many settings to find the best.
 
 mod report;
+mod results;
 mod search;
 mod space;
 
@@ -10,22 +11,22 @@ use super::history::{History, State, words as setting_words};
 use super::interrupt::Interrupt;
 use super::jobs::{Lanes, option, side_by_side};
 use super::say::{say, sentence};
-use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
+use super::{ranks, seeds};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::{RunFolder, counted};
 use crate::settings::overlay;
 use crate::task;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use report::Report;
+use results::{RESULTS, Results, RunResult, forget_failures, read_results};
 use search::{Search, Trial};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use space::Space;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
@@ -34,8 +35,6 @@ const STOPPING: &str = "Waiting for the running processes to finish their iterat
                         continues the sweep.";
 /// Maximum trials of a sweep: many more than anybody trains, and few enough to be listed.
 const MOST_TRIALS: usize = 1_000_000;
-/// The file of results inside a sweep, a line for each run.
-const RESULTS: &str = "results.jsonl";
 
 /// The file of a sweep.
 #[derive(Clone, Debug, Deserialize)]
@@ -81,20 +80,6 @@ impl Default for SweepFile {
     }
 }
 
-/// The result of a run, as the file of results keeps it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct RunResult {
-    trial: usize,
-    round: u32,
-    seed: u64,
-    /// The score of the best policy on fresh episodes; `None` if the run failed.
-    score: Option<f64>,
-    error: Option<String>,
-}
-
-/// Results by trial, round and seed.
-type Results = BTreeMap<(usize, u32, u64), RunResult>;
-
 /// A sweep under way.
 struct Sweep<'a> {
     file: SweepFile,
@@ -107,6 +92,7 @@ struct Sweep<'a> {
 }
 
 pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
+    ensure!(ranks::are_threads(), "`grove sweep` starts processes by itself, and does without MPI");
     let name = args.file.display().to_string();
     let text =
         input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
@@ -124,6 +110,10 @@ impl<'a> Sweep<'a> {
         if file.space.contains_key("seed") || file.settings.contains_key("seed") {
             bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
         }
+        if file.search == Search::Halving && file.space.contains_key("iterations") {
+            bail!("halving sets `iterations` itself; leave it out of [space]");
+        }
+        check_names(&file)?;
         file.space.iter().try_for_each(|(name, range)| range.check(name))?;
         let whole = [file.trials, file.steps, file.batch, file.rounds as usize];
         if whole.contains(&0) || file.eta < 2 {
@@ -164,7 +154,8 @@ impl<'a> Sweep<'a> {
         }
         let path = folder.join(RESULTS);
         let results = read_results(&path);
-        let results = results.with_context(|| format!("cannot read {}", path.display()))?;
+        let mut results = results.with_context(|| format!("cannot read {}", path.display()))?;
+        forget_failures(&mut results, &file, seeds.len());
         Ok(Self { file, args, folder, seeds, iterations, results })
     }
 
@@ -195,7 +186,11 @@ impl<'a> Sweep<'a> {
                 break;
             }
             self.train(&trials, &numbers, round, &interrupt)?;
-            if interrupt.seen() {
+            let is_done = |number: &usize| {
+                self.seeds.iter().all(|seed| self.results.contains_key(&(*number, round, *seed)))
+            };
+            // A run that something else has stopped has no result either.
+            if interrupt.seen() || !numbers.iter().all(is_done) {
                 bail!(
                     "interrupted; the same command continues the sweep in {}",
                     self.folder.display()
@@ -208,7 +203,7 @@ impl<'a> Sweep<'a> {
             }
             if trials.iter().all(|trial: &Trial| trial.score.is_none()) {
                 let error = self.results.values().find_map(|result| result.error.clone());
-                bail!("all runs failed: {}", error.unwrap_or_default());
+                bail!("all runs failed: {}", error.unwrap_or("they have no score".to_string()));
             }
         }
         let first_scores = first_scores.into_values().collect();
@@ -358,24 +353,21 @@ fn is_resumable(folder: &Path) -> Result<bool> {
     Ok(run.latest().is_ok() && is_interrupted())
 }
 
-/// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line. Runs that failed have
-/// no result: they are tried again, since a full disk or a lack of memory may have been the reason.
-fn read_results(path: &Path) -> io::Result<Results> {
-    let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::new()) };
-    let (mut results, mut end) = (Results::new(), 0);
-    for line in input::lines(file) {
-        let line = line?;
-        if !line.ends_with(b"\n") {
-            disk::cut(path, end)?;
-            break;
-        }
-        end += line.len() as u64;
-        if let Ok(result) = serde_json::from_slice::<RunResult>(&line) {
-            results.insert((result.trial, result.round, result.seed), result);
+/// Checks that no setting is named in two ways, of which one would win silently.
+fn check_names(file: &SweepFile) -> Result<()> {
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    let fixed = overlay::flat(&file.settings).map(|(name, _)| name);
+    for name in file.space.keys().cloned().chain(fixed) {
+        let full = match overlay::meant(&name) {
+            Some((full, true)) => full,
+            _ => name.clone(),
+        };
+        let known = names.entry(full).or_insert_with(|| name.clone());
+        if *known != name {
+            bail!("`{known}` and `{name}` are the same setting; leave one of them out");
         }
     }
-    results.retain(|_, result| result.error.is_none());
-    Ok(results)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -400,29 +392,15 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_result_costs_no_other() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join(RESULTS);
-        assert!(read_results(&path).unwrap().is_empty());
-        let written = |trial: usize, error: Option<&str>| {
-            let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
-            let result = RunResult { trial, round: 0, seed: 1, score, error };
-            serde_json::to_string(&result).unwrap() + "\n"
+    fn a_setting_is_named_once() {
+        let check = |settings: &str| {
+            let space = "[space]\nlearning_rate = { log = [1e-4, 1e-2] }";
+            let file = toml::from_str(&format!("game = 'catch'\n[settings]\n{settings}\n{space}"));
+            check_names(&file.unwrap()).map_err(|error| error.to_string())
         };
-        let line = |trial: usize| written(trial, None);
-        let third = written(2, Some("é")).into_bytes();
-        let middle = third.iter().position(|byte| *byte == 0xc3).unwrap() + 1;
-        let torn = [line(0).as_bytes(), line(1).as_bytes(), &third[..middle]].concat();
-        fs::write(&path, torn).unwrap();
-        assert_eq!(read_results(&path).unwrap().len(), 2);
-        let mut file = disk::open(&path).unwrap();
-        disk::write(&mut file, line(3).as_bytes()).unwrap();
-        let trials: Vec<_> = read_results(&path).unwrap().into_keys().map(|key| key.0).collect();
-        assert_eq!(trials, [0, 1, 3]);
-        // A run that failed is tried again, until it succeeds.
-        disk::write(&mut file, written(4, Some("the disk is full")).as_bytes()).unwrap();
-        assert_eq!(read_results(&path).unwrap().len(), 3);
-        disk::write(&mut file, line(4).as_bytes()).unwrap();
-        assert_eq!(read_results(&path).unwrap().len(), 4);
+        assert_eq!(check("num_groups = 8\n'rollout.group_size' = 4"), Ok(()));
+        let error = check("optimizer = { learning_rate = 1e-3 }").unwrap_err();
+        assert!(error.contains("`learning_rate` and `optimizer.learning_rate`"), "{error}");
+        assert!(check("lr = 1e-3").is_err());
     }
 }

@@ -8,6 +8,7 @@ use crate::disk;
 use crate::plot::statistics::{interval, mean};
 use crate::program::history::{aligned, figure, words};
 use crate::program::say::{say, tell, tell_json};
+use crate::program::session::quoted;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -96,7 +97,8 @@ impl Report {
             .map(|(name, share)| vec![name.to_string(), format!("{share:.2}")])
             .collect();
         tell(format!("\n{}", aligned(&["setting", "importance"], &rows, 1..)))?;
-        say!("Best settings: {}. Next: grove train --config {0}", self.best);
+        let file = quoted(Path::new(&self.best));
+        say!("Best settings: {}. Next: grove train --config {file}", self.best);
         Ok(())
     }
 

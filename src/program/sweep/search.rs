@@ -94,7 +94,7 @@ fn drawn(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
 
 /// Candidates among which TPE chooses.
 const CANDIDATES: u32 = 24;
-/// The share of trials that count as good.
+/// The share of trials that count as good; those that failed never do.
 const GOOD: f64 = 0.25;
 
 /// A new point: for each setting independently, of some candidates drawn near good trials, the one with the highest ratio
@@ -104,7 +104,8 @@ fn parzen(sweep: &SweepFile, trials: &[Trial], seed: u32, number: u32, candidate
     if order.len() < sweep.batch {
         return random(&sweep.space, seed, number);
     }
-    let count = ((GOOD * order.len() as f64).ceil() as usize).min(order.len());
+    let scored = trials.iter().filter(|trial| trial.score.is_some()).count();
+    let count = ((GOOD * order.len() as f64).ceil() as usize).min(scored);
     let (good, bad) = order.split_at(count);
     let key = draw(draw(seed, number), u32::MAX);
     let dimension = |(d, range): (usize, &Range)| {

@@ -126,12 +126,13 @@ pub fn random(space: &Space, seed: u32, trial: u32) -> Point {
     (0..space.len() as u32).map(|i| f64::from(uniform(draw(key, i)))).collect()
 }
 
-/// The number of points of a grid; `None` if it overflows.
+/// The maximum number of points of a grid; `None` if it overflows.
 pub fn grid_size(space: &Space, steps: usize) -> Option<usize> {
     space.values().try_fold(1_usize, |size, range| size.checked_mul(range.steps(steps)))
 }
 
-/// All points of a grid with `steps` values for each range of numbers, the ends included.
+/// All points of a grid with `steps` values for each range of numbers, the ends included; without those that a range of
+/// whole numbers has twice.
 pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
     let mut points = vec![Point::new()];
     for range in space.values() {
@@ -141,9 +142,11 @@ pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
             _ if count == 1 => 0.5,
             _ => i as f64 / (count - 1) as f64,
         };
+        let mut places: Vec<f64> = (0..count).map(place).collect();
+        places.dedup_by(|a, b| range.at(*a) == range.at(*b));
         let longer = |point: &Point| {
             let point = point.clone();
-            (0..count).map(move |i| [&point[..], &[place(i)]].concat()).collect::<Vec<_>>()
+            places.iter().map(move |place| [&point[..], &[*place]].concat()).collect::<Vec<_>>()
         };
         points = points.iter().flat_map(longer).collect();
     }
@@ -194,6 +197,19 @@ mod tests {
         let random = random(&space, 7, 3);
         assert_eq!(random, super::random(&space, 7, 3));
         assert!(random.iter().all(|place| (0.0..1.0).contains(place)));
+    }
+
+    #[test]
+    fn a_grid_has_no_settings_twice() {
+        let space = space("a = { linear = [1, 2] }\nb = { log = [1, 8] }");
+        let points = grid(&space, 8);
+        let values = |d: usize| -> Vec<f64> {
+            let values =
+                points.iter().filter_map(|point| number(&space.values().nth(d)?.at(point[d])));
+            values.collect()
+        };
+        assert_eq!(values(0), [[1.0; 6], [2.0; 6]].concat());
+        assert_eq!(values(1), [1.0, 2.0, 3.0, 4.0, 6.0, 8.0].repeat(2));
     }
 
     #[test]
