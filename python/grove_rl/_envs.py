@@ -219,7 +219,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         ends = np.empty((3, envs), np.uint8)
         return (
             np.empty((envs, features), np.float32),
-            np.empty((kept, features), np.float32),
+            np.zeros((kept, features), np.float32),  # rows of episodes that go on may stay as they are
             np.empty(envs, np.float64),
             ends,
             np.empty(envs, np.float32),
