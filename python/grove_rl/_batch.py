@@ -8,9 +8,10 @@ import pickle
 import reprlib
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import shared_memory
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -47,11 +48,16 @@ def make_env(make: EnvFn) -> gymnasium.Env[Any, Any]:
     """Makes an environment.
 
     Raises:
-        ValueError: If the function returns something else.
+        ValueError: If the function returns something else, or an environment without spaces.
     """
     env = make()
     if not isinstance(env, gymnasium.Env):
         raise ValueError(f"{make!r} returned {env!r}, but must make an environment, a gymnasium.Env")
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, spaces.Space):
+            close_all([env])
+            raise ValueError(f"`{name}` of {env!r} is {space!r}, but must be a space of gymnasium.spaces")
     return env
 
 
@@ -90,7 +96,7 @@ class Batch:
                 self._envs.append(make_env(make))
             self._check(common)
         except BaseException:
-            _close_all(self._envs)
+            close_all(self._envs)
             raise
         self.num_envs = len(self._envs)
         self.num_features = self.encoding.num_features
@@ -140,7 +146,7 @@ class Batch:
 
     def close(self) -> None:
         """Closes the environments, all of them even if one raises."""
-        error = _close_all(self._envs)
+        error = close_all(self._envs)
         if error is not None:
             raise error
 
@@ -201,16 +207,16 @@ class Batch:
 
     def _finish(self) -> None:
         """Scales the observations."""
-        if not np.isfinite(self._flat).all():
-            i, feature = (int(at) for at in np.argwhere(~np.isfinite(self._flat))[0])
-            raise ValueError(
-                f"{self._place(i)}: the observation's number {feature} is {self._flat[i, feature]}, but must be a "
-                "finite number of 32 bits"
-            )
-        self.encoding.scaled(self._flat, out=self.obs)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.encoding.scaled(self._flat, out=self.obs)
+        if not np.isfinite(self.obs).all():
+            i, feature = (int(at) for at in np.argwhere(~np.isfinite(self.obs))[0])
+            number = self._flat[i, feature]
+            what = "a finite number of 32 bits" if not np.isfinite(number) else "within or near the bounds of its space"
+            raise ValueError(f"{self._place(i)}: the observation's number {feature} is {number}, but must be {what}")
 
 
-def _close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> Exception | None:
+def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> Exception | None:
     """Closes all environments and returns the first exception that one raises."""
     first = None
     for env in envs:
@@ -233,6 +239,31 @@ def _start(process: Any) -> None:
         process.start()
     finally:
         sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Defers Ctrl-C, and lets processes that are started begin with it blocked.
+
+    They would end in the midst of their imports, and this process would not know one that it has just started.
+    """
+    pressed: list[int] = []
+    # Other threads than the main one have no handlers, and None is one that is not Python's.
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if is_main else None
+    if callable(handler):
+        signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    # The mask is for the new processes: in this one, another thread may take the signal in spite of it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if callable(handler):
+            signal.signal(signal.SIGINT, handler)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _pickled(env_fns: list[EnvFn], common: Spaces) -> bytes:
@@ -273,16 +304,17 @@ class ProcessBatch:
         self._workers: list[tuple[Any, range]] = []
         cuts = np.linspace(0, self.num_envs, min(num_processes, self.num_envs) + 1).astype(int).tolist()
         try:
-            for first, end in zip(cuts, cuts[1:]):
-                ours, theirs = _SPAWN.Pipe()
-                self._pipes.append(ours)
-                arguments = (theirs, _pickled(list(env_fns[first:end]), common), names, first, end)
-                worker = _SPAWN.Process(target=_work, args=arguments, daemon=True)
-                _start(worker)
-                theirs.close()
-                self._workers.append((worker, range(first, end)))
+            with _interrupts_deferred():
+                for first, end in zip(cuts, cuts[1:]):
+                    ours, theirs = _SPAWN.Pipe()
+                    self._pipes.append(ours)
+                    arguments = (theirs, _pickled(list(env_fns[first:end]), common), names, first, end)
+                    worker = _SPAWN.Process(target=_work, args=arguments, daemon=True)
+                    _start(worker)
+                    theirs.close()
+                    self._workers.append((worker, range(first, end)))
         except BaseException:
-            # For instance, functions that cannot be pickled: the memory would outlive this process.
+            # For instance, functions that cannot be pickled, or Ctrl-C: the memory would outlive this process.
             self.close()
             raise
 
@@ -306,6 +338,7 @@ class ProcessBatch:
         for worker, _ in self._workers:
             worker.join(max(until - time.monotonic(), 0))
             worker.terminate()
+            worker.join(_CLOSING)
         for name in [*Batch._ARRAYS, "obs"]:
             delattr(self, name)
         for block in self._memory:
@@ -353,8 +386,10 @@ def _work(
     end: int,
 ) -> None:
     """Steps the environments ``first..end`` in a process of their own."""
-    # Ctrl-C is for the process that trains: it ends the others.
+    # Ctrl-C is for the process that trains: it ends the others. Processes that an environment starts need it unblocked.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     blocks = []
     # An environment may raise anything, such as the SystemExit of `sys.exit`.
     try:

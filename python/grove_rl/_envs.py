@@ -25,6 +25,18 @@ _MAX_ENVS = 1 << 30
 _PARALLEL = 1 << 16
 
 
+#: Observations, the last ones of episodes, rewards, ends and scores of a step, and the rows of the ends as truth values:
+#: whether episodes terminated, were truncated, and ended.
+_Buffers = tuple[
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.float64],
+    NDArray[np.uint8],
+    NDArray[np.float32],
+    tuple[NDArray[np.bool_], ...],
+]
+
+
 def games() -> list[str]:
     """Returns the names of the built-in games."""
     return _native.names()
@@ -108,7 +120,8 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         num_envs = int(num_envs)
         self._games = _native.Games(game, num_envs, mode.value, 0, _settings(game, parameters))
         self._is_ready = False
-        self._is_large = num_envs * self._games.num_features >= _PARALLEL
+        self._num_features, self._is_masked = self._games.num_features, self._games.masked
+        self._is_large = num_envs * self._num_features >= _PARALLEL
         self._mode = mode
         self._copy = copy
         self.game = game
@@ -159,7 +172,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
             for env in envs if mask is None else np.flatnonzero(mask).tolist():
                 self._games.reset_env(env, *(levels[env] or (self._draw(), 0)))
         self._is_ready = True
-        obs = np.empty((self.num_envs, self._games.num_features), np.float32)
+        obs = np.empty((self.num_envs, self._num_features), np.float32)
         self._games.observe(obs)
         return obs, _masks(self._games, self.num_envs)
 
@@ -185,11 +198,11 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
             use_threads()
         if self._copy:
             self._buffers = self._allocate()
-        obs, final_obs, rewards, ends, scores = self._buffers
-        taken = np.ascontiguousarray(given, np.int64)
-        has_ended = self._games.step(taken, obs, final_obs, rewards, ends, scores)
-        infos = _masks(self._games, self.num_envs)
-        terminated, truncated, ended = ends.view(np.bool_)
+        obs, final_obs, rewards, ends, scores, (terminated, truncated, ended) = self._buffers
+        has_ended = self._games.step(
+            np.ascontiguousarray(given, np.int64), obs, final_obs, rewards, ends, scores
+        )
+        infos = _masks(self._games, self.num_envs) if self._is_masked else {}
         if has_ended:
             infos["score"], infos["_score"] = scores, ended
             if self._mode is AutoresetMode.SAME_STEP:
@@ -200,15 +213,17 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         """Ends the environments."""
         self._is_ready = False
 
-    def _allocate(self) -> tuple[NDArray[Any], ...]:
-        envs, features = self.num_envs, self._games.num_features
+    def _allocate(self) -> _Buffers:
+        envs, features = self.num_envs, self._num_features
         kept = envs if self._mode is AutoresetMode.SAME_STEP else 0
+        ends = np.empty((3, envs), np.uint8)
         return (
             np.empty((envs, features), np.float32),
-            np.empty((kept, features), np.float32),
+            np.zeros((kept, features), np.float32),  # rows of episodes that go on may stay as they are
             np.empty(envs, np.float64),
-            np.empty((3, envs), np.uint8),
+            ends,
             np.empty(envs, np.float32),
+            tuple(ends.view(np.bool_)),
         )
 
     def _draw(self) -> int:
@@ -226,9 +241,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self.game = game
         self._is_ready, self._is_closed = False, False
         self.observation_space, self.action_space = _spaces(self._games)
-        self._obs, self._final = np.empty((1, self._games.num_features), np.float32), np.empty(0, np.float32)
-        self._rewards, self._scores = np.empty(1, np.float64), np.empty(1, np.float32)
-        self._ends = np.empty((3, 1), np.uint8)
+        self._num_features, self._is_masked = self._games.num_features, self._games.masked
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -241,8 +254,9 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         level = seed if seed is not None else int(self.np_random.integers(_MAX_SEED))
         self._games.reset(level)
         self._is_ready = True
-        self._games.observe(self._obs)
-        return self._obs[0].copy(), _masks(self._games)
+        obs = np.empty(self._num_features, np.float32)
+        self._games.observe(obs)
+        return obs, _masks(self._games)
 
     def step(
         self, action: np.int64
@@ -250,18 +264,21 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         """Takes an action."""
         if not self._is_ready:
             raise _not_ready(self._is_closed)
-        actions = np.asarray(action)
-        if actions.dtype.kind not in "iu" or actions.ndim > 0:
-            raise ValueError(f"the action is {action!r}, but must be a whole number")
-        actions = actions.astype(np.int64).reshape(1)
-        self._games.step(
-            actions, self._obs, self._final, self._rewards, self._ends, self._scores
-        )
-        terminated, truncated, _ = (bool(end[0]) for end in self._ends)
-        info = _masks(self._games)
+        if type(action) is not int:
+            # NumPy has many types of whole numbers.
+            number = np.asarray(action)
+            if number.dtype.kind not in "iu" or number.ndim > 0:
+                raise ValueError(f"the action is {action!r}, but must be a whole number")
+            action = number.item()
+        obs = np.empty(self._num_features, np.float32)
+        try:
+            reward, terminated, truncated, score = self._games.step_one(action, obs)
+        except OverflowError:
+            raise ValueError(f"the action is {action!r}, but must be a whole number of 64 bits") from None
+        info = _masks(self._games) if self._is_masked else {}
         if terminated or truncated:
-            info["score"] = float(self._scores[0])
-        return self._obs[0].copy(), float(self._rewards[0]), terminated, truncated, info
+            info["score"] = score
+        return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Ends the environment."""

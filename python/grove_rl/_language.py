@@ -124,7 +124,7 @@ def _record(item: PromptLike) -> dict[str, Any]:
     """Returns an item of a task as the library takes it."""
     columns = dict(item) if isinstance(item, Mapping) else {"prompt": item}
     if "prompt" not in columns:
-        raise ValueError(f"a prompt has the columns {sorted(columns)}, but none named `prompt`")
+        raise ValueError(f"a prompt has the columns {list(columns)}, but none named `prompt`")
     for name in _ARGUMENTS:
         if name in columns:
             raise ValueError(f"a prompt has a column `{name}`, as reward functions call an argument of theirs; rename it")
@@ -221,7 +221,7 @@ def text_request(
     weights: Sequence[float] | None,
 ) -> tuple[dict[str, Any], Judge]:
     """Returns a task's prompts and reward parts, and the judge of its completions."""
-    functions = [reward] if callable(reward) else list(reward or [])
+    functions = [reward] if callable(reward) else list(reward) if _is_list(reward) else []
     if not functions or not all(callable(function) for function in functions):
         raise ValueError(
             f"`reward` is {reward!r}, but a language model needs a function or a list of one or more of them"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
@@ -32,6 +33,7 @@ def train(
 def train_envs(
     envs: Any,
     name: str,
+    spaces: str,
     changes: str,
     device: str,
     run_dir: str | PathLike[str] | None,
@@ -73,10 +75,14 @@ class Games:
         ends: NDArray[np.uint8],
         scores: NDArray[np.float32],
     ) -> bool: ...
+    def step_one(
+        self, action: int, obs: NDArray[np.float32]
+    ) -> tuple[float, bool, bool, float]: ...
 
 @final
 class Policy:
     game: str
+    path: Path
     iteration: int
     num_features: int
     num_actions: int

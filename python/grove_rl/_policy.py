@@ -54,13 +54,18 @@ class Policy:
                     f"has shape {observation_space.shape}"
                 )
             return
-        file = _spaces_file(Path(path))
+        file = _spaces_file(Path(self._native.path))
         if file is None:
             raise ValueError(
                 f"the policy {os.fspath(path)} was trained in an environment of Python, but neither its folder nor "
                 f"that of its run has the file {SPACES}, which tells how observations are scaled"
             )
-        self._encoding = Encoding.load(json.loads(file.read_text()), observation_space)
+        try:
+            saved = json.loads(file.read_text())
+            Encoding.load(saved)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file} is damaged ({type(error).__name__}: {error})") from error
+        self._encoding = Encoding.load(saved, observation_space)
         found = (self._encoding.num_features, self._encoding.num_actions)
         if found != (self.num_features, self.num_actions):
             raise ValueError(
@@ -119,6 +124,8 @@ class Policy:
             mask = np.atleast_2d(action_mask)
             if mask.shape != logits.shape:
                 raise ValueError(f"`action_mask` has shape {mask.shape}, but must have shape {logits.shape}")
+            if not (mask > 0).any(axis=1).all():
+                raise ValueError("`action_mask` allows no action")
             logits = np.where(mask > 0, logits, -np.inf)
         if not deterministic:
             # The maximum of logits with Gumbel noise is a draw from their softmax.
@@ -157,11 +164,7 @@ class Policy:
 
 
 def _spaces_file(path: Path) -> Path | None:
-    """Finds the file that describes the spaces of a policy: in the folder of its run, which the path names or is in."""
-    if not path.exists():
-        # Only the name of runs, of which native code takes the newest.
-        numbers = [run.name.removeprefix(f"{path}-") for run in Path("runs").glob(f"{path}-*")]
-        path = Path("runs", f"{path}-{max((int(n) for n in numbers if n.isdecimal()), default=0)}")
+    """Finds the file that describes the spaces of a policy in the folder of its run, which the path is or is in."""
     path = path.resolve()
     # A file of weights in a checkpoint is three levels below the run.
     for folder in [path, *path.parents][:4]:

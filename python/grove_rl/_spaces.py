@@ -21,6 +21,10 @@ NUMBERS = "biuf"
 #: The largest bound by which observations are divided: wider ranges tell nothing about usual values.
 _WIDEST = 1e4
 
+#: The narrowest bounds by which observations are divided, in units in the last place: of narrower ones rounding to 32
+#: bits leaves nothing.
+_NARROWEST = 16
+
 #: The most numbers of an observation, and the most actions, that native code takes.
 _MOST_FEATURES = 1 << 20
 _MOST_ACTIONS = 1 << 16
@@ -65,7 +69,10 @@ class Encoding:
             )
         flat: Any = spaces.flatten_space(space)
         low, high = np.float64(flat.low).ravel(), np.float64(flat.high).ravel()
-        bounded = (np.abs(low) < _WIDEST) & (np.abs(high) < _WIDEST) & (high > low)
+        bounded = (np.abs(low) < _WIDEST) & (np.abs(high) < _WIDEST)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        largest = np.maximum(np.abs(low), np.abs(high)).astype(np.float32)
+        bounded = high - low > _NARROWEST * np.spacing(largest)
         low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         center = ((high + low) / 2).astype(np.float32)
         scale = ((high - low) / 2).astype(np.float32)
@@ -107,7 +114,13 @@ class Encoding:
         if space is not None and space.shape is not None and np.shape(obs) != space.shape:
             raise ValueError(f"the observation has shape {np.shape(obs)}, but must have shape {space.shape}")
         try:
-            flat = np.asarray(obs if space is None else spaces.flatten(space, obs))
+            if space is None or isinstance(space, spaces.Box):
+                # Gymnasium would cast to the type of the space: pictures of 0 to 1 to zeros.
+                flat = np.asarray(obs) if space is None else np.ravel(obs)
+            elif _is_outside(space, obs):
+                raise ValueError("a number is out of range")
+            else:
+                flat = np.asarray(spaces.flatten(space, obs))
         except Exception as error:
             what = "is no array" if space is None else f"does not fit {space}"
             raise ValueError(
@@ -195,6 +208,19 @@ class Encoding:
 def is_vector(space: spaces.Space[Any]) -> bool:
     """Whether the observations of a space are vectors of numbers."""
     return isinstance(space, spaces.Box) and len(space.shape) == 1
+
+
+def _is_outside(space: spaces.Space[Any], obs: Any) -> bool:
+    """Whether a number of a discrete space is out of range: as an index it may be that of another feature."""
+    if isinstance(space, spaces.Dict):
+        return any(_is_outside(part, obs[key]) for key, part in space.spaces.items())
+    if isinstance(space, spaces.Tuple):
+        return any(map(_is_outside, space.spaces, obs))
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        index = np.asarray(obs) - space.start
+        size = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        return bool(np.any((index < 0) | (index >= size)))
+    return False
 
 
 def _shape(obs: Any) -> tuple[int, ...] | None:

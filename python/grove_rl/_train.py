@@ -9,19 +9,15 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from . import _native
-from ._batch import Batch, EnvFn, ProcessBatch, make_env
+from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
 from ._language import PromptLike, RewardFn, text_request
 from ._policy import Policy
 from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_whole, in_sections
-from ._spaces import SPACES
 from ._threads import use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
@@ -106,8 +102,9 @@ def train(
     """
     if callback is not None and not callable(callback):
         raise ValueError(f"`callback` is {callback!r}, but must be a function of a record")
-    if run_dir is not None and not os.fspath(run_dir):
-        raise ValueError(f"`run_dir` is {run_dir!r}, but must name a folder")
+    for name, path in (("run_dir", run_dir), ("model", model)):
+        if path is not None and not os.fspath(path):
+            raise ValueError(f"`{name}` is {path!r}, but must name a folder")
     listener = None if callback is None else lambda record: callback(json.loads(record))
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
@@ -116,7 +113,7 @@ def train(
         request, judge = text_request(task, eval_task, reward, reward_weights)
         text = as_json(in_sections(settings, TEXT_NAMES))
         _prepare(device or "cpu")
-        arguments = (os.fspath(model or "tiny"), text, device or "cpu", run_dir, listener)
+        arguments = ("tiny" if model is None else os.fspath(model), text, device or "cpu", run_dir, listener)
         try:
             return _report(_native.train_text(json.dumps(request), judge, *arguments))
         except Exception as error:
@@ -152,31 +149,6 @@ def _prepare(device: str) -> None:
         os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
 
 
-class _Recorded:
-    """A batch that describes its spaces in the folder of a run, which exists from its first reset on."""
-
-    def __init__(self, batch: Batch | ProcessBatch, folder: Path) -> None:
-        self._batch = batch
-        self._folder = folder
-        #: Whether the run has begun.
-        self.has_begun = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch, name)
-
-    def reset(self) -> None:
-        """Starts episodes."""
-        if not self.has_begun:
-            self.has_begun = True
-            Path(self._folder, SPACES).write_text(json.dumps(self._batch.encoding.save()))
-        self._batch.reset()
-
-
-def _free_folder(name: str) -> Path:
-    """Returns the folder that native code would give the next run of a name."""
-    return next(path for n in count(1) if not os.path.lexists(path := Path("runs", f"{name}-{n}")))
-
-
 def _train_envs(
     what: Any,
     changes: dict[str, Any],
@@ -208,7 +180,9 @@ def _train_envs(
     spec = probe.spec
     limit = max_episode_steps or (spec.max_episode_steps if spec else None) or _MAX_STEPS
     spaces = (probe.observation_space, probe.action_space)
-    probe.close()
+    error = close_all([probe])
+    if error is not None:
+        _warn_of_close(error)
     if isinstance(what, str) and spec is not None:
         # Another process may not know the id.
         env_fns = [partial(gymnasium.make, gymnasium.spec(spec.id), disable_env_checker=True)]
@@ -226,35 +200,29 @@ def _train_envs(
         )
     if len(env_fns) == 1:
         env_fns = env_fns * num_envs
-    batch = ProcessBatch(env_fns, spaces, num_processes) if num_processes > 0 else Batch(env_fns, spaces)
-    changes["host"] = {
-        "num_features": batch.num_features,
-        "num_actions": batch.num_actions,
-        "max_steps": limit,
-    }
     name = (spec.id if spec else "host").split("/")[-1].lower()
+    batch = ProcessBatch(env_fns, spaces, num_processes) if num_processes > 0 else Batch(env_fns, spaces)
     try:
-        report = None
-        while report is None:
-            folder = _free_folder(name) if run_dir is None else Path(run_dir)
-            recorded = _Recorded(batch, folder)
-            arguments = (recorded, name, as_json(changes), device, folder, listener)
-            try:
-                report = _report(_native.train_envs(*arguments))
-            except ValueError as error:
-                taken = (f"the run directory {folder} exists", f"the run in {folder} is being trained")
-                is_taken = run_dir is None and str(error).startswith(taken)
-                # Another process has made the folder meanwhile.
-                if recorded.has_begun or not is_taken:
-                    raise
+        changes["host"] = {
+            "num_features": batch.num_features,
+            "num_actions": batch.num_actions,
+            "max_steps": limit,
+        }
+        encoding = json.dumps(batch.encoding.save())
+        report = _report(_native.train_envs(batch, name, encoding, as_json(changes), device, run_dir, listener))
     finally:
         try:
             batch.close()
         except Exception as error:
             # The run is over, and its result or its own exception matters more.
-            warnings.warn(f"an environment failed when it was closed: {error!r}", stacklevel=3)
+            _warn_of_close(error)
     report.observation_space = spaces[0]
     return report
+
+
+def _warn_of_close(error: Exception) -> None:
+    """Warns the caller of :func:`train` of an exception of an environment's ``close``."""
+    warnings.warn(f"an environment failed when it was closed: {error!r}", stacklevel=4)
 
 
 def _report(text: str) -> Report:

@@ -216,4 +216,23 @@ impl Games {
         let batch = &mut self.batch;
         py.detach(|| batch.step(actions, to)).map_err(value_error)
     }
+
+    /// Takes an action in a batch of one game and writes the observation. Returns the reward, whether the episode
+    /// terminated or was truncated, and its score.
+    fn step_one(&mut self, action: i64, obs: PyBuffer<f32>) -> PyResult<(f64, bool, bool, f32)> {
+        let (mut rewards, mut scores) = ([0.0], [0.0]);
+        let (mut terminated, mut truncated, mut ended) = ([0], [0], [0]);
+        let to = StepBuffers {
+            obs: slice_mut(&obs, self.num_features, "obs")?,
+            final_obs: &mut [],
+            rewards: &mut rewards,
+            terminated: &mut terminated,
+            truncated: &mut truncated,
+            ended: &mut ended,
+            scores: &mut scores,
+        };
+        // It is over sooner than the GIL is released.
+        self.batch.step(&[action], to).map_err(value_error)?;
+        Ok((rewards[0], terminated[0] != 0, truncated[0] != 0, scores[0]))
+    }
 }

@@ -108,12 +108,13 @@ impl HostVecEnv for PythonEnvs {
     }
 }
 
-/// Trains a policy in a batch of environments of Python; `changes` is a JSON object of changes to the defaults.
-/// Returns the report as JSON.
+/// Trains a policy in a batch of environments of Python, whose `spaces` are JSON that the run's folder keeps; `changes` is
+/// a JSON object of changes to the defaults. Returns the report as JSON.
 #[pyfunction]
 pub fn train_envs(
     envs: &Bound<PyAny>,
     name: &str,
+    spaces: String,
     changes: &str,
     device: &str,
     run_dir: Option<PathBuf>,
@@ -123,7 +124,8 @@ pub fn train_envs(
     let batch = PythonEnvs::new(envs, raised.clone())?;
     let result = detached(envs.py(), || {
         let (game, config) = settings::<HostGame>(changes)?;
-        let session = Session::new(device, run_dir, callback)?;
+        let mut session = Session::new(device, run_dir, callback)?;
+        session.spaces = Some(spaces);
         let envs = HostEnvs::new(batch);
         let trainer = GameTrainer::with_envs(game, envs, &config, &session.chosen.device);
         session.train_game(trainer.map_err(value_error)?, name)

@@ -6,7 +6,7 @@ use super::{value_error, warn};
 use grove::checkpoint::Checkpoint;
 use grove::env::{Env, HostGame, Playable};
 use grove::model::{Actor, LANES, Lanes, NativePolicy};
-use grove::run::SavedPolicy;
+use grove::run::{RunFolder, SavedPolicy};
 use grove::trainer::{load_policy, saved_config, saved_game_name};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -19,6 +19,9 @@ pub struct Policy {
     /// The name of the game.
     #[pyo3(get)]
     game: String,
+    /// The folder of the run or checkpoint, or the file, that the path has led to.
+    #[pyo3(get)]
+    path: PathBuf,
     /// The iteration of the run at which it was saved.
     #[pyo3(get)]
     iteration: u64,
@@ -49,6 +52,12 @@ impl Policy {
     /// Loads the policy that a path names: a run, a checkpoint or a policy's file.
     #[new]
     fn new(py: Python, path: PathBuf) -> PyResult<Self> {
+        let is_policy = path.is_file() || path.join("manifest.json").exists();
+        let path = match is_policy {
+            true => path,
+            // It may be the name of a run in `runs` alone.
+            false => RunFolder::find(&path).map_err(value_error)?.path().to_path_buf(),
+        };
         let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(&path).map_err(value_error)?;
         for warning in warnings {
             warn(py, &warning)?;
@@ -61,7 +70,7 @@ impl Policy {
         let (num_features, num_actions) = (policy.num_features(), policy.num_actions());
         let initial_memory = policy.initial_memory();
         let iteration = checkpoint.iteration;
-        Ok(Self { policy, game, iteration, num_features, num_actions, initial_memory })
+        Ok(Self { policy, game, path, iteration, num_features, num_actions, initial_memory })
     }
 
     /// Writes logits, `[num_envs, num_actions]`, for observations, `[num_envs, num_features]`; updates `memory`,

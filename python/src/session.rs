@@ -24,12 +24,17 @@ use std::time::Duration;
 /// Interval at which signals are handled during work that can be interrupted.
 const SIGNALS: Duration = Duration::from_millis(50);
 
+/// The file of a run's folder that describes the spaces of environments of Python.
+const SPACES: &str = "spaces.json";
+
 /// The surroundings of a run.
 pub struct Session {
     /// The folder; `None` for the next free one in `runs`.
     run_dir: Option<PathBuf>,
     /// A function that takes every iteration's record as JSON and may return `False` to stop the run.
     callback: Option<Py<PyAny>>,
+    /// The spaces of environments of Python, as JSON.
+    pub spaces: Option<String>,
     /// The device.
     pub chosen: Chosen,
     /// Whether the device was chosen among those of the machine.
@@ -49,7 +54,7 @@ impl Session {
     ) -> PyResult<Self> {
         let chosen = device::choose(device).map_err(value_error)?;
         let (is_auto, interrupts) = (device == "auto", Interrupts::new()?);
-        Ok(Self { run_dir, callback, chosen, is_auto, interrupts })
+        Ok(Self { run_dir, callback, spaces: None, chosen, is_auto, interrupts })
     }
 
     /// Takes the CPU in place of a GPU that `auto` found, if a rollout of this game is faster there.
@@ -86,6 +91,9 @@ impl Session {
         let (mut files, _lock, warning) =
             RunFiles::create(path, name, run, settings).map_err(not_created)?;
         files.write_note(&RunNote::new(run, &self.chosen.info)).map_err(value_error)?;
+        if let Some(spaces) = &self.spaces {
+            files.write_description(SPACES, spaces).map_err(value_error)?;
+        }
         let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
         warning.iter().for_each(|warning| listener.warning(warning));
         let effort = drive(run, Some(&mut files), &mut listener);
@@ -95,6 +103,9 @@ impl Session {
         let effort = effort.map_err(runtime_error)?;
         let (best, warnings) = files.folder().best_policy().map_err(runtime_error)?;
         warnings.iter().for_each(|warning| listener.warning(warning));
+        if let Some(error) = listener.error.take() {
+            return Err(error);
+        }
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
         self.interrupts.check()?;
         let report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);

@@ -1,6 +1,7 @@
 """Policies of environments of Python, from their files."""
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +78,37 @@ def test_a_run_that_ends_early_has_its_encoding() -> None:
     assert Path("given/spaces.json").read_text() == "kept"
 
 
-def test_a_folder_that_another_process_takes_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    native = grove_rl._train._native.train_envs
-
-    def late(batch: Any, name: str, changes: str, device: str, run_dir: Path, callback: Any) -> str:
-        if run_dir.name == "host-1":
-            run_dir.mkdir(parents=True)
-            (run_dir / "notes").touch()
-        return native(batch, name, changes, device, run_dir, callback)
-
-    monkeypatch.setattr(grove_rl._train._native, "train_envs", late)
-    assert trained(Pair).run == str(Path("runs/host-2"))
+def test_trainings_at_once_have_folders_of_their_own() -> None:
+    Path("runs/host-1").mkdir(parents=True)
+    Path("runs/host-1/notes").touch()
+    runs: dict[type, str] = {}
+    kinds = (Pair, Switches)
+    threads = [threading.Thread(target=lambda kind=kind: runs.update({kind: trained(kind).run})) for kind in kinds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(runs.values()) == [str(Path("runs", name)) for name in ("host-2", "host-3")]
+    for kind, run in runs.items():
+        assert kind.action_space.contains(grove_rl.Policy.load(run)(np.zeros(2)))
     assert [path.name for path in Path("runs/host-1").iterdir()] == ["notes"]
+
+
+def test_a_damaged_description_of_spaces_is_named() -> None:
+    file = Path(trained(Pair).run, "spaces.json")
+    for text in ("", "[]", "{}"):
+        file.write_text(text)
+        with pytest.raises(ValueError, match="spaces.json is damaged"):
+            grove_rl.Policy.load("host")
+
+
+def test_bounds_too_narrow_for_32_bits_do_not_scale() -> None:
+    class Narrow(Pair):
+        observation_space = spaces.Box(np.array([0, 9999.0004]), np.array([1e-46, 9999.00041]), dtype=np.float64)
+
+    policy = trained(Narrow).policy()
+    assert policy([0, 9999.0004]) in (5, 6)
+    np.testing.assert_array_equal(policy._encoding.encode_batch([[2, 3]]), [[2, 3]])
 
 
 def test_observations_of_another_form_are_refused() -> None:
@@ -103,6 +123,8 @@ def test_observations_of_another_form_are_refused() -> None:
         policy([np.nan, 0])
     with pytest.raises(ValueError, match=r"`action_mask` has shape \(1, 3\), but must have shape \(1, 2\)"):
         policy([0, 0], action_mask=np.ones(3))
+    with pytest.raises(ValueError, match="`action_mask` allows no action"):
+        policy([0, 0], action_mask=np.zeros(2))
     policy(np.zeros((2, 2)))
     policy.reset(np.array([True, False]))
     for ended in (np.ones(3, bool), [1, 0], True):
@@ -159,6 +181,8 @@ def test_one_observation_is_told_from_a_batch_by_its_form() -> None:
     picture = np.zeros((4, 4))
     policy = trained(Picture).policy()
     assert policy(picture) in (5, 6) and policy([picture, picture]).shape == (2,)
+    # It is not cast to the type of the space.
+    np.testing.assert_array_equal(policy._encoding.flatten(picture + 0.5), np.full(16, 0.5))
 
     class Twice(Pair):
         observation_space = spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (2,))])
@@ -176,6 +200,9 @@ def test_numbers_are_observations_of_discrete_spaces() -> None:
         grove_rl.Policy.load(run)(0)
     policy = grove_rl.Policy.load(run, Cell.observation_space)
     assert policy(3) in (5, 6) and policy(np.array([0, 1, 3])).shape == (3,)
+    for outside in (-1, 4):
+        with pytest.raises(ValueError, match="does not fit Discrete.4. .*a number is out of range"):
+            policy(outside)
     for policy in (policy, trained(Pair).policy(), trained(Named).policy()):
         for obs in (None, 0.5, object()):
             with pytest.raises(ValueError):

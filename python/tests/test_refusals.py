@@ -148,6 +148,15 @@ def test_scalars_of_other_libraries_are_rewards() -> None:
         grove_rl.train(lambda: Still(reward=reward, terminated=flag, truncated=0), **FEW)
 
 
+def test_observations_far_beyond_narrow_bounds_are_refused() -> None:
+    class Narrow(Still):
+        observation_space = spaces.Box(0, 1e-10, (3,), np.float32)
+
+    words = "step 2 of environment 0: the observation's number 1 is .*, but must be within or near the bounds"
+    with pytest.raises(ValueError, match=words):
+        grove_rl.train(lambda: Narrow(obs=np.array([0, 1e38, 0])), **FEW)
+
+
 def test_pictures_have_the_shape_of_their_space() -> None:
     class Picture(Still):
         observation_space = spaces.Box(0, 255, (4, 2), np.uint8)
@@ -224,7 +233,11 @@ class Table:
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
+        (None, {"task": TASK, "reward": 5}, "`reward` is 5, but a language model needs a function"),
+        (None, {"task": [{1: "a", "x": "b"}], "reward": len}, r"a prompt has the columns \[1, 'x'\], but none named"),
+        (None, {"task": TASK, "reward": len, "model": ""}, "`model` is '', but must name a folder"),
         ([], {}, r"\[\] must be one or more functions"),
+        (gymnasium.Env, {}, "`observation_space` of .* is None, but must be a space of gymnasium.spaces"),
         (3, {}, "3 must be one or more functions"),
         (lambda: 3, {}, "returned 3, but must make an environment"),
         ("catch", {"learning_rate": np.nan}, "`learning_rate` cannot be nan: must be a finite number"),
@@ -397,7 +410,7 @@ def test_games_take_whole_numbers_alone() -> None:
     for actions in ([0.5, 1, 1, 1], [1.0] * 4, ["1"] * 4, [np.nan] * 4, [True] * 4, [None] * 4, np.ones((4, 1), int)):
         with pytest.raises(ValueError, match="actions have shape .* but must be 4 whole numbers"):
             envs.step(actions)
-    for action in (0.5, "1", True, None, [1]):
+    for action in (0.5, "1", True, None, [1], 1 << 63):
         with pytest.raises(ValueError, match="the action is .* but must be a whole number"):
             env.step(action)
     envs.step([1, 1, 1, 1])

@@ -192,6 +192,24 @@ def test_processes_end_with_the_one_that_trains(folder: Path, monkeypatch: pytes
     assert done.returncode == -signal.SIGKILL
 
 
+def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = grove_rl._batch._start, []
+
+    def interrupted(process: Any) -> None:
+        start(process)
+        started.append(process)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(grove_rl._batch, "_start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        grove_rl.train(Corridor, num_processes=2, max_episode_steps=5, **SHORT)
+    assert len(started) == 2 and not any(process.is_alive() for process in started)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
 def test_python_is_called_on_the_thread_that_trains(folder: Path) -> None:
     threads: set[int] = set()
 

@@ -274,7 +274,7 @@ class Chart {
     context.clip();
     context.lineJoin = "round";
     if (lines.length > 1) {
-      this.band(context, lines);
+      this.band(context, mean);
       context.globalAlpha = 0.75;
       context.lineWidth = 1.2;
       lines.forEach((line, i) => {
@@ -297,14 +297,12 @@ class Chart {
     context.restore();
   }
 
-  /** Fills the range of the runs at each iteration that all have. */
-  band(context, lines) {
-    const length = Math.min(...lines.map((line) => line.length));
-    if (length < 2) return;
-    const at = (i) => lines.map((line) => line[i].y);
+  /** Fills the range of the runs in the mean, if there are several. */
+  band(context, mean) {
+    if (mean.length < 2 || mean[0].low === undefined) return;
     context.beginPath();
-    for (let i = 0; i < length; i += 1) context.lineTo(this.x(lines[0][i].x), this.y(Math.max(...at(i))));
-    for (let i = length - 1; i >= 0; i -= 1) context.lineTo(this.x(lines[0][i].x), this.y(Math.min(...at(i))));
+    for (const { x, high } of mean) context.lineTo(this.x(x), this.y(high));
+    for (const { x, low } of mean.toReversed()) context.lineTo(this.x(x), this.y(low));
     context.fillStyle = this.all.colour("line");
     context.globalAlpha = 0.12;
     context.fill();

@@ -1,7 +1,7 @@
 // The control of a training in this tab, of games or of text: its state, its pace, its curves, and the run that is kept in
 // the browser's storage so that a reload resumes it.
 
-import { $, write, say } from "./dom.js";
+import { $, write, say, reason } from "./dom.js";
 import { forgetRun, keepRun, keptRun, lockRun } from "./keep.js";
 import { Training } from "./training.js";
 
@@ -17,11 +17,14 @@ const PACE = 60;
 /** The message when a training of `what` is back after a reload. */
 export const resuming = (what, paused) => (paused ? `The training of ${what} is still paused.` : `Resuming the training of ${what}.`);
 
+/** Whether what is stored has the form of a run: another version of the page may have stored it. */
+export const isRun = (run) => Boolean(run?.wanted?.length > 0 && run.saved && run.records && Object.values(run.saved).every((saved) => saved?.sections));
+
 export class Control {
-  /** `module` trains, `store` names the run in the browser's storage, `trouble` is the element for errors, `here` the
-      curves; `on` has further callbacks of the training, or replaces those below. */
-  constructor({ module, store, trouble, here, on }) {
-    Object.assign(this, { store, here, troubleId: trouble });
+  /** `module` trains a `product`, `store` names the run in the browser's storage, `trouble` is the element for errors, `here`
+      the curves; `on` has further callbacks of the training, or replaces those below. */
+  constructor({ module, product, store, trouble, here, on }) {
+    Object.assign(this, { product, store, here, troubleId: trouble });
     this.records = new Map();
     this.failures = [];
     this.pace = [];
@@ -99,7 +102,7 @@ export class Control {
   /** The run that a reload or a closed tab has left, if this tab can resume it; `fits` says whether the page has its game. */
   async left(fits = () => true) {
     const run = await keptRun(this.store).catch(() => undefined); // a refused storage has been reported
-    return run && fits(run) && (await this.hold()) && !this.busy() ? run : undefined;
+    return isRun(run) && fits(run) && (await this.hold()) && !this.busy() ? run : undefined;
   }
 
   /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a reload. */
@@ -155,7 +158,11 @@ export class Control {
   }
 
   /** The browser's storage refuses. */
-  cannotKeep() {}
+  cannotKeep(error) {
+    if (this.refusedStorage) return;
+    this.refusedStorage = true;
+    say(`This browser stores nothing for the page (${reason(error)}). Save the ${this.product} as a file to keep it.`);
+  }
 
   forgetRun() {
     this.deleteRun();

@@ -86,7 +86,8 @@ export class Curves {
     return this.counted().map((run) => run.dots[key]?.at(-1)?.y).filter(Number.isFinite);
   }
 
-  /** The data of a chart: a line and the dots of evaluations for each run, and the mean lines of both. */
+  /** The data of a chart: a line and the dots of evaluations for each run, and the mean lines of both, those of several runs
+      with their range. */
   of(key) {
     const runs = [...this.runs.values()];
     const [lines, dots] = ["lines", "dots"].map((kind) => runs.map((run) => run[kind][key] ?? []));
@@ -103,23 +104,24 @@ export function thinned(points) {
   for (let at = 0; at < points.length; at += size) {
     const part = points.slice(at, at + size);
     const over = (key) => part.reduce((sum, point) => sum + point[key], 0) / part.length;
-    means.push({ x: over("x"), y: over("y") });
+    means.push(Object.fromEntries(Object.keys(part[0]).map((key) => [key, over(key)])));
   }
   return [points[0], ...means, points.at(-1)];
 }
 
-/** The mean of several runs, at the iterations that all of them have. */
+/** The mean of several runs and their range, `low` to `high`, at the iterations that all of them have. */
 function mean(lines) {
   if (lines.length < 2) return lines[0] ?? [];
   const sums = new Map();
   for (const line of lines) {
     for (const { x, y } of line) {
-      const sum = sums.get(x) ?? { x, y: 0, count: 0 };
+      const sum = sums.get(x) ?? { x, y: 0, low: y, high: y, count: 0 };
       sum.y += y;
+      [sum.low, sum.high] = [Math.min(sum.low, y), Math.max(sum.high, y)];
       sum.count += 1;
       sums.set(x, sum);
     }
   }
   const common = [...sums.values()].filter(({ count }) => count === lines.length);
-  return common.map(({ x, y, count }) => ({ x, y: y / count })).sort((a, b) => a.x - b.x);
+  return common.map(({ x, y, low, high, count }) => ({ x, y: y / count, low, high })).sort((a, b) => a.x - b.x);
 }

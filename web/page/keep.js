@@ -61,16 +61,20 @@ function withDrawer(mode, ask) {
   return new Promise((done, fail) => {
     const opening = indexedDB.open("grove", 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("policies");
-    opening.onerror = () => fail(opening.error);
+    opening.onerror = () => fail(refusal(opening.error));
     opening.onsuccess = () => {
       const base = opening.result;
       const transaction = base.transaction("policies", mode);
       const request = ask(transaction.objectStore("policies"));
       transaction.oncomplete = () => { base.close(); done(request.result); };
-      transaction.onerror = transaction.onabort = () => { base.close(); fail(transaction.error); };
+      // Each failure of a request ends in this, and only now the transaction has its error.
+      transaction.onabort = () => { base.close(); fail(refusal(transaction.error)); };
     };
   });
 }
+
+/** The error of a storage that refuses: a browser's own words for a full one are empty or its own. */
+const refusal = (error) => (error?.name === "QuotaExceededError" ? new Error("its storage is full") : error ?? new Error("it gives no reason"));
 
 /** Stores a policy file as the last one. */
 export const keepLast = (file) => withDrawer("readwrite", (drawer) => drawer.put(file, "last"));

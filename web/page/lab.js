@@ -1,9 +1,9 @@
 // Training policies on the page: the form, the buttons, the charts, and the trained agents.
 
 import { Policy } from "./watch.js";
-import { $, make, write, say, announce, fixed, short, megabytes, reason } from "./dom.js";
+import { $, make, write, say, announce, fixed, short, megabytes } from "./dom.js";
 import { Settings } from "./settings.js";
-import { BUTTON, Control, resuming } from "./control.js";
+import { BUTTON, Control, isRun, resuming } from "./control.js";
 import { Curves } from "./curves.js";
 import { progress } from "./live.js";
 import { writeToml } from "./toml.js";
@@ -37,7 +37,7 @@ const TIMES = { fruit: "10 seconds", catch: "10 seconds", cartpole: "10 seconds"
 export class Lab extends Control {
   /** `changed()` is called when a setting changes, `imitated()` when the games of a person have been learnt. */
   constructor(games, agents, changed, imitated) {
-    super({ module: "train", store: "run", trouble: "trouble", here: new Curves(), on: {
+    super({ module: "train", product: "policy", store: "run", trouble: "trouble", here: new Curves(), on: {
       policy: (seed, file, iteration) => this.policy(seed, file, iteration),
       noWall: (why) => { $("device-wall").open = false; say(`The games on the device cannot be shown: ${why}`); },
     } });
@@ -167,7 +167,7 @@ export class Lab extends Control {
   async resume() {
     const shelf = await keptRun(SHELF).catch(() => undefined);
     const fits = ({ game }) => this.games.some(({ name }) => name === game);
-    const others = [...(shelf ?? [])].filter(([, run]) => fits(run));
+    const others = [...(shelf instanceof Map ? shelf : [])].filter(([, run]) => isRun(run) && fits(run));
     if (others.length > 0 && (await this.hold())) this.shelf = new Map([...others, ...this.shelf]);
     const run = await this.left(fits);
     if (!run) return this.renew();
@@ -241,12 +241,6 @@ export class Lab extends Control {
     this.keptAt = performance.now();
     keepLast(this.latest).catch((error) => this.cannotKeep(error));
     this.latest = undefined;
-  }
-
-  cannotKeep(error) {
-    if (this.refusedStorage) return;
-    this.refusedStorage = true;
-    say(`This browser stores nothing for the page (${reason(error)}). Save the policy as a file to keep it.`);
   }
 
   shownCurves() {

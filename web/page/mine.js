@@ -18,11 +18,12 @@ export class Mine {
     if (of === this.of) return;
     this.of = of;
     this.hold(undefined);
+    const file = await keptGames(of).catch(() => undefined); // a refused storage is reported when a policy is stored
+    if (!file || of !== this.of || this.file) return;
     try {
-      const file = await keptGames(of);
-      if (file && of === this.of && !this.file) this.hold(file);
-    } catch {
-      // A refused storage is reported when a policy is stored.
+      this.hold(file);
+    } catch (error) {
+      say(`Your recorded games cannot be read (${reason(error)}). The next ones take their place.`);
     }
   }
 
@@ -38,8 +39,8 @@ export class Mine {
   }
 
   hold(file) {
+    this.about = file && JSON.parse(aboutGames(file)); // throws if there are none
     this.file = file;
-    this.about = file && JSON.parse(aboutGames(file));
     $("mine").hidden = !file;
     if (file) write($("mine-about"), `${this.about.games} ${this.about.games === 1 ? "game" : "games"} recorded (${this.about.steps} moves)`);
   }

@@ -30,7 +30,8 @@ const TASK = "sort";
 /** Milliseconds in the background that are reported. */
 const AWAY = 1000;
 
-const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false };
+// `asked` counts what the visitor has asked for: what arrives for an earlier wish is late.
+const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false, asked: 0 };
 const ready = new Map(); // the files of the built-in agents
 
 async function fetchAgent(game) {
@@ -125,6 +126,7 @@ function showText(on) {
 
 /** Shows a game, or text. */
 function pick(what) {
+  view.asked += 1;
   if (what === TASK) return text.open(true);
   text.open(false);
   if (what !== view.about?.env) pickGame(what);
@@ -260,9 +262,12 @@ function takeOver(on) {
 }
 
 /** Puts a game on the stage: its pretrained agent beside an untrained one, or the untrained one alone. `then()` is called
-    once the agent is here. */
+    once the agent is here. False if it came too late. */
 async function show(game, then = () => {}) {
+  const asked = (view.asked += 1);
   const pretrained = READY.includes(game) ? await builtIn(game) : undefined;
+  if (asked !== view.asked) return false;
+  if (pretrained) checkAgent(game, pretrained);
   then();
   const policy = Policy.untrained(game);
   const untrained = { label: "Untrained", plate: "Untrained", file: policy.file() };
@@ -273,14 +278,27 @@ async function show(game, then = () => {}) {
   agents.list();
   agents.choose("ready");
   if (pretrained && view.games === 1) beside.place(["untrained"]);
+  return true;
 }
 
+/** Throws if a built-in agent cannot be read: in the list of agents it would break all that read the list. */
+function checkAgent(game, file) {
+  try {
+    readPolicy(file);
+  } catch (error) {
+    ready.delete(game);
+    throw new Error(`The pretrained agent for ${game} cannot be read: ${reason(error)}`);
+  }
+}
+
+/** Shows a game; false if its agent came too late. */
 async function pickGame(game) {
   try {
-    await show(game);
+    return await show(game);
   } catch (error) {
     say(sentence(error));
     tick();
+    return true;
   }
 }
 
@@ -292,6 +310,7 @@ async function load(files) {
     }
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
+    view.asked += 1;
     // Several files stay; a file of the same name replaces the one before.
     agents.offer(`file ${name}`, `File ${name}`, file);
     agents.choose(`file ${name}`);
@@ -380,6 +399,8 @@ function wire() {
       say(sentence(error));
     }
   });
+  // A key that is held presses a button once: by repetition it would start and stop, or train and train again.
+  addEventListener("keydown", (event) => { if (event.repeat && event.key === "Enter" && event.target.matches?.("button")) event.preventDefault(); });
   addEventListener("hashchange", () => {
     const link = readLink();
     const game = known(link.game);
@@ -391,7 +412,7 @@ function wire() {
     restart();
     if (link.game === TASK) return pick(TASK);
     text.open(false);
-    pickGame(game).then(() => link.agent && meet(link.agent));
+    pickGame(game).then((shown) => shown && link.agent && meet(link.agent));
   });
   let left;
   document.addEventListener("visibilitychange", () => {
@@ -412,7 +433,9 @@ function whileAway() {
 /** Puts the agent of a link on the stage. */
 async function meet(packed) {
   try {
+    const asked = view.asked;
     agents.offer("link", "From the link", readPolicy(await unpack(packed)));
+    if (asked !== view.asked) return;
     agents.choose("link");
     view.packed = packed;
     remember();
@@ -422,11 +445,17 @@ async function meet(packed) {
 }
 
 async function offerKept() {
+  let file;
   try {
-    const file = await lastKept();
-    if (file) agents.offer("kept", "Trained here last time", file, "Last time");
+    file = await lastKept();
   } catch (error) {
     say(`This browser stores nothing for the page (${reason(error)}). Save agents as files.`);
+  }
+  if (!file) return;
+  try {
+    agents.offer("kept", "Trained here last time", readPolicy(file), "Last time");
+  } catch (error) {
+    say(`The agent trained here last time cannot be read: ${sentence(error)}`);
   }
 }
 
@@ -441,10 +470,10 @@ async function watchRun() {
     new Live(about, curves, { changed: () => text.news() });
     return;
   }
-  // Its game is on the stage before its first policy.
-  if (about.game !== view.about?.env && known(about.game) === about.game) await pickGame(about.game);
   const curves = new Curves();
-  let met = false;
+  // Its game is on the stage before its first policy, unless the visitor has picked another meanwhile.
+  const isOther = about.game !== view.about?.env && known(about.game) === about.game;
+  let met = isOther && !(await pickGame(about.game));
   const live = { changed: () => lab.news(), policy: (which, label, file) => {
     agents.offer(which, label, file);
     // The newest policy is put on the stage when the page opens; later the visitor chooses.

@@ -24,7 +24,7 @@ export class Takeover {
     this.tapped = undefined; // pressed and let go between two steps
     addEventListener("keydown", (event) => this.down(event));
     addEventListener("keyup", (event) => this.up(event));
-    addEventListener("blur", () => this.leaveShift());
+    addEventListener("blur", () => this.letGo());
     $("next-level").addEventListener("click", () => this.next());
     $("takeover").addEventListener("click", () => { this.byShift = false; this.set(!this.on); });
     this.touch($("stage"), (event, box) => (event.clientX < box.left + box.width / 2 ? "left" : "right"));
@@ -38,6 +38,8 @@ export class Takeover {
     $("pads").replaceChildren(...actions.map((name, i) => {
       const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, ariaHidden: "true" }));
       this.touch(pad, () => i);
+      // By a key or a screen reader; a pointer has pressed it already.
+      pad.addEventListener("click", (event) => { if (event.detail === 0 && this.on) this.tapped = i; });
       return pad;
     }));
     const keys = [...new Set([...actions.map(arrow).filter(Boolean), ...(actions.some(arrow) ? [] : [`1 to ${Math.min(9, actions.length)}`])])];
@@ -53,7 +55,7 @@ export class Takeover {
       this.timer = setTimeout(() => { this.byShift = true; this.set(true); }, HELD);
     }
     if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
-    const side = steer(event);
+    const side = isShortcut(event) ? undefined : steer(event);
     if (!this.on || side === undefined || writing()) return;
     event.preventDefault();
     if (!event.repeat) this.press(side);
@@ -61,7 +63,16 @@ export class Takeover {
 
   up(event) {
     if (event.key === "Shift") this.leaveShift();
+    // On a Mac, keys that are let go beside this one are not reported.
+    if (event.key === "Meta") this.held = [];
     this.release(steer(event));
+  }
+
+  /** Lets go of all keys: while the page has no focus, nothing says that they are released. */
+  letGo() {
+    this.held = [];
+    this.tapped = undefined;
+    this.leaveShift();
   }
 
   leaveShift() {
@@ -169,6 +180,9 @@ export class Takeover {
 
 /** The side or the action number (from 0) of a key; undefined for other keys. */
 const steer = ({ code }) => SIDES[code] ?? (/^Digit[1-9]$/.test(code) ? Number(code.at(-1)) - 1 : undefined);
+
+/** Whether a key belongs to the browser, as in Ctrl and A. */
+const isShortcut = ({ ctrlKey, metaKey, altKey }) => ctrlKey || metaKey || altKey;
 
 /** Whether a field has the keyboard focus. */
 const writing = () => document.activeElement?.matches("input:not([type=range], [type=radio], [type=checkbox]), textarea, select");

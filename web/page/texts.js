@@ -46,7 +46,7 @@ const RUN = "here";
 export class Text extends Control {
   /** `opened(on)` is called when the page shows text or stops showing it. */
   constructor(opened) {
-    super({ module: "text", store: "text", trouble: "text-trouble", here: new Curves(TEXT), on: {
+    super({ module: "text", product: "model", store: "text", trouble: "text-trouble", here: new Curves(TEXT), on: {
       about: (_, about) => this.learns(about),
       answers: (message) => this.answer(message),
       file: (bytes, why) => (bytes ? download("sort.safetensors", bytes) : say(`The model cannot be saved: ${why}`)),
@@ -150,7 +150,7 @@ export class Text extends Control {
 
   /** Resumes a training that a reload or a closed tab has left. */
   async resume() {
-    const run = await this.left();
+    const run = await this.left(({ own }) => Boolean(own));
     if (!run) return;
     for (const { id, path } of FIELDS) $(`text-${id}`).value = run.own[path];
     this.begin(run, run.paused);

@@ -226,9 +226,22 @@ export default [
         pad.dispatchEvent(new PointerEvent('pointerdown', { pointerId: 1 }));
         const held = takeover.action(takeover.actions);
         pad.dispatchEvent(new PointerEvent('pointerup', { pointerId: 1 }));
-        return [held, takeover.action(takeover.actions)];
+        const pressed = [held, takeover.action(takeover.actions)];
+        pad.click(); // as a screen reader does
+        const key = (ctrlKey) => dispatchEvent(new KeyboardEvent('keydown', { key: '2', code: 'Digit2', ctrlKey }));
+        const next = () => pressed.push(takeover.action(takeover.actions));
+        next();
+        next();
+        key(true);
+        next();
+        key(false);
+        next();
+        next();
+        dispatchEvent(new Event('blur'));
+        next();
+        return pressed;
       });
-      ok(taken.join() === '2,-1', `a press on the third is ${taken}`);
+      ok(taken.join() === '2,-1,2,-1,-1,1,1,-1', `the actions are ${taken}`);
     },
   },
   {

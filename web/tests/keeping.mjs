@@ -84,6 +84,60 @@ export default [
     },
   },
   {
+    name: 'what the browser keeps and cannot be read is named, and the page trains',
+    async run(visit) {
+      const context = await visit.context();
+      const page = await visit.open({ context });
+      await page.evaluate(async () => {
+        const { keepLast, keepRun } = await import('./keep.js');
+        await keepLast(Uint8Array.of(1, 2, 3));
+        await keepRun({ game: 'catch' }, 'run');
+        await keepRun('nothing', 'shelf');
+      });
+      await page.close();
+      const again = await visit.open({ hash: small(visit), context });
+      await message(again, /^The agent trained here last time cannot be read: \S/);
+      await again.click('#start');
+      await until(again, '#state', /^Finished/);
+      await goesOn(again);
+    },
+  },
+  {
+    name: 'recorded games that cannot be read are named, and others take their place',
+    async run(visit) {
+      const context = await visit.context();
+      const page = await visit.open({ context });
+      await page.evaluate(async () => {
+        const { keepGames } = await import('./keep.js');
+        const { Policy } = await import('./watch.js');
+        const file = await (await fetch('policies/catch.safetensors')).arrayBuffer();
+        const { env, settings } = JSON.parse(new Policy(new Uint8Array(file)).about());
+        await keepGames(`${env} ${JSON.stringify(settings)}`, Uint8Array.of(1, 2, 3));
+      });
+      await page.close();
+      const again = await visit.open({ hash: '#game=catch', context });
+      await message(again, /^Your recorded games cannot be read \(.+\)\. The next ones take their place\./);
+      ok(await again.locator('#mine').isHidden(), 'games that cannot be read are offered');
+      await goesOn(again);
+    },
+  },
+  {
+    name: 'a full storage is told in words',
+    async run(visit) {
+      const page = await visit.open({
+        hash: small(visit),
+        init: () => {
+          IDBObjectStore.prototype.put = function () { this.transaction.abort(); return {}; };
+          Object.defineProperty(IDBTransaction.prototype, 'error', { get: () => new DOMException('', 'QuotaExceededError') });
+        },
+      });
+      await page.click('#start');
+      await message(page, /stores nothing for the page \(its storage is full\)\. Save the policy as a file/);
+      await until(page, '#state', /^Finished/);
+      await goesOn(page);
+    },
+  },
+  {
     name: 'broken and foreign files get a message, and the page goes on',
     async run(visit) {
       const page = await visit.open();

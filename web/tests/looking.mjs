@@ -144,6 +144,16 @@ export default [
     },
   },
   {
+    name: 'a key that is held presses a button once',
+    async run(visit) {
+      const page = await visit.open();
+      await page.locator('#takeover').focus();
+      for (let i = 0; i < 4; i += 1) await page.keyboard.down('Enter');
+      await page.keyboard.up('Enter');
+      ok(/Leave/.test(await text(page, '#takeover')), 'the button is pressed again');
+    },
+  },
+  {
     name: 'every game is picked and played by keys alone',
     only: false,
     async run(visit) {

@@ -86,6 +86,24 @@ export default [
     },
   },
   {
+    name: 'an agent that arrives after another game was picked stays off the stage',
+    async run(visit) {
+      const page = await visit.open();
+      let release;
+      const held = new Promise((done) => { release = done; });
+      await page.route('**/policies/cartpole.safetensors', async (route) => { await held; await route.continue(); });
+      const arrives = page.waitForResponse('**/policies/cartpole.safetensors');
+      await page.locator('#game input[value=cartpole]').check({ force: true });
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#settings-of', /Catch$/);
+      release();
+      await (await arrives).finished();
+      for (let i = 0; i < 3; i += 1) await goesOn(page);
+      ok(/Catch$/.test(await text(page, '#settings-of')), `the stage shows ${await text(page, '#settings-of')}`);
+      ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is ticked');
+    },
+  },
+  {
     name: 'a wall of up to 1,024 games',
     async run(visit) {
       const page = await visit.open();

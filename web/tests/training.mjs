@@ -227,6 +227,22 @@ export default [
     },
   },
   {
+    name: 'the range of the seeds is that of those that have not failed, at the iterations that all have',
+    async run(visit) {
+      const page = await visit.open();
+      const mean = await page.evaluate(async () => {
+        const { Curves } = await import('./curves.js');
+        const curves = new Curves();
+        const scores = { 1: [1, 2, 3], 2: [3, NaN, 5, 7], 3: [9] };
+        for (const [seed, all] of Object.entries(scores)) all.forEach((score, i) => curves.add(seed, { iteration: i + 1, score }));
+        curves.fail('3');
+        return curves.of('score').mean;
+      });
+      const expected = [{ x: 1, y: 2, low: 1, high: 3 }, { x: 3, y: 4, low: 3, high: 5 }];
+      ok(JSON.stringify(mean) === JSON.stringify(expected), `it is ${JSON.stringify(mean)}`);
+    },
+  },
+  {
     name: 'seeds are named and coloured, and their data are a file',
     async run(visit) {
       const page = await visit.open({ hash: `${small(visit)}&seeds=2` });

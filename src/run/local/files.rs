@@ -42,9 +42,9 @@ impl RunFiles {
     ) -> Result<(Self, RunLock, Option<String>), RunError> {
         let (folder, (lock, warning)) = loop {
             let folder = RunFolder::create(path.clone(), name)?;
-            match folder.lock() {
+            match folder.claim() {
                 // Another run was told to begin in the next free folder while it was empty.
-                Err(RunError::Locked(_)) if path.is_none() => {}
+                Err(RunError::Locked(_) | RunError::Exists(_)) if path.is_none() => {}
                 lock => break (folder, lock?),
             }
         };
@@ -151,6 +151,14 @@ impl RunFiles {
         self.folder.write(NOTE, &text)
     }
 
+    /// Writes a description of the environments of another program, which loading the policy needs.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_description(&self, name: &str, text: &str) -> Result<(), RunError> {
+        self.folder.write(name, text)
+    }
+
     /// Appends the records of an iteration. Returns the warnings of trackers that have failed.
     ///
     /// # Errors
@@ -249,6 +257,19 @@ mod tests {
         assert!(
             matches!(files.write_model_card("card"), Err(RunError::Gone(gone)) if gone == path)
         );
+    }
+
+    #[test]
+    fn a_folder_in_which_another_run_has_saved_meanwhile_is_left_to_it() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("run");
+        let folder = RunFolder::create(Some(path.clone()), "run").unwrap();
+        let mut run = run(1);
+        let (mut files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        assert!(matches!(folder.claim(), Err(RunError::Locked(_))));
+        let _ = run.events(Some(&mut files)).last();
+        drop((files, lock));
+        assert!(matches!(folder.claim(), Err(RunError::Exists(taken)) if taken == path));
     }
 
     #[cfg(unix)]

@@ -90,11 +90,29 @@ impl RunFolder {
         let folder = Self::at(path)?;
         let is_empty = fs::read_dir(&folder.path).is_ok_and(|mut all| all.next().is_none());
         let is_run = folder.path.join(LOCK).is_file();
-        let has_checkpoints = folder.path.join(CHECKPOINTS).exists()
-            && !folder.store().iterations().is_ok_and(|all| all.is_empty());
-        match is_empty || is_run && !has_checkpoints && !folder.best().exists() {
+        match is_empty || is_run && !folder.has_policy() {
             true => Ok(folder),
             false => Err(RunError::Exists(folder.path)),
+        }
+    }
+
+    /// Whether a run has saved a checkpoint, be it a damaged one.
+    fn has_policy(&self) -> bool {
+        let has_checkpoints = self.path.join(CHECKPOINTS).exists()
+            && !self.store().iterations().is_ok_and(|all| all.is_empty());
+        has_checkpoints || self.best().exists()
+    }
+
+    /// Locks a folder that [`create`](Self::create) found free, for a run to begin in. Another run may have begun and even
+    /// ended in it since.
+    ///
+    /// # Errors
+    /// If one has saved a checkpoint, and those of [`lock`](Self::lock).
+    pub(super) fn claim(&self) -> Result<(RunLock, Option<String>), RunError> {
+        let lock = self.lock()?;
+        match self.has_policy() {
+            true => Err(RunError::Exists(self.path.clone())),
+            false => Ok(lock),
         }
     }
 
