@@ -1,32 +1,25 @@
 //! CISPO: `log pi`, weighted by the advantage and the capped, detached ratio (MiniMax 2025,
 //! equations 4 and 5, with the upper bound only, as used there). The cap is `clip_eps_high` itself, as in TRL.
 
-use super::{Averaging, Coefficients, LossConfig, Objective, Step, TensorSteps, TensorTerms, Term};
+use super::{Coefficients, LossConfig, Step, TensorSteps, TensorTerms, Term};
 use crate::math::at_most;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// The loss of MiniMax-M1.
-#[derive(Clone, Copy, Debug)]
-pub struct Cispo;
-
-impl Objective for Cispo {
-    const AVERAGING: Averaging = Averaging::Rollout;
-    const CLIPS: bool = true;
-
-    fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
-        let TensorSteps { ratio, advantages, logprobs } = steps;
-        let (ratio, high) = (ratio.clone().detach(), config.upper_bound());
-        let weight = ratio.clone().clamp_max(high);
-        let values = -(weight * advantages.clone() * logprobs.clone());
-        TensorTerms { values, clipped: ratio.greater_elem(high).float() }
-    }
-}
-
+/// Computes the policy term of one step.
 #[cube]
 #[inline(always)]
 pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
     let slope = -at_most(by.high, step.ratio) * step.advantage;
     let clipped = select(step.ratio > by.high, 1.0f32, 0.0f32);
     Term { value: slope * step.logprob, slope, clipped }
+}
+
+/// Computes the policy term of each step, in tensors.
+pub(super) fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+    let TensorSteps { ratio, advantages, logprobs } = steps;
+    let (ratio, high) = (ratio.clone().detach(), config.upper_bound());
+    let weight = ratio.clone().clamp_max(high);
+    let values = -(weight * advantages.clone() * logprobs.clone());
+    TensorTerms { values, clipped: ratio.greater_elem(high).float() }
 }

@@ -9,10 +9,10 @@ use crate::math::{at_least, at_most};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Clipped surrogate of one step.
+/// Computes the clipped surrogate of one step.
 #[cube]
 #[inline(always)]
-pub(super) fn surrogate(step: &Step, by: &Coefficients) -> Term {
+pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
     let unclipped = at_most(by.dual_clip, step.ratio) * step.advantage;
     let within = at_most(by.high, at_least(by.low, step.ratio)) * step.advantage;
     let above = select(step.ratio > by.high, 1.0f32, 0.0f32);
@@ -24,8 +24,8 @@ pub(super) fn surrogate(step: &Step, by: &Coefficients) -> Term {
     Term { value: -at_most(within, unclipped), slope, clipped }
 }
 
-/// Clipped surrogate of each step, in tensors.
-pub(super) fn surrogate_tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+/// Computes the clipped surrogate of each step, in tensors.
+pub(super) fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
     let TensorSteps { ratio, advantages, .. } = steps;
     let (low, high) = (1.0 - config.clip_eps_low, config.upper_bound());
     let bounded = if config.dual_clip > 0.0 {

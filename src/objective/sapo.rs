@@ -5,31 +5,13 @@
 //! derivative by `ln r` is `-4 s (1 - s) r A`: equal to the unclipped surrogate's at `r = 1`,
 //! vanishing on both sides.
 
-use super::{Averaging, Coefficients, LossConfig, Objective, Step, TensorSteps, TensorTerms, Term};
+use super::{Coefficients, LossConfig, Step, TensorSteps, TensorTerms, Term};
 use crate::math::sigmoid;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::activation;
 
-/// The loss of Soft Adaptive Policy Optimization.
-#[derive(Clone, Copy, Debug)]
-pub struct Sapo;
-
-impl Objective for Sapo {
-    const AVERAGING: Averaging = Averaging::Game;
-    const CLIPS: bool = false;
-
-    fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
-        let TensorSteps { ratio, advantages, .. } = steps;
-        let up = advantages.clone().greater_elem(0.0).float();
-        let (positive, negative) = (config.sapo_temperature_pos, config.sapo_temperature_neg);
-        let temperature = up * (positive - negative) + negative;
-        let gate = activation::sigmoid((ratio.clone() - 1.0) * temperature.clone());
-        let values = -(gate * 4.0 / temperature * advantages.clone());
-        TensorTerms { clipped: values.zeros_like(), values }
-    }
-}
-
+/// Computes the policy term of one step.
 #[cube]
 #[inline(always)]
 pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
@@ -41,4 +23,15 @@ pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
         slope: by_ratio * step.ratio,
         clipped: 0.0f32.runtime(),
     }
+}
+
+/// Computes the policy term of each step, in tensors.
+pub(super) fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+    let TensorSteps { ratio, advantages, .. } = steps;
+    let up = advantages.clone().greater_elem(0.0).float();
+    let (positive, negative) = (config.sapo_temperature_pos, config.sapo_temperature_neg);
+    let temperature = up * (positive - negative) + negative;
+    let gate = activation::sigmoid((ratio.clone() - 1.0) * temperature.clone());
+    let values = -(gate * 4.0 / temperature * advantages.clone());
+    TensorTerms { clipped: values.zeros_like(), values }
 }

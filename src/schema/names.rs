@@ -50,9 +50,6 @@ where
 ///     }
 /// }
 /// ```
-///
-/// `names!(LrSchedule { Constant = "constant", Linear = "linear" })` adds the same to an enum declared
-/// elsewhere.
 macro_rules! names {
     (
         $(#[$meta:meta])*
@@ -62,9 +59,6 @@ macro_rules! names {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $Enum { $($(#[$attribute])* $Variant,)+ }
 
-        $crate::schema::names!($Enum { $($Variant = $name,)+ });
-    };
-    ($Enum:ident { $($Variant:ident = $name:expr,)+ }) => {
         impl $Enum {
             /// All values, in the order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$Variant,)+];
