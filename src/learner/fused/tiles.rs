@@ -20,6 +20,8 @@ const MAX_CUBES: usize = 2048;
 /// Maximum size of partial gradients in floats (32 MiB), small enough for their traffic not to
 /// matter.
 const MAX_PARTIALS: usize = 1 << 23;
+/// Maximum size of the partial gradients of all parts of a minibatch in floats (120 MiB): every WebGPU device binds 128.
+const MAX_PARTIALS_OF_ALL: usize = 30 << 20;
 
 /// Units and samples per cube, and their place in workgroup memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,9 +76,10 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Distributes `samples` samples.
-    pub fn new(shape: &MlpShape, tile: usize, samples: usize) -> Self {
-        let most = (MAX_PARTIALS / (shape.num_params() + SUMS)).clamp(1, MAX_CUBES);
+    /// Distributes the `samples` samples of one of `parts` parts.
+    pub fn new(shape: &MlpShape, tile: usize, samples: usize, parts: usize) -> Self {
+        let floats = MAX_PARTIALS.min(MAX_PARTIALS_OF_ALL / parts);
+        let most = (floats / (shape.num_params() + SUMS)).clamp(1, MAX_CUBES);
         let tiles = samples.div_ceil(tile).div_ceil(most).max(1);
         Self { cubes: samples.div_ceil(tile * tiles), tiles }
     }
@@ -86,6 +89,19 @@ impl Spread {
 mod tests {
     use super::*;
     use crate::math::Activation;
+
+    #[test]
+    fn partial_gradients_of_all_parts_fit_in_a_buffer() {
+        let activation = Activation::Relu;
+        let shape =
+            MlpShape { features: 100, first: 256, second: 256, actions: 3, activation, block: 1 };
+        let tiling = Tiling::new(&shape).unwrap();
+        for parts in [1, 3, 4, 16, 64] {
+            let cubes = Spread::new(&shape, tiling.tile, 1 << 20, parts).cubes;
+            let bytes = parts * cubes * tiling.row(&shape) * size_of::<f32>();
+            assert!(cubes > 0 && bytes < 128 << 20, "{parts} parts: {bytes} bytes");
+        }
+    }
 
     #[test]
     fn tiles_are_as_large_as_workgroup_memory_allows() {
