@@ -1,4 +1,4 @@
-"""A verifier: reads one completion per line and answers with its rewards. See docs/tasks.md."""
+"""A verifier: reads one completion per line and answers with its rewards. See docs/verifiers.md."""
 
 import json
 import sys
