@@ -33,7 +33,7 @@ use std::ops::Range;
 /// A completion to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// The tokens of the completion.
+    /// The tokens of the completion, at least one.
     pub tokens: Vec<u32>,
     /// Log-probability of each token under the behaviour policy.
     pub logprobs: Vec<f32>,
@@ -63,7 +63,7 @@ impl Sample {
 /// A prompt with the completions to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// The tokens of the prompt.
+    /// The tokens of the prompt, at least one.
     pub prompt: Vec<u32>,
     /// The completions of the prompt.
     pub samples: Vec<Sample>,

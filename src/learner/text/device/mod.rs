@@ -84,7 +84,11 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     let pass = P::forward(on, &texts, Retention::Nothing);
     let predict = |completion, at| pass.prediction(completion, at);
     let tokens = LossTokens::new(groups, &completions, predict, false);
-    let [logprobs, _] = pass.evaluate(&tokens, temperature);
+    // Without completions there is no token to evaluate.
+    let [logprobs, _] = match tokens.rows.is_empty() {
+        true => Default::default(),
+        false => pass.evaluate(&tokens, temperature),
+    };
     let mut all = tokens.by_sample(logprobs).into_iter();
     groups.iter().map(|group| all.by_ref().take(group.samples.len()).collect()).collect()
 }
