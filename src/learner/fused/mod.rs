@@ -23,7 +23,7 @@ use crate::math::adamw::Factors;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer};
 use crate::objective::Form;
-use crate::parallel::{Shards, Team, TeamError};
+use crate::parallel::TeamError;
 use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
@@ -63,12 +63,6 @@ impl FusedLearner {
         let loss = Form::of(&config.loss);
         let weights = Weights::new(policy.into(), config);
         Self { weights, share: Share::whole(config), mlp, loss, tiling }
-    }
-
-    /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
-    pub fn sharing(mut self, shards: Shards, team: Team) -> Self {
-        self.share.assign(shards, team);
-        self
     }
 
     /// Mutable access to the settings and this rank's share of the run.
