@@ -28,9 +28,8 @@ use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-pub(super) use optimizer_kernels::UNITS;
-pub(super) use optimizer_kernels::total;
 use optimizer_kernels::{MovingParamsLaunch, adamw_kernel};
+pub(super) use optimizer_kernels::{UNITS, total};
 use tiles::Tiling;
 use update::Update;
 
@@ -57,7 +56,6 @@ impl FusedLearner {
     /// If the policy is not supported ([`FusedLearner::takes`]), or the device lacks the configured
     /// precision ([`crate::device::has_precision`]).
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
-        assert!(Self::takes(&policy), "the fused learner does not take such a wide policy");
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
         let tiling = Tiling::new(&mlp).expect("a policy of a width that is taken");
         let loss = Form::of(&config.loss);
