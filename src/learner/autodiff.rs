@@ -13,7 +13,7 @@ use crate::data::Trajectory;
 use crate::device;
 use crate::model::Network;
 use crate::objective::{Loss, Steps, Totals, loss};
-use crate::parallel::{Node, NodeLen, Shards, Team, TeamError};
+use crate::parallel::{Node, NodeLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -41,12 +41,6 @@ impl Learner {
             precision => policy.with_precision(precision).unwrap_or(policy),
         };
         Self { weights: Weights::new(policy, config), share: Share::whole(config) }
-    }
-
-    /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
-    pub fn sharing(mut self, shards: Shards, team: Team) -> Self {
-        self.share.assign(shards, team);
-        self
     }
 
     /// Mutable access to the settings and this rank's share of the run.

@@ -49,7 +49,8 @@ impl<G: Rules> FusedEngine<G> {
         device: &Device,
     ) -> Self {
         let Part { config, team, shards, games, rollout } = &part;
-        let learner = FusedLearner::new(mlp, config).sharing(games.clone(), team.clone());
+        let mut learner = FusedLearner::new(mlp, config);
+        learner.share_mut().assign(games.clone(), team.clone());
         let source = match data {
             None => {
                 let games = FusedRollout::new(game, rollout, part.keys(), device);

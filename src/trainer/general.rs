@@ -38,7 +38,8 @@ impl<G: Rules> GeneralEngine<G> {
         device: &Device,
     ) -> Self {
         let Part { config, team, shards, games, rollout } = &part;
-        let learner = Learner::new(model, config).sharing(games.clone(), team.clone());
+        let mut learner = Learner::new(model, config);
+        learner.share_mut().assign(games.clone(), team.clone());
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),

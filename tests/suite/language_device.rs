@@ -236,6 +236,17 @@ pub fn length(x: &[f32]) -> f64 {
 }
 
 #[test]
+fn groups_without_completions_have_no_log_probabilities() {
+    let decoder = decoders().remove(0);
+    let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
+    let group = Group { prompt: vec![1, 2, 3], samples: Vec::new() };
+    for decoder in [&decoder, &there] {
+        let told = logprobs(decoder, std::slice::from_ref(&group), 1.0);
+        assert_eq!(told, [Vec::<Vec<f32>>::new()]);
+    }
+}
+
+#[test]
 fn products_in_half_precision_learn_nearly_the_same_however_small_gradients_are() {
     let device = Device::flex();
     for (precision, unit) in [(Precision::F16, 1e-3), (Precision::Bf16, 8e-3)] {

@@ -7,7 +7,7 @@ use grove::device::take_transfers;
 use grove::learner::Moments;
 use grove::learner::text::{Group, LanguageLearner, LanguageRule, Sample};
 use grove::objective::LossConfig;
-use grove::settings::Precision;
+use grove::settings::{MomentPrecision, Precision};
 use grove::text::TokenDecoder;
 
 /// Settings with which a small error of the gradient stays a small error of the step.
@@ -84,7 +84,7 @@ fn a_learner_continues_on_a_device_from_what_was_saved_to_the_byte() {
             update(&mut copy, 1);
             let mut resumed = learner(&decoder, Some(&device));
             resumed.decoder.update(|params| params.copy_from_slice(&trained));
-            resumed.restore_moments(moments);
+            resumed.restore_moments(moments, MomentPrecision::F32);
             update(&mut resumed, 1);
             assert!(saved(&whole).0 != trained);
             assert!(saved(&copy) == saved(&whole) && saved(&resumed) == saved(&whole));

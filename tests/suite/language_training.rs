@@ -244,6 +244,18 @@ fn moments_in_bf16_take_half_the_space_and_learn_nearly_the_same() {
     assert!(off > 0.0 && off < 0.05 * change, "{off} of {change}");
 }
 
+#[test]
+fn a_restored_run_saves_what_it_was_restored_from() {
+    for moments in [MomentPrecision::F32, MomentPrecision::Bf16] {
+        let mut config = config();
+        config.optimizer.moments = moments;
+        let mut first = trainer(&config);
+        iterate(&mut first, 1);
+        let saved = snapshot(&first);
+        assert!(snapshot(&trainer(&config).restored(&saved).unwrap()) == saved, "{moments}");
+    }
+}
+
 /// Norms decay in no step of a run, unless the settings say so; one step of the whole run tells decay from the
 /// gradient, which both weights share.
 #[test]

@@ -23,14 +23,13 @@ use crate::math::adamw::Factors;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer};
 use crate::objective::Form;
-use crate::parallel::{Shards, Team, TeamError};
+use crate::parallel::TeamError;
 use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-pub(super) use optimizer_kernels::UNITS;
-pub(super) use optimizer_kernels::total;
 use optimizer_kernels::{MovingParamsLaunch, adamw_kernel};
+pub(super) use optimizer_kernels::{UNITS, total};
 use tiles::Tiling;
 use update::Update;
 
@@ -57,18 +56,11 @@ impl FusedLearner {
     /// If the policy is not supported ([`FusedLearner::takes`]), or the device lacks the configured
     /// precision ([`crate::device::has_precision`]).
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
-        assert!(Self::takes(&policy), "the fused learner does not take such a wide policy");
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
         let tiling = Tiling::new(&mlp).expect("a policy of a width that is taken");
         let loss = Form::of(&config.loss);
         let weights = Weights::new(policy.into(), config);
         Self { weights, share: Share::whole(config), mlp, loss, tiling }
-    }
-
-    /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
-    pub fn sharing(mut self, shards: Shards, team: Team) -> Self {
-        self.share.assign(shards, team);
-        self
     }
 
     /// Mutable access to the settings and this rank's share of the run.

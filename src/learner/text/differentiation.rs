@@ -134,8 +134,7 @@ impl Differentiation<'_> {
         let counts = |i: &&usize| {
             let group = &self.groups[**i];
             let teaches = |one: &Sample| {
-                let advantages = one.advantages.iter().enumerate();
-                advantages.into_iter().any(|(at, x)| *x != 0.0 && one.is_selected(at))
+                one.advantages.iter().enumerate().any(|(at, x)| *x != 0.0 && one.is_selected(at))
             };
             group.count() > 0 && (others || group.samples.iter().any(teaches))
         };

@@ -33,7 +33,7 @@ use std::ops::Range;
 /// A completion to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// The tokens of the completion.
+    /// The tokens of the completion, at least one.
     pub tokens: Vec<u32>,
     /// Log-probability of each token under the behaviour policy.
     pub logprobs: Vec<f32>,
@@ -63,7 +63,7 @@ impl Sample {
 /// A prompt with the completions to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// The tokens of the prompt.
+    /// The tokens of the prompt, at least one.
     pub prompt: Vec<u32>,
     /// The completions of the prompt.
     pub samples: Vec<Sample>,
@@ -203,9 +203,24 @@ impl LanguageLearner {
         moments.steps
     }
 
-    /// Restores a saved state of the optimizer.
-    pub fn restore_moments(&mut self, moments: Moments) {
+    /// Restores a saved state of the optimizer, which host memory keeps in this precision.
+    pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
         self.optimizer = Optimizer::Host(moments);
+        self.keep_moments(precision);
+    }
+
+    /// Converts the optimizer's state to this precision in host memory, unless that is where it is.
+    fn keep_moments(&mut self, precision: MomentPrecision) {
+        match (precision, &self.optimizer) {
+            (MomentPrecision::F32, Optimizer::Host(_))
+            | (MomentPrecision::Bf16, Optimizer::Half(_)) => {}
+            (MomentPrecision::F32, _) => {
+                self.optimizer = Optimizer::Host(self.moments().into_owned());
+            }
+            (MomentPrecision::Bf16, _) => {
+                self.optimizer = Optimizer::Half(self.moments().convert());
+            }
+        }
     }
 
     /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its learnt parameters are
@@ -299,16 +314,7 @@ impl LanguageLearner {
         (max_norm, rate): (f64, f64),
         config: &OptimizerConfig,
     ) -> f32 {
-        match (config.moments, &self.optimizer) {
-            (MomentPrecision::F32, Optimizer::Host(_))
-            | (MomentPrecision::Bf16, Optimizer::Half(_)) => {}
-            (MomentPrecision::F32, _) => {
-                self.optimizer = Optimizer::Host(self.moments().into_owned());
-            }
-            (MomentPrecision::Bf16, _) => {
-                self.optimizer = Optimizer::Half(self.moments().convert());
-            }
-        }
+        self.keep_moments(config.moments);
         let spared = match config.decay_norms_and_biases {
             true => Vec::new(),
             false => vectors(&self.decoder),

@@ -73,7 +73,8 @@ impl Persistent for TextEngine {
         let text = counters.text.ok_or_else(|| unreadable(STATE, "it has no `next_prompt`"))?;
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
         let steps = counters.optimizer_steps;
-        self.learner.restore_moments(Moments { first_moment, second_moment, steps });
+        let moments = Moments { first_moment, second_moment, steps };
+        self.learner.restore_moments(moments, self.config.optimizer.moments);
         let weights = params(WEIGHTS)?;
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
         self.learner.reference = None;

@@ -5,7 +5,7 @@ use super::tokens::LossTokens;
 use crate::device;
 use crate::text::packed::{Gradients, PackedPass, Targets, scattered};
 use crate::text::{Arenas, DeviceDecoder, Retention, Text, sharpness};
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 
 /// A pass in kernels.
 pub(super) struct KernelPass<'a> {
@@ -21,12 +21,13 @@ impl KernelPass<'_> {
         temperature: f32,
     ) -> impl Iterator<Item = (Targets<'_>, [usize; 2])> {
         let device = self.on.device();
-        let hidden = self.pass.hidden().select(0, tokens.row_tensor(device));
-        let chosen = tokens.tokens(device);
+        let (rows, chosen) = (tokens.row_tensor(device), tokens.tokens(device));
         tokens.parts(self.on.vocabulary()).map(move |part| {
             let (start, len) = (part.start, part.len());
-            let hidden = hidden.clone().narrow(0, start, len);
-            let chosen = chosen.clone().narrow(0, start, len);
+            let of_part = |all: &Tensor<1, Int>| all.clone().narrow(0, start, len);
+            // Part by part, since equal completions share the rows of the pass: those of all tokens can be many times as much.
+            let hidden = self.pass.hidden().select(0, of_part(&rows));
+            let chosen = of_part(&chosen);
             let candidates = tokens.candidates(part);
             let targets = Targets::new(self.on, hidden, chosen, candidates, sharpness(temperature));
             (targets, [start, len])

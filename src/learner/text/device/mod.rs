@@ -19,6 +19,7 @@ use crate::settings::Precision;
 use crate::text::{Arenas, DeviceDecoder, Retention, Text, TokenDecoder, on_device, pass_tokens};
 use autodiff::AutodiffPass;
 use burn::tensor::Device;
+use kernels::KernelPass;
 pub(super) use optimizer::{DeviceMoments, step};
 use std::ops::Range;
 use tokens::LossTokens;
@@ -63,15 +64,14 @@ pub(super) fn logprobs(
 ) -> Option<Vec<Vec<Vec<f32>>>> {
     let on = for_passes(decoder)?;
     let chosen: Vec<usize> = (0..groups.len()).collect();
-    let parts = device_parts(&on, groups, &chosen).into_iter();
-    let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
-    let of = |groups: &[&Group]| {
-        if device::has_kernels(on.device()) {
-            return part_logprobs::<kernels::KernelPass>(&on, groups, temperature);
+    let of = |part: &[usize]| {
+        let some: Vec<&Group> = part.iter().map(|i| &groups[*i]).collect();
+        match device::has_kernels(on.device()) {
+            true => part_logprobs::<KernelPass>(&on, &some, temperature),
+            false => part_logprobs::<AutodiffPass>(&on, &some, temperature),
         }
-        part_logprobs::<AutodiffPass>(&on, groups, temperature)
     };
-    Some(parts.flat_map(|part| of(&some(part))).collect())
+    Some(device_parts(&on, groups, &chosen).into_iter().flat_map(of).collect())
 }
 
 /// Log-probabilities of all tokens of groups that pass through the decoder together.
@@ -84,7 +84,11 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     let pass = P::forward(on, &texts, Retention::Nothing);
     let predict = |completion, at| pass.prediction(completion, at);
     let tokens = LossTokens::new(groups, &completions, predict, false);
-    let [logprobs, _] = pass.evaluate(&tokens, temperature);
+    // Without completions there is no token to evaluate.
+    let [logprobs, _] = match tokens.rows.is_empty() {
+        true => Default::default(),
+        false => pass.evaluate(&tokens, temperature),
+    };
     let mut all = tokens.by_sample(logprobs).into_iter();
     groups.iter().map(|group| all.by_ref().take(group.samples.len()).collect()).collect()
 }
@@ -125,11 +129,10 @@ pub(super) fn gradient(of: &Differentiation, chosen: &[usize]) -> Option<(Gradie
     let on = for_passes(of.decoder)?;
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
     for part in device_parts(&on, of.groups, chosen) {
-        if device::has_kernels(on.device()) {
-            of.add_device_gradient::<kernels::KernelPass>(&on, part, &mut gradient, &mut sums);
-            continue;
+        match device::has_kernels(on.device()) {
+            true => of.add_device_gradient::<KernelPass>(&on, part, &mut gradient, &mut sums),
+            false => of.add_device_gradient::<AutodiffPass>(&on, part, &mut gradient, &mut sums),
         }
-        of.add_device_gradient::<AutodiffPass>(&on, part, &mut gradient, &mut sums);
     }
     Some((gradient, sums))
 }

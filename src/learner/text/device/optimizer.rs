@@ -73,7 +73,6 @@ pub(in crate::learner::text) fn step(
     state.steps += 1;
     let decayed = factors(config, learning_rate, state.steps);
     let mut gradient = gradient.0.unwrap_or_else(|| state.moments[0].zeros_like());
-    let device = gradient.device().clone();
     let arenas: Vec<Tensor<1>> = gradient.arenas().collect();
     let step = Step { gradient, decayed, spares_vectors: !config.decay_norms_and_biases };
     if let Some(portions) = state.portions.clone() {
@@ -82,8 +81,7 @@ pub(in crate::learner::text) fn step(
         return kernels.norm();
     }
     let squares = arenas.into_iter().map(|gradient| gradient.square().sum());
-    let norm = squares.reduce(|sum, more| sum + more);
-    let norm = norm.unwrap_or_else(|| Tensor::zeros([1], &device)).sqrt();
+    let norm = squares.reduce(|sum, more| sum + more).expect("at least one arena").sqrt();
     let scale = clip_tensor(&norm, max_norm);
     step.apply(decoder, state, |_, [gradient, param, first, second], by| {
         let gradient = match &scale {
