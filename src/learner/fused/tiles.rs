@@ -77,9 +77,11 @@ pub(super) struct Spread {
 
 impl Spread {
     /// Distributes the `samples` samples of one of `parts` parts.
-    pub fn new(shape: &MlpShape, tile: usize, samples: usize, parts: usize) -> Self {
-        let floats = MAX_PARTIALS.min(MAX_PARTIALS_OF_ALL / parts);
-        let most = (floats / (shape.num_params() + SUMS)).clamp(1, MAX_CUBES);
+    pub fn new(shape: &MlpShape, tiling: &Tiling, samples: usize, parts: usize) -> Self {
+        let tile = tiling.tile;
+        let own = MAX_PARTIALS / (shape.num_params() + SUMS);
+        let share = MAX_PARTIALS_OF_ALL / parts / tiling.row(shape);
+        let most = own.min(share).clamp(1, MAX_CUBES);
         let tiles = samples.div_ceil(tile).div_ceil(most).max(1);
         Self { cubes: samples.div_ceil(tile * tiles), tiles }
     }
@@ -93,13 +95,14 @@ mod tests {
     #[test]
     fn partial_gradients_of_all_parts_fit_in_a_buffer() {
         let activation = Activation::Relu;
-        let shape =
-            MlpShape { features: 100, first: 256, second: 256, actions: 3, activation, block: 1 };
-        let tiling = Tiling::new(&shape).unwrap();
-        for parts in [1, 3, 4, 16, 64] {
-            let cubes = Spread::new(&shape, tiling.tile, 1 << 20, parts).cubes;
-            let bytes = parts * cubes * tiling.row(&shape) * size_of::<f32>();
-            assert!(cubes > 0 && bytes < 128 << 20, "{parts} parts: {bytes} bytes");
+        for (features, first, second) in [(100, 256, 256), (16, 32, 10), (8, 16, 0)] {
+            let shape = MlpShape { features, first, second, actions: 3, activation, block: 1 };
+            let tiling = Tiling::new(&shape).unwrap();
+            for parts in [1, 3, 4, 16, 64] {
+                let cubes = Spread::new(&shape, &tiling, 1 << 20, parts).cubes;
+                let bytes = parts * cubes * tiling.row(&shape) * size_of::<f32>();
+                assert!(cubes > 0 && bytes < 128 << 20, "{parts} parts: {bytes} bytes");
+            }
         }
     }
 

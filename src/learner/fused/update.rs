@@ -207,7 +207,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let Plan { mlp, tiling, .. } = &self.plan;
         let width = mlp.num_params() + SUMS;
         let shares = self.shares(&self.minibatches.games[number]);
-        let spread = |games: usize| Spread::new(mlp, tiling.tile, games * self.steps, shares.len());
+        let spread = |games: usize| Spread::new(mlp, tiling, games * self.steps, shares.len());
         let rows: usize = shares.iter().map(|(_, _, games)| spread(*games).cubes).sum();
         if rows == 0 {
             // All games of this minibatch belong to other ranks.

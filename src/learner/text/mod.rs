@@ -211,16 +211,12 @@ impl LanguageLearner {
 
     /// Converts the optimizer's state to this precision in host memory, unless that is where it is.
     fn keep_moments(&mut self, precision: MomentPrecision) {
-        match (precision, &self.optimizer) {
+        self.optimizer = match (precision, &self.optimizer) {
             (MomentPrecision::F32, Optimizer::Host(_))
-            | (MomentPrecision::Bf16, Optimizer::Half(_)) => {}
-            (MomentPrecision::F32, _) => {
-                self.optimizer = Optimizer::Host(self.moments().into_owned());
-            }
-            (MomentPrecision::Bf16, _) => {
-                self.optimizer = Optimizer::Half(self.moments().convert());
-            }
-        }
+            | (MomentPrecision::Bf16, Optimizer::Half(_)) => return,
+            (MomentPrecision::F32, _) => Optimizer::Host(self.moments().into_owned()),
+            (MomentPrecision::Bf16, _) => Optimizer::Half(self.moments().convert()),
+        };
     }
 
     /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its learnt parameters are

@@ -344,7 +344,8 @@ fn sequences_by_hand_are_those_of_autodiff() {
         assert_near(&logits, &want_logits, "logits");
         let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
         for (i, (got, want)) in gradient.iter().zip(&want).enumerate() {
-            assert!((got - want).abs() < 1e-5 * largest, "{shape:?} {i}: {got} instead of {want}");
+            // The order of long sums is that of the processor's vectors.
+            assert!((got - want).abs() < 5e-5 * largest, "{shape:?} {i}: {got} instead of {want}");
         }
     }
 }

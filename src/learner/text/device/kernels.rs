@@ -25,7 +25,7 @@ impl KernelPass<'_> {
         tokens.parts(self.on.vocabulary()).map(move |part| {
             let (start, len) = (part.start, part.len());
             let of_part = |all: &Tensor<1, Int>| all.clone().narrow(0, start, len);
-            // Part by part, since equal completions share the rows of the pass: those of all tokens can be many times as much.
+            // Part by part: equal completions share rows, and those of all tokens can be many times the pass.
             let hidden = self.pass.hidden().select(0, of_part(&rows));
             let chosen = of_part(&chosen);
             let candidates = tokens.candidates(part);
