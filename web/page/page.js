@@ -10,6 +10,7 @@ import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
 import { Beside } from "./beside.js";
 import { download, isLanguageModel, readFiles, readPolicy, onDrop, lastKept } from "./keep.js";
+import { pretrained, checkPretrained } from "./pretrained.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
 import { copy, linkProject, pack, unpack } from "./share.js";
@@ -32,29 +33,11 @@ const AWAY = 1000;
 
 // `asked` counts what the visitor has asked for: what arrives for an earlier wish is late.
 const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false, asked: 0 };
-const ready = new Map(); // the files of the built-in agents
-
-async function fetchAgent(game) {
-  const answer = await fetch(`policies/${game}.safetensors`).catch(() => {
-    throw new Error(`The pretrained agent for ${game} cannot be fetched. Is this device offline?`);
-  });
-  if (!answer.ok) throw new Error(`No pretrained agent for ${game} was found (${answer.status}). Train one.`);
-  return new Uint8Array(await answer.arrayBuffer());
-}
-
-/** The built-in agent of a game, fetched once. */
-function builtIn(game) {
-  if (!ready.has(game)) {
-    ready.set(game, fetchAgent(game));
-    ready.get(game).catch(() => ready.delete(game));
-  }
-  return ready.get(game);
-}
 
 const isolated = isolate();
 // The first file is fetched while the module compiles.
 const link = readLink();
-if (READY.length > 0) builtIn(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
+if (READY.length > 0) pretrained(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
 const { memory } = await init();
 const games = JSON.parse(listGames());
 const known = (game) => (games.some(({ name }) => name === game) ? game : games[0].name);
@@ -265,30 +248,20 @@ function takeOver(on) {
     once the agent is here. False if it came too late. */
 async function show(game, then = () => {}) {
   const asked = (view.asked += 1);
-  const pretrained = READY.includes(game) ? await builtIn(game) : undefined;
+  const file = READY.includes(game) ? await pretrained(game) : undefined;
   if (asked !== view.asked) return false;
-  if (pretrained) checkAgent(game, pretrained);
+  if (file) checkPretrained(game, file);
   then();
   const policy = Policy.untrained(game);
   const untrained = { label: "Untrained", plate: "Untrained", file: policy.file() };
   policy.free();
-  agents.all.set("ready", pretrained ? { label: "Pretrained", plate: "Pretrained", file: pretrained } : untrained);
-  if (pretrained) agents.all.set("untrained", untrained);
+  agents.all.set("ready", file ? { label: "Pretrained", plate: "Pretrained", file } : untrained);
+  if (file) agents.all.set("untrained", untrained);
   else agents.all.delete("untrained");
   agents.list();
   agents.choose("ready");
-  if (pretrained && view.games === 1) beside.place(["untrained"]);
+  if (file && view.games === 1) beside.place(["untrained"]);
   return true;
-}
-
-/** Throws if a built-in agent cannot be read: in the list of agents it would break all that read the list. */
-function checkAgent(game, file) {
-  try {
-    readPolicy(file);
-  } catch (error) {
-    ready.delete(game);
-    throw new Error(`The pretrained agent for ${game} cannot be read: ${reason(error)}`);
-  }
 }
 
 /** Shows a game; false if its agent came too late. */

@@ -1,0 +1,33 @@
+// The pretrained agents that come with the page, each fetched once.
+
+import { reason } from "./dom.js";
+import { readPolicy } from "./keep.js";
+
+const files = new Map(); // promises, by game
+
+async function fetchAgent(game) {
+  const answer = await fetch(`policies/${game}.safetensors`).catch(() => {
+    throw new Error(`The pretrained agent for ${game} cannot be fetched. Is this device offline?`);
+  });
+  if (!answer.ok) throw new Error(`No pretrained agent for ${game} was found (${answer.status}). Train one.`);
+  return new Uint8Array(await answer.arrayBuffer());
+}
+
+/** The file of a game's agent. */
+export function pretrained(game) {
+  if (!files.has(game)) {
+    files.set(game, fetchAgent(game));
+    files.get(game).catch(() => files.delete(game));
+  }
+  return files.get(game);
+}
+
+/** Throws if an agent's file cannot be read: in the list of agents it would break all that read the list. */
+export function checkPretrained(game, file) {
+  try {
+    readPolicy(file);
+  } catch (error) {
+    files.delete(game);
+    throw new Error(`The pretrained agent for ${game} cannot be read: ${reason(error)}`);
+  }
+}
