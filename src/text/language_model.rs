@@ -133,7 +133,7 @@ impl LanguageModel {
     /// up to the end of the turn, else the answer itself and the first stop token.
     ///
     /// # Errors
-    /// As [`LanguageModel::prompt`] and [`LanguageModel::bare_answer`], and if the template does not put the answer behind
+    /// If the prompt or the answer cannot be tokenized or is empty, or the template fails or does not put the answer behind
     /// the prompt.
     pub fn answer(
         &self,
