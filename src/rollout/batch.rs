@@ -11,6 +11,9 @@ use rayon::prelude::*;
 /// Features and games below which a step is faster on one thread than spread over all of them.
 const PARALLEL: usize = 1 << 16;
 
+/// Blocks that a thread steps at a time.
+const SHARD: usize = 32;
+
 /// Handling of an ended episode in a batch, by Gymnasium's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Autoreset {
@@ -31,7 +34,10 @@ pub struct Batch<G: Rules> {
     game: G,
     num_envs: usize,
     autoreset: Autoreset,
-    blocks: Vec<Block<G>>,
+    /// Blocks of [`LANES`] games; the last may be partly used.
+    blocks: Vec<EnvLanes<G>>,
+    /// 1 for each game whose episode has ended and that has not been reset since: `[num_envs]`.
+    ended: Vec<u8>,
 }
 
 /// An invalid action.
@@ -73,14 +79,6 @@ pub enum EnvError {
     },
 }
 
-/// A block of up to [`LANES`] games.
-#[derive(Clone, Debug)]
-struct Block<G: Rules> {
-    lanes: EnvLanes<G>,
-    /// Games whose episode has ended and that have not been reset since.
-    ended: [bool; LANES],
-}
-
 /// Buffers that a step of a [`Batch`] writes.
 #[derive(Debug)]
 pub struct StepBuffers<'a> {
@@ -101,6 +99,24 @@ pub struct StepBuffers<'a> {
     pub scores: &'a mut [f32],
 }
 
+impl<'a> StepBuffers<'a> {
+    /// Splits off the buffers of the first `games`, or of all if there are fewer.
+    fn split_off(&mut self, games: usize, features: usize) -> StepBuffers<'a> {
+        fn first<'a, T>(rest: &mut &'a mut [T], len: usize) -> &'a mut [T] {
+            rest.split_off_mut(..len.min(rest.len())).unwrap_or_default()
+        }
+        StepBuffers {
+            obs: first(&mut self.obs, games * features),
+            final_obs: first(&mut self.final_obs, games * features),
+            rewards: first(&mut self.rewards, games),
+            terminated: first(&mut self.terminated, games),
+            truncated: first(&mut self.truncated, games),
+            ended: first(&mut self.ended, games),
+            scores: first(&mut self.scores, games),
+        }
+    }
+}
+
 impl<G: Rules> Batch<G> {
     /// Creates `num_envs` games at the levels that [`Batch::reset`] selects for `seed`.
     ///
@@ -108,7 +124,7 @@ impl<G: Rules> Batch<G> {
     /// If `num_envs` is 0.
     pub fn new(game: G, num_envs: usize, autoreset: Autoreset, seed: u64) -> Self {
         assert!(num_envs > 0, "a batch has one game or more");
-        let mut batch = Self { game, num_envs, autoreset, blocks: Vec::new() };
+        let mut batch = Self { game, num_envs, autoreset, blocks: Vec::new(), ended: Vec::new() };
         batch.reset(seed);
         batch
     }
@@ -129,9 +145,8 @@ impl<G: Rules> Batch<G> {
         let envs: Vec<EnvState<G>> = (0..self.num_envs as u32)
             .map(|env| EnvState::new(draw(levels, env), self.game))
             .collect();
-        let block =
-            |envs: &[EnvState<G>]| Block { lanes: EnvLanes::new(envs), ended: [false; LANES] };
-        self.blocks = envs.chunks(LANES).map(block).collect();
+        self.blocks = envs.chunks(LANES).map(EnvLanes::new).collect();
+        self.ended = vec![0; self.num_envs];
     }
 
     /// Resets game `env` to the level that game `episode` of a batch has after [`Batch::reset`] with this seed.
@@ -141,9 +156,8 @@ impl<G: Rules> Batch<G> {
     pub fn reset_env(&mut self, env: usize, seed: u64, episode: u32) {
         assert!(env < self.num_envs, "game {env} of {}", self.num_envs);
         let level = draw(draw(Stream::Evaluation.key(seed), 0), episode);
-        let block = &mut self.blocks[env / LANES];
-        block.lanes.set(env % LANES, &EnvState::new(level, self.game));
-        block.ended[env % LANES] = false;
+        self.blocks[env / LANES].set(env % LANES, &EnvState::new(level, self.game));
+        self.ended[env] = 0;
     }
 
     /// Writes the observations of all games, `[num_envs, num_features]`.
@@ -151,7 +165,8 @@ impl<G: Rules> Batch<G> {
         let features = self.game.num_features();
         let mut scratch = vec![[0.0; LANES]; features];
         for (block, rows) in self.blocks.iter().zip(obs.chunks_mut(LANES * features)) {
-            block.observe(self.game, rows, &mut scratch);
+            block.observe(self.game, &mut scratch);
+            transpose(&scratch, rows);
         }
     }
 
@@ -161,7 +176,7 @@ impl<G: Rules> Batch<G> {
         let mut bits = [u32::MAX; LANES];
         for (block, rows) in self.blocks.iter().zip(mask.chunks_mut(LANES * actions)) {
             if G::MASKED {
-                block.lanes.legal(self.game, &mut bits);
+                block.legal(self.game, &mut bits);
             }
             for (row, bits) in rows.chunks_exact_mut(actions).zip(bits) {
                 let legal = |a: usize| !G::MASKED || bits >> a & 1 == 1;
@@ -180,43 +195,35 @@ impl<G: Rules> Batch<G> {
     /// If a buffer has another size than documented.
     pub fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError> {
         self.check(actions)?;
-        let StepBuffers { obs, final_obs, rewards, terminated, truncated, ended, scores } = to;
         let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());
         let rows = self.num_envs * features;
         let kept = if autoreset == Autoreset::SameStep { rows } else { 0 };
-        assert_eq!([obs.len(), final_obs.len()], [rows, kept], "obs: [num_envs, num_features]");
-        for len in [&terminated, &truncated, &ended].map(|ends| ends.len()) {
+        assert_eq!(
+            [to.obs.len(), to.final_obs.len()],
+            [rows, kept],
+            "obs: [num_envs, num_features]"
+        );
+        for len in [&to.terminated, &to.truncated, &to.ended].map(|ends| ends.len()) {
             assert_eq!(len, self.num_envs, "ends: [num_envs]");
         }
-        for len in [rewards.len(), scores.len()] {
+        for len in [to.rewards.len(), to.scores.len()] {
             assert_eq!(len, self.num_envs, "results: [num_envs]");
         }
-        let mut kept = final_obs.chunks_mut(LANES * features);
-        let blocks = (self.blocks.iter_mut())
-            .zip(actions.chunks(LANES))
-            .zip(obs.chunks_mut(LANES * features))
-            .zip(rewards.chunks_mut(LANES).zip(scores.chunks_mut(LANES)))
-            .zip(terminated.chunks_mut(LANES).zip(truncated.chunks_mut(LANES)))
-            .zip(ended.chunks_mut(LANES))
-            .map(|(((((block, actions), obs), numbers), ends), ended)| {
-                let final_obs = kept.next().unwrap_or_default();
-                let ((rewards, scores), (terminated, truncated)) = (numbers, ends);
-                let to =
-                    StepBuffers { obs, final_obs, rewards, terminated, truncated, ended, scores };
-                (block, actions, to)
-            });
-        let scratch = || vec![[0.0; LANES]; features];
-        let step = |scratch: &mut Vec<Lanes>, (block, actions, to): (&mut Block<G>, &[i64], _)| {
-            step_block(block, game, autoreset, actions, to, scratch);
-        };
+        let (blocks, ended) = (&mut self.blocks[..], &mut self.ended[..]);
         if rows < PARALLEL {
-            let mut scratch = scratch();
-            blocks.for_each(|block| step(&mut scratch, block));
-        } else {
-            let blocks: Vec<_> = blocks.collect();
-            blocks.into_par_iter().with_min_len(8).for_each_init(scratch, step);
+            return Ok(step_shard(Shard { blocks, ended, actions, to }, game, autoreset));
         }
-        Ok(ended.contains(&1))
+        let mut rest = to;
+        let parts = blocks.chunks_mut(SHARD).zip(ended.chunks_mut(SHARD * LANES));
+        let shards: Vec<_> = parts
+            .zip(actions.chunks(SHARD * LANES))
+            .map(|((blocks, ended), actions)| {
+                let to = rest.split_off(SHARD * LANES, features);
+                Shard { blocks, ended, actions, to }
+            })
+            .collect();
+        let step = |shard| step_shard(shard, game, autoreset);
+        Ok(shards.into_par_iter().map(step).reduce(|| false, |a, b| a | b))
     }
 
     fn check(&self, actions: &[i64]) -> Result<(), EnvError> {
@@ -229,105 +236,149 @@ impl<G: Rules> Batch<G> {
             let (action, last) = (actions[env], num_actions - 1);
             return Err(EnvError::Unknown { game: G::NAME, env, action, last });
         }
-        let mut blocks = self.blocks.iter().zip(actions.chunks(LANES)).enumerate();
-        blocks.try_for_each(|(number, (block, actions))| {
-            block.check(self.game, self.autoreset, number * LANES, actions)
-        })
-    }
-}
-
-impl<G: Rules> Block<G> {
-    /// Checks the actions of a block whose first game is number `first`.
-    fn check(
-        &self,
-        game: G,
-        autoreset: Autoreset,
-        first: usize,
-        actions: &[i64],
-    ) -> Result<(), EnvError> {
-        let is_live = |lane: &usize| !self.ended[*lane];
-        if autoreset == Autoreset::Disabled
-            && let Some(lane) = (0..actions.len()).find(|lane| !is_live(lane))
+        if self.autoreset == Autoreset::Disabled
+            && let Some(env) = self.ended.iter().position(|ended| *ended != 0)
         {
-            return Err(EnvError::Ended { env: first + lane });
+            return Err(EnvError::Ended { env });
         }
         if G::MASKED {
             let mut bits = [0; LANES];
-            self.lanes.legal(game, &mut bits);
-            let is_illegal = |lane: &usize| bits[*lane] >> actions[*lane] & 1 == 0;
-            if let Some(lane) = (0..actions.len()).filter(is_live).find(is_illegal) {
-                return Err(EnvError::Illegal { env: first + lane, action: actions[lane] as u32 });
+            for (number, (block, actions)) in
+                self.blocks.iter().zip(actions.chunks(LANES)).enumerate()
+            {
+                block.legal(self.game, &mut bits);
+                for (lane, (action, bits)) in actions.iter().zip(&bits).enumerate() {
+                    let env = number * LANES + lane;
+                    if bits >> action & 1 == 0 && self.ended[env] == 0 {
+                        return Err(EnvError::Illegal { env, action: *action as u32 });
+                    }
+                }
             }
         }
         Ok(())
     }
+}
 
-    #[inline(always)]
-    fn step(
-        &mut self,
-        game: G,
-        autoreset: Autoreset,
-        actions: &[i64],
-        to: StepBuffers,
-        scratch: &mut [Lanes],
-    ) {
-        let mut chosen = [0; LANES];
-        chosen.iter_mut().zip(actions).for_each(|(to, action)| *to = *action as u32);
-        let restarts = std::mem::take(&mut self.ended);
+/// Consecutive blocks of a batch, with the actions and buffers of their games.
+struct Shard<'a, G: Rules> {
+    blocks: &'a mut [EnvLanes<G>],
+    ended: &'a mut [u8],
+    actions: &'a [i64],
+    to: StepBuffers<'a>,
+}
+
+/// Steps the games of a shard. Returns whether an episode ended.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn step_shard<G: Rules>(shard: Shard<G>, game: G, autoreset: Autoreset) -> bool {
+    let Shard { blocks, ended, actions, to } = shard;
+    let features = game.num_features();
+    let mut scratch = vec![[0.0; LANES]; features];
+    for (number, block) in blocks.iter_mut().enumerate() {
+        let games = number * LANES..actions.len().min((number + 1) * LANES);
         let mut played = PlayedLanes::default();
-        self.lanes.advance_inlined(game, &chosen, &mut played);
-        if restarts.contains(&true) {
-            // These games ignore the action and start their next level.
-            self.lanes.start_next_inlined(game, &restarts);
-            played.clear(&restarts);
-        }
-        self.ended = played.ended();
+        block.advance_inlined(game, &chosen(&actions[games.clone()]), &mut played);
         let mut rewards = [0.0; LANES];
         rewards.iter_mut().zip(&played.rewards).for_each(|(to, reward)| *to = f64::from(*reward));
-        write(to.rewards, &rewards);
-        write(to.terminated, &played.ended_by(1));
-        write(to.truncated, &played.ended_by(2));
-        let mut ended = [0; LANES];
-        ended.iter_mut().zip(&self.ended).for_each(|(to, ended)| *to = u8::from(*ended));
-        write(to.ended, &ended);
-        write(to.scores, &played.scores);
-        if autoreset == Autoreset::SameStep && self.ended.contains(&true) {
-            self.lanes.observe_inlined(game, scratch);
-            transpose(scratch, to.final_obs);
-            self.lanes.start_next_inlined(game, &std::mem::take(&mut self.ended));
-        }
-        self.lanes.observe_inlined(game, scratch);
-        transpose(scratch, to.obs);
+        let (terminated, truncated) = (played.ended_by(1), played.ended_by(2));
+        let mut ended = terminated;
+        ended.iter_mut().zip(&truncated).for_each(|(ended, truncated)| *ended |= truncated);
+        write(&mut to.rewards[games.clone()], &rewards);
+        write(&mut to.terminated[games.clone()], &terminated);
+        write(&mut to.truncated[games.clone()], &truncated);
+        write(&mut to.ended[games.clone()], &ended);
+        write(&mut to.scores[games.clone()], &played.scores);
+        block.observe_inlined(game, &mut scratch);
+        transpose(&scratch, &mut to.obs[games.start * features..games.end * features]);
     }
+    match autoreset {
+        Autoreset::NextStep => {
+            // These games ignore the action and start their next level.
+            let restarts = ones(ended);
+            for env in &restarts {
+                (to.rewards[*env], to.scores[*env]) = (0.0, 0.0);
+                (to.terminated[*env], to.truncated[*env], to.ended[*env]) = (0, 0, 0);
+            }
+            start_next(blocks, &restarts, game, to.obs, &mut scratch);
+            ended.copy_from_slice(to.ended);
+        }
+        Autoreset::SameStep => {
+            let restarts = ones(to.ended);
+            for row in restarts.iter().map(|env| env * features..(env + 1) * features) {
+                to.final_obs[row.clone()].copy_from_slice(&to.obs[row]);
+            }
+            start_next(blocks, &restarts, game, to.obs, &mut scratch);
+        }
+        Autoreset::Disabled => ended.copy_from_slice(to.ended),
+    }
+    to.ended.contains(&1)
+}
 
-    /// Writes the observations of the block's games, `[games, num_features]`.
-    fn observe(&self, game: G, rows: &mut [f32], scratch: &mut [Lanes]) {
-        self.lanes.observe(game, scratch);
-        transpose(scratch, rows);
+/// Starts the next level of some games, [`LANES`] at a time, and writes their observations.
+#[inline(always)]
+fn start_next<G: Rules>(
+    blocks: &mut [EnvLanes<G>],
+    envs: &[usize],
+    game: G,
+    obs: &mut [f32],
+    scratch: &mut [Lanes],
+) {
+    for envs in envs.chunks(LANES) {
+        let mut levels = [0; LANES];
+        for (level, env) in levels.iter_mut().zip(envs) {
+            *level = blocks[env / LANES].level(env % LANES);
+        }
+        let fresh = EnvLanes::after_levels(levels, game);
+        fresh.observe_inlined(game, scratch);
+        for (lane, env) in envs.iter().enumerate() {
+            blocks[env / LANES].copy(env % LANES, &fresh, lane);
+            let row = obs[env * scratch.len()..].iter_mut();
+            row.zip(&*scratch).for_each(|(x, lanes)| *x = lanes[lane]);
+        }
     }
 }
 
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn step_block<G: Rules>(
-    block: &mut Block<G>,
-    game: G,
-    autoreset: Autoreset,
-    actions: &[i64],
-    to: StepBuffers,
-    scratch: &mut [Lanes],
-) {
-    block.step(game, autoreset, actions, to, scratch);
+/// The places of flags that are 1, in order; the others are 0.
+#[inline(always)]
+fn ones(flags: &[u8]) -> Vec<usize> {
+    let mut places = Vec::with_capacity(flags.len());
+    let (words, rest) = flags.as_chunks();
+    let mut add = |first: usize, flags: [u8; 8]| {
+        let mut bits = u64::from_le_bytes(flags);
+        while bits != 0 {
+            places.push(first + bits.trailing_zeros() as usize / 8);
+            bits &= bits - 1;
+        }
+    };
+    words.iter().enumerate().for_each(|(word, flags)| add(word * 8, *flags));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    add(words.len() * 8, last);
+    places
+}
+
+/// The actions of a block, with zeros for the lanes without a game.
+#[inline(always)]
+fn chosen(actions: &[i64]) -> [u32; LANES] {
+    // Constant sizes, for which it compiles to shuffles of vectors.
+    let all: [i64; LANES] = actions.try_into().unwrap_or_else(|_| {
+        let mut all = [0; LANES];
+        all[..actions.len()].copy_from_slice(actions);
+        all
+    });
+    all.map(|action| action as u32)
 }
 
 /// The first action that is not below `num_actions`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn first_unknown(actions: &[i64], num_actions: usize) -> Option<usize> {
-    let is_unknown = |action: &i64| *action as u64 >= num_actions as u64;
+    let last = num_actions as i64 - 1;
+    // Negative if the action is below 0 or above the last.
+    let range = |action: &i64| action | last.wrapping_sub(*action);
     // Without an early end, so that it compiles to vector code.
-    if !actions.iter().fold(false, |any, action| any | is_unknown(action)) {
+    if actions.iter().fold(0, |all, action| all | range(action)) >= 0 {
         return None;
     }
-    actions.iter().position(is_unknown)
+    actions.iter().position(|action| range(action) < 0)
 }
 
 /// Writes features in lanes, `[features][LANES]`, as rows of the first games, `[games, features]`.

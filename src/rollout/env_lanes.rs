@@ -40,30 +40,12 @@ impl PlayedLanes {
         End::new(self.ends[lane] == 1, self.ends[lane] == 2)
     }
 
-    /// Whether an episode ended in each lane.
-    #[inline(always)]
-    pub fn ended(&self) -> [bool; LANES] {
-        let mut ended = [false; LANES];
-        ended.iter_mut().zip(&self.ends).for_each(|(ended, end)| *ended = *end != 0);
-        ended
-    }
-
     /// 1 for each lane whose episode ended in this way, else 0: by termination (1) or truncation (2).
     #[inline(always)]
     pub fn ended_by(&self, how: u32) -> [u8; LANES] {
         let mut ended = [0; LANES];
         ended.iter_mut().zip(&self.ends).for_each(|(ended, end)| *ended = u8::from(*end == how));
         ended
-    }
-
-    /// Zeroes the results of some lanes.
-    #[inline(always)]
-    pub fn clear(&mut self, lanes: &[bool; LANES]) {
-        for (lane, clears) in lanes.iter().enumerate() {
-            if *clears {
-                (self.rewards[lane], self.ends[lane], self.scores[lane]) = (0.0, 0, 0.0);
-            }
-        }
     }
 }
 
@@ -142,6 +124,44 @@ impl<G: Rules> EnvLanes<G> {
         (self.levels[lane], self.times[lane], self.scores[lane]) = (level, time, score);
     }
 
+    /// Key of the level of a lane.
+    #[inline(always)]
+    pub fn level(&self, lane: usize) -> u32 {
+        self.levels[lane]
+    }
+
+    /// Creates games at the start of the level after each of these; for callers that are compiled for the processor's
+    /// vectors themselves.
+    #[inline(always)]
+    pub fn after_levels(mut levels: [u32; LANES], game: G) -> Self {
+        let mut words = G::State::zero_rows();
+        with_constants(
+            game,
+            #[inline(always)]
+            |game| {
+                for (lane, level) in levels.iter_mut().enumerate() {
+                    let mut state: G::State = take(&words, lane);
+                    let mut episode = Episode { level: *level, time: 0, score: 0.0 };
+                    start_next::<G>(&mut state, &mut episode, game);
+                    put(&mut words, lane, &state);
+                    *level = episode.level;
+                }
+            },
+        );
+        Self { words, levels, times: [0; LANES], scores: [0.0; LANES], game: PhantomData }
+    }
+
+    /// Replaces the environment of a lane by that of a lane of other games.
+    #[inline(always)]
+    pub fn copy(&mut self, lane: usize, from: &Self, from_lane: usize) {
+        for (words, from) in self.words.as_mut().iter_mut().zip(from.words.as_ref()) {
+            words[lane] = from[from_lane];
+        }
+        self.levels[lane] = from.levels[from_lane];
+        self.times[lane] = from.times[from_lane];
+        self.scores[lane] = from.scores[from_lane];
+    }
+
     /// Computes the features of all games, `[num_features][LANES]`.
     pub fn observe(&self, game: G, obs: &mut [Lanes]) {
         observe(game, &self.words, obs);
@@ -168,12 +188,6 @@ impl<G: Rules> EnvLanes<G> {
     #[inline(always)]
     pub fn advance_inlined(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
         step_inlined::<G, false>(game, self, actions, played);
-    }
-
-    /// Starts the next level in some lanes; for callers that are compiled for the processor's vectors themselves.
-    #[inline(always)]
-    pub fn start_next_inlined(&mut self, game: G, restarts: &[bool; LANES]) {
-        restart(game, self, restarts);
     }
 }
 
@@ -293,33 +307,6 @@ fn step_inlined<G: Rules, const RESTARTS: bool>(
                     false => advance::<G>(state, episode, action, game),
                 },
             );
-        },
-    );
-}
-
-#[inline(always)]
-fn restart<G: Rules>(game: G, lanes: &mut EnvLanes<G>, restarts: &[bool; LANES]) {
-    with_constants(
-        game,
-        #[inline(always)]
-        |game| {
-            // Computes all lanes and then selects those that restart, so that the loop vectorises.
-            let mut fresh = lanes.words;
-            for lane in 0..LANES {
-                let mut state: G::State = take(&fresh, lane);
-                let mut episode = Episode { level: lanes.levels[lane], time: 0, score: 0.0 };
-                start_next::<G>(&mut state, &mut episode, game);
-                put(&mut fresh, lane, &state);
-                let restarts = restarts[lane];
-                lanes.levels[lane] = if restarts { episode.level } else { lanes.levels[lane] };
-                lanes.times[lane] = if restarts { 0 } else { lanes.times[lane] };
-                lanes.scores[lane] = if restarts { 0.0 } else { lanes.scores[lane] };
-            }
-            for (words, fresh) in lanes.words.as_mut().iter_mut().zip(fresh.as_ref()) {
-                for (lane, restarts) in restarts.iter().enumerate() {
-                    words[lane] = if *restarts { fresh[lane] } else { words[lane] };
-                }
-            }
         },
     );
 }
