@@ -137,7 +137,9 @@ def _record(item: PromptLike) -> dict[str, Any]:
     fields = {"prompt": prompt, "columns": columns}
     if isinstance(columns.get("solution"), str):
         fields["solution"] = columns["solution"]
-    return {"text": text, "messages": messages, "fields": fields}
+    # What the chat template gets besides the messages, as in TRL.
+    values = {name: columns[name] for name in ("chat_template_kwargs", "tools") if messages and name in columns}
+    return {"text": text, "messages": messages, "fields": fields, **values}
 
 
 class Judge:

@@ -5,7 +5,10 @@ use super::value_error;
 use grove::rng::Stream;
 use grove::run::{TextRun, load_model};
 use grove::settings::overlay;
-use grove::task::{self, Completion, PYTHON, Part, PromptSet, Rewards, Split, Task, TaskError};
+use grove::task::{
+    self, Completion, Json, Message, PYTHON, Part, PromptSet, Rewards, Split, Task, TaskError,
+    template_values,
+};
 use grove::text::fastest_precision;
 use grove::text::generate::{Generator, Prompt, Sampling, stop};
 use grove::trainer::text::{
@@ -13,6 +16,7 @@ use grove::trainer::text::{
 };
 use pyo3::prelude::*;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,8 +100,7 @@ impl LanguageModel {
         let key = Stream::Evaluation.key(options.seed);
         let mut batch = Vec::with_capacity(prompts.len());
         for (at, (text, messages)) in prompts.iter().enumerate() {
-            let messages: Vec<task::Message> =
-                serde_json::from_str(messages).map_err(value_error)?;
+            let messages: Vec<Message> = serde_json::from_str(messages).map_err(value_error)?;
             let tokens = self.model.prompt(text, &messages).map_err(value_error)?;
             let (count, most) = (tokens.len(), options.max_new_tokens);
             if count + most > self.model.shape.context {
@@ -202,11 +205,29 @@ impl Task for PythonTask {
     }
 }
 
+/// A prompt, as the package's Python half writes it.
+#[derive(Deserialize)]
+struct Record {
+    text: String,
+    messages: Vec<Message>,
+    fields: Map<String, Value>,
+    chat_template_kwargs: Option<Json>,
+    tools: Option<Json>,
+}
+
+impl Record {
+    fn prompt(self) -> PyResult<task::Prompt> {
+        let Self { text, messages, fields, chat_template_kwargs, tools } = self;
+        let values = template_values(chat_template_kwargs, tools).map_err(value_error)?;
+        Ok(task::Prompt { text, messages, template_values: values, fields })
+    }
+}
+
 /// Prompts and names of reward functions, as the package's Python half writes them.
 #[derive(Deserialize)]
 struct Request {
-    train: Vec<task::Prompt>,
-    test: Vec<task::Prompt>,
+    train: Vec<Record>,
+    test: Vec<Record>,
     parts: Vec<Part>,
     alphabet: Option<String>,
     max_new_tokens: usize,
@@ -228,7 +249,10 @@ pub fn train_text(
     detached(py, || {
         let request: Request = serde_json::from_str(request).map_err(value_error)?;
         let Request { train, test, parts, alphabet, max_new_tokens } = request;
-        let prompts = PromptSet { train, test };
+        let prompts = |records: Vec<Record>| -> PyResult<Vec<task::Prompt>> {
+            records.into_iter().map(Record::prompt).collect()
+        };
+        let prompts = PromptSet { train: prompts(train)?, test: prompts(test)? };
         let task = PythonTask { prompts, parts, reward, alphabet, max_new_tokens };
         let loaded = (model != TINY).then(|| load(Path::new(model))).transpose()?;
         let session = Session::new(device, run_dir, callback)?;

@@ -108,7 +108,6 @@ pub fn audit(
 mod tests {
     use super::*;
     use crate::task::Rewards;
-    use serde_json::Map;
 
     /// A task whose verifier looks for the solution anywhere in the answer.
     struct Careless {
@@ -121,7 +120,7 @@ mod tests {
         }
 
         fn prompt(&self, _: Split, index: u64) -> Result<Prompt, TaskError> {
-            Ok(Prompt { text: format!("Say {index}."), messages: vec![], fields: Map::new() })
+            Ok(Prompt { text: format!("Say {index}."), ..Prompt::default() })
         }
 
         fn parts(&self) -> &[Part] {

@@ -3,10 +3,12 @@
 use super::external::{MAX_TIMEOUT, Verifier, VerifierOptions, VerifierSandbox};
 use super::text::indicator;
 use super::{
-    Completion, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError, TaskSettings,
+    Completion, Json, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError,
+    TaskSettings, template_values,
 };
 use super::{numbers, records};
 use crate::schema::settings;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -237,8 +239,8 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     Ok(set)
 }
 
-/// The keys of what the model reads; the others are for the verifier alone.
-const INPUT: [&str; 3] = ["prompt", "messages", "chat_template_kwargs"];
+/// The keys of the prompt, whose numbers stay numbers: the verifier does not get them among the fields.
+const INPUT: [&str; 2] = ["prompt", "messages"];
 
 /// The role of the model.
 const ASSISTANT: &str = "assistant";
@@ -263,12 +265,23 @@ fn parse(line: &[u8]) -> Result<(Prompt, Split), String> {
             return Err(format!("`split` is {other}, but must be \"train\" or \"test\""));
         }
     };
-    let (text, messages) = take_prompt(&mut fields)?;
+    let (text, conversation) = take_prompt(&mut fields, line)?;
+    let Conversation { messages, chat_template_kwargs, tools } = conversation;
+    let template_values = template_values(chat_template_kwargs, tools)?;
     if let Some(value) = fields.get_mut("completion") {
         *value = completion_text(value.take())?.into();
     }
     let split = split.unwrap_or_else(|| Split::assign(&text));
-    Ok((Prompt { text, messages, fields }, split))
+    Ok((Prompt { text, messages, template_values, fields }, split))
+}
+
+/// What a chat template gets of a line, with keys in the line's order.
+#[derive(Default, Deserialize)]
+struct Conversation {
+    #[serde(alias = "prompt")]
+    messages: Vec<Message>,
+    chat_template_kwargs: Option<Json>,
+    tools: Option<Json>,
 }
 
 /// The error of a line that is no JSON.
@@ -292,31 +305,43 @@ fn invalid(line: &[u8], error: &serde_json::Error) -> String {
             "a comma follows the object; each line is a whole object by itself".to_string()
         }
         None => {
-            let message = error.to_string();
-            let what = message.split(" at line ").next().unwrap_or(&message);
+            let what = reason(error);
             format!("invalid JSON: {what} at column {column}")
         }
     }
 }
 
-/// Removes the prompt from the fields of a line and returns it as text and messages.
-fn take_prompt(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>), String> {
+/// An error without its place.
+fn reason(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    message.rsplit_once(" at line ").map_or(message.as_str(), |(what, _)| what).to_string()
+}
+
+/// Removes the prompt from the fields of a line and returns it as text and conversation.
+fn take_prompt(
+    fields: &mut Map<String, Value>,
+    line: &[u8],
+) -> Result<(String, Conversation), String> {
     let (key, kind, value) = match (fields.remove("prompt"), fields.remove("messages")) {
         (Some(_), Some(_)) => return Err("both `prompt` and `messages`; keep one".to_string()),
         (None, None) => return Err("neither `prompt` nor `messages`".to_string()),
         (Some(Value::String(text)), None) if text.is_empty() => {
             return Err("`prompt` is empty".to_string());
         }
-        (Some(Value::String(text)), None) => return Ok((text, vec![])),
+        (Some(Value::String(text)), None) => {
+            return Ok((text, Conversation::default()));
+        }
         (Some(value), None) => ("prompt", "a string or a list of messages", value),
         (None, Some(value)) => ("messages", "a list of messages", value),
     };
     if !value.is_array() {
         return Err(format!("`{key}` is {value}, but must be {kind}"));
     }
-    let mut messages: Vec<Message> = serde_json::from_value(value).map_err(|e| {
-        format!("`{key}` is not a list of messages with string `role` and `content`: {e}")
+    let mut conversation: Conversation = serde_json::from_slice(line).map_err(|error| {
+        let what = reason(&error);
+        format!("`{key}` is not a list of messages with string `role` and `content`: {what}")
     })?;
+    let messages = &mut conversation.messages;
     let is_answered = messages.last().is_some_and(|message| message.role == ASSISTANT);
     if is_answered
         && !fields.contains_key("completion")
@@ -330,7 +355,7 @@ fn take_prompt(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>)
         return Err(format!("`{key}` {what}"));
     }
     let contents: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
-    Ok((contents.join("\n\n") + "\n\n", messages))
+    Ok((contents.join("\n\n") + "\n\n", conversation))
 }
 
 /// Converts a `completion` to text.
@@ -348,8 +373,8 @@ fn completion_text(value: Value) -> Result<String, String> {
 /// The text of the assistant's last message.
 fn answer_text(message: Message) -> Result<String, String> {
     // A template writes such a key in its own way, which no completion here would match.
-    let is_other = |(key, value): &(&String, &Value)| *key != "name" && !value.is_null();
-    match message.rest.iter().find(is_other) {
+    let none = Json::Scalar(Value::Null);
+    match message.rest.0.iter().find(|(key, value)| key != "name" && *value != none) {
         Some((other, _)) => {
             Err(format!("the assistant's last message has `{other}`; only `content` is learnt"))
         }

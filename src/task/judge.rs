@@ -37,7 +37,6 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
 mod tests {
     use super::*;
     use crate::task::{Part, Prompt, Split};
-    use serde_json::Map;
 
     /// A task that returns these rewards.
     struct Given {
@@ -51,7 +50,7 @@ mod tests {
         }
 
         fn prompt(&self, _: Split, _: u64) -> Result<Prompt, TaskError> {
-            Ok(Prompt { text: "?".to_string(), messages: vec![], fields: Map::new() })
+            Ok(Prompt { text: "?".to_string(), ..Prompt::default() })
         }
 
         fn parts(&self) -> &[Part] {

@@ -31,6 +31,7 @@ mod error;
 mod expression;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod external;
+mod json;
 mod judge;
 #[cfg(not(target_family = "wasm"))]
 mod numbers;
@@ -62,6 +63,7 @@ pub use error::TaskError;
 pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]
 pub use external::{Verifier, VerifierOptions, VerifierSandbox};
+pub use json::{Json, Object};
 pub use judge::judge;
 pub use registry::{BuiltIn, PYTHON, TASKS, find, names};
 pub use reverse::Reverse;
@@ -81,7 +83,6 @@ use serde_json::{Map, Value};
 ///
 /// ```
 /// use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
-/// use serde_json::Map;
 ///
 /// /// Answer with as many `a`s as the prompt asks for.
 /// struct Count {
@@ -96,7 +97,7 @@ use serde_json::{Map, Value};
 ///     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
 ///         // Odd numbers are held out for testing, so that no prompt is in both splits.
 ///         let number = 2 * (index % 10) + u64::from(split == Split::Test);
-///         Ok(Prompt { text: format!("{number}>"), messages: vec![], fields: Map::new() })
+///         Ok(Prompt { text: format!("{number}>"), ..Prompt::default() })
 ///     }
 ///
 ///     fn parts(&self) -> &[Part] {
@@ -176,15 +177,17 @@ pub trait Task: Send + Sync {
 }
 
 /// The input of a language model, with data for the verifier.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
     /// The text that models without a chat template continue.
     pub text: String,
     /// The conversation for models with a chat template; if empty, they continue `text` as well.
     #[serde(default)]
     pub messages: Vec<Message>,
-    /// Data for the verifier, and the solution if known. Not part of the model's input, except for
-    /// the [`template_values`](Prompt::template_values).
+    /// Values of the chat template's own variables ([`template_values()`]), such as `enable_thinking` or `tools`.
+    #[serde(default)]
+    pub template_values: Object,
+    /// Data for the verifier, and the solution if known. Not part of the model's input.
     #[serde(default)]
     pub fields: Map<String, Value>,
 }
@@ -193,37 +196,7 @@ impl Prompt {
     /// A prompt with different wordings: `text` for base models, and `question`, as one user message,
     /// for chat models.
     pub fn new(text: String, question: String, fields: Map<String, Value>) -> Self {
-        Self { text, messages: vec![Message::user(question)], fields }
-    }
-
-    /// Values of the chat template's own variables: those in the field `chat_template_kwargs`, as in TRL; none for a
-    /// prompt without messages.
-    ///
-    /// # Errors
-    /// [`TaskError::Setting`] if the field is not an object, or a value in it contains one, or if there is a field
-    /// `tools`: objects do not keep the order of their keys, in which a template prints them.
-    pub fn template_values(&self) -> Result<Map<String, Value>, TaskError> {
-        let Some(first) = self.messages.first() else { return Ok(Map::new()) };
-        let field = |key: &str| self.fields.get(key).filter(|value| !value.is_null());
-        let refused = |what: String| {
-            let start: String = first.content.chars().take(40).collect();
-            Err(TaskError::Setting(format!("the prompt that starts with {start:?} has {what}")))
-        };
-        if field("tools").is_some() {
-            return refused(
-                "`tools`, which the chat template cannot get; describe them in a message, or rename the key if \
-                 it is for the verifier"
-                    .to_string(),
-            );
-        }
-        match field("chat_template_kwargs") {
-            None => Ok(Map::new()),
-            Some(Value::Object(values)) if values.values().all(is_plain) => Ok(values.clone()),
-            Some(other) => refused(format!(
-                "the `chat_template_kwargs` {other}, but they must be an object whose values contain no objects, \
-                 such as {{\"enable_thinking\": false}}"
-            )),
-        }
+        Self { text, messages: vec![Message::user(question)], fields, ..Self::default() }
     }
 
     /// Creates a prompt, as [`Prompt::new`], with a `solution` as its only field.
@@ -233,13 +206,46 @@ impl Prompt {
     }
 }
 
-/// Whether a value contains no object.
-fn is_plain(value: &Value) -> bool {
-    match value {
-        Value::Object(_) => false,
-        Value::Array(values) => values.iter().all(is_plain),
-        _ => true,
+/// The values of a chat template's own variables that TRL's columns `chat_template_kwargs` and `tools` stand for; `tools` may
+/// be a text of JSON.
+///
+/// # Errors
+/// If `chat_template_kwargs` is not an object, `tools` is in both, or a value that `transformers` takes as a list of objects
+/// is none.
+pub fn template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Object, String> {
+    let mut values = match kwargs {
+        None => Object::default(),
+        Some(Json::Object(values)) => values,
+        Some(other) => {
+            return Err(format!(
+                "`chat_template_kwargs` is {other}, but must be an object such as {{\"enable_thinking\": false}}"
+            ));
+        }
+    };
+    let tools: Option<Json> = match tools {
+        Some(Json::Scalar(Value::String(text))) => serde_json::from_str(&text)
+            .map_err(|error| format!("`tools` is a text that is no JSON: {error}"))?,
+        tools => tools,
+    };
+    if let Some(tools) = tools {
+        if values.get("tools").is_some() {
+            return Err("`tools` is in `chat_template_kwargs`, too; keep one".to_string());
+        }
+        values.insert("tools".to_string(), tools);
     }
+    for key in ["tools", "documents"] {
+        let is_right = match values.get(key) {
+            None | Some(Json::Scalar(Value::Null)) => true,
+            Some(Json::List(items)) => items.iter().all(|item| matches!(item, Json::Object(_))),
+            Some(_) => false,
+        };
+        if !is_right {
+            return Err(format!(
+                "`{key}` is not a list of objects, as which chat templates get it; rename the key if it is for the verifier"
+            ));
+        }
+    }
+    Ok(values)
 }
 
 /// Reads the content of a message.
@@ -271,13 +277,13 @@ pub struct Message {
     pub content: String,
     /// All other keys, such as `name` or `tool_calls`, for templates that use them.
     #[serde(flatten)]
-    pub rest: Map<String, Value>,
+    pub rest: Object,
 }
 
 impl Message {
     /// A message by the user.
     pub fn user(content: String) -> Self {
-        Self { role: "user".to_string(), content, rest: Map::new() }
+        Self { role: "user".to_string(), content, rest: Object::default() }
     }
 }
 

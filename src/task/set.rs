@@ -90,8 +90,7 @@ mod tests {
 
     #[test]
     fn tests_come_in_their_order_and_an_empty_split_is_told() {
-        let prompt =
-            |i: u64| Prompt { text: i.to_string(), messages: vec![], fields: Default::default() };
+        let prompt = |i: u64| Prompt { text: i.to_string(), ..Prompt::default() };
         let set = PromptSet { train: vec![], test: (0..5).map(prompt).collect() };
         for index in 0..12 {
             assert_eq!(set.prompt("own", Split::Test, index, "").unwrap(), prompt(index % 5));

@@ -92,10 +92,11 @@ impl LanguageModel {
         text: &str,
         messages: &[impl Serialize],
     ) -> Result<Vec<u32>, LanguageError> {
-        self.prompt_with(text, messages, &Map::new())
+        self.prompt_with(text, messages, &Map::<String, Value>::new())
     }
 
-    /// Tokenizes a prompt, as [`LanguageModel::prompt`], with values of the chat template's own variables.
+    /// Tokenizes a prompt, as [`LanguageModel::prompt`], with values of the chat template's own variables: an object, whose
+    /// keys keep the order in which it is serialized.
     ///
     /// # Errors
     /// As [`LanguageModel::prompt`].
@@ -103,7 +104,7 @@ impl LanguageModel {
         &self,
         text: &str,
         messages: &[impl Serialize],
-        values: &Map<String, Value>,
+        values: &impl Serialize,
     ) -> Result<Vec<u32>, LanguageError> {
         // Without the files of models there are no templates.
         #[cfg(on_disk)]
@@ -139,7 +140,7 @@ impl LanguageModel {
         &self,
         answer: &str,
         messages: &[impl Serialize],
-        values: &Map<String, Value>,
+        values: &impl Serialize,
     ) -> Result<Vec<u32>, LanguageError> {
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {

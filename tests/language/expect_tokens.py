@@ -22,7 +22,7 @@ TEXTS = [
     "https://example.com/a?b=c&d=%20", "A" * 50 + "b" * 50, "ǅ ʰ ªº", "don’t “quote”—dash…", "x" * 2000,
 ]
 ALPHABET = "abcXYZ 0123\n\r\t.,!?'\"-_/\\éß中文あア한😀\u0301\u00a0\u2028▁<>|{}"
-CALL = {"type": "function", "function": {"arguments": {"city": "<Rome> & 'é'"}, "name": "weather"}}
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "<Rome> & 'é'", "at": "9"}}}
 CHATS = [
     [{"role": "user", "content": " hi there "}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1=?"}],

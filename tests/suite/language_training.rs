@@ -421,7 +421,7 @@ impl Task for Halves {
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
         let test = (index % 6).to_string();
         let text = if split == Split::Test { test } else { self.text.to_string() };
-        Ok(Prompt { text, messages: Vec::new(), fields: Default::default() })
+        Ok(Prompt { text, ..Prompt::default() })
     }
 
     fn parts(&self) -> &[Part] {

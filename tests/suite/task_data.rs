@@ -23,7 +23,7 @@ fn prompts_are_strings_or_messages_with_extra_fields() {
         "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, \
          {\"role\": \"user\", \"content\": \"Hi\"}], \"split\": \"test\"}",
         r#"{"prompt": [{"role": "user", "content": "Hello"}], "split": "train"}"#,
-        r#"{"messages": [{"role": "user", "name": "ann", "content": "Q"}, {"role": "assistant", "content": "", "tool_calls": [{"x": 1}]}, {"role": "tool", "content": "7"}], "split": "train"}"#,
+        r#"{"messages": [{"role": "user", "name": "ann", "content": "Q"}, {"role": "assistant", "content": "", "tool_calls": [{"x": 1, "a": {"c": 2, "b": 3}}]}, {"role": "tool", "content": "7"}], "split": "train"}"#,
     ];
     let set = read_prompts(&file(&folder, lines.join("\n"))).unwrap();
     let (train, test) = (&set.train, &set.test);
@@ -37,10 +37,14 @@ fn prompts_are_strings_or_messages_with_extra_fields() {
         ("user", "Hi")
     );
     assert_eq!(train[1].messages[0].content, "Hello");
-    // A template sees every key of a message.
+    // A template sees every key of a message, and objects in the order of their keys.
     let seen = serde_json::to_value(&train[2].messages).unwrap();
     assert_eq!((&seen[0]["name"], &seen[1]["tool_calls"][0]["x"]), (&"ann".into(), &1.into()));
-    assert_eq!(train[2].messages[0].rest.len(), 1);
+    assert_eq!(train[2].messages[0].rest.0.len(), 1);
+    assert_eq!(
+        serde_json::to_string(&train[2].messages[1].rest).unwrap(),
+        r#"{"tool_calls":[{"x":1,"a":{"c":2,"b":3}}]}"#
+    );
 }
 
 #[test]
@@ -79,28 +83,43 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
 }
 
 #[test]
-fn values_for_the_chat_template_are_of_plain_types_and_tools_are_refused() {
+fn values_for_the_chat_template_are_those_of_trl() {
     let folder = TempDir::new().unwrap();
     let values = |prompt: &str, keys: &str| {
         let line = format!(r#"{{"prompt": {prompt}, "solution": "4", {keys}, "split": "train"}}"#);
-        read_prompts(&file(&folder, line)).unwrap().train[0].template_values()
+        let set = read_prompts(&file(&folder, line)).map_err(|error| error.to_string())?;
+        Ok::<String, String>(serde_json::to_string(&set.train[0].template_values).unwrap())
     };
     let chat = r#"[{"role": "user", "content": "2+2?"}]"#;
-    let plain = r#""chat_template_kwargs": {"enable_thinking": false, "names": ["a"]}"#;
-    let given = values(chat, plain).unwrap();
-    assert_eq!((given.len(), &given["enable_thinking"]), (2, &false.into()));
-    for keys in [r#""tools": null, "chat_template_kwargs": null"#, r#""level": 1"#] {
-        assert!(values(chat, keys).unwrap().is_empty(), "{keys}");
-    }
-    // The verifier gets them all the same, and plain texts meet no template.
-    assert!(values(r#""2+2=""#, r#""tools": ["hammer"]"#).unwrap().is_empty());
-    for (keys, said) in [
-        (r#""tools": []"#, "has `tools`, which the chat template cannot get"),
-        (r#""chat_template_kwargs": "x""#, "has the `chat_template_kwargs` \"x\", but"),
-        (r#""chat_template_kwargs": {"a": [{"b": 1}]}"#, "whose values contain no objects"),
+    let tool = r#"{"type":"function","function":{"name":"f","description":"g"}}"#;
+    let text = serde_json::to_string(&format!("[{tool}]")).unwrap();
+    for (keys, expected) in [
+        (r#""tools": null, "chat_template_kwargs": null"#.to_string(), "{}".to_string()),
+        (r#""level": 1"#.to_string(), "{}".to_string()),
+        (
+            r#""chat_template_kwargs": {"enable_thinking": false, "a": [{"c": 1, "b": 2}]}"#
+                .to_string(),
+            r#"{"enable_thinking":false,"a":[{"c":1,"b":2}]}"#.to_string(),
+        ),
+        (
+            format!(r#""tools": [{tool}], "chat_template_kwargs": {{"z": 1}}"#),
+            format!(r#"{{"z":1,"tools":[{tool}]}}"#),
+        ),
+        (format!(r#""tools": {text}"#), format!(r#"{{"tools":[{tool}]}}"#)),
     ] {
-        let error = values(chat, keys).unwrap_err().to_string();
-        assert!(error.contains("starts with \"2+2?\"") && error.contains(said), "{error}");
+        assert_eq!(values(chat, &keys).unwrap(), expected);
+    }
+    // Plain texts meet no template.
+    assert_eq!(values(r#""2+2=""#, r#""tools": ["hammer"]"#).unwrap(), "{}");
+    for (keys, said) in [
+        (r#""tools": ["hammer"]"#, "line 1: `tools` is not a list of objects"),
+        (r#""tools": "hammer""#, "`tools` is a text that is no JSON: expected value"),
+        (r#""tools": [], "chat_template_kwargs": {"tools": []}"#, "`tools` is in `chat_template_"),
+        (r#""chat_template_kwargs": "x""#, "line 1: `chat_template_kwargs` is \"x\", but must be"),
+        (r#""chat_template_kwargs": {"documents": {}}"#, "`documents` is not a list of objects"),
+    ] {
+        let error = values(chat, keys).unwrap_err();
+        assert!(error.contains(said), "{error}");
     }
 }
 

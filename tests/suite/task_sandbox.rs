@@ -2,7 +2,6 @@
 
 use crate::support::{HANG, stderr};
 use grove::task::{Completion, DataTask, Prompt, Task, Verifier, VerifierOptions, VerifierSandbox};
-use serde_json::Map;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,7 +27,7 @@ for line in sys.stdin:
 fn rewards(options: VerifierOptions, texts: &[String]) -> Vec<f64> {
     let verifier =
         Verifier::start(VerifierOptions { timeout: HANG.as_secs_f64(), ..options }).unwrap();
-    let prompt = Prompt { text: "p".to_string(), messages: vec![], fields: Map::new() };
+    let prompt = Prompt { text: "p".to_string(), ..Prompt::default() };
     let all: Vec<_> = texts.iter().map(|text| Completion::new(&prompt, text)).collect();
     let found = verifier.verify(&all).unwrap();
     found
@@ -101,7 +100,7 @@ fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
             ..VerifierOptions::new(command)
         };
         let task = DataTask::open(&ours.join("link.jsonl"), Some(options)).unwrap();
-        let prompt = Prompt { text: "2+2=".to_string(), messages: vec![], fields: Map::new() };
+        let prompt = Prompt { text: "2+2=".to_string(), ..Prompt::default() };
         let texts = ["link", "data/prompts"]
             .map(|name| format!("succeeds(lambda: open('{name}.jsonl').read()[0])"));
         let completions = texts.each_ref().map(|text| Completion::new(&prompt, text));

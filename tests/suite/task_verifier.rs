@@ -61,7 +61,7 @@ for line in sys.stdin:
 "#;
 
 fn prompt(text: &str) -> Prompt {
-    Prompt { text: text.to_string(), messages: vec![], fields: Map::new() }
+    Prompt { text: text.to_string(), ..Prompt::default() }
 }
 
 /// Writes a script and returns the command that runs it.

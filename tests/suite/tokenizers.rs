@@ -5,6 +5,7 @@ mod gguf;
 mod refused;
 
 use gguf::Gguf;
+use grove::task::Json;
 use grove::text::{GgufType, LanguageError, LanguageModel};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
@@ -159,7 +160,8 @@ fn answers_are_what_the_chat_template_adds_to_the_prompt() {
         let file = file.with("tokenizer.ggml.eos_token_id", 257);
         file.with("tokenizer.chat_template", template).load().unwrap()
     };
-    let (none, plain) = (Map::new(), Map::from_iter([("thinking".to_string(), json!(false))]));
+    let none: Map<String, Value> = Map::new();
+    let plain: Map<String, Value> = Map::from_iter([("thinking".to_string(), json!(false))]);
     let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<u32>>();
     let ended = |text: &str, end: u32| [bytes(text), vec![end]].concat();
     let model = chat(THINKING);
@@ -356,7 +358,7 @@ struct Tokenized {
 
 #[derive(Deserialize)]
 struct Chat {
-    messages: Vec<Value>,
+    messages: Vec<Json>,
     text: Option<String>,
 }
 

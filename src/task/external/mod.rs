@@ -329,7 +329,7 @@ mod tests {
         let options = VerifierOptions { timeout: 0.01, ..VerifierOptions::new("cat > /dev/null") };
         let mut verifier = Verifier::start(options).unwrap();
         verifier.start_up = Duration::ZERO;
-        let prompt = Prompt { text: "?".to_string(), messages: vec![], fields: Default::default() };
+        let prompt = Prompt { text: "?".to_string(), ..Prompt::default() };
         let error = verifier.check(&Completion::new(&prompt, "!")).unwrap_err().to_string();
         let said = "for the first prompt, the verifier did not answer within 0.01 s (0 for its start, 0.01 for the \
                     answer); it must print one line for each request, and flush it; run `cat";

@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_request_is_always_one_line() {
         let text = "a\n\"b\"\u{2028}\0";
-        let prompt = Prompt { text: text.to_string(), messages: vec![], fields: Map::new() };
+        let prompt = Prompt { text: text.to_string(), ..Prompt::default() };
         let line = request(7, &body(&Completion::new(&prompt, text)));
         assert_eq!(line.matches('\n').count(), 1);
         let value: Value = serde_json::from_str(&line).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     fn a_completion_is_a_text_whatever_it_looks_like() {
         let text = "\u{fdd0}123456789012345678901234567890";
         let fields = Map::from_iter([("n".to_string(), text.into())]);
-        let prompt = Prompt { text: text.to_string(), messages: vec![], fields };
+        let prompt = Prompt { text: text.to_string(), fields, ..Prompt::default() };
         let line = request(7, &body(&Completion::new(&prompt, text)));
         assert!(line.ends_with("\"fields\":{\"n\":123456789012345678901234567890}}\n"), "{line}");
         let value: Value = serde_json::from_str(&line).unwrap();

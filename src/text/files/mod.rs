@@ -11,6 +11,7 @@ mod names;
 mod pre_tokenizers;
 mod quants;
 mod template;
+mod template_json;
 mod template_limits;
 mod tokenizer;
 mod weights;

@@ -1,16 +1,14 @@
 //! Chat templates, rendered as by `transformers`, so that a model sees the text that it was trained with.
 
+use super::template_json::to_json;
 use super::template_limits::{self as limits, BoundedText};
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
-use minijinja::value::Kwargs;
+use minijinja::value::merge_maps;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::io::{Result as IoResult, Write};
 
 impl ChatTemplate {
     /// Renders messages (anything with `role` and `content`), up to where the assistant is to answer.
@@ -18,17 +16,17 @@ impl ChatTemplate {
     /// # Errors
     /// If the template fails, raises an error of its own, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
-        self.render_with(messages, &Map::new(), true)
+        self.render_with(messages, &Map::<String, Json>::new(), true)
     }
 
     /// Renders messages and the assistant's answer to them, with values of the template's own variables.
     pub(in crate::text) fn render_answered(
         &self,
         messages: &[impl Serialize],
-        values: &Map<String, Json>,
+        values: &impl Serialize,
         answer: &str,
     ) -> Result<String, LanguageError> {
-        let answer = Value::from_serialize(json!({ "role": "assistant", "content": answer }));
+        let answer = Value::from_iter([("role", "assistant"), ("content", answer)]);
         let all: Vec<Value> = messages.iter().map(Value::from_serialize).chain([answer]).collect();
         self.render_with(&all, values, false)
     }
@@ -38,7 +36,7 @@ impl ChatTemplate {
         // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
         let question = [json!({ "role": "user", "content": "question" })];
-        let text = self.render_answered(&question, &Map::new(), ANSWER).ok()?;
+        let text = self.render_answered(&question, &Map::<String, Json>::new(), ANSWER).ok()?;
         Some(text.rsplit_once(ANSWER)?.1.to_string())
     }
 
@@ -47,22 +45,19 @@ impl ChatTemplate {
     pub(in crate::text) fn render_with(
         &self,
         messages: &[impl Serialize],
-        values: &Map<String, Json>,
+        values: &impl Serialize,
         add_generation_prompt: bool,
     ) -> Result<String, LanguageError> {
-        let tokens = [("bos_token", &self.bos), ("eos_token", &self.eos)];
-        let tokens = tokens.map(|(name, token)| (name, Value::from(token.as_str())));
+        let tokens = Value::from_iter([("bos_token", &self.bos), ("eos_token", &self.eos)]);
         // Not undefined: templates ask whether they are `none`.
-        let none = ["tools", "documents"].map(|name| (name, Value::from(())));
-        let own = values.iter().map(|(name, value)| (name.as_str(), Value::from_serialize(value)));
-        let fixed = [
+        let none = Value::from_iter([("tools", ()), ("documents", ())]);
+        let own = Value::from_serialize(values);
+        let fixed = Value::from_iter([
             ("messages", Value::from_serialize(messages)),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
-        ];
+        ]);
         // The last value of a name counts, as in `transformers`.
-        let values: BTreeMap<&str, Value> =
-            tokens.into_iter().chain(none).chain(own).chain(fixed).collect();
-        let values = Value::from_serialize(&values);
+        let values = merge_maps([tokens, none, own, fixed]);
         let source = limits::bounded(&unmarked(&self.source)).map_err(LanguageError::Template)?;
         limits::run(move || {
             let environment = environment();
@@ -148,77 +143,6 @@ fn unmarked(source: &str) -> Cow<'_, str> {
         tag.starts_with("{%").then(|| tag.replace(name, with))
     };
     limits::rewritten(source, rewrite).into()
-}
-
-/// JSON as Python's `json.dumps` writes it, with the arguments of `transformers`: nothing is escaped for HTML. Keys are in
-/// order, whether `sort_keys` is set or not.
-fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    let separators: Option<Vec<String>> = options.get("separators")?;
-    let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
-    let _: Option<bool> = options.get("sort_keys")?;
-    options.assert_all_used()?;
-    let refused = |reason: &str| Error::new(ErrorKind::InvalidOperation, reason.to_string());
-    let defaults = if indent.is_some() { [",", ": "] } else { [", ", ": "] };
-    let separators = separators.unwrap_or_else(|| defaults.map(String::from).into());
-    let Ok([item, key]) = <[String; 2]>::try_from(separators) else {
-        return Err(refused("`separators` of `tojson` are not two texts"));
-    };
-    let mut text = BoundedText::default();
-    let written = match indent {
-        Some(indent) => {
-            if [&item[..], &key[..]] != defaults {
-                return Err(refused("`tojson` has no `separators` of its own with an `indent`"));
-            }
-            let spaces = limits::repeated(" ", indent)?;
-            let formatter = PrettyFormatter::with_indent(spaces.as_bytes());
-            value.serialize(&mut Serializer::with_formatter(&mut text, formatter))
-        }
-        None => value.serialize(&mut Serializer::with_formatter(&mut text, OneLine { item, key })),
-    };
-    text.check()?;
-    written.map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))?;
-    let text = text.into_string();
-    Ok(if ensure_ascii == Some(true) { escaped(&text) } else { text })
-}
-
-/// JSON in ASCII: all other characters, which are in texts only, as escapes of UTF-16.
-fn escaped(json: &str) -> String {
-    let mut units = [0; 2];
-    let mut ascii = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '\0'..='\x7e' => ascii.push(c),
-            _ => ascii.extend(c.encode_utf16(&mut units).iter().map(|x| format!("\\u{x:04x}"))),
-        }
-    }
-    ascii
-}
-
-/// JSON on one line, with these separators behind items and keys.
-struct OneLine {
-    item: String,
-    key: String,
-}
-
-impl OneLine {
-    fn separate<W: ?Sized + Write>(&self, to: &mut W, first: bool) -> IoResult<()> {
-        if first { Ok(()) } else { to.write_all(self.item.as_bytes()) }
-    }
-}
-
-impl Formatter for OneLine {
-    fn begin_array_value<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> IoResult<()> {
-        self.separate(to, first)
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> IoResult<()> {
-        self.separate(to, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, to: &mut W) -> IoResult<()> {
-        to.write_all(self.key.as_bytes())
-    }
 }
 
 #[cfg(test)]
@@ -334,51 +258,18 @@ mod tests {
     }
 
     #[test]
-    fn json_is_written_as_python_writes_it() {
-        let call = [json!({"arguments": {"a": [1, 2.5, "<é>'"], "b": {}}})];
-        let rendered = |source: &str| template(source).render(&call).unwrap();
-        assert_eq!(
-            rendered("{{ messages[0].arguments | tojson }}"),
-            r#"{"a": [1, 2.5, "<é>'"], "b": {}}"#
-        );
-        assert_eq!(
-            rendered("{{ messages[0].arguments.a | tojson(indent=1) }}"),
-            "[\n 1,\n 2.5,\n \"<é>'\"\n]"
-        );
-        // By `json.dumps` with these arguments.
-        for (arguments, expected) in [
-            ("separators=(',', ':')", r#"{"a":[1,2.5,"<é>'"],"b":{}}"#),
-            ("ensure_ascii=true", r#"{"a": [1, 2.5, "<\u00e9>'"], "b": {}}"#),
-            ("ensure_ascii=False, sort_keys=True", r#"{"a": [1, 2.5, "<é>'"], "b": {}}"#),
-        ] {
-            let source = format!("{{{{ messages[0].arguments | tojson({arguments}) }}}}");
-            assert_eq!(rendered(&source), expected);
-        }
-        assert_eq!(
-            rendered("{{ '\u{1f600}\u{7f}' | tojson(ensure_ascii=true) }}"),
-            r#""\ud83d\ude00\u007f""#
-        );
-        let refusal = |arguments: &str| {
-            let source = format!("{{{{ 1 | tojson({arguments}) }}}}");
-            template(&source).render(&call).unwrap_err().to_string()
-        };
-        for (arguments, reason) in [
-            ("indent=2, separators=(',', ':')", "with an `indent`"),
-            ("separators=(',',)", "not two texts"),
-            ("skipkeys=true", "unknown keyword argument 'skipkeys'"),
-        ] {
-            let error = refusal(arguments);
-            assert!(error.contains(reason), "{error}");
-        }
-    }
-
-    #[test]
     fn tools_are_none_unless_they_are_given() {
         let source = template(
-            "{% if tools is not none %}{{ tools[0] }}{% endif %}{{ documents is defined }}",
+            "{% if tools is not none %}{{ tools[0] | tojson }}{% endif %}{{ documents is defined }}{{ bos_token }}",
         );
-        assert_eq!(source.render(&[json!({})]).unwrap(), "True");
-        let values: Map<String, Json> = [("tools".to_string(), json!(["t"]))].into_iter().collect();
-        assert_eq!(source.render_with(&[json!({})], &values, true).unwrap(), "tTrue");
+        assert_eq!(source.render(&[json!({})]).unwrap(), "True<s>");
+        // As in a Python dict, keys keep their order.
+        let values =
+            r#"{"tools": [{"type": "function", "function": {"name": "f"}}], "bos_token": "!"}"#;
+        let values: Value = serde_json::from_str(values).unwrap();
+        assert_eq!(
+            source.render_with(&[json!({})], &values, true).unwrap(),
+            "{\"type\": \"function\", \"function\": {\"name\": \"f\"}}True!"
+        );
     }
 }

@@ -1,6 +1,5 @@
 //! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
-use super::prompts::template_values;
 use super::{HeldOutPart, LanguageTrainError, TextEngine, exchange};
 use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
@@ -25,13 +24,12 @@ impl TextEngine {
     pub(super) fn text(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
         let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(none)?;
-        let values = template_values(&self.model, prompt)?;
         // A completion of a conversation is a message; a solution is what the verifier expects, without a template's words.
         let tokens = match prompt.fields.contains_key("completion") {
-            true => self.model.answer(&solution, &prompt.messages, &values)?,
+            true => self.model.answer(&solution, &prompt.messages, &prompt.template_values)?,
             false => self.model.bare_answer(&solution, &prompt.messages)?,
         };
-        let prompt = self.tokens_with(prompt, &values, tokens.len())?;
+        let prompt = self.tokens(prompt, tokens.len())?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];
         let sample = Sample { tokens, logprobs, advantages, mask, ..Sample::default() };

@@ -1,9 +1,8 @@
 //! Prompts of a task as tokens.
 
 use super::{LanguageConfig, LanguageTrainError, TextEngine};
-use crate::task::{Prompt, Split, Task, TaskError};
+use crate::task::{Prompt, Split, Task};
 use crate::text::LanguageModel;
-use serde_json::{Map, Value};
 
 impl TextEngine {
     /// Checks that the model can take the prompts: all of them if they are listed, else one of each split.
@@ -33,17 +32,8 @@ impl TextEngine {
         prompt: &Prompt,
         completion: usize,
     ) -> Result<Vec<u32>, LanguageTrainError> {
-        self.tokens_with(prompt, &template_values(&self.model, prompt)?, completion)
-    }
-
-    /// The tokens of a prompt with its [`template_values`], as [`TextEngine::tokens`].
-    pub(super) fn tokens_with(
-        &self,
-        prompt: &Prompt,
-        values: &Map<String, Value>,
-        completion: usize,
-    ) -> Result<Vec<u32>, LanguageTrainError> {
-        let tokens = self.model.prompt_with(&prompt.text, &prompt.messages, values)?;
+        let Prompt { text, messages, template_values, .. } = prompt;
+        let tokens = self.model.prompt_with(text, messages, template_values)?;
         let context = self.model.shape.context;
         if tokens.len() + completion > context {
             let start = prompt.text.chars().take(40).collect();
@@ -51,17 +41,6 @@ impl TextEngine {
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
         }
         Ok(tokens)
-    }
-}
-
-/// The values that a prompt has for the model's chat template; none without one.
-pub(super) fn template_values(
-    model: &LanguageModel,
-    prompt: &Prompt,
-) -> Result<Map<String, Value>, TaskError> {
-    match model.template {
-        Some(_) => prompt.template_values(),
-        None => Ok(Map::new()),
     }
 }
 
@@ -73,9 +52,8 @@ pub(super) fn longest_prompt(
     let mut longest = None;
     for split in [Split::Train, Split::Test] {
         for number in 0..task.num_prompts(split).unwrap_or(0) {
-            let prompt = task.prompt(split, number)?;
-            let values = template_values(model, &prompt)?;
-            let tokens = model.prompt_with(&prompt.text, &prompt.messages, &values)?;
+            let Prompt { text, messages, template_values, .. } = task.prompt(split, number)?;
+            let tokens = model.prompt_with(&text, &messages, &template_values)?;
             longest = longest.max(Some(tokens.len()));
         }
     }
