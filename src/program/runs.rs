@@ -15,7 +15,8 @@ struct Listed {
     #[serde(flatten)]
     subject: Subject,
     model: String,
-    /// Settings that differ from the defaults, without iterations that follow from epochs; `None` if the game is of another program.
+    /// Settings that differ from the defaults, without iterations that follow from epochs; `None` if the game is of
+    /// another program.
     changes: Option<Flat>,
     /// The same in words.
     #[serde(skip)]
