@@ -142,8 +142,8 @@ impl Unfinished {
         Ok(Self { file, path, target: target.to_path_buf(), is_finished: false })
     }
 
-    /// Creates the file for an output that a user asked for: a file in its place, which must be writable, is replaced at
-    /// the end of links, and keeps its permissions.
+    /// Creates the file for an output that a user asked for: a file in its place, which must be writable, is replaced
+    /// at the end of links, and keeps its permissions.
     pub fn output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
             return Self::create(target);

@@ -152,8 +152,8 @@ fn start(words: &[OsString], threads: usize) -> Result<Child> {
     command.spawn().context("cannot start a run")
 }
 
-/// Makes the system ask a run to save and end if this process is killed, so that it does not train on without anyone who
-/// waits for it. The system asks when the thread that starts the run ends, which waits for its runs.
+/// Makes the system ask a run to save and end if this process is killed; otherwise it would train on, and nobody would
+/// wait for it. The system asks when the thread that starts the run ends: that thread waits for its runs.
 #[cfg(target_os = "linux")]
 fn stop_with_parent(command: &mut Command) {
     let parent = std::process::id();

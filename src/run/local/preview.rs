@@ -76,7 +76,8 @@ impl Trial {
     }
 }
 
-/// Tries some iterations of every phase of a run, an evaluation, and the final one on one episode. `started` is when its preparation began.
+/// Tries some iterations of every phase of a run, an evaluation, and the final one on one episode. `started` is when the
+/// run's preparation began.
 ///
 /// # Errors
 /// If numbers run out of range, an environment or a task fails, or another rank is gone or silent.
