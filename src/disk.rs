@@ -6,7 +6,7 @@
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[cfg(not(target_family = "wasm"))]
 pub mod csv;
@@ -102,43 +102,74 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| write(file, bytes))
 }
 
-/// Replaces a file by what `fill` writes to the new one, which is called `.NAME.tmp` until then: a full disk leaves the
-/// old one as it is.
+/// Replaces a file by what `fill` writes to an [`Unfinished`] one.
 pub fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.tmp"));
-    match remove_file(&beside) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => step()?,
-    }
-    let mut file = File::create_new(&beside)?;
-    let put = fill(&mut file).and_then(|()| sync(&file)).and_then(|()| rename(&beside, path));
-    if put.is_err() {
-        // A part of the new file would keep a full disk full.
-        let _ = remove_file(&beside);
-    }
-    put?;
-    path.parent().map_or(Ok(()), sync_folder)
+    let mut new = Unfinished::create(path)?;
+    fill(&mut new.file)?;
+    new.finish()
 }
 
-/// Writes a file that a user asked for: a file in its place is replaced as by [`replace_with`], at the end of links, and
-/// keeps its permissions; a device or a pipe is written to.
+/// Writes a file that a user asked for, as [`Unfinished::output`]; a device or a pipe is written to.
 pub fn output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    if !path.exists() {
-        return replace_with(path, fill);
+    if path.metadata().is_ok_and(|old| !old.is_file()) {
+        return fill(&mut OpenOptions::new().write(true).open(path)?);
     }
-    let permissions = {
-        let mut old = OpenOptions::new().write(true).open(path)?;
-        let about = old.metadata()?;
-        if !about.is_file() {
-            return fill(&mut old);
+    let mut new = Unfinished::output(path)?;
+    fill(&mut new.file)?;
+    new.finish()
+}
+
+/// A file that is called `.NAME.tmp` until it is complete and replaces its target: a full disk leaves the old one as it
+/// is. It is removed if it is dropped before; what a killed process leaves is replaced by the next one.
+pub struct Unfinished {
+    /// The file, to be written.
+    pub file: File,
+    /// Its path until then, for another process to write to.
+    pub path: PathBuf,
+    target: PathBuf,
+    is_finished: bool,
+}
+
+impl Unfinished {
+    fn create(target: &Path) -> io::Result<Self> {
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let path = target.with_file_name(format!(".{name}.tmp"));
+        match remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => step()?,
         }
-        about.permissions()
-    };
-    replace_with(&path.canonicalize()?, |file| {
-        file.set_permissions(permissions)?;
-        fill(file)
-    })
+        let file = File::create_new(&path)?;
+        Ok(Self { file, path, target: target.to_path_buf(), is_finished: false })
+    }
+
+    /// Creates the file for an output that a user asked for: a file in its place, which must be writable, is replaced
+    /// at the end of links, and keeps its permissions.
+    pub fn output(target: &Path) -> io::Result<Self> {
+        if !target.exists() {
+            return Self::create(target);
+        }
+        let old = OpenOptions::new().write(true).open(target)?;
+        let new = Self::create(&target.canonicalize()?)?;
+        new.file.set_permissions(old.metadata()?.permissions())?;
+        Ok(new)
+    }
+
+    /// Moves the file to its target.
+    pub fn finish(mut self) -> io::Result<()> {
+        sync(&self.file)?;
+        rename(&self.path, &self.target)?;
+        self.is_finished = true;
+        self.target.parent().map_or(Ok(()), sync_folder)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // A part of the new file would keep a full disk full.
+            let _ = remove_file(&self.path);
+        }
+    }
 }
 
 /// Renames a file or a folder.
@@ -210,6 +241,8 @@ mod tests {
         output(&path, |file| file.write_all(b"old")).unwrap();
         assert!(output(&path, half).is_err());
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("old".to_string(), 1));
+        // What a killed process has left is replaced.
+        fs::write(folder.path().join(".policy.onnx.tmp"), "a part that is longer").unwrap();
         output(&path, |file| file.write_all(b"new")).unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("new".to_string(), 1));
         assert!(output(folder.path(), half).is_err(), "a folder");

@@ -9,7 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// A step of a replacement that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {path}")]
 pub struct FolderError {
     /// The step, as a verb.
     pub action: &'static str,

@@ -79,7 +79,8 @@ pub fn write(
             if out.exists() {
                 bail!("{} exists already; --out FOLDER names another one", out.display());
             }
-            write_folder(&out, |folder| {
+            let clear = |folder: &Path| fs::remove_dir_all(folder);
+            disk::replace_folder(&out, clear, |folder| -> Result<()> {
                 model.save(folder)?;
                 if let Some(run) = run {
                     let card = card(games, &History::read(run.path())?, &model, None);
@@ -107,39 +108,9 @@ pub fn write(
     Ok(())
 }
 
-/// Writes a new folder by `fill`, which has a path beside it until the folder is whole.
-fn write_folder(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let cannot = || format!("cannot write {}", folder.display());
-    let [new, _] = disk::beside(folder).with_context(cannot)?;
-    if new.exists() {
-        // A part that an earlier export left.
-        fs::remove_dir_all(&new).with_context(cannot)?;
-    }
-    let put = fill(&new).and_then(|()| fs::rename(&new, folder).with_context(cannot));
-    if put.is_err() {
-        let _ = fs::remove_dir_all(&new);
-    }
-    put
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_folder_that_cannot_be_written_does_not_block_the_next_export() {
-        let place = tempfile::TempDir::new().unwrap();
-        let out = place.path().join("sort-model");
-        let failing = |folder: &Path| -> Result<()> {
-            fs::create_dir(folder)?;
-            fs::write(folder.join("config.json"), "{}")?;
-            bail!("the disk is full")
-        };
-        assert!(write_folder(&out, failing).is_err());
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
-        write_folder(&out, |folder| Ok(fs::create_dir(folder)?)).unwrap();
-        assert!(out.is_dir());
-    }
 
     #[test]
     fn a_file_is_named_after_the_whole_name_of_a_folder() {

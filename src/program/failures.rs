@@ -98,10 +98,10 @@ impl Run for Failing {
         self.run.restore(checkpoint)
     }
 
-    fn finish(&mut self) -> Result<FinalScores, RunError> {
+    fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
         // The run is at its best policy.
         self.may_fail(Work::Finish, self.at);
-        self.run.finish()
+        self.run.finish(most)
     }
 
     fn model(&self) -> Option<LanguageModel> {

@@ -100,6 +100,12 @@ impl History {
         loss == Some(LossType::Nll.name())
     }
 
+    /// Whether its iterations follow from its epochs and its data, unless `--iterations` has set them.
+    pub fn counts_epochs(&self) -> bool {
+        let is_finite = |task: &str| task::find(task).is_ok_and(|task| task.file.is_some());
+        self.imitates() && (!self.is_text() || is_finite(self.subject()))
+    }
+
     /// The network with its sizes, or the name of the base language model.
     pub fn model(&self) -> String {
         let section = |key: &str| self.settings.get(key).cloned();

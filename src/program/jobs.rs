@@ -141,15 +141,37 @@ pub fn side_by_side(
 
 fn start(words: &[OsString], threads: usize) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(words)
         .args(["--json", "--threads", &threads.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start a run")
+        .stderr(Stdio::piped());
+    stop_with_parent(&mut command);
+    command.spawn().context("cannot start a run")
 }
+
+/// Makes the system ask a run to save and end if this process is killed; otherwise it would train on, and nobody would
+/// wait for it. The system asks when the thread that starts the run ends: that thread waits for its runs.
+#[cfg(target_os = "linux")]
+fn stop_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    let ask = move || {
+        // SAFETY: neither call has preconditions, and both are allowed between `fork` and `exec`.
+        let is_orphan = unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0);
+            libc::getppid() as u32 != parent
+        };
+        // This process was killed before the request.
+        if is_orphan { Err(std::io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+    };
+    // SAFETY: between `fork` and `exec`, `ask` makes two system calls and allocates nothing.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, ask) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stop_with_parent(_: &mut Command) {}
 
 /// The JSON that a run has printed, or its error. For a run that a signal ended before it listened for signals, the
 /// report says only that it was interrupted.

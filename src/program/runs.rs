@@ -15,7 +15,8 @@ struct Listed {
     #[serde(flatten)]
     subject: Subject,
     model: String,
-    /// Settings that differ from the defaults; `None` if the game is of another program.
+    /// Settings that differ from the defaults, without iterations that follow from epochs; `None` if the game is of
+    /// another program.
     changes: Option<Flat>,
     /// The same in words.
     #[serde(skip)]
@@ -34,7 +35,10 @@ struct Listed {
 impl Listed {
     fn new(games: &Games, run: &History) -> Self {
         let name = run.subject().to_string();
-        let changes = run.changes(games);
+        let mut changes = run.changes(games);
+        if let Some(changes) = changes.as_mut().filter(|_| run.counts_epochs()) {
+            changes.remove("iterations");
+        }
         Self {
             run: run.path.display().to_string(),
             subject: if run.is_text() { Subject::Task(name) } else { Subject::Env(name) },

@@ -146,18 +146,6 @@ mod tests {
     }
 
     #[test]
-    fn trackers_can_move_to_another_thread() {
-        let folder = TempDir::new().unwrap();
-        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);
-        let write = move || {
-            trackers.write(&record(1));
-            trackers.take_warnings()
-        };
-        assert!(std::thread::spawn(write).join().unwrap().is_empty());
-        assert_eq!(fs::read_to_string(folder.path().join(CSV)).unwrap().lines().count(), 2);
-    }
-
-    #[test]
     fn tracking_turned_on_later_has_the_whole_run() {
         let folder = TempDir::new().unwrap();
         let records: Vec<_> = (1..=4).map(record).collect();

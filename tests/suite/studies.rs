@@ -1,7 +1,11 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
+#[cfg(target_os = "linux")]
+use crate::support::wait_for;
 use crate::support::{assert_same_files, grove, json, refusal, stdout, train};
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 #[test]
@@ -64,6 +68,35 @@ fn seeds_are_trained_side_by_side_and_become_one_line() {
     let error = refusal(folder, &["plot", "study", "--y", "los"]);
     assert!(error.contains("losses/policy_loss"), "{error}");
     assert!(refusal(folder, &["plot", "nowhere"]).contains("nowhere"));
+}
+
+/// Only Linux tells a process that its parent was killed.
+#[cfg(target_os = "linux")]
+#[test]
+fn runs_side_by_side_stop_with_the_process_that_started_them() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--iterations", "1000000", "--seeds", "1,2", "--threads", "2"];
+    let mut parent = Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(train("catch", "study", &more))
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let states = || -> Vec<serde_json::Value> {
+        let listed = json(folder, &["runs", "study", "--json"]);
+        listed.as_array().unwrap().iter().map(|run| run["state"].clone()).collect()
+    };
+    let has_begun = |seed: u64| {
+        let records = folder.join(format!("study/seed-{seed}/metrics.jsonl"));
+        fs::metadata(records).is_ok_and(|records| records.len() > 0)
+    };
+    wait_for("two runs", || has_begun(1) && has_begun(2));
+    assert_eq!(states(), ["running", "running"]);
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    wait_for("runs that are saved", || states() == ["interrupted", "interrupted"]);
 }
 
 const SWEEP: &str = "game = 'catch'\nsearch = 'halving'\ntrials = 4\neta = 2\nrounds = 2\nseeds = '1,2'\n\

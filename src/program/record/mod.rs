@@ -7,7 +7,6 @@ mod gif;
 #[cfg_attr(not(feature = "wgpu"), path = "no_gpu.rs")]
 mod gpu;
 mod mp4;
-mod unfinished;
 mod webp;
 
 use self::gif::Gif;
@@ -20,6 +19,7 @@ use super::models::Models;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::checkpoint::Checkpoint;
+use crate::disk::Unfinished;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{Player, Watched};
@@ -32,8 +32,8 @@ use caption::{caption, write_score};
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
 use serde::Serialize;
+use std::io::{BufWriter, Write};
 use std::path::Path;
-use unfinished::Unfinished;
 use webp::WebP;
 
 /// Maximum width and height, pixels: the limit that every GPU supports.
@@ -104,11 +104,13 @@ pub fn record<G: Playable>(
         cells,
         interrupt: Interrupt::listen(None)?,
     };
-    let mut file = Unfinished::create(&args.out)?;
+    let cannot = || format!("cannot write {}", args.out.display());
+    let unfinished = Unfinished::output(&args.out).with_context(cannot)?;
+    let mut file = BufWriter::new(&unfinished.file);
     let frames = match format {
         Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames)?,
         Format::Mp4 => {
-            let mp4 = Mp4::new(file.path(), width, height, delay);
+            let mp4 = Mp4::new(&unfinished.path, width, height, delay);
             recording.animate(mp4, frames)?
         }
         Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames)?,
@@ -118,6 +120,10 @@ pub fn record<G: Playable>(
             FilterType::NoFilter,
         ))?,
     };
+    file.flush().with_context(cannot)?;
+    drop(file);
+    let bytes = unfinished.file.metadata().with_context(cannot)?.len();
+    unfinished.finish().with_context(cannot)?;
     let report = Report {
         env: G::NAME,
         iteration: checkpoint.iteration,
@@ -125,7 +131,7 @@ pub fn record<G: Playable>(
         frames,
         width,
         height,
-        bytes: file.finish()?,
+        bytes,
         drawn_by: recording.artist.name(),
     };
     if args.json { tell_json(&report) } else { tell(report) }

@@ -68,6 +68,6 @@ pub fn finish(
     if let (Some(files), Some(model)) = (&files, model) {
         files.save_model(&model)?;
     }
-    let scores = guarded("the final evaluation".to_string(), || run.finish());
+    let scores = guarded("the final evaluation".to_string(), || run.finish(usize::MAX));
     scores.map_err(|error| located(error, run, &files))
 }

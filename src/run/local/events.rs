@@ -279,7 +279,7 @@ fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
 pub(super) mod tests {
     use super::*;
     use crate::env::Catch;
-    use crate::run::{GameRun, RunFolder};
+    use crate::run::GameRun;
     use crate::settings::TrainConfig;
     use crate::trainer::GameTrainer;
     use burn::tensor::Device;
@@ -386,34 +386,5 @@ pub(super) mod tests {
         std::fs::rename(&path, &moved).unwrap();
         assert!(matches!(events.next(), Some(Err(RunError::Gone(gone))) if gone == path));
         assert!(!path.exists() && moved.join("metrics.jsonl").is_file());
-    }
-
-    #[test]
-    fn a_run_in_training_has_no_other_lock() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run");
-        let (_files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run(2), "").unwrap();
-        let folder = RunFolder::find(&path).unwrap();
-        let error = folder.lock().unwrap_err();
-        assert!(matches!(&error, RunError::Locked(locked) if *locked == path), "{error}");
-        assert!(error.to_string().contains("is being trained, by this or another process"));
-        drop(lock);
-        assert_eq!(folder.lock().unwrap().0.folder().path(), path);
-    }
-
-    #[test]
-    fn records_that_are_missing_are_told_when_a_run_continues() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run");
-        let mut first = run(2);
-        let (mut files, lock, _) = RunFiles::create(Some(path.clone()), "run", &first, "").unwrap();
-        let _ = first.events(Some(&mut files)).last();
-        drop((files, lock));
-        let metrics = path.join("metrics.jsonl");
-        let text = std::fs::read_to_string(&metrics).unwrap();
-        std::fs::write(&metrics, text.lines().next().unwrap().to_string() + "\n").unwrap();
-        let (lock, _) = RunFolder::find(&path).unwrap().lock().unwrap();
-        let (_, warning) = RunFiles::resume(&lock, &mut first, "").unwrap();
-        assert!(warning.is_some_and(|text| text.contains("ends at iteration 1,")));
     }
 }

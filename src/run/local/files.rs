@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_are_missing_in_the_middle_are_told() {
+    fn records_that_are_missing_are_told_when_a_run_continues() {
         let place = TempDir::new().unwrap();
         let path = place.path().join("run");
         let mut run = run(4);
@@ -312,20 +312,22 @@ mod tests {
         drop((files, lock));
         let metrics = path.join(METRICS);
         let whole = fs::read_to_string(&metrics).unwrap();
-        let gap = || {
-            let folder = RunFolder::find(&path).unwrap();
-            let (files, records) = RunFiles::open(folder, "", 4, false).unwrap();
-            files.gap(&records, 4)
+        let mut warning = || {
+            let (lock, _) = RunFolder::find(&path).unwrap().lock().unwrap();
+            RunFiles::resume(&lock, &mut run, "").unwrap().1
         };
-        assert_eq!(gap(), None);
+        assert_eq!(warning(), None);
         let torn: Vec<&str> = whole
             .lines()
             .enumerate()
             .map(|(i, line)| if i == 1 { &line[..9] } else { line })
             .collect();
         fs::write(&metrics, torn.join("\n") + "\n").unwrap();
-        let said = gap().unwrap();
+        let said = warning().unwrap();
         assert!(said.contains("no readable records of 1 of the 4 iterations"), "{said}");
         assert_eq!(fs::read_to_string(&metrics).unwrap().lines().count(), 3);
+        fs::write(&metrics, whole.lines().next().unwrap().to_string() + "\n").unwrap();
+        let said = warning().unwrap();
+        assert!(said.contains("ends at iteration 1,"), "{said}");
     }
 }

@@ -32,9 +32,9 @@ impl<G: Rules> GameRun<G> {
         Self { trainer, epoch, actions }
     }
 
-    /// Plays as many fresh episodes on the host as an evaluation has.
-    fn play_on_host(&self) -> Result<Scores, RunError> {
-        let episodes = self.trainer.config().checkpoint.eval_episodes;
+    /// Plays as many fresh episodes on the host as an evaluation has, or at most so many.
+    fn play_on_host(&self, most: usize) -> Result<Scores, RunError> {
+        let episodes = self.trainer.config().checkpoint.eval_episodes.min(most);
         let play =
             |player| Ok::<_, RunError>(self.trainer.evaluate_fresh(episodes, 0, player)?.into());
         Ok(Scores {
@@ -147,7 +147,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     }
 
     /// The first rank alone evaluates.
-    fn finish(&mut self) -> Result<FinalScores, RunError> {
+    fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
         if !self.trainer.team().is_root() {
             return Ok(FinalScores::default());
         }
@@ -155,8 +155,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new(&self.trainer.model(), features, actions);
         let scores = match self.trainer.is_on_host() {
-            true => Some(self.play_on_host()?),
-            false => G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES, 0)),
+            true => Some(self.play_on_host(most)?),
+            false => G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES.min(most), 0)),
         };
         let held_out = self.trainer.confusion().map(|confusion| HeldOutReport {
             means: confusion.means(),

@@ -156,11 +156,12 @@ pub trait Run {
     /// If another rank is gone or silent.
     fn snapshot(&self) -> Result<Checkpoint, RunError>;
 
-    /// Evaluates the policy on fresh episodes, which [`finish()`] restores before.
+    /// Evaluates the policy on fresh episodes, at most so many. At the end of a run [`finish()`] restores the best one
+    /// before.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank is gone or silent.
-    fn finish(&mut self) -> Result<FinalScores, RunError>;
+    fn finish(&mut self, most: usize) -> Result<FinalScores, RunError>;
 
     /// The language model, as it is exported; `None` for games.
     fn model(&self) -> Option<LanguageModel> {

@@ -76,7 +76,8 @@ impl Trial {
     }
 }
 
-/// Tries some iterations of every phase of a run, and an evaluation. `started` is when its preparation began.
+/// Tries some iterations of every phase of a run, an evaluation, and the final one on one episode. `started` is when the
+/// run's preparation began.
 ///
 /// # Errors
 /// If numbers run out of range, an environment or a task fails, or another rank is gone or silent.
@@ -92,6 +93,8 @@ pub fn preview<'a>(
     let began = Instant::now();
     run.measure()?;
     let evaluation = began.elapsed().as_secs_f64();
+    // Else what fails there would show only at the end of the run.
+    run.finish(1)?;
     let total = |PhasePreview { phase, seconds_per_iteration }: &PhasePreview| {
         f64::from(phase.last - phase.first + 1) * seconds_per_iteration
     };

@@ -120,11 +120,11 @@ impl Run for TextRun {
     }
 
     /// All ranks take the first one's weights, and evaluate together.
-    fn finish(&mut self) -> Result<FinalScores, RunError> {
+    fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
         self.trainer.follow_first()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
-        let mut greedy =
-            self.trainer.evaluate_greedy(if is_evaluated { FINAL_PROMPTS } else { 0 })?;
+        let prompts = if is_evaluated { FINAL_PROMPTS.min(most) } else { 0 };
+        let mut greedy = self.trainer.evaluate_greedy(prompts)?;
         let held_out = greedy.held_out.take().map(|means| HeldOutReport {
             means,
             confusion: Vec::new(),
