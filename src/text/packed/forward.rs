@@ -500,7 +500,7 @@ mod tests {
             context: 128,
             ..DecoderShape::default()
         };
-        let params = vec![0.01; shape.num_params()];
+        let params = vec![0.01f32; shape.num_params()];
         let decoder = TokenDecoder::new(shape, params).with_device(Some(device), Precision::F32);
         let by = on_device(&decoder).unwrap();
         let prompt = [1u32; 128];
