@@ -59,9 +59,11 @@ impl PackedPass<'_> {
     /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
-        let d_hidden = cube_tensor(d_hidden);
         let norm = (&decoder.norm, "norm.weight".to_string());
+        // Freed before the layers.
+        let d_hidden = cube_tensor(d_hidden);
         let mut d_stream = self.norm_backward(&self.last, norm, &d_hidden, None, gradients);
+        drop(d_hidden);
         let names = shape.norms.names();
         let layers = std::mem::take(&mut self.layers);
         for (number, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
