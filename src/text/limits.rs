@@ -31,6 +31,11 @@ pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u6
     bytes(&cache).max(bytes(&logits))
 }
 
+/// The number of tokens, at least 1, that a device has buffers for in the prefill of a prompt.
+pub(crate) fn prefill_tokens(shape: &DecoderShape, device: &Device) -> usize {
+    items(packed::forward_bytes(shape), largest_buffer(device))
+}
+
 /// The number of tokens, at least 1, that a device has buffers for in a forward and backward pass.
 pub(crate) fn pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
     items(packed::backward_bytes(shape), largest_buffer(device))

@@ -42,7 +42,7 @@ pub use error::LanguageError;
 pub use files::GgufType;
 pub use language_model::LanguageModel;
 #[cfg(text_kernels)]
-pub(crate) use limits::{pass_tokens, size_obstacle};
+pub(crate) use limits::{pass_tokens, prefill_tokens, size_obstacle};
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 

@@ -91,7 +91,7 @@ impl Group {
     }
 
     /// Number of tokens that pass through the decoder.
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let (text, _) = self.text();
         text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
     }

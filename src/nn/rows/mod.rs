@@ -83,7 +83,7 @@ pub enum Retention {
     Nothing,
     /// The input of each layer: the backward pass recomputes the rest.
     Inputs,
-    /// All.
+    /// All; on a device, the backward pass recomputes values and the factors of the gate.
     All,
 }
 

@@ -59,9 +59,11 @@ impl PackedPass<'_> {
     /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
-        let d_hidden = cube_tensor(d_hidden);
         let norm = (&decoder.norm, "norm.weight".to_string());
+        // Freed before the layers.
+        let d_hidden = cube_tensor(d_hidden);
         let mut d_stream = self.norm_backward(&self.last, norm, &d_hidden, None, gradients);
+        drop(d_hidden);
         let names = shape.norms.names();
         let layers = std::mem::take(&mut self.layers);
         for (number, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
@@ -83,7 +85,7 @@ impl PackedPass<'_> {
                 (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
-            let d_input = self.attention_backward(number, &kept, input, d_output, gradients);
+            let d_input = self.attention_backward(number, &kept, input(), d_output, gradients);
             d_stream = self.join(&stream, norm(0), d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
@@ -219,7 +221,10 @@ impl PackedPass<'_> {
         d_output: CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let (Activations { gate, up, middle, .. }, activation) = (kept, self.shape().activation);
+        let (Activations { gate, middle, .. }, activation) = (kept, self.shape().activation);
+        let input = self.add_norm(middle.clone(), None, norm, self.operand).0;
+        let recomputed = || self.apply(number, Projection::Up, &input);
+        let up = &kept.up.clone().unwrap_or_else(recomputed);
         let inner = || matrix(gated(gate, up, activation, self.operand));
         let d = self.linear_backward(number, Projection::Down, inner, &d_output, gradients);
         let d = cube_tensor(d);
@@ -247,9 +252,8 @@ impl PackedPass<'_> {
                 vector,
             );
         }
-        let input = matrix(self.add_norm(middle.clone(), None, norm, self.operand).0);
         let d_results = [&d_gate, &d_up];
-        self.linears_backward(number, Projection::OF_GATE, || input, d_results, gradients)
+        self.linears_backward(number, Projection::OF_GATE, || matrix(input), d_results, gradients)
     }
 
     /// Computes the gradient of the input of a layer's attention.
@@ -257,17 +261,19 @@ impl PackedPass<'_> {
         &self,
         layer: usize,
         kept: &Activations,
-        input: impl FnOnce() -> CubeTensor,
+        input: CubeTensor,
         d_output: CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
         let attended = || matrix(kept.attended.clone());
         let d = self.linear_backward(layer, Projection::Output, attended, &d_output, gradients);
-        let [d_queries, d_keys, d_values] = self.attend_backward(layer, kept, &cube_tensor(d));
+        let values = kept.values.clone().unwrap_or_else(|| self.values(layer, &input));
+        let [d_queries, d_keys, d_values] =
+            self.attend_backward(layer, kept, &values, &cube_tensor(d));
         let [d_queries, d_keys] = self.rotate_backward(layer, kept, [d_queries, d_keys], gradients);
-        let input = matrix(input());
         let d_results = [&d_queries, &d_keys, &d_values];
-        self.linears_backward(layer, Projection::OF_ATTENTION, || input, d_results, gradients)
+        let input = || matrix(input);
+        self.linears_backward(layer, Projection::OF_ATTENTION, input, d_results, gradients)
     }
 
     /// Computes the gradients of rotated queries and keys, and of values, from that of the result of attention.
@@ -275,9 +281,10 @@ impl PackedPass<'_> {
         &self,
         layer: usize,
         kept: &Activations,
+        values: &CubeTensor,
         d_attended: &CubeTensor,
     ) -> [CubeTensor; 3] {
-        let Activations { queries, keys, values, attended, figures, .. } = kept;
+        let Activations { queries, keys, attended, figures, .. } = kept;
         let (rows, heads, window) = (self.rows(), self.heads, self.shape().window(layer));
         let count = rows * heads.queries;
         let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));

@@ -129,10 +129,8 @@ pub(crate) fn attention_bytes(shape: &DecoderShape) -> usize {
 /// The bytes of a row in the largest buffer of a forward pass: of products that one launch makes, or of the stream.
 pub(crate) fn forward_bytes(shape: &DecoderShape) -> u64 {
     // Each product begins at a multiple of the alignment.
-    let [queries, gate] =
-        [shape.query_size(), shape.intermediate_size].map(|size| size.next_multiple_of(ALIGNMENT));
-    let products = (gate + shape.intermediate_size).max(queries + shape.kv_size());
-    (products.max(shape.hidden_size) * size_of::<f32>()) as u64
+    let scores = shape.query_size().next_multiple_of(ALIGNMENT) + shape.kv_size();
+    (scores.max(shape.intermediate_size).max(shape.hidden_size) * size_of::<f32>()) as u64
 }
 
 /// The activations of a layer that the backward pass needs.
@@ -143,13 +141,15 @@ pub(super) struct LayerPass {
     pub activations: Option<Activations>,
 }
 
-/// The activations of a layer.
+/// The activations of a layer. A pass does not keep values and the factors of the gate, a third of them: the backward pass
+/// needs their inputs anyway, and makes each again by a product.
 pub(super) struct Activations {
     /// Queries and keys before their norms, if they have any.
     pub unnormed: Option<[CubeTensor; 2]>,
     pub queries: CubeTensor,
     pub keys: CubeTensor,
-    pub values: CubeTensor,
+    /// `None` once a pass keeps the others.
+    pub values: Option<CubeTensor>,
     pub attended: CubeTensor,
     /// Logarithm of the softmax denominator of each row and head, and space for a second number: `[rows, heads, 2]`.
     pub figures: CubeTensor,
@@ -158,7 +158,8 @@ pub(super) struct Activations {
     /// The stream between the attention block and the feed-forward block.
     pub middle: CubeTensor,
     pub gate: CubeTensor,
-    pub up: CubeTensor,
+    /// The factors of the gate; `None` once a pass keeps the others.
+    pub up: Option<CubeTensor>,
     /// Output of the feed-forward block, if it is normed.
     pub output: Option<CubeTensor>,
 }
@@ -209,7 +210,11 @@ impl<'a> PackedPass<'a> {
             stream = activations.middle.clone();
             output = Some((result, after_mlp));
             if retention != Retention::Nothing {
-                let activations = (retention == Retention::All).then_some(activations);
+                let activations = (retention == Retention::All).then_some(Activations {
+                    values: None,
+                    up: None,
+                    ..activations
+                });
                 pass.layers.push(LayerPass { stream: sum, activations });
             }
         }
@@ -288,43 +293,52 @@ impl<'a> PackedPass<'a> {
     ) -> (Activations, CubeTensor) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
         let [_, after_attention, before_mlp, after_mlp] = decoder.layers[number].norms(shape.norms);
-        let added = self.by.added();
-        let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
-        let apply = |which: Projection, x: &CubeTensor| {
-            cube_tensor(decoder.apply(added, number, which, tensor(x)))
-        };
-        // Values are kept: a buffer of all three would keep the others, too.
-        let values = apply(Projection::Value, &input);
+        let apply = |which: Projection, x: &CubeTensor| self.apply(number, which, x);
+        // Values live longer than the other two: a buffer of all three would keep them, too.
+        let values = self.values(number, &input);
+        let tensor = Tensor::<3>::from_primitive::<Cube>(input);
         let [queries, keys] = decoder
-            .apply_all(added, number, Projection::OF_SCORES, tensor(&input))
+            .apply_all(self.by.added(), number, Projection::OF_SCORES, tensor)
             .map(cube_tensor);
-        let values = match decoder.products.half {
-            None => values,
-            Some(_) => cube_tensor(decoder.products.operand(matrix(values))),
-        };
         let unnormed = [queries, keys];
         let [queries, keys] = self.rotate_heads(number, &unnormed);
         let (attended, figures) = self.attend(number, [&queries, &keys, &values]);
         let attention_output = apply(Projection::Output, &attended);
         let output = Some((attention_output.clone(), after_attention));
         let (input, middle) = self.add_norm(stream, output, before_mlp, self.operand);
-        let [gate, up] =
-            decoder.apply_all(added, number, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
+        // The gate lives longer than its factors: a buffer of both would keep them, too.
+        let [gate, up] = Projection::OF_GATE.map(|which| apply(which, &input));
         let output = apply(Projection::Down, &gated(&gate, &up, shape.activation, self.operand));
         let activations = Activations {
             unnormed: self.heads.norms().then_some(unnormed),
             queries,
             keys,
-            values,
+            values: Some(values),
             attended,
             figures,
             attention_output: after_attention.map(|_| attention_output),
             middle,
             gate,
-            up,
+            up: Some(up),
             output: after_mlp.map(|_| output.clone()),
         };
         (activations, output)
+    }
+
+    /// The product of the input of a block, `[1, rows, inputs]`, with a matrix of a layer.
+    pub(super) fn apply(&self, layer: usize, which: Projection, input: &CubeTensor) -> CubeTensor {
+        let input = Tensor::<3>::from_primitive::<Cube>(input.clone());
+        cube_tensor(self.by.decoder.apply(self.by.added(), layer, which, input))
+    }
+
+    /// The values of a layer from the input of its attention.
+    pub(super) fn values(&self, layer: usize, input: &CubeTensor) -> CubeTensor {
+        let values = self.apply(layer, Projection::Value, input);
+        let products = self.by.decoder.products;
+        match products.half {
+            None => values,
+            Some(_) => cube_tensor(products.operand(matrix(values))),
+        }
     }
 
     /// The weights of the norms of queries and keys of a layer, or a stand-in for them.
@@ -418,7 +432,8 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let (groups, shape) = (prompts.len(), by.decoder.shape());
     let mut all = Vec::new();
     let pass = PackedPass::visit(by, &texts, Retention::Nothing, |activations| {
-        all.push([activations.keys.clone(), activations.values.clone()]);
+        let values = activations.values.clone().expect("just computed");
+        all.push([activations.keys.clone(), values]);
     });
     let places: Vec<_> = (0..groups).map(|number| pass.layout.prompt(number)).collect();
     // Short prompts are padded by rows that no token attends to.

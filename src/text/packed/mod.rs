@@ -10,6 +10,8 @@ mod forward;
 mod gradients;
 mod head;
 mod layout;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use backward::backward_bytes;
 pub(crate) use forward::{PackedPass, attention_bytes, forward_bytes, prefill};

@@ -33,7 +33,9 @@ impl TextEngine {
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];
         let sample = Sample { tokens, logprobs, advantages, mask, ..Sample::default() };
-        Ok(Group { prompt, samples: vec![sample] })
+        let group = Group { prompt, samples: vec![sample] };
+        self.check_group(&group, "leave such prompts out")?;
+        Ok(group)
     }
 
     /// The most held-out solutions that an evaluation reads.

@@ -60,6 +60,17 @@ impl TextEngine {
         in_pool(is_pooled, || learner.update(&rule, groups, iteration, entropy, &rates))
     }
 
+    /// Checks that there is room for each group that passes through the decoder: those without a gradient are skipped.
+    fn check_groups(&self, groups: &[Group]) -> Result<(), LanguageTrainError> {
+        let loss = &self.config.loss;
+        let all_pass = loss.entropy_coef != 0.0 || loss.kl_coef != 0.0;
+        let passes = |group: &&Group| {
+            all_pass || group.samples.iter().any(|one| one.advantages.iter().any(|x| *x != 0.0))
+        };
+        let advice = "lower generation.group_size or generation.max_new_tokens";
+        groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
+    }
+
     /// The learning rate of an optimiser step, counted by iterations, whether they took all of their steps or not:
     /// that of SFT, or after it the schedule's.
     fn rate(&self, update: u64) -> f64 {
@@ -106,6 +117,9 @@ impl Grpo for TextEngine {
             Some(answers) => &advantages::groups(answers, advantages, &self.config.reward),
             None => &rollout.solutions,
         };
+        if rollout.answers.is_some() {
+            self.check_groups(groups)?;
+        }
         let means = self.learn(groups, iteration)?;
         Ok(TextStats { means, learnt: record::tokens(groups) })
     }

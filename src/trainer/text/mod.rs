@@ -37,7 +37,7 @@ use crate::task::{Part, Prompt, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
 use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
-use obstacle::obstacle;
+use obstacle::{Room, obstacle};
 use prompts::longest_prompt;
 use rollout::RolloutSeconds;
 use std::ops::Range;
@@ -66,6 +66,8 @@ pub struct TextEngine {
     base_digest: std::sync::OnceLock<String>,
     /// The device that the texts are on; `None` for the CPU.
     device: Option<Device>,
+    /// The room for texts on the device.
+    room: Room,
     /// The ranks that share the run.
     team: Team,
     /// The number of the next prompt.
@@ -234,6 +236,7 @@ impl LanguageTrainer {
             #[cfg(on_disk)]
             base_digest: std::sync::OnceLock::new(),
             device: None,
+            room: Room::UNLIMITED,
             team,
             next_prompt: 0,
             steps: 0,
@@ -253,7 +256,7 @@ impl LanguageTrainer {
     /// the optimiser's state stay there until a checkpoint or a saved model takes a copy.
     ///
     /// # Errors
-    /// If a setting is only for the CPU, or the device lacks the precision or the room for the model.
+    /// If a setting is only for the CPU, or the device lacks the precision or the room for the model or its prompts.
     pub fn on(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
         let TextEngine { config, learner, .. } = &self.engine;
         if let Some(obstacle) = obstacle(config, &learner.decoder, device.as_ref()) {
@@ -265,7 +268,12 @@ impl LanguageTrainer {
             let precision = self.engine.config.precision;
             self.engine.learner = self.engine.learner.on(device.clone(), precision);
         }
-        self.engine.device = Some(device);
+        let room = Room::of(&device, &self.engine.model.shape);
+        (self.engine.device, self.engine.room) = (Some(device), room);
+        // No text is longer than the context.
+        if room.prompt.min(room.group) < self.engine.model.shape.context {
+            self.engine.check_prompts()?;
+        }
         Ok(self)
     }
 

@@ -1,7 +1,9 @@
-//! The reasons why the run of a language model cannot be on its device.
+//! The reasons why the run of a language model, or a text of it, cannot be on its device.
 
-use super::LanguageConfig;
+use super::{LanguageConfig, LanguageTrainError, TextEngine};
 use crate::device;
+use crate::learner::text::Group;
+use crate::model::DecoderShape;
 use crate::settings::{MomentPrecision, Precision};
 use crate::text::TokenDecoder;
 use burn::tensor::Device;
@@ -41,5 +43,83 @@ pub(super) fn obstacle(
     #[cfg(not(text_kernels))]
     {
         None
+    }
+}
+
+/// The most tokens of a prompt, and of a prompt with its distinct completions.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    pub prompt: usize,
+    pub group: usize,
+}
+
+impl Room {
+    /// The room of the CPU.
+    pub const UNLIMITED: Self = Self { prompt: usize::MAX, group: usize::MAX };
+
+    /// The room in the buffers of a device.
+    #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "no device takes texts"))]
+    pub fn of(device: &Device, shape: &DecoderShape) -> Self {
+        #[cfg(text_kernels)]
+        {
+            let prompt = crate::text::prefill_tokens(shape, device);
+            Self { prompt, group: crate::text::pass_tokens(shape, device) }
+        }
+        #[cfg(not(text_kernels))]
+        {
+            Self::UNLIMITED
+        }
+    }
+}
+
+impl TextEngine {
+    /// Checks that there is room for a prompt with its distinct completions, which pass through the decoder together.
+    ///
+    /// # Errors
+    /// If there is none; `advice` is the way out besides the CPU.
+    pub(super) fn check_group(
+        &self,
+        group: &Group,
+        advice: &str,
+    ) -> Result<(), LanguageTrainError> {
+        let (tokens, most) = (group.len(), self.room.group);
+        if tokens <= most {
+            return Ok(());
+        }
+        Err(LanguageTrainError::Settings(format!(
+            "a prompt with its distinct completions has {tokens} tokens, but the device's buffers hold {most} of them at \
+             a time: {advice}, or use the CPU"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::learner::text::Sample;
+    use crate::task::{self, Split};
+    use crate::trainer::text::{LanguageTrainer, TINY};
+
+    #[test]
+    fn a_text_that_has_no_room_is_refused_with_a_way_out() {
+        let found = task::find("sort").unwrap();
+        let task = (found.open)((found.defaults)()).unwrap();
+        let config = LanguageConfig::for_model(TINY);
+        let mut trainer = LanguageTrainer::for_task(task, config, None).unwrap();
+        trainer.engine.room = Room { prompt: 1, group: 4 };
+        let prompt = trainer.engine.task.prompt(Split::Train, 0).unwrap();
+        let error = trainer.engine.tokens(&prompt, 1).unwrap_err().to_string();
+        let end = "but the device's buffers hold 1 of them at a time: leave such prompts out, or use the CPU";
+        assert!(error.ends_with(end), "{error}");
+        let check = |tokens: [u32; 2]| {
+            let sample = |token: u32| Sample { tokens: vec![token; 2], ..Sample::default() };
+            let group = Group { prompt: vec![0], samples: tokens.map(sample).to_vec() };
+            trainer.engine.check_group(&group, "lower it")
+        };
+        assert!(check([1, 1]).is_ok());
+        let error = check([1, 2]).unwrap_err().to_string();
+        let want =
+            "a prompt with its distinct completions has 5 tokens, but the device's buffers hold 4";
+        assert!(error.starts_with(want) && error.contains("lower it"), "{error}");
     }
 }

@@ -40,6 +40,14 @@ impl TextEngine {
             let prompt = tokens.len();
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
         }
+        let (count, most) = (tokens.len(), self.room.prompt);
+        if count > most {
+            let start: String = prompt.text.chars().take(40).collect();
+            return Err(LanguageTrainError::Settings(format!(
+                "a prompt (it begins with {start:?}) has {count} tokens, but the device's buffers hold {most} of them at \
+                 a time: leave such prompts out, or use the CPU"
+            )));
+        }
         Ok(tokens)
     }
 }

@@ -1,0 +1,43 @@
+//! What a pass keeps for its backward pass.
+
+use super::PackedPass;
+use super::forward::{Activations, LayerPass};
+use crate::nn::Precision;
+use crate::nn::arch::DecoderShape;
+use crate::text::{Retention, Text, TokenDecoder, on_device};
+use burn_cubecl::tensor::CubeTensor;
+
+#[test]
+fn a_layer_of_64_units_keeps_less_than_8_mib_of_4096_tokens() {
+    let info = crate::device::list().into_iter().find(|info| info.kind != "cpu");
+    let Some(info) = info else { return };
+    let device = crate::device::choose(&info.name).unwrap().device;
+    let shape = DecoderShape {
+        num_actions: 8,
+        hidden_size: 64,
+        num_layers: 2,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 16,
+        intermediate_size: 192,
+        context: 128,
+        ..DecoderShape::default()
+    };
+    let params = vec![0.01f32; shape.num_params()];
+    let decoder = TokenDecoder::new(shape, params).with_device(Some(device), Precision::F32);
+    let by = on_device(&decoder).unwrap();
+    let prompt = [1u32; 128];
+    let texts = [Text { prompt: &prompt, completions: Vec::new() }];
+    let pass = PackedPass::forward(&by, &texts, Retention::All);
+    for LayerPass { stream, activations } in &pass.layers {
+        let kept = activations.as_ref().unwrap();
+        assert!(kept.values.is_none() && kept.up.is_none());
+        let Activations { queries, keys, attended, figures, middle, gate, .. } = kept;
+        let all = [stream, queries, keys, attended, figures, middle, gate];
+        // A part of a buffer would keep all of it.
+        let ends = |x: &CubeTensor| [x.handle.offset_start, x.handle.offset_end];
+        assert!(all.iter().all(|x| ends(x).iter().all(|end| end.unwrap_or(0) == 0)));
+        let numbers: usize = all.iter().map(|x| x.meta.num_elements()).sum();
+        assert!(numbers * size_of::<f32>() * (4096 / 128) < 8 << 20, "{numbers} numbers");
+    }
+}
