@@ -124,7 +124,7 @@ pub fn output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io
 pub struct Unfinished {
     /// The file, to be written.
     pub file: File,
-    /// Its path until then, for another process to write to.
+    /// Path until then, for another process to write to.
     pub path: PathBuf,
     target: PathBuf,
     is_finished: bool,
@@ -147,6 +147,9 @@ impl Unfinished {
     pub fn output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
             return Self::create(target);
+        }
+        if target.is_dir() {
+            return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory"));
         }
         let old = OpenOptions::new().write(true).open(target)?;
         let new = Self::create(&target.canonicalize()?)?;

@@ -151,7 +151,7 @@ fn invalid_recordings_are_refused_and_leave_no_file() {
     for (arguments, message) in [
         (&["catch", "--out", "x.avi"][..], "is x.avi, but must end in .gif, .webp, .mp4 or .png"),
         (&["catch", "--out", "x"], "must end in .gif, .webp, .mp4 or .png"),
-        (&["catch", "--out", "dir.png"], "cannot write dir.png"),
+        (&["catch", "--out", "dir.png"], "cannot write dir.png: it is a directory"),
         (&["catch", "--out", "no/x.png"], "cannot write no/x.png"),
         (&["catch", "--out", "x.gif", "--games", "0"], "must be 1 to 1024"),
         (&["catch", "--out", "x.gif", "--games", "2000"], "must be 1 to 1024"),
