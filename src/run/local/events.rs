@@ -279,7 +279,7 @@ fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
 pub(super) mod tests {
     use super::*;
     use crate::env::Catch;
-    use crate::run::GameRun;
+    use crate::run::{GameRun, RunFolder};
     use crate::settings::TrainConfig;
     use crate::trainer::GameTrainer;
     use burn::tensor::Device;
@@ -386,5 +386,18 @@ pub(super) mod tests {
         std::fs::rename(&path, &moved).unwrap();
         assert!(matches!(events.next(), Some(Err(RunError::Gone(gone))) if gone == path));
         assert!(!path.exists() && moved.join("metrics.jsonl").is_file());
+    }
+
+    #[test]
+    fn a_run_in_training_has_no_other_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        let (_files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run(2), "").unwrap();
+        let folder = RunFolder::find(&path).unwrap();
+        let error = folder.lock().unwrap_err();
+        assert!(matches!(&error, RunError::Locked(locked) if *locked == path), "{error}");
+        assert!(error.to_string().contains("is being trained, by this or another process"));
+        drop(lock);
+        assert_eq!(folder.lock().unwrap().0.folder().path(), path);
     }
 }
