@@ -12,7 +12,7 @@ use rayon::prelude::*;
 const PARALLEL: usize = 1 << 16;
 
 /// Blocks that a thread steps at a time.
-const SHARD: usize = 32;
+const SHARD: usize = 8;
 
 /// Handling of an ended episode in a batch, by Gymnasium's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
