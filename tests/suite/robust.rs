@@ -1,22 +1,11 @@
 //! Runs with failures: nothing is lost, and nothing hangs.
 
-use crate::support::{grove, json, refusal, stderr, stdout, train, wait_for};
+use crate::support::{grove, json, refusal, start, stderr, stdout, train, wait_for};
 use grove::checkpoint::{self, Store};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
-
-fn start(folder: &Path, arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(arguments)
-        .current_dir(folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
 
 fn resume<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["train", "--resume", "--run-dir", run, "--device", "cpu", "--json"], more].concat()

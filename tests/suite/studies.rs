@@ -1,11 +1,9 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
-#[cfg(target_os = "linux")]
-use crate::support::wait_for;
 use crate::support::{assert_same_files, grove, json, refusal, stdout, train};
-use std::fs;
 #[cfg(target_os = "linux")]
-use std::process::{Command, Stdio};
+use crate::support::{start, wait_for};
+use std::fs;
 use tempfile::TempDir;
 
 #[test]
@@ -77,13 +75,7 @@ fn runs_side_by_side_stop_with_the_process_that_started_them() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let more = ["--iterations", "1000000", "--seeds", "1,2", "--threads", "2"];
-    let mut parent = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(train("catch", "study", &more))
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut parent = start(folder, &train("catch", "study", &more));
     let states = || -> Vec<serde_json::Value> {
         let listed = json(folder, &["runs", "study", "--json"]);
         listed.as_array().unwrap().iter().map(|run| run["state"].clone()).collect()

@@ -6,7 +6,7 @@ use grove::device::DeviceInfo;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Upper limit of every wait in the tests. It ends a hang and decides nothing else, so that a busy machine fails no test.
@@ -57,6 +57,17 @@ pub fn grove(folder: &Path, arguments: &[&str]) -> Output {
         .current_dir(folder)
         .output()
         .expect("the program starts")
+}
+
+/// Starts the program in `folder`, without waiting for its end.
+pub fn start(folder: &Path, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(arguments)
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 pub fn stdout(output: &Output) -> String {
