@@ -275,7 +275,7 @@ fn parse(line: &[u8]) -> Result<(Prompt, Split), String> {
     Ok((Prompt { text, messages, template_values, fields }, split))
 }
 
-/// What a chat template gets of a line, with keys in the line's order.
+/// The input of a chat template on a line, with keys in the line's order.
 #[derive(Default, Deserialize)]
 struct Conversation {
     #[serde(alias = "prompt")]

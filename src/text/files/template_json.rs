@@ -30,7 +30,7 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     Ok(if ensure_ascii == Some(true) { escaped(&text) } else { text })
 }
 
-/// What `indent` puts before a line for each level: a text, or so many spaces.
+/// The indentation of a level that `indent` asks for: a text, or so many spaces.
 fn indentation(indent: &Value) -> Result<String, Error> {
     match indent.as_str() {
         Some(text) => Ok(text.to_string()),
@@ -81,7 +81,7 @@ fn float(number: f64) -> String {
 
 /// The separators and line breaks of Python's `json.dumps`.
 struct Layout {
-    /// What is before a line for each level; `None` for all on one line.
+    /// Indentation of a level; `None` for all on one line.
     indent: Option<String>,
     /// The separator of items.
     item: String,
@@ -162,7 +162,7 @@ impl Formatter for Layout {
 mod tests {
     use super::*;
 
-    /// What a template makes of a value `x`.
+    /// Renders a template with a value `x`.
     fn rendered(template: &str, x: &str) -> Result<String, Error> {
         let mut environment = minijinja::Environment::new();
         environment.add_filter("tojson", to_json);

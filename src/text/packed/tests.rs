@@ -1,4 +1,4 @@
-//! What a pass keeps for its backward pass.
+//! Memory of the activations that a pass keeps for its backward pass.
 
 use super::PackedPass;
 use super::forward::{Activations, LayerPass};
