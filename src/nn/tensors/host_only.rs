@@ -5,7 +5,7 @@ use crate::nn::arch::Adapters;
 
 /// No device.
 #[derive(Clone, Debug, Default)]
-pub struct DeviceCopy;
+pub struct DeviceCopy {}
 
 impl DeviceCopy {
     /// No-op: there is no uploaded copy.
