@@ -98,7 +98,7 @@ export default [
   {
     name: 'a reload in mid-training goes on, to the byte as without it, and leaving warns',
     async run(visit) {
-      const hash = small(visit).replace('iterations=12', `iterations=${visit.gpu ? 30 : 1000}&seeds=2`);
+      const hash = small(visit).replace('iterations=12', `iterations=${visit.gpu ? 20 : 1000}&seeds=2`);
       const files = async (page) => {
         await until(page, '#state', /^Finished catch: iteration \d+/);
         const all = [];
