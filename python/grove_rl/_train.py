@@ -85,7 +85,7 @@ def train(
             ``None`` for one that they do not judge. NaN is refused, as infinity is.
         model: A language model's folder or file, or ``tiny``, the default, for a fresh one.
         reward_weights: A weight for each of the reward functions.
-        eval_task: Held-out prompts; a tenth of ``task`` if none are given.
+        eval_task: Held-out prompts; the last tenth of ``task``, at least one, if none are given.
         device: ``auto``, ``cpu``, ``wgpu:0``, ``cuda:0`` and so on; by default ``auto`` for built-in games and the
             CPU otherwise.
         run_dir: A new folder; by default the next free one in ``runs``.
@@ -93,7 +93,8 @@ def train(
             the run is saved and stops.
         num_processes: Worker processes that step environments of Python; 0 to step them in this process. Functions that
             make environments, and what they refer to, must be picklable by ``cloudpickle``.
-        max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit.
+        max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit, or 1000 if it
+            has none.
         **settings: Settings as in a settings file: ``iterations=100``, ``rollout={"num_groups": 8}``. A name
             without its section will do if it is unambiguous: ``learning_rate=1e-3``.
 
