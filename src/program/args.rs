@@ -80,10 +80,10 @@ pub struct TrainArgs {
     pub game: Option<String>,
     #[command(flatten)]
     pub run: RunArgs,
-    /// Initialise the weights from another run's best policy, or from a policy file.
+    /// Initialise the weights from another run's best policy or model, or from a policy file.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "model"])]
     pub from: Option<PathBuf>,
-    /// Train once for each of these seeds, for instance 1..5 (both included): side by side on the CPU's threads.
+    /// Train once for each of these seeds, for instance 1..5 (both included) or 1,2,8: side by side on the CPU's threads.
     ///
     /// Prints the mean and the interquartile mean of the scores, with a 95 % bootstrap interval. With --run-dir, the
     /// runs are the folders seed-N in it.
@@ -151,6 +151,7 @@ pub struct RunArgs {
     /// `auto` selects the best GPU, or the CPU if there is none; of a GPU in the processor and the CPU, the one that
     /// plays a rollout faster. Language models run on the CPU. A resumed run continues on its own device. Several
     /// devices, separated by commas, share the run. Under MPI, each process takes the next device on its machine.
+    /// `grove devices` lists those of this build and machine.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// The engine: auto (the fastest that supports the settings), fused or general.
@@ -165,14 +166,14 @@ pub struct RunArgs {
     /// Seconds that a rank waits for another one before it fails [default: 60; 600 for language models].
     #[arg(long, value_name = "SECONDS", value_parser = count::<u64>(1..=86_400))]
     pub timeout: Option<u64>,
-    /// The run directory [default: the next free runs/GAME-N].
+    /// The run directory [default: the next free runs/NAME-N, of the game, the task or the data].
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Resume a run from its last checkpoint.
     ///
     /// Takes a run's folder in place of a game: `grove train --resume runs/fruit-1`. With a game, resumes its latest
-    /// run in runs/, and without either the latest run that is not finished. --set may change settings that do not
-    /// affect reproducibility: iterations, learning_rate, checkpoint.*, stop.*, tracking.*, launch_size and some more.
+    /// run in runs/, and without either the latest run that is not finished. --set may change iterations, learning_rate,
+    /// checkpoint.*, stop.*, tracking.*, launch_size and some more; the error about any other setting lists them all.
     #[arg(long, conflicts_with_all = ["config", "seed", "engine", "precision"])]
     pub resume: bool,
     /// Estimate time and memory by trying a few iterations, without saving anything.

@@ -59,7 +59,7 @@ pub struct ExportArgs {
     /// a language model a run, a Hugging Face folder or a GGUF file.
     pub run: PathBuf,
     /// The format: onnx, safetensors or json for games; gguf or safetensors (a Hugging Face folder) for language models
-    /// [default: onnx, gguf].
+    /// [default: onnx for games, gguf for language models].
     #[arg(long, value_name = "NAME")]
     pub format: Option<Format>,
     /// The file, or the folder of a language model [default: the run's name with the format's extension].

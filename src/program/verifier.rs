@@ -32,7 +32,7 @@ pub struct VerifierArgs {
 /// Options of `verify`.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
-    /// The language task.
+    /// The language task, such as `sort`; without one, --task-data names the prompts.
     pub task: Option<String>,
     /// A file of prompts, as for `train`.
     #[arg(long, value_name = "FILE")]

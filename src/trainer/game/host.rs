@@ -107,7 +107,8 @@ impl<G: Rules> GameTrainer<G> {
         self.engine.host.is_some()
     }
 
-    /// Plays `episodes` episodes of levels that neither training nor its evaluations use.
+    /// Plays `episodes` episodes of levels that neither training nor its evaluations use. The levels follow from `seed`, as
+    /// those of `grove eval --seed` do.
     ///
     /// # Errors
     /// If an environment on the host fails.
