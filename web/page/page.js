@@ -375,6 +375,7 @@ function wire() {
   // A key that is held presses a button once: by repetition it would start and stop, or train and train again.
   addEventListener("keydown", (event) => { if (event.repeat && event.key === "Enter" && event.target.matches?.("button")) event.preventDefault(); });
   addEventListener("hashchange", () => {
+    if ($(location.hash.slice(1))) return remember(); // a link to a part of the page, which is no link with settings
     const link = readLink();
     const game = known(link.game);
     obey(link);
