@@ -238,8 +238,6 @@ export class Text extends Control {
     this.task = task;
     write($("text-source-live"), run);
     $("text-source").hidden = false;
-    const settings = async () => write($("text-toml"), await (await fetch("run/files/config.toml")).text());
-    settings().catch(() => {}); // a lost connection is reported elsewhere
     this.show("live");
   }
 
