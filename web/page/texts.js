@@ -54,6 +54,7 @@ export class Text extends Control {
     this.opened = opened;
     this.renewed = () => this.renew();
     this.on = false;
+    this.next = new Map(); // requests for completions that wait, by kind
     this.curves = this.here;
     this.source = "here";
     this.completions = new Completions($("completions"), $("filter"), (iteration) => this.fetch(iteration));
@@ -258,15 +259,15 @@ export class Text extends Control {
     if (last && !last.fit && last.iteration !== this.known) this.fetch();
   }
 
-  /** Fetches completions of an iteration, or the newest, one request at a time. */
+  /** Fetches completions of an iteration, or the newest, one request at a time: of those that wait, the last of each kind. */
   async fetch(iteration) {
     if (!this.live) return;
-    this.next = { iteration };
+    this.next.set(iteration === undefined ? "newest" : "asked", iteration);
     if (this.fetching) return;
     this.fetching = true;
-    while (this.next) {
-      const { iteration } = this.next;
-      this.next = undefined;
+    while (this.next.size > 0) {
+      const [[kind, iteration]] = this.next;
+      this.next.delete(kind);
       const newest = this.live.runs.get("run")?.last.iteration;
       try {
         const answer = await fetch(`run/completions.jsonl${iteration === undefined ? "" : `?iteration=${iteration}`}`);
