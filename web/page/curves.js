@@ -64,7 +64,7 @@ export class Curves {
       const put = (points, key) => points.forEach(({ x, y }) => at.set(x, { ...at.get(x), [key]: y }));
       for (const key of keys) put(lines[key] ?? [], key);
       for (const key of dotted) put(dots[key] ?? [], greedy(key));
-      for (const [x, values] of at) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
+      for (const [x, values] of [...at].sort(([a], [b]) => a - b)) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
     }
     return `${rows.map((row) => row.join(",")).join("\n")}\n`;
   }
