@@ -37,7 +37,10 @@ export class Curves {
   /** Adds a record of a run, unless its iteration is known. */
   add(name, record) {
     const { dots, of } = this.what;
-    if (!this.runs.has(name)) this.runs.set(name, { last: undefined, lines: {}, dots: {} });
+    if (!this.runs.has(name)) {
+      this.runs.set(name, { last: undefined, lines: {}, dots: {} });
+      this.runs = new Map([...this.runs].sort(([a], [b]) => a - b)); // workers report seeds in any order
+    }
     const run = this.runs.get(name);
     const { iteration: x, evaluation } = record;
     if (run.last && x <= run.last.iteration) return;
