@@ -212,6 +212,8 @@ export class Text extends Control {
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
     if (digits.length === 0) return write($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
     if (digits.length > MOST_DIGITS) return write($("ask-about"), `Type at most ${MOST_DIGITS} digits.`);
+    // A fresh model would take the place of the kept one.
+    if (this.state === "refused" && this.isKept()) return write($("ask-about"), "Reload the page to resume the training, then ask.");
     $("answers").replaceChildren();
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
     if (!this.training.workers) this.start(true);
@@ -316,7 +318,7 @@ export class Text extends Control {
     $("text-pause").disabled = !["running", "paused"].includes(state);
     write($("text-pause"), BUTTON[state] ?? "Pause");
     $("text-reset").disabled = state === "idle";
-    $("text-save").disabled = !this.about;
+    $("text-save").disabled = !this.about || state === "refused"; // its worker is gone
     const { end } = this.curves;
     const iteration = this.curves.runs.size > 0 ? [...this.curves.runs.values()][0].last.iteration : 0;
     $("text-csv").hidden = iteration === 0;
