@@ -363,6 +363,7 @@ function wire() {
   onDrop((files) => (text.on ? text.load(files) : load(files)));
   $("share").addEventListener("click", () => copy(location.href, "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent."));
   $("share-agent").addEventListener("click", async () => {
+    if (!agents.file()) return; // none could be fetched
     try {
       const link = new URL(location.href);
       link.hash = new URLSearchParams({ ...readLink(), agent: await pack(agents.file()) });
