@@ -307,8 +307,8 @@ function remember() {
   });
 }
 
-/** Applies a link; invalid entries are ignored. */
-function obey({ seed, games: count, speed, actions }) {
+/** Applies a link, which leaves out the defaults; invalid entries are ignored. */
+function obey({ seed = "1", games: count = "1", speed = "1", actions }) {
   if (/^\d{1,10}$/.test(seed) && Number(seed) <= MOST_SEED) view.seed = Number(seed);
   if (/^\d{1,4}$/.test(count)) view.games = 2 ** Math.round(Math.log2(Math.min(1024, Math.max(1, Number(count)))));
   const wanted = speed === "max" ? Infinity : Number(speed);
