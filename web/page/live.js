@@ -38,7 +38,7 @@ export async function askRun() {
 export const progress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
 
 export class Live {
-  /** `on` hears `changed()` after new records, and `policy(id, label, file)`. */
+  /** `on` hears `changed()` after new records, and `policy(id, label, file)` if the page plays policies of the run. */
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on });
     this.known = {};
@@ -133,7 +133,7 @@ export class Live {
 
   /** Fetches a checkpoint, which is dropped if another one has been announced meanwhile. */
   async fetch({ which, tag }) {
-    if (this.known[which] === tag) return;
+    if (!this.on.policy || this.known[which] === tag) return; // the page does not use a language model's weights
     this.known[which] = tag;
     try {
       const [config, weights] = await Promise.all(["config.toml", "weights.safetensors"].map(async (name) => {
