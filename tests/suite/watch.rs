@@ -123,9 +123,13 @@ fn cached_files_are_not_sent_again() {
         let length = first.body.len().to_string();
         assert_eq!(head.header("content-length"), Some(length.as_str()), "{path}");
     }
-    for path in ["/run/events", "/run/files/metrics.jsonl"] {
+    let records = fs::read(folder.path().join("run/metrics.jsonl")).unwrap().len().to_string();
+    for (path, length) in
+        [("/run/events", None), ("/run/files/metrics.jsonl", Some(records.as_str()))]
+    {
         let head = server.ask(&format!("HEAD {path} HTTP/1.1\r\n{host}"));
         assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
+        assert_eq!(head.header("content-length"), length, "{path}");
     }
 }
 

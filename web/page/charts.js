@@ -13,6 +13,9 @@ const SEEDS = 8;
 /** Pixels of a curve of a single point. */
 const ALONE = 8;
 
+/** The share of a value below which a difference is rounding: the mean of equal values may differ from them in the last bit. */
+const ROUNDING = 1e-9;
+
 /** A loss below this is explained as normal. */
 const NEAR = 0.05;
 
@@ -209,7 +212,8 @@ class Chart {
     let high = points.reduce((most, { y }) => Math.max(most, y), -Infinity);
     // The whole climb, from the worst known player to the best: the scale stays as the curve grows.
     for (const [, y] of references) [low, high] = [Math.min(low, y), Math.max(high, y)];
-    const room = (high - low || Math.abs(high) || 1) * 0.06;
+    const differ = high - low > ROUNDING * Math.max(Math.abs(low), Math.abs(high));
+    const room = (differ ? high - low : Math.abs(high) || 1) * 0.06;
     [low, high] = [low - room, high + room];
     this.scale = [low, high];
     const rows = ticks(low, high, Math.max(2, height / 45));

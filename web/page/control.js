@@ -11,8 +11,10 @@ const KEEP_RUN = 2_000;
 /** What the button of a training says, by its state; else it starts one. */
 export const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
 
-/** Iterations that the pace is measured over. */
+/** Messages with records that the pace is measured over. */
 const PACE = 60;
+/** Milliseconds within which records have come in one message, and say nothing of the time between their iterations. */
+const AT_ONCE = 50;
 
 /** The message when a training of `what` is back after a reload. */
 export const resuming = (what, paused) => (paused ? `The training of ${what} is still paused.` : `Resuming the training of ${what}.`);
@@ -117,7 +119,10 @@ export class Control {
     this.here.add(seed, record);
     this.records.get(seed).push(record);
     if (record.iteration > 0) this.newest = record;
-    this.pace.push({ at: performance.now(), done: Math.min(...this.here.counted().map((run) => run.last.iteration)) });
+    const [at, done] = [performance.now(), Math.min(...this.here.counted().map((run) => run.last.iteration))];
+    const before = this.pace.at(-1);
+    if (before && at - before.at < AT_ONCE) before.done = done;
+    else this.pace.push({ at, done });
     if (this.pace.length > PACE) this.pace.shift();
   }
 

@@ -37,7 +37,10 @@ export class Curves {
   /** Adds a record of a run, unless its iteration is known. */
   add(name, record) {
     const { dots, of } = this.what;
-    if (!this.runs.has(name)) this.runs.set(name, { last: undefined, lines: {}, dots: {} });
+    if (!this.runs.has(name)) {
+      this.runs.set(name, { last: undefined, lines: {}, dots: {} });
+      this.runs = new Map([...this.runs].sort(([a], [b]) => a - b)); // workers report seeds in any order
+    }
     const run = this.runs.get(name);
     const { iteration: x, evaluation } = record;
     if (run.last && x <= run.last.iteration) return;
@@ -64,7 +67,7 @@ export class Curves {
       const put = (points, key) => points.forEach(({ x, y }) => at.set(x, { ...at.get(x), [key]: y }));
       for (const key of keys) put(lines[key] ?? [], key);
       for (const key of dotted) put(dots[key] ?? [], greedy(key));
-      for (const [x, values] of at) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
+      for (const [x, values] of [...at].sort(([a], [b]) => a - b)) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
     }
     return `${rows.map((row) => row.join(",")).join("\n")}\n`;
   }

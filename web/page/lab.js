@@ -268,9 +268,8 @@ export class Lab extends Control {
   }
 
   /** Shows the curves of a watched run. */
-  follow(curves, name, settings) {
+  follow(curves, name) {
     this.live = curves;
-    this.runSettings = settings;
     write($("source-live"), name);
     $("source").hidden = false;
     this.show("live");

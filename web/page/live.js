@@ -38,7 +38,7 @@ export async function askRun() {
 export const progress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
 
 export class Live {
-  /** `on` hears `changed()` after new records, and `policy(id, label, file)`. */
+  /** `on` hears `changed()` after new records, and `policy(id, label, file)` if the page plays policies of the run. */
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on });
     this.known = {};
@@ -64,6 +64,7 @@ export class Live {
     this.curves.highest = about.trained_with?.highest_score;
     this.curves.references = about.references.map(({ player, score }) => [player, score]);
     this.tellHardware();
+    this.tellSettings().catch(() => {}); // a lost connection is reported elsewhere
     for (const which of ["best", "newest"]) if (about[which]) this.fetch(about[which]);
     this.on.changed();
   }
@@ -73,6 +74,12 @@ export class Live {
     const { trained_with: note } = this.about;
     const last = this.curves.runs.get("run")?.last;
     this.curves.trainedOn = [note?.device && hardware(note), last?.reduction && shared(last)].filter(Boolean).join("; ") || "unknown";
+  }
+
+  /** Shows the settings of the run. */
+  async tellSettings() {
+    const answer = await fetch("run/files/config.toml");
+    if (answer.ok) write($(this.about.task ? "text-toml" : "run-toml"), await answer.text());
   }
 
   listen() {
@@ -90,7 +97,10 @@ export class Live {
 
   connect(on) {
     if (this.connected === true && !on) say("The program that serves this page has stopped or cannot be reached. Reconnecting…");
-    if (this.connected === false && on) announce("Reconnected to the program that serves this page.");
+    if (this.connected === false && on) {
+      announce("Reconnected to the program that serves this page.");
+      this.ask(); // another program may have resumed the run, with other settings
+    }
     this.connected = on;
     this.status();
   }
@@ -101,7 +111,7 @@ export class Live {
     this.curves.clear();
     Object.assign(this.curves, { end, references });
     this.begun = Date.now();
-    this.heard = undefined;
+    this.heard = this.past = undefined;
     this.on.changed();
     this.ask();
   }
@@ -110,7 +120,10 @@ export class Live {
     if (!isWhole(record, this.about.task)) {
       return say(`Iteration ${record.iteration} is left out of the curves: its record in metrics.jsonl is incomplete.`);
     }
-    if (this.curves.runs.size === 0) this.ask();
+    // A run that goes past its end has been resumed with a later one, which is asked for once.
+    const isPast = record.iteration > this.curves.end && this.past !== this.curves.end;
+    if (isPast) this.past = this.curves.end;
+    if (isPast || this.curves.runs.size === 0) this.ask();
     this.curves.add("run", record);
     this.tellHardware();
     // Those that were there before come at once, and say nothing of the present.
@@ -120,7 +133,7 @@ export class Live {
 
   /** Fetches a checkpoint, which is dropped if another one has been announced meanwhile. */
   async fetch({ which, tag }) {
-    if (this.known[which] === tag) return;
+    if (!this.on.policy || this.known[which] === tag) return; // the page does not use a language model's weights
     this.known[which] = tag;
     try {
       const [config, weights] = await Promise.all(["config.toml", "weights.safetensors"].map(async (name) => {
@@ -130,7 +143,6 @@ export class Live {
       }));
       const [toml, bytes] = [await config.text(), new Uint8Array(await weights.arrayBuffer())];
       if (this.known[which] !== tag) return;
-      write($("run-toml"), toml);
       const policy = Policy.from_parts(toml, bytes);
       const file = policy.file();
       policy.free();

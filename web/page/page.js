@@ -307,8 +307,8 @@ function remember() {
   });
 }
 
-/** Applies a link; invalid entries are ignored. */
-function obey({ seed, games: count, speed, actions }) {
+/** Applies a link, which leaves out the defaults; invalid entries are ignored. */
+function obey({ seed = "1", games: count = "1", speed = "1", actions }) {
   if (/^\d{1,10}$/.test(seed) && Number(seed) <= MOST_SEED) view.seed = Number(seed);
   if (/^\d{1,4}$/.test(count)) view.games = 2 ** Math.round(Math.log2(Math.min(1024, Math.max(1, Number(count)))));
   const wanted = speed === "max" ? Infinity : Number(speed);
@@ -363,6 +363,7 @@ function wire() {
   onDrop((files) => (text.on ? text.load(files) : load(files)));
   $("share").addEventListener("click", () => copy(location.href, "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent."));
   $("share-agent").addEventListener("click", async () => {
+    if (!agents.file()) return; // none could be fetched
     try {
       const link = new URL(location.href);
       link.hash = new URLSearchParams({ ...readLink(), agent: await pack(agents.file()) });
@@ -375,6 +376,7 @@ function wire() {
   // A key that is held presses a button once: by repetition it would start and stop, or train and train again.
   addEventListener("keydown", (event) => { if (event.repeat && event.key === "Enter" && event.target.matches?.("button")) event.preventDefault(); });
   addEventListener("hashchange", () => {
+    if ($(location.hash.slice(1))) return remember(); // a link to a part of the page, which is no link with settings
     const link = readLink();
     const game = known(link.game);
     obey(link);

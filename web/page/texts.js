@@ -54,6 +54,7 @@ export class Text extends Control {
     this.opened = opened;
     this.renewed = () => this.renew();
     this.on = false;
+    this.next = new Map(); // requests for completions that wait, by kind
     this.curves = this.here;
     this.source = "here";
     this.completions = new Completions($("completions"), $("filter"), (iteration) => this.fetch(iteration));
@@ -211,6 +212,8 @@ export class Text extends Control {
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
     if (digits.length === 0) return write($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
     if (digits.length > MOST_DIGITS) return write($("ask-about"), `Type at most ${MOST_DIGITS} digits.`);
+    // A fresh model would take the place of the kept one.
+    if (this.state === "refused" && this.isKept()) return write($("ask-about"), "Reload the page to resume the training, then ask.");
     $("answers").replaceChildren();
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
     if (!this.training.workers) this.start(true);
@@ -238,8 +241,6 @@ export class Text extends Control {
     this.task = task;
     write($("text-source-live"), run);
     $("text-source").hidden = false;
-    const settings = async () => write($("text-toml"), await (await fetch("run/files/config.toml")).text());
-    settings().catch(() => {}); // a lost connection is reported elsewhere
     this.show("live");
   }
 
@@ -260,15 +261,15 @@ export class Text extends Control {
     if (last && !last.fit && last.iteration !== this.known) this.fetch();
   }
 
-  /** Fetches completions of an iteration, or the newest, one request at a time. */
+  /** Fetches completions of an iteration, or the newest, one request at a time: of those that wait, the last of each kind. */
   async fetch(iteration) {
     if (!this.live) return;
-    this.next = { iteration };
+    this.next.set(iteration === undefined ? "newest" : "asked", iteration);
     if (this.fetching) return;
     this.fetching = true;
-    while (this.next) {
-      const { iteration } = this.next;
-      this.next = undefined;
+    while (this.next.size > 0) {
+      const [[kind, iteration]] = this.next;
+      this.next.delete(kind);
       const newest = this.live.runs.get("run")?.last.iteration;
       try {
         const answer = await fetch(`run/completions.jsonl${iteration === undefined ? "" : `?iteration=${iteration}`}`);
@@ -317,7 +318,7 @@ export class Text extends Control {
     $("text-pause").disabled = !["running", "paused"].includes(state);
     write($("text-pause"), BUTTON[state] ?? "Pause");
     $("text-reset").disabled = state === "idle";
-    $("text-save").disabled = !this.about;
+    $("text-save").disabled = !this.about || state === "refused"; // its worker is gone
     const { end } = this.curves;
     const iteration = this.curves.runs.size > 0 ? [...this.curves.runs.values()][0].last.iteration : 0;
     $("text-csv").hidden = iteration === 0;

@@ -29,7 +29,8 @@ const completions = (iteration, rewards) => rewards.map((reward) => ({
 }));
 
 /// Opens the page of a run, `{ about, records, completions(iteration) }`, which the check may replace; without `about` its
-/// directory is gone. The stream of its records ends at once, and the browser asks for another after `retry` milliseconds.
+/// directory is gone. The stream of its records ends at once, and the browser asks for another after `retry` milliseconds,
+/// which begins anew unless the run `goesOn`.
 async function watch(visit, run, options = {}) {
   const context = options.context ?? (await visit.context(options.options));
   const gone = { status: 404, body: 'the run has no config.toml.\n' };
@@ -37,7 +38,7 @@ async function watch(visit, run, options = {}) {
   await context.route('**/run/files/config.toml', (route) => route.fulfill({ body: 'iterations = 60\n'.repeat(40) }));
   const lines = (url) => (run.completions?.(new URL(url).searchParams.get('iteration')) ?? []).map((one) => JSON.stringify(one)).join('\n');
   await context.route('**/run/completions.jsonl*', (route) => route.fulfill({ body: lines(route.request().url()) }));
-  const events = () => [`retry: ${run.retry ?? 200}`, 'event: start\ndata: {}', ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`),
+  const events = () => [`retry: ${run.retry ?? 200}`, ...(run.goesOn ? [] : ['event: start\ndata: {}']), ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`),
     ...(run.checkpoints ?? []).map(([tag, iteration]) => `event: checkpoint\ndata: ${JSON.stringify({ which: 'newest', tag, iteration })}`), ''].join('\n\n');
   await context.route('**/run/events', (route) => route.fulfill({ contentType: 'text/event-stream', body: events() }));
   return visit.open({ folded: true, ...options, context });
@@ -92,13 +93,26 @@ export default [
     },
   },
   {
+    name: 'a watched run that is resumed with a later end is as far as that says',
+    only: false,
+    async run(visit) {
+      const run = { about: CATCH, records: records(60) };
+      const page = await watch(visit, run);
+      await until(page, '#state', /^Iteration 60 of 60$/);
+      Object.assign(run, { about: { ...CATCH, iterations: 90 }, records: records(70), goesOn: true });
+      await until(page, '#state', /^Iteration 70 of 90$/);
+    },
+  },
+  {
     name: 'a chart of a thousand iterations tells the values of the records, of each',
     only: false,
     async run(visit) {
       const evaluation = { mean_score: 0.25 };
-      const all = records(1000).map((one) => (one.iteration % 100 === 0 ? { ...one, evaluation } : one));
+      // Means of the same value, thinned, may differ in the last bit.
+      const all = records(1000, { clip_fraction: 0.1 }).map((one) => (one.iteration % 100 === 0 ? { ...one, evaluation } : one));
       const page = await watch(visit, { about: { ...CATCH, iterations: 1000 }, records: all });
       await until(page, 'figure.score output', /^10\.00, greedy 0\.25$/);
+      await until(page, 'figure.clip_fraction output', /^0\.100$/);
       await page.waitForFunction(() => /over the iterations 1 to 1000: now 10\.00/.test(document.querySelector('figure.score canvas').ariaLabel));
       await page.locator('figure.score canvas').focus();
       for (const x of [999, 998, 997]) {

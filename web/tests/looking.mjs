@@ -101,6 +101,19 @@ export default [
     },
   },
   {
+    name: 'the link that skips to the training keeps the game and the settings',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&rate=0.003' });
+      const skipped = page.evaluate(() => new Promise((done) => addEventListener('hashchange', () => done(location.hash))));
+      await page.locator('.skip').focus();
+      await page.keyboard.press('Enter');
+      const hash = await skipped;
+      ok(/game=catch&rate=0\.003/.test(hash), `the link is ${hash}`);
+      ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is picked');
+    },
+  },
+  {
     name: 'nothing that axe-core knows stands in the way of anybody, watching, in a duel, in training',
     // The elements are the same with WebGPU, where a second page beside this one slows a software adapter.
     only: false,

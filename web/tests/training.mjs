@@ -254,6 +254,7 @@ export default [
       ok(new Set(colours).size === 2, `their colours are ${colours}`);
       const lines = (await download(page, '#csv')).bytes.toString().trim().split('\n');
       ok(lines.length === 27 && /^run,iteration,score/.test(lines[0]), `${lines.length} lines, ${lines[0]}`);
+      ok(/^1,0,/.test(lines[1]) && /^1,12,/.test(lines[13]), `the first line is ${lines[1]}, that of the last iteration ${lines[13]}`);
     },
   },
   {

@@ -202,6 +202,9 @@ export default [
       await page.close();
       const other = await visit.open({ hash: back });
       ok((await other.locator('#set-groups').inputValue()) === '32', 'the link does not lead back');
+      // One without them has the defaults, whatever the page had.
+      await other.evaluate(() => { location.hash = '#game=catch'; });
+      await other.waitForFunction(() => ['seed', 'wall', 'speed'].map((id) => document.getElementById(id).value).join() === '1,0,2');
       await other.close();
       await visit.open({ hash: '#game=%3Cb%3E&seed=x&games=99999&speed=7&rate=abc' }).then(goesOn);
     },

@@ -119,7 +119,10 @@ impl Site {
             return nothing();
         }
         let body = Either::Right(download::metrics(self.live.clone(), epoch, end));
-        answer(StatusCode::OK, content_type(METRICS), body)
+        let mut response = answer(StatusCode::OK, content_type(METRICS), body);
+        // Without it a stream that ends early looks complete.
+        set(&mut response, header::CONTENT_LENGTH, &end.to_string());
+        response
     }
 
     fn file<B>(&self, request: &Request<B>, name: &str) -> Response<Body> {
