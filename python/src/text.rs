@@ -43,6 +43,8 @@ struct Options {
     completions: usize,
     seed: u64,
     stop: Vec<String>,
+    chat_template_kwargs: Option<Json>,
+    tools: Option<Json>,
 }
 
 impl Options {
@@ -97,11 +99,13 @@ impl LanguageModel {
     ) -> PyResult<Vec<Vec<String>>> {
         let options: Options = serde_json::from_str(options).map_err(value_error)?;
         options.check()?;
+        let values = template_values(options.chat_template_kwargs.clone(), options.tools.clone())
+            .map_err(value_error)?;
         let key = Stream::Evaluation.key(options.seed);
         let mut batch = Vec::with_capacity(prompts.len());
         for (at, (text, messages)) in prompts.iter().enumerate() {
             let messages: Vec<Message> = serde_json::from_str(messages).map_err(value_error)?;
-            let tokens = self.model.prompt(text, &messages).map_err(value_error)?;
+            let tokens = self.model.prompt_with(text, &messages, &values).map_err(value_error)?;
             let (count, most) = (tokens.len(), options.max_new_tokens);
             if count + most > self.model.shape.context {
                 return Err(value_error(format!(
