@@ -339,6 +339,8 @@ fn gguf_files_of_llama_3_have_its_rotary_scaling() {
     assert!(error.contains("attn_q"), "{error}");
     let error = file(vec![1.0, 1.0, 1.0, 3.0]).load().unwrap_err();
     assert!(error.contains("rope_freqs") && error.contains("no known model of Llama 3"), "{error}");
+    let error = file(vec![1.0; 3]).load().unwrap_err();
+    assert!(error.contains("rope_freqs") && error.contains("for each pair of a head"), "{error}");
 }
 
 /// Results of the Python packages for a vocabulary; `tests/language/expect_tokens.py` writes them.
