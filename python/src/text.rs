@@ -4,7 +4,7 @@ use super::session::{Session, detached, interruptible};
 use super::value_error;
 use grove::rng::Stream;
 use grove::run::{TextRun, load_model};
-use grove::settings::overlay;
+use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
     self, Completion, Json, Message, PYTHON, Part, PromptSet, Rewards, Split, Task, TaskError,
     template_values,
@@ -132,10 +132,11 @@ impl LanguageModel {
                 let ends = || stop::before(&model.text(tokens), stops).is_some();
                 is_interrupted() || !stops.is_empty() && ends()
             };
+            let wanted = options.completions * batch.len().min(16);
             let generator = Generator {
                 decoder: &decoder,
                 sampling: &sampling,
-                slots: options.completions * batch.len().min(16),
+                slots: wanted.min(GenerationConfig::default().slots),
                 stop: Some(&is_stopped),
                 listener: None,
             };

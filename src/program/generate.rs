@@ -7,7 +7,7 @@ use super::{ranks, text};
 use crate::disk::input;
 use crate::rng::Stream;
 use crate::run::{CONFIG, RunFolder};
-use crate::settings::{Precision, overlay};
+use crate::settings::{GenerationConfig, Precision, overlay};
 use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, Generator, Prompt, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
@@ -42,7 +42,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let generator = Generator {
         decoder: &decoder,
         sampling: &sampling,
-        slots: args.completions,
+        slots: args.completions.min(GenerationConfig::default().slots),
         stop: if args.stop.is_empty() { None } else { Some(&is_stopped) },
         listener: if streams { Some(&print) } else { None },
     };
