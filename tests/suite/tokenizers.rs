@@ -322,6 +322,16 @@ fn gguf_vocabularies_are_written_as_they_were_read() {
     merges.retain(|pair| *pair != json!(["a", "b"]));
     model.files.insert("tokenizer.json".to_string(), tokenizer.to_string().into_bytes());
     assert_eq!(prompt(&rewritten(&model), "ab b"), [1, 5, 9, 7, 9]);
+    // llama.cpp splits no words before it merges, as a mark does by default.
+    tokenizer["normalizer"] = Value::Null;
+    for (split, is_written) in [(json!(false), true), (json!(true), false), (Value::Null, false)] {
+        let mark = json!({ "type": "Metaspace", "replacement": "▁", "split": split });
+        tokenizer["pre_tokenizer"] = mark;
+        model.files.insert("tokenizer.json".to_string(), tokenizer.to_string().into_bytes());
+        let folder = TempDir::new().unwrap();
+        let written = model.save_gguf(&folder.path().join("model.gguf"), GgufType::F32);
+        assert_eq!(written.is_ok(), is_written, "{split}");
+    }
 }
 
 #[test]
