@@ -48,6 +48,8 @@ class LanguageModel:
         num_completions: int = 1,
         seed: int = 0,
         stop: str | Sequence[str] = (),
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Any:
         """Completes a prompt, or each of a list of prompts.
 
@@ -63,6 +65,8 @@ class LanguageModel:
             num_completions: Completions of each prompt, 1 to 4096; if more than 1, each result is a list.
             seed: Seed of the draws, at least 0 and less than 2^64.
             stop: A text that ends a completion, or several.
+            chat_template_kwargs: Values of the chat template's own variables, for conversations.
+            tools: JSON schemas of tools for the chat template, for conversations.
 
         Returns:
             The completion of one prompt, or a list of those of a list.
@@ -80,6 +84,15 @@ class LanguageModel:
         stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
         if not all(isinstance(text, str) for text in stops):
             raise ValueError(f"`stop` is {stop!r}, but must be a text or a list of texts")
+        given = {"chat_template_kwargs": chat_template_kwargs, "tools": tools}
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for name, value in values.items():
+            if any(text for text, _ in pairs):
+                raise ValueError(f"`{name}` is for conversations, but a prompt is a text, which has no chat template")
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"`{name}` is {value!r}, which is no JSON: {error}") from error
         options = {
             "max_new_tokens": check_whole("max_new_tokens", max_new_tokens, 0, 1 << 20),
             "temperature": check_number("temperature", temperature),
@@ -89,6 +102,7 @@ class LanguageModel:
             "completions": check_whole("num_completions", num_completions, 1, 4096),
             "seed": check_whole("seed", seed, 0, (1 << 64) - 1),
             "stop": stops,
+            **values,
         }
         use_threads()
         results: list[Any] = self._native.generate(pairs, json.dumps(options))

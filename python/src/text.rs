@@ -4,7 +4,7 @@ use super::session::{Session, detached, interruptible};
 use super::value_error;
 use grove::rng::Stream;
 use grove::run::{TextRun, load_model};
-use grove::settings::overlay;
+use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
     self, Completion, Json, Message, PYTHON, Part, PromptSet, Rewards, Split, Task, TaskError,
     template_values,
@@ -43,6 +43,8 @@ struct Options {
     completions: usize,
     seed: u64,
     stop: Vec<String>,
+    chat_template_kwargs: Option<Json>,
+    tools: Option<Json>,
 }
 
 impl Options {
@@ -97,11 +99,13 @@ impl LanguageModel {
     ) -> PyResult<Vec<Vec<String>>> {
         let options: Options = serde_json::from_str(options).map_err(value_error)?;
         options.check()?;
+        let values = template_values(options.chat_template_kwargs.clone(), options.tools.clone())
+            .map_err(value_error)?;
         let key = Stream::Evaluation.key(options.seed);
         let mut batch = Vec::with_capacity(prompts.len());
         for (at, (text, messages)) in prompts.iter().enumerate() {
             let messages: Vec<Message> = serde_json::from_str(messages).map_err(value_error)?;
-            let tokens = self.model.prompt(text, &messages).map_err(value_error)?;
+            let tokens = self.model.prompt_with(text, &messages, &values).map_err(value_error)?;
             let (count, most) = (tokens.len(), options.max_new_tokens);
             if count + most > self.model.shape.context {
                 return Err(value_error(format!(
@@ -128,10 +132,11 @@ impl LanguageModel {
                 let ends = || stop::before(&model.text(tokens), stops).is_some();
                 is_interrupted() || !stops.is_empty() && ends()
             };
+            let wanted = options.completions * batch.len().min(16);
             let generator = Generator {
                 decoder: &decoder,
                 sampling: &sampling,
-                slots: options.completions * batch.len().min(16),
+                slots: wanted.min(GenerationConfig::default().slots),
                 stop: Some(&is_stopped),
                 listener: None,
             };

@@ -331,6 +331,22 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
         with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is out of range: must be"):
             model.generate("1>", max_new_tokens=4, **wrong)
 
+    # The same model with a chat template.
+    template = "{% if digit %}{{ raise_exception('digits ' ~ digit ~ tools[0].digit) }}{% endif %}1>"
+    Path(report.run, "model", "chat_template.jinja").write_text(template)
+    model = grove_rl.LanguageModel.load(report.run)
+    question = [{"role": "user", "content": "x"}]
+    assert model.generate(question, max_new_tokens=4) == model.generate("1>", max_new_tokens=4)
+    with pytest.raises(ValueError, match="digits 27"):
+        model.generate(question, chat_template_kwargs={"digit": 2}, tools=[{"digit": 7}])
+    for prompts, values, words in [
+        ("1>", {"tools": []}, "`tools` is for conversations, but a prompt is a text"),
+        (question, {"tools": {"a"}}, "`tools` is .*, which is no JSON"),
+        (question, {"chat_template_kwargs": [1]}, "`chat_template_kwargs` is .*, but must be an object"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            model.generate(prompts, **values)
+
 
 def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None:
     def unjudged(completions: list[str], **_: Any) -> list:

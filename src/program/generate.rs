@@ -7,7 +7,7 @@ use super::{ranks, text};
 use crate::disk::input;
 use crate::rng::Stream;
 use crate::run::{CONFIG, RunFolder};
-use crate::settings::{Precision, overlay};
+use crate::settings::{GenerationConfig, Precision, overlay};
 use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, Generator, Prompt, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
@@ -42,7 +42,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let generator = Generator {
         decoder: &decoder,
         sampling: &sampling,
-        slots: args.completions,
+        slots: args.completions.min(GenerationConfig::default().slots),
         stop: if args.stop.is_empty() { None } else { Some(&is_stopped) },
         listener: if streams { Some(&print) } else { None },
     };
@@ -154,13 +154,10 @@ struct Stdout<'a> {
 }
 
 impl Stdout<'_> {
-    /// Prints the text of tokens as far as no later token can change it: a character may be incomplete, and a stop
-    /// text may have begun.
+    /// Prints the text of tokens as far as it is settled.
     fn print(&self, tokens: &[u32]) {
         let text = self.model.text(tokens);
-        let longest_stop = self.stops.iter().map(String::len).max().unwrap_or(0);
-        let end = text.trim_end_matches('\u{fffd}').len().saturating_sub(longest_stop);
-        let end = text.floor_char_boundary(end);
+        let end = settled(&text, self.stops);
         let mut printed = self.printed.lock().expect("no holder of the lock panics");
         // A tokenizer may change earlier text, too, so that no character begins there any more.
         if let Some(new) = text.get(*printed..end).filter(|new| !new.is_empty()) {
@@ -173,5 +170,35 @@ impl Stdout<'_> {
 
     fn printed(&self) -> usize {
         *self.printed.lock().expect("no holder of the lock panics")
+    }
+}
+
+/// The length of the part of a text that no later token changes: a character may be incomplete, and a stop text may have
+/// begun. Nothing from a stop text on belongs to it, since a token may end after the stop text in it.
+fn settled(text: &str, stops: &[String]) -> usize {
+    if let Some(before) = stop::before(text, stops) {
+        return before.len();
+    }
+    let longest_stop = stops.iter().map(String::len).max().unwrap_or(0);
+    let end = text.trim_end_matches('\u{fffd}').len().saturating_sub(longest_stop);
+    text.floor_char_boundary(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_settled_up_to_what_may_change_or_is_a_stop_text() {
+        let end = |text: &str, stops: &[&str]| {
+            settled(text, &stops.iter().map(|stop| stop.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(end("abc", &[]), 3);
+        assert_eq!(end("aé\u{fffd}", &[]), 3);
+        assert_eq!(end("abcd", &["xy"]), 2);
+        assert_eq!(end("aé", &["x"]), 1);
+        // The last token is longer than the stop text in it.
+        assert_eq!(end("abc\n\n", &["\n"]), 3);
+        assert_eq!(end("abc ENDING", &["longest", "END"]), 4);
     }
 }

@@ -322,6 +322,16 @@ fn gguf_vocabularies_are_written_as_they_were_read() {
     merges.retain(|pair| *pair != json!(["a", "b"]));
     model.files.insert("tokenizer.json".to_string(), tokenizer.to_string().into_bytes());
     assert_eq!(prompt(&rewritten(&model), "ab b"), [1, 5, 9, 7, 9]);
+    // llama.cpp splits no words before it merges, as a mark does by default.
+    tokenizer["normalizer"] = Value::Null;
+    for (split, is_written) in [(json!(false), true), (json!(true), false), (Value::Null, false)] {
+        let mark = json!({ "type": "Metaspace", "replacement": "▁", "split": split });
+        tokenizer["pre_tokenizer"] = mark;
+        model.files.insert("tokenizer.json".to_string(), tokenizer.to_string().into_bytes());
+        let folder = TempDir::new().unwrap();
+        let written = model.save_gguf(&folder.path().join("model.gguf"), GgufType::F32);
+        assert_eq!(written.is_ok(), is_written, "{split}");
+    }
 }
 
 #[test]
@@ -339,6 +349,8 @@ fn gguf_files_of_llama_3_have_its_rotary_scaling() {
     assert!(error.contains("attn_q"), "{error}");
     let error = file(vec![1.0, 1.0, 1.0, 3.0]).load().unwrap_err();
     assert!(error.contains("rope_freqs") && error.contains("no known model of Llama 3"), "{error}");
+    let error = file(vec![1.0; 3]).load().unwrap_err();
+    assert!(error.contains("rope_freqs") && error.contains("for each pair of a head"), "{error}");
 }
 
 /// Results of the Python packages for a vocabulary; `tests/language/expect_tokens.py` writes them.

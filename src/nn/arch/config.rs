@@ -108,7 +108,9 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
         return Err(ConfigError::Sizes(wrong));
     }
     let partial = shape.partial_rotary_factor;
-    if !(0.0..=1.0).contains(&partial) || shape.rotary_dim() == 0 {
+    // Coordinates rotate in pairs.
+    let is_odd = !((head_dim as f64 * partial) as usize).is_multiple_of(2);
+    if !(0.0..=1.0).contains(&partial) || is_odd || shape.rotary_dim() == 0 {
         return Err(unsupported("partial_rotary_factor", partial));
     }
     for (name, value, bound) in bounded(shape) {
@@ -304,6 +306,8 @@ mod tests {
             ("gemma3_text", json!({ "query_pre_attn_scalar": 0 }), "query_pre_attn_scalar"),
             ("gemma3_text", json!({ "query_pre_attn_scalar": -1 }), "query_pre_attn_scalar"),
             ("gemma3_text", json!({ "rope_local_base_freq": 0 }), "rope_local_base_freq"),
+            ("llama", json!({ "partial_rotary_factor": 0.65 }), "partial_rotary_factor"),
+            ("llama", json!({ "partial_rotary_factor": 0.2 }), "partial_rotary_factor"),
             ("llama", yarn("beta_fast", 0.0), "rope_scaling.beta_fast"),
             ("llama", yarn("beta_slow", -1.0), "rope_scaling.beta_slow"),
             ("llama", yarn("attention_factor", 0.0), "rope_scaling.attention_factor"),
@@ -407,6 +411,25 @@ mod tests {
         }
         let full = json!({ "rope_parameters": { "full_attention": linear } });
         assert!(found("gemma3_text", full).unwrap().rope_scaling.is_some());
+
+        let theta = |others: Value| found("gemma3_text", others).unwrap().rope_theta;
+        let scaling = json!({ "rope_type": "linear", "factor": 8.0 });
+        let scaling_with_base = json!({ "rope_type": "linear", "factor": 8.0, "rope_theta": 2e6 });
+        let full = json!({ "full_attention": { "rope_type": "default", "rope_theta": 5e5 } });
+        for (others, expected) in [
+            (json!({}), 1e6),
+            (json!({ "rope_scaling": scaling }), 1e6),
+            (json!({ "rope_scaling": scaling, "rope_theta": 3e6 }), 3e6),
+            (json!({ "rope_scaling": scaling_with_base }), 2e6),
+            (json!({ "rope_parameters": full }), 5e5),
+            (json!({ "rope_scaling": scaling, "rope_parameters": full }), 5e5),
+            (json!({ "rope_scaling": scaling_with_base, "rope_parameters": full }), 2e6),
+        ] {
+            assert_eq!(theta(others.clone()), expected, "{others}");
+        }
+
+        let heads = |others: Value| found("qwen3", others).unwrap().head_dim;
+        assert_eq!((heads(json!({})), heads(json!({ "head_dim": null }))), (8, 128));
 
         let window = |family: &str, others: Value| {
             found(family, others).unwrap().sliding.map(|sliding| sliding.size)

@@ -3,6 +3,7 @@
 
 use super::config::{activation, activation_name, describe_sliding, sliding_layers, window};
 use super::entries::{count, number, refuse, section, text, unsupported};
+use super::rope::rope as rope_settings;
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Value, json};
@@ -29,12 +30,10 @@ pub(super) static GEMMA3: Family = Family {
             shape.tie_word_embeddings = true;
         }
         let rope = &config["rope_parameters"];
-        if rope["rope_theta"].is_null()
-            && rope["full_attention"]["rope_theta"].is_null()
-            && config["rope_theta"].is_null()
-        {
-            shape.rope_theta = 1e6;
-        }
+        // As in `transformers`, a `rope_scaling` changes the settings of full attention instead of replacing them.
+        let full = section(rope, "full_attention")?.unwrap_or(rope);
+        let theta = number(rope_settings(config)?, "rope_theta")?.or(number(full, "rope_theta")?);
+        shape.rope_theta = theta.or(number(config, "rope_theta")?).unwrap_or(1e6);
         let pattern = count(config, "sliding_window_pattern")?;
         let pattern = pattern.or(count(config, "_sliding_window_pattern")?).unwrap_or(6).max(1);
         let local = section(rope, "sliding_attention")?.unwrap_or(&Value::Null);

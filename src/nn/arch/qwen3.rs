@@ -1,5 +1,6 @@
 //! Qwen3 (Yang et al. 2025): norms of the heads of queries and keys.
 
+use super::entries::count;
 use super::{Family, QkNorm, qwen2};
 
 pub(super) static QWEN3: Family = Family {
@@ -8,6 +9,7 @@ pub(super) static QWEN3: Family = Family {
     gguf: "qwen3",
     configure: |config, shape| {
         shape.qk_norm = QkNorm::PerHead;
+        shape.head_dim = count(config, "head_dim")?.unwrap_or(128);
         qwen2::configure_window(config, shape)
     },
     describe: qwen2::describe_window,

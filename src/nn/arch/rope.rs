@@ -104,7 +104,7 @@ pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScalin
         Some(RopeScaling::Yarn { attention_factor, .. }) => attention_factor,
         _ => 1.0,
     };
-    RopeTable::new(&frequencies(dim, theta, scaling), attention_factor)
+    RopeTable::new(&frequencies(dim, theta, scaling), attention_factor, shape.context)
 }
 
 /// The frequency of each pair, in radians a position: `[dim / 2]`.

@@ -9,7 +9,7 @@
 use super::{Parallelism, by_rows};
 use multiversion::multiversion;
 
-/// Entries of each of two tables: positions repeat after `PARTS * PARTS`.
+/// Low parts, and the fewest high ones.
 const PARTS: usize = 1024;
 
 /// The rotation of a pair of numbers: cosine and sine.
@@ -29,14 +29,16 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// The table for these frequencies, in radians a position; cosines and sines are multiplied by `factor`.
-    pub fn new(frequencies: &[f64], factor: f64) -> Self {
-        let table = |step: usize, factor: f64| {
+    /// The table for these frequencies, in radians a position; cosines and sines are multiplied by `factor`. Positions
+    /// repeat after `PARTS * PARTS`, or after `positions` in whole high parts if these are more.
+    pub fn new(frequencies: &[f64], factor: f64, positions: usize) -> Self {
+        let table = |parts: usize, step: usize, factor: f64| {
             let row = |part| rotations(part * step, frequencies, factor);
-            (0..PARTS).flat_map(row).collect()
+            (0..parts).flat_map(row).collect()
         };
-        let (low, high) = (table(1, 1.0), table(PARTS, factor));
-        Self { low, high, parts: [PARTS; 2], half: frequencies.len() }
+        let high_parts = positions.div_ceil(PARTS).max(PARTS);
+        let (low, high) = (table(PARTS, 1, 1.0), table(high_parts, PARTS, factor));
+        Self { low, high, parts: [PARTS, high_parts], half: frequencies.len() }
     }
 
     /// The table of `positions` positions, each with frequencies of its own; further positions repeat them.
@@ -118,7 +120,7 @@ mod tests {
         for _ in 0..8 {
             let (rows, heads, half) = (draws.size(4), draws.size(3), draws.size(5));
             let head_dim = 2 * half + 2 * (draws.size(3) - 1);
-            let table = RopeTable::new(&vec![0.3; half], 1.25);
+            let table = RopeTable::new(&vec![0.3; half], 1.25, 0);
             let rotations: Vec<Rotation> = (0..rows).flat_map(|row| table.at(row * 700)).collect();
             let x = draws.numbers(rows * heads * head_dim);
             let dy = draws.numbers(x.len());
@@ -137,8 +139,8 @@ mod tests {
     #[test]
     fn rotations_are_the_sines_of_their_angles_near_and_far() {
         let frequencies = [1.0, 1e4f64.powf(-1.0 / 3.0), 1e4f64.powf(-2.0 / 3.0)];
-        let table = RopeTable::new(&frequencies, 1.0);
-        for position in [0, 1, 7, 1023, 1024, 5_000, 77_777] {
+        let table = RopeTable::new(&frequencies, 1.0, 3 << 20);
+        for position in [0, 1, 7, 1023, 1024, 5_000, 77_777, 1_048_576, 3_145_727] {
             for ([cos, sin], frequency) in table.at(position).zip(frequencies) {
                 let angle = position as f64 * frequency;
                 assert!((f64::from(cos) - angle.cos()).abs() < 3e-7, "{position}");

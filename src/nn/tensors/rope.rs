@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn rotations_on_a_device_are_those_of_the_host() {
         let device = Device::flex();
-        let table = RopeTable::new(&[1.0, 0.3, 0.01], 1.5);
+        let table = RopeTable::new(&[1.0, 0.3, 0.01], 1.5, 0);
         let positions = [0, 1, 7, 1023, 1024, 5_000, 77_777];
         let ids = Tensor::<1, Int>::from_ints(positions, &device).reshape([1, 7]);
         let on_device = Rope::new(&table, &device).at(ids);

@@ -69,9 +69,15 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     let mut model = LanguageModel::load(&base)?;
     let config = config(&about).map_err(|reason| unusable(&path, reason))?;
-    let adapters = Adapters::zeros(&model.shape, &config);
     let weights = Weights::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
+    // Before anything is allocated by the rank.
+    for linear in Projection::ALL.into_iter().filter(|linear| config.targets(*linear)) {
+        let [inputs, _] = linear.sizes(&model.shape);
+        let first = format!("layers.0.{}.lora_A.weight", linear.name());
+        find(&Parameter::new(first, &[inputs, config.r]))?;
+    }
+    let adapters = Adapters::zeros(&model.shape, &config);
     let params = gather(adapters.parameters(), folder, find)?.values().to_vec();
     let used: HashSet<String> = adapters.parameters().iter().map(name).collect();
     if let Some(other) = weights.names().find(|name| !used.contains(*name)) {

@@ -213,6 +213,7 @@ impl<'a> Gguf<'a> {
         let table = self.tensors.get("token_embd.weight");
         let table = table.ok_or_else(|| unusable(self.path, "there is no `token_embd.weight`"))?;
         let (hidden_size, num_heads) = (size("embedding_length")?, size("attention.head_count")?);
+        let head_dim = whole("attention.key_length")?.unwrap_or(hidden_size / num_heads.max(1));
         let shape = DecoderShape {
             family,
             num_actions: table.shape.first().copied().unwrap_or(0),
@@ -220,7 +221,7 @@ impl<'a> Gguf<'a> {
             num_layers: size("block_count")?,
             num_heads,
             num_kv_heads: whole("attention.head_count_kv")?.unwrap_or(num_heads),
-            head_dim: whole("attention.key_length")?.unwrap_or(hidden_size / num_heads.max(1)),
+            head_dim,
             intermediate_size: size("feed_forward_length")?,
             context: whole("context_length")?.unwrap_or(2048),
             qkv_bias: has("blk.0.attn_q.bias"),
@@ -232,7 +233,7 @@ impl<'a> Gguf<'a> {
             },
             tie_word_embeddings: !has("output.weight"),
             rope_theta,
-            rope_scaling: self.rope_scaling(rope_theta)?,
+            rope_scaling: self.rope_scaling(rope_theta, head_dim)?,
             rms_norm_eps: number("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5) as f32,
             ..DecoderShape::default()
         };
@@ -295,13 +296,20 @@ impl<'a> Gguf<'a> {
     }
 
     /// Reads Llama 3's rotary scaling, which files store as divisors of the frequencies.
-    fn rope_scaling(&self, theta: f64) -> Result<Option<RopeScaling>, LanguageError> {
+    fn rope_scaling(
+        &self,
+        theta: f64,
+        head_dim: usize,
+    ) -> Result<Option<RopeScaling>, LanguageError> {
         let name = ROPE_FREQS;
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
         let wrong = |reason: &str| unusable(self.path, format!("`{name}` {reason}"));
         let ([count], 0) = (&tensor.shape[..], tensor.format) else {
             return Err(wrong("is no list of numbers in single precision"));
         };
+        if count.checked_mul(2) != Some(head_dim) {
+            return Err(wrong("does not have a number for each pair of a head"));
+        }
         let bytes =
             self.weights.get(tensor.start..).and_then(|rest| rest.get(..count.checked_mul(4)?));
         let numbers = bytes.ok_or_else(|| wrong("goes beyond the end of the file"))?.as_chunks().0;

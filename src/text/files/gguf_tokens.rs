@@ -112,7 +112,12 @@ fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str
     let prefixes = match (&steps[..], &splits[..]) {
         ([replace], []) if *replace == replaces => false,
         ([prepend, replace], []) if *prepend == prepends && *replace == replaces => true,
-        ([], [meta]) if meta["type"] == "Metaspace" && meta["split"] != true => {
+        // Without an entry `split` is on.
+        ([], [meta])
+            if meta["type"] == "Metaspace"
+                && meta["replacement"] == SPACE
+                && meta["split"] == false =>
+        {
             meta["prepend_scheme"] != "never"
         }
         _ => {
