@@ -20,7 +20,7 @@ names! {
 }
 
 settings! {
-    /// The loss of an update, with TRL's defaults but for `kl_coef`.
+    /// The loss of an update, with TRL's defaults.
     pub struct LossConfig {
         /// Loss, and how its terms are averaged.
         loss_type: LossType = LossType::Dapo;
