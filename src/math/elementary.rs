@@ -53,7 +53,7 @@ pub fn sigmoid(x: f32) -> f32 {
 /// Lower clamp of [`exp()`]; its exponential is still a normal number.
 const LEAST_EXPONENT: f32 = -87.0;
 /// Upper clamp of [`exp()`]; its exponential is still finite. Infinities are undefined in WGSL.
-const GREATEST_EXPONENT: f32 = 88.0;
+pub(crate) const GREATEST_EXPONENT: f32 = 88.0;
 
 /// Exponential function, accurate to 2 ulp over the finite range. Vectorises: 2^n times a
 /// polynomial on [-ln 2 / 2, ln 2 / 2] (coefficients from Cephes' `expf`).

@@ -81,7 +81,7 @@ pub(super) fn tensors(
     let plain = match config.kl_estimator {
         KlEstimator::K1 => log_ratio.neg(),
         KlEstimator::K2 => log_ratio.square() * 0.5,
-        KlEstimator::K3 => log_ratio.clone().exp() - 1.0 - log_ratio,
+        KlEstimator::K3 => super::tensors::exp(log_ratio.clone()) - 1.0 - log_ratio,
     };
     if config.use_bias_correction_kl { plain * ratio } else { plain }
 }

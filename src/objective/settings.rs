@@ -20,7 +20,7 @@ names! {
 }
 
 settings! {
-    /// The loss of an update, with TRL's defaults but for `kl_coef`.
+    /// The loss of an update, with TRL's defaults.
     pub struct LossConfig {
         /// Loss, and how its terms are averaged.
         loss_type: LossType = LossType::Dapo;
@@ -43,8 +43,8 @@ settings! {
         /// Weight the KL estimate by the importance ratio (unbiased gradient); not for demonstrations, which have no
         /// behaviour policy.
         use_bias_correction_kl: bool = false;
-        /// Weight of the policy's entropy at the first iteration; for language models at all iterations. The entropy of
-        /// games is averaged like the loss, that of language models over the tokens of an optimiser step.
+        /// Weight of the policy's entropy at the first iteration; for language models at all iterations of GRPO. The
+        /// entropy of games is averaged like the loss, that of language models over the tokens of an optimiser step.
         entropy_coef: f64 = 0.0, in at_least(0.0);
         /// Weight of the entropy at the last iteration; it changes linearly. Only for games.
         entropy_coef_final: f64 = 0.0, in at_least(0.0);

@@ -5,6 +5,7 @@
 
 use super::weights::{self, Totals};
 use super::{LossConfig, kl};
+use crate::math::GREATEST_EXPONENT;
 use burn::tensor::Tensor;
 
 /// Steps of `games` games, time-major: `[num_steps, games]` each.
@@ -62,6 +63,13 @@ impl Loss {
     pub const SUMS: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
 }
 
+/// The exponential, clamped above as [`exp()`](crate::math::exp()) of the other engines is, with the derivative that these
+/// give it: its value. Without the clamp an infinite ratio makes NaN of masked steps and of gradients that clipping stops.
+pub(super) fn exp(x: Tensor<2>) -> Tensor<2> {
+    let excess = (x.clone().detach() - GREATEST_EXPONENT).clamp_min(0.0);
+    (x - excess).exp()
+}
+
 /// Computes the loss of `steps` with entropy weight `entropy_coef`.
 ///
 /// # Panics
@@ -71,11 +79,11 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     let loss_type = config.loss_type;
     let weights = weights::tensors(loss_type.averaging(), &steps.mask, totals);
     let log_ratio = steps.logprobs.clone() - steps.old_logprobs.clone();
-    let own_ratio = log_ratio.clone().exp();
+    let own_ratio = exp(log_ratio.clone());
     let ratio = if loss_type.ratio_of_game() {
         let lengths = steps.mask.clone().sum_dim(0).clamp_min(1.0);
         let mean = (log_ratio.clone() * steps.mask.clone()).sum_dim(0) / lengths;
-        mean.expand(log_ratio.dims()).exp()
+        exp(mean.expand(log_ratio.dims()))
     } else {
         own_ratio.clone()
     };
@@ -109,8 +117,45 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::LossType;
+    use crate::objective::{Coefficients, KlEstimator, LossType, Step, term};
     use burn::tensor::Device;
+
+    #[test]
+    fn ratios_beyond_single_precision_have_the_slopes_of_other_engines() {
+        let device = Device::flex();
+        let one = |x: f32| Tensor::<2>::from_floats([[x]], &device);
+        let config = LossConfig { kl_coef: 1.0, ..LossConfig::default() };
+        let by = Coefficients::new(&config, 0.0);
+        // The log-probabilities under the current, the behaviour and the reference policy, and the advantage.
+        for [logprob, old, reference, advantage] in
+            [[-100.0f32, -100.0, -0.5, 0.0], [-0.5, -120.0, -0.5, 1.0], [-0.5, -120.0, -0.5, -0.5]]
+        {
+            let leaf = one(logprob).autodiff().require_grad();
+            let steps = Steps {
+                logprobs: leaf.clone(),
+                entropy: one(0.0),
+                old_logprobs: one(old),
+                reference_logprobs: Some(one(reference)),
+                mean_logprobs: None,
+                advantages: one(advantage),
+                mask: one(1.0),
+            };
+            let totals = Totals {
+                games: 1,
+                steps: Tensor::from_floats([1.0], &device),
+                rollout_share: Tensor::from_floats([1.0], &device),
+            };
+            let found = loss(&config, 0.0, &steps, &totals);
+            let slope = leaf.grad(&found.loss.backward()).unwrap().into_scalar::<f32>();
+            let ratio = crate::math::exp(logprob - old);
+            let policy = term(&Step { ratio, advantage, logprob }, &by, config.loss_type).slope;
+            let kl = kl::divergence(reference - logprob, ratio, KlEstimator::K3, false).slope;
+            let want = policy + kl;
+            assert!((slope - want).abs() <= 1e-4 * want.abs(), "{slope} instead of {want}");
+            let sums = found.sums.into_data().try_into_vec::<f32>().unwrap();
+            assert!(sums.iter().all(|sum| sum.is_finite()), "{sums:?}");
+        }
+    }
 
     #[test]
     fn smoothed_labels_cost_what_cross_entropy_says() {

@@ -258,6 +258,10 @@ impl LanguageConfig {
         limits!(self:
             loss.use_bias_correction_kl if !is_sft || !is_corrected,
                 "false where the loss is nll: solutions have no behaviour policy";
+            loss.entropy_coef if !is_sft || loss.entropy_coef == 0.0,
+                "0 where the loss is nll: SFT has no entropy bonus";
+            update.target_kl if !is_sft || update.target_kl == 0.0,
+                "0 where the loss is nll: solutions have no behaviour policy";
             stop.score if !is_sft || stop.score == f64::INFINITY, "inf where the run has no rewards";
             update.num_minibatches if update.num_minibatches <= generation.num_prompts, prompts;
             update.gradient_accumulation_steps if update.gradient_accumulation_steps == 1,

@@ -274,6 +274,23 @@ fn demonstrations_have_no_ratio_that_corrects_the_divergence() {
 }
 
 #[test]
+fn sft_alone_refuses_settings_that_only_rollouts_have() {
+    for (section, key, value) in [("loss", "entropy_coef", 0.5), ("update", "target_kl", 0.02)] {
+        let assignment = [format!("{section}.{key}={value}")];
+        let validated = |config: LanguageConfig| {
+            let mut table = overlay::to_table(&config);
+            overlay::apply(&mut table, &assignment).unwrap();
+            overlay::from_table::<LanguageConfig>(table).unwrap().validate()
+        };
+        assert!(validated(LanguageConfig::for_model(TINY)).is_ok(), "GRPO after SFT has {key}");
+        let alone = validated(LanguageConfig::imitating(TINY, None, Precision::F32));
+        let said = alone.unwrap_err().to_string();
+        let words = format!("{section}.{key} is {value}, but must be 0 where the loss is nll: ");
+        assert!(said.starts_with(&words), "{said}");
+    }
+}
+
+#[test]
 fn sections_check_themselves() {
     let mut optimizer = OptimizerConfig { adam_beta1: 1.0, ..OptimizerConfig::default() };
     let error = optimizer.validate().unwrap_err();

@@ -8,6 +8,16 @@ use std::ops::Range;
 /// Held-out solutions per evaluation: of tasks with unlimited prompts, and the most of others.
 const HELD_OUT: [u64; 2] = [256, 2048];
 
+/// Words an error about the room for a completion as one about a solution, whose length follows from no setting.
+fn of_solution(error: LanguageTrainError) -> LanguageTrainError {
+    match error {
+        LanguageTrainError::TooLong { start, prompt, completion: solution, context } => {
+            LanguageTrainError::LongSolution { start, prompt, solution, context }
+        }
+        other => other,
+    }
+}
+
 impl TextEngine {
     /// The next prompts with their solutions: one text for each prompt if the run is SFT alone, else as many
     /// texts as GRPO would have completions.
@@ -29,7 +39,7 @@ impl TextEngine {
             true => self.model.answer(&solution, &prompt.messages, &prompt.template_values)?,
             false => self.model.bare_answer(&solution, &prompt.messages)?,
         };
-        let prompt = self.tokens(prompt, tokens.len())?;
+        let prompt = self.tokens(prompt, tokens.len()).map_err(of_solution)?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];
         let sample = Sample { tokens, logprobs, advantages, mask, ..Sample::default() };
@@ -66,5 +76,26 @@ impl TextEngine {
         let text = |number| self.text(&self.task.prompt(Split::Test, number)?);
         let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(text).collect();
         Ok(logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task;
+    use crate::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
+
+    #[test]
+    fn a_long_solution_is_not_blamed_on_a_setting() {
+        let found = task::find("sort").unwrap();
+        let task = (found.open)((found.defaults)()).unwrap();
+        let config = LanguageConfig::for_model(TINY);
+        let mut trainer = LanguageTrainer::for_task(task, config, None).unwrap();
+        let prompt = trainer.engine.task.prompt(Split::Train, 0).unwrap();
+        let text = trainer.engine.text(&prompt).unwrap();
+        trainer.engine.model.shape.context = text.prompt.len() + 1;
+        let error = trainer.engine.text(&prompt).unwrap_err().to_string();
+        assert!(error.contains(" and its solution of "), "{error}");
+        assert!(error.ends_with("; leave such prompts out"), "{error}");
     }
 }

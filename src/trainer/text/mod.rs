@@ -121,6 +121,21 @@ pub enum LanguageTrainError {
         /// Tokens that the model can see.
         context: usize,
     },
+    /// A solution that has no room after its prompt.
+    #[error(
+        "a prompt of {prompt} tokens (it begins with {start:?}) and its solution of {solution} are more than the model's \
+         context of {context}; leave such prompts out"
+    )]
+    LongSolution {
+        /// The beginning of the prompt.
+        start: String,
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of the solution.
+        solution: usize,
+        /// Tokens that the model can see.
+        context: usize,
+    },
     /// A fresh model needs to know its characters.
     #[error(
         "`tiny` has the characters of prompts and solutions for tokens, but the task {0} does not list \
