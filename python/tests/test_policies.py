@@ -190,6 +190,12 @@ def test_one_observation_is_told_from_a_batch_by_its_form() -> None:
     policy = trained(Twice).policy()
     assert policy((1, [0.5, 3])) in (5, 6) and policy([(1, np.zeros(2)), (2, np.ones(2))]).shape == (2,)
 
+    class Parts(Pair):
+        observation_space = spaces.Dict({"on": spaces.MultiBinary(1), "picture": spaces.Box(0, 255, (2, 1), np.uint8)})
+
+    parts = {"on": [1], "picture": np.array([[0.25], [0.5]])}
+    np.testing.assert_array_equal(trained(Parts).policy()._encoding.flatten(parts), [1, 0.25, 0.5])
+
 
 def test_numbers_are_observations_of_discrete_spaces() -> None:
     class Cell(Pair):
