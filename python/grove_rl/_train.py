@@ -93,7 +93,8 @@ def train(
             the run is saved and stops.
         num_processes: Worker processes that step environments of Python; 0 to step them in this process. Functions that
             make environments, and what they refer to, must be picklable by ``cloudpickle``.
-        max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit.
+        max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit, which it
+            replaces if ``what`` is an id. Environments that a function makes keep a lower limit of their own.
         **settings: Settings as in a settings file: ``iterations=100``, ``rollout={"num_groups": 8}``. A name
             without its section will do if it is unambiguous: ``learning_rate=1e-3``.
 
@@ -160,10 +161,11 @@ def _train_envs(
 ) -> Report:
     check_whole("num_processes", num_processes, 0)
     if max_episode_steps is not None:
-        check_whole("max_episode_steps", max_episode_steps, 1)
+        max_episode_steps = check_whole("max_episode_steps", max_episode_steps, 1)
+    # Gymnasium would truncate at the limit with which the id is registered.
+    registered = partial(gymnasium.make, max_episode_steps=max_episode_steps, disable_env_checker=True)
     if isinstance(what, str):
-        env_id = what
-        env_fns: list[EnvFn] = [lambda: gymnasium.make(env_id, disable_env_checker=True)]
+        env_fns: list[EnvFn] = [partial(registered, what)]
     elif isinstance(what, gymnasium.Env):
         raise ValueError("give a function that makes the environment: many of them are played at once")
     else:
@@ -178,14 +180,14 @@ def _train_envs(
         games = ", ".join(_native.names())
         raise gymnasium.error.NameNotFound(f"{error} Nor is it a game of Grove: {games}.") from None
     spec = probe.spec
-    limit = max_episode_steps or (spec.max_episode_steps if spec else None) or _MAX_STEPS
+    limit = max_episode_steps or _own_limit(probe) or _MAX_STEPS
     spaces = (probe.observation_space, probe.action_space)
     error = close_all([probe])
     if error is not None:
         _warn_of_close(error)
     if isinstance(what, str) and spec is not None:
         # Another process may not know the id.
-        env_fns = [partial(gymnasium.make, gymnasium.spec(spec.id), disable_env_checker=True)]
+        env_fns = [partial(registered, gymnasium.spec(spec.id))]
     rollout = changes["rollout"] = _ROLLOUT | changes.get("rollout", {})
     changes["update"] = _UPDATE | changes.get("update", {})
     rollout.setdefault("num_steps", limit)
@@ -218,6 +220,18 @@ def _train_envs(
             _warn_of_close(error)
     report.observation_space = spaces[0]
     return report
+
+
+def _own_limit(env: gymnasium.Env[Any, Any]) -> int | None:
+    """Returns the steps after which an environment truncates its episodes, if it names them."""
+    if env.spec is not None and env.spec.max_episode_steps is not None:
+        return env.spec.max_episode_steps
+    # An environment that is not registered has no description, but may be wrapped.
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            return env._max_episode_steps
+        env = env.env
+    return None
 
 
 def _warn_of_close(error: Exception) -> None:

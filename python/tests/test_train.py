@@ -129,6 +129,22 @@ def test_environments_of_python_are_trained(folder: Path) -> None:
     np.testing.assert_array_equal(grove_rl.Policy.load(report.run)(flat), policy(obs))
 
 
+def test_episodes_end_at_the_limit_that_is_asked_for_or_else_at_their_own(folder: Path) -> None:
+    class Endless(Corridor):
+        def step(self, action: Any) -> Any:
+            return self._obs(), 0.0, False, False, {}
+
+    def limited() -> gymnasium.Env:
+        return gymnasium.wrappers.TimeLimit(Endless(), 7)
+
+    gymnasium.register("Endless-v0", entry_point=Endless, max_episode_steps=3)
+    few = {"iterations": 1, "num_groups": 1, "group_size": 4, "eval_episodes": 2}
+    for what, asked, steps in (("Endless-v0", None, 3), ("Endless-v0", 2, 2), ("Endless-v0", 5, 5), (limited, None, 7)):
+        report = grove_rl.train(what, max_episode_steps=asked, **few)
+        assert report.details["mean_length"] == steps
+        assert f"num_steps = {steps}" in Path(report.run, "config.toml").read_text().splitlines()
+
+
 def test_processes_do_not_change_the_result(folder: Path) -> None:
     def losses(num_processes: int) -> list[float]:
         events: list[dict] = []
