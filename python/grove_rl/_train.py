@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
@@ -192,7 +193,7 @@ def _train_envs(
     changes["update"] = _UPDATE | changes.get("update", {})
     rollout.setdefault("num_steps", limit)
     rollout.setdefault("learn_steps", rollout["num_steps"])
-    for name in _ROLLOUT:
+    for name in (*_ROLLOUT, "num_steps"):
         check_whole(f"rollout.{name}", rollout[name], 1)
     num_envs = int(rollout["num_groups"] * rollout["group_size"])
     if len(env_fns) not in (1, num_envs):
@@ -205,6 +206,7 @@ def _train_envs(
     name = (spec.id if spec else "host").split("/")[-1].lower()
     batch = ProcessBatch(env_fns, spaces, num_processes) if num_processes > 0 else Batch(env_fns, spaces)
     try:
+        _check_memory(num_envs, int(rollout["num_steps"]), batch.num_features)
         changes["host"] = {
             "num_features": batch.num_features,
             "num_actions": batch.num_actions,
@@ -232,6 +234,18 @@ def _own_limit(env: gymnasium.Env[Any, Any]) -> int | None:
             return env._max_episode_steps
         env = env.env
     return None
+
+
+def _check_memory(num_envs: int, num_steps: int, num_features: int) -> None:
+    """Checks that this machine can hold the observations of a rollout: native code would end the process if not."""
+    try:
+        np.empty((num_envs, num_steps, num_features), np.float32)
+    except (MemoryError, ValueError):
+        size = 4 * num_envs * num_steps * num_features / 1e9
+        raise ValueError(
+            f"a rollout of {num_envs} environments, {num_steps} steps and {num_features} numbers an observation needs "
+            f"{size:,.0f} GB of memory, more than there is: lower `max_episode_steps`, `num_groups` or `group_size`"
+        ) from None
 
 
 def _warn_of_close(error: Exception) -> None:

@@ -157,6 +157,13 @@ def test_observations_far_beyond_narrow_bounds_are_refused() -> None:
         grove_rl.train(lambda: Narrow(obs=np.array([0, 1e38, 0])), **FEW)
 
 
+def test_rollouts_beyond_all_memory_are_refused() -> None:
+    wide = spaces.Box(-1, 1, (1 << 20,), np.float32)
+    words = "4 environments, 268435456 steps and 1048576 numbers an observation needs 4,503,600 GB of memory"
+    with pytest.raises(ValueError, match=words):
+        grove_rl.train(lambda: spaced(wide, TWO), **(FEW | {"max_episode_steps": 1 << 28}))
+
+
 def test_pictures_have_the_shape_of_their_space() -> None:
     class Picture(Still):
         observation_space = spaces.Box(0, 255, (4, 2), np.uint8)
