@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -130,11 +131,13 @@ def _record(item: PromptLike) -> dict[str, Any]:
             raise ValueError(f"a prompt has a column `{name}`, as reward functions call an argument of theirs; rename it")
     prompt = columns.pop("prompt")
     try:
-        columns = json.loads(json.dumps(columns, allow_nan=False, default=lambda value: value.tolist()))
+        text_of_columns = json.dumps(columns, allow_nan=False, default=lambda value: value.tolist())
+        columns = json.loads(text_of_columns)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"the columns {columns} of a prompt are no JSON: {error}") from error
     text, messages = _prompt(prompt)
-    fields = {"prompt": prompt, "columns": columns}
+    # As a text, since native code has no whole numbers beyond 64 bits.
+    fields = {"prompt": messages or prompt, "columns": text_of_columns}
     if isinstance(columns.get("solution"), str):
         fields["solution"] = columns["solution"]
     # What the chat template gets besides the messages, as in TRL.
@@ -167,8 +170,8 @@ class Judge:
     def _judge(self, completions: list[str], prompts: list[str]) -> list[list[float | None]]:
         fields = [json.loads(prompt)["fields"] for prompt in prompts]
         given = [field["prompt"] for field in fields]
-        keys = {key for field in fields for key in field["columns"]}
-        columns = {key: [field["columns"].get(key) for field in fields] for key in keys}
+        rows = [json.loads(field["columns"]) for field in fields]
+        columns = {key: [row.get(key) for row in rows] for key in {key for row in rows for key in row}}
         # Completions of conversations are conversations as well, as in TRL.
         answers = [
             text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
@@ -228,6 +231,9 @@ def text_request(
         raise ValueError(
             f"`reward` is {reward!r}, but a language model needs a function or a list of one or more of them"
         )
+    for function in functions:
+        if inspect.iscoroutinefunction(function):
+            raise ValueError(f"`reward` has the async function {function!r}, but nothing awaits it: give one that is not")
     train = _records("task", task)
     if eval_task is None:
         # At least one of each, if there are two.

@@ -199,6 +199,10 @@ def test_a_process_that_ends_is_named() -> None:
             grove_rl.train(lambda: Leaving(how), **few)
 
 
+async def awaited(**_: Any) -> list[float]:
+    return []
+
+
 class Table:
     """What tables of pandas, Polars and Arrow have in common."""
 
@@ -241,6 +245,7 @@ class Table:
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
+        (None, {"task": TASK, "reward": [len, awaited]}, "`reward` has the async function .*, but nothing awaits it"),
         (None, {"task": TASK, "reward": 5}, "`reward` is 5, but a language model needs a function"),
         (None, {"task": [{1: "a", "x": "b"}], "reward": len}, r"a prompt has the columns \[1, 'x'\], but none named"),
         (None, {"task": TASK, "reward": len, "model": ""}, "`model` is '', but must name a folder"),

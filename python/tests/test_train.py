@@ -323,14 +323,14 @@ def test_settings_are_checked(folder: Path) -> None:
 def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None:
     calls: list[dict] = []
 
-    def many_a(prompts: list[str], completions: list[str], limit: list[int], **_: Any) -> list:
-        calls.append({"prompts": prompts, "limit": limit})
+    def many_a(prompts: list[str], completions: list[str], limit: list[int], large: list[int], **_: Any) -> list:
+        calls.append({"prompts": prompts, "limit": limit, "large": large})
         return [min(text.count("a"), most) / most for text, most in zip(completions, limit)]
 
     def unjudged(completions: list[str], **_: Any) -> list:
         return [None] * len(completions)
 
-    task = [{"prompt": f"{i}>", "solution": "ab", "limit": 4} for i in range(20)]
+    task = [{"prompt": f"{i}>", "solution": "ab", "limit": 4, "large": (1 << 70) + 1} for i in range(20)]
     report = grove_rl.train(
         task=task,
         reward=[many_a, unjudged],
@@ -339,7 +339,7 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
         generation={"num_prompts": 4, "group_size": 4, "max_new_tokens": 6},
         checkpoint={"eval_episodes": 4},
     )
-    assert calls and set(calls[0]["limit"]) == {4}
+    assert calls and set(calls[0]["limit"]) == {4} and set(calls[0]["large"]) == {(1 << 70) + 1}
     model = grove_rl.LanguageModel.load(report.run)
     assert isinstance(model.generate("1>", max_new_tokens=4), str)
     assert len(model.generate(["1>", "2>"], max_new_tokens=4, num_completions=3)[1]) == 3
