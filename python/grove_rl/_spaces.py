@@ -213,7 +213,12 @@ def _flattened(space: spaces.Space[Any], obs: Any) -> NDArray[Any]:
     """Returns an observation as Gymnasium flattens it, but its numbers as they are.
 
     Gymnasium would cast them to the type of the space: pictures of 0 to 1 to zeros.
+
+    Raises:
+        ValueError: If a part of the observation has another shape than its space.
     """
+    if space.shape is not None and np.shape(obs) != space.shape:
+        raise ValueError(f"a part has shape {np.shape(obs)}, but must have shape {space.shape}")
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return np.ravel(obs)
     if isinstance(space, spaces.Dict):
