@@ -25,6 +25,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// prefilled.
 const PORTION: usize = 256;
 
+/// The most completions that are decoded at a time, each with a cache of its own: as many as in training by default.
+const SLOTS: usize = 256;
+
 /// A language model.
 #[pyclass(module = "grove_rl._native")]
 pub struct LanguageModel {
@@ -131,7 +134,7 @@ impl LanguageModel {
             let generator = Generator {
                 decoder: &decoder,
                 sampling: &sampling,
-                slots: options.completions * batch.len().min(16),
+                slots: SLOTS.min(options.completions * batch.len().min(16)),
                 stop: Some(&is_stopped),
                 listener: None,
             };
