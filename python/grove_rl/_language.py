@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import count
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from . import _native
 from ._settings import check_number, check_whole
 from ._threads import use_threads
@@ -112,6 +114,9 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     """Returns a prompt as text and as messages; one of them is empty."""
     if isinstance(prompt, str):
         return prompt, []
+    if isinstance(prompt, np.ndarray):
+        # As the rows of a table that was read from a file of columns have it.
+        prompt = prompt.tolist()
     messages = [message for message in prompt if isinstance(message, Mapping)] if isinstance(prompt, Sequence) else []
     if not messages or len(messages) != len(prompt):
         raise ValueError(f"the prompt {prompt!r} is neither a text nor a list of messages")
