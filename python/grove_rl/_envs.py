@@ -90,7 +90,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
 
     Infos hold ``score`` (the game's own metric, which may differ from the reward) of the episodes that ended, with
     the mask ``_score``; ``action_mask`` of games in which some actions are illegal; and in mode ``SAME_STEP``
-    ``final_obs`` with the mask ``_final_obs``.
+    ``final_obs`` and ``final_info``, which holds the scores once more, with the masks ``_final_obs`` and ``_final_info``.
     """
 
     def __init__(
@@ -160,7 +160,11 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         if isinstance(seed, list | tuple | np.ndarray):
             if len(seed) != self.num_envs:
                 raise ValueError(f"{len(seed)} seeds were given for {self.num_envs} environments")
-            levels = [None if own is None else (_seed(own), 0) for own in seed]
+            seeds = [None if own is None else _seed(own) for own in seed]
+            levels = [None if own is None else (own, 0) for own in seeds]
+            if None not in seeds and (mask is None or mask.all()):
+                # Later levels follow from the seeds, as they do from a single one.
+                self.np_random = np.random.default_rng(np.array(seeds, np.uint64).view(np.uint32))
         elif seed is not None:
             super().reset(seed=_seed(seed))
             levels = [(int(seed), env) for env in envs]
@@ -207,6 +211,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
             infos["score"], infos["_score"] = scores, ended
             if self._mode is AutoresetMode.SAME_STEP:
                 infos["final_obs"], infos["_final_obs"] = final_obs, ended
+                infos["final_info"], infos["_final_info"] = {"score": scores, "_score": ended}, ended
         return obs, rewards, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import count
 from typing import Any, TypeGuard
+
+import numpy as np
 
 from . import _native
 from ._settings import check_number, check_whole
@@ -125,6 +128,9 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     """Returns a prompt as text and as messages; one of them is empty."""
     if isinstance(prompt, str):
         return prompt, []
+    if isinstance(prompt, np.ndarray):
+        # As the rows of a table that was read from a file of columns have it.
+        prompt = prompt.tolist()
     messages = [message for message in prompt if isinstance(message, Mapping)] if isinstance(prompt, Sequence) else []
     if not messages or len(messages) != len(prompt):
         raise ValueError(f"the prompt {prompt!r} is neither a text nor a list of messages")
@@ -144,11 +150,13 @@ def _record(item: PromptLike) -> dict[str, Any]:
             raise ValueError(f"a prompt has a column `{name}`, as reward functions call an argument of theirs; rename it")
     prompt = columns.pop("prompt")
     try:
-        columns = json.loads(json.dumps(columns, allow_nan=False, default=lambda value: value.tolist()))
+        text_of_columns = json.dumps(columns, allow_nan=False, default=lambda value: value.tolist())
+        columns = json.loads(text_of_columns)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"the columns {columns} of a prompt are no JSON: {error}") from error
     text, messages = _prompt(prompt)
-    fields = {"prompt": prompt, "columns": columns}
+    # As a text, since native code has no whole numbers beyond 64 bits.
+    fields = {"prompt": messages or prompt, "columns": text_of_columns}
     if isinstance(columns.get("solution"), str):
         fields["solution"] = columns["solution"]
     # What the chat template gets besides the messages, as in TRL.
@@ -181,8 +189,8 @@ class Judge:
     def _judge(self, completions: list[str], prompts: list[str]) -> list[list[float | None]]:
         fields = [json.loads(prompt)["fields"] for prompt in prompts]
         given = [field["prompt"] for field in fields]
-        keys = {key for field in fields for key in field["columns"]}
-        columns = {key: [field["columns"].get(key) for field in fields] for key in keys}
+        rows = [json.loads(field["columns"]) for field in fields]
+        columns = {key: [row.get(key) for row in rows] for key in {key for row in rows for key in row}}
         # Completions of conversations are conversations as well, as in TRL.
         answers = [
             text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
@@ -242,6 +250,9 @@ def text_request(
         raise ValueError(
             f"`reward` is {reward!r}, but a language model needs a function or a list of one or more of them"
         )
+    for function in functions:
+        if inspect.iscoroutinefunction(function):
+            raise ValueError(f"`reward` has the async function {function!r}, but nothing awaits it: give one that is not")
     train = _records("task", task)
     if eval_task is None:
         # At least one of each, if there are two.

@@ -114,13 +114,12 @@ class Encoding:
         if space is not None and space.shape is not None and np.shape(obs) != space.shape:
             raise ValueError(f"the observation has shape {np.shape(obs)}, but must have shape {space.shape}")
         try:
-            if space is None or isinstance(space, spaces.Box):
-                # Gymnasium would cast to the type of the space: pictures of 0 to 1 to zeros.
-                flat = np.asarray(obs) if space is None else np.ravel(obs)
+            if space is None:
+                flat = np.asarray(obs)
             elif _is_outside(space, obs):
                 raise ValueError("a number is out of range")
             else:
-                flat = np.asarray(spaces.flatten(space, obs))
+                flat = _flattened(space, obs)
         except Exception as error:
             what = "is no array" if space is None else f"does not fit {space}"
             raise ValueError(
@@ -208,6 +207,25 @@ class Encoding:
 def is_vector(space: spaces.Space[Any]) -> bool:
     """Whether the observations of a space are vectors of numbers."""
     return isinstance(space, spaces.Box) and len(space.shape) == 1
+
+
+def _flattened(space: spaces.Space[Any], obs: Any) -> NDArray[Any]:
+    """Returns an observation as Gymnasium flattens it, but its numbers as they are.
+
+    Gymnasium would cast them to the type of the space: pictures of 0 to 1 to zeros.
+
+    Raises:
+        ValueError: If a part of the observation has another shape than its space.
+    """
+    if space.shape is not None and np.shape(obs) != space.shape:
+        raise ValueError(f"a part has shape {np.shape(obs)}, but must have shape {space.shape}")
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return np.ravel(obs)
+    if isinstance(space, spaces.Dict):
+        return np.concatenate([_flattened(part, obs[key]) for key, part in space.spaces.items()])
+    if isinstance(space, spaces.Tuple):
+        return np.concatenate([_flattened(part, own) for part, own in zip(space.spaces, obs, strict=True)])
+    return np.asarray(spaces.flatten(space, obs))
 
 
 def _is_outside(space: spaces.Space[Any], obs: Any) -> bool:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
@@ -94,7 +95,7 @@ def train(
         num_processes: Worker processes that step environments of Python; 0 to step them in this process. Functions that
             make environments, and what they refer to, must be picklable by ``cloudpickle``.
         max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit, or 1000 if it
-            has none.
+            has none. Replaces the limit of an id; environments that a function makes keep a lower limit of their own.
         **settings: Settings as in a settings file: ``iterations=100``, ``rollout={"num_groups": 8}``. A name
             without its section will do if it is unambiguous: ``learning_rate=1e-3``.
 
@@ -161,10 +162,11 @@ def _train_envs(
 ) -> Report:
     check_whole("num_processes", num_processes, 0)
     if max_episode_steps is not None:
-        check_whole("max_episode_steps", max_episode_steps, 1)
+        max_episode_steps = check_whole("max_episode_steps", max_episode_steps, 1)
+    # Gymnasium would truncate at the limit with which the id is registered.
+    registered = partial(gymnasium.make, max_episode_steps=max_episode_steps, disable_env_checker=True)
     if isinstance(what, str):
-        env_id = what
-        env_fns: list[EnvFn] = [lambda: gymnasium.make(env_id, disable_env_checker=True)]
+        env_fns: list[EnvFn] = [partial(registered, what)]
     elif isinstance(what, gymnasium.Env):
         raise ValueError("give a function that makes the environment: many of them are played at once")
     else:
@@ -179,19 +181,19 @@ def _train_envs(
         games = ", ".join(_native.names())
         raise gymnasium.error.NameNotFound(f"{error} Nor is it a game of Grove: {games}.") from None
     spec = probe.spec
-    limit = max_episode_steps or (spec.max_episode_steps if spec else None) or _MAX_STEPS
+    limit = max_episode_steps or _own_limit(probe) or _MAX_STEPS
     spaces = (probe.observation_space, probe.action_space)
     error = close_all([probe])
     if error is not None:
         _warn_of_close(error)
     if isinstance(what, str) and spec is not None:
         # Another process may not know the id.
-        env_fns = [partial(gymnasium.make, gymnasium.spec(spec.id), disable_env_checker=True)]
+        env_fns = [partial(registered, gymnasium.spec(spec.id))]
     rollout = changes["rollout"] = _ROLLOUT | changes.get("rollout", {})
     changes["update"] = _UPDATE | changes.get("update", {})
     rollout.setdefault("num_steps", limit)
     rollout.setdefault("learn_steps", rollout["num_steps"])
-    for name in _ROLLOUT:
+    for name in (*_ROLLOUT, "num_steps"):
         check_whole(f"rollout.{name}", rollout[name], 1)
     num_envs = int(rollout["num_groups"] * rollout["group_size"])
     if len(env_fns) not in (1, num_envs):
@@ -204,6 +206,7 @@ def _train_envs(
     name = (spec.id if spec else "host").split("/")[-1].lower()
     batch = ProcessBatch(env_fns, spaces, num_processes) if num_processes > 0 else Batch(env_fns, spaces)
     try:
+        _check_memory(num_envs, int(rollout["num_steps"]), batch.num_features)
         changes["host"] = {
             "num_features": batch.num_features,
             "num_actions": batch.num_actions,
@@ -219,6 +222,30 @@ def _train_envs(
             _warn_of_close(error)
     report.observation_space = spaces[0]
     return report
+
+
+def _own_limit(env: gymnasium.Env[Any, Any]) -> int | None:
+    """Returns the steps after which an environment truncates its episodes, if it names them."""
+    if env.spec is not None and env.spec.max_episode_steps is not None:
+        return env.spec.max_episode_steps
+    # An environment that is not registered has no description, but may be wrapped.
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            return env._max_episode_steps
+        env = env.env
+    return None
+
+
+def _check_memory(num_envs: int, num_steps: int, num_features: int) -> None:
+    """Checks that this machine can hold the observations of a rollout: native code would end the process if not."""
+    try:
+        np.empty((num_envs, num_steps, num_features), np.float32)
+    except (MemoryError, ValueError):
+        size = 4 * num_envs * num_steps * num_features / 1e9
+        raise ValueError(
+            f"a rollout of {num_envs} environments, {num_steps} steps and {num_features} numbers an observation needs "
+            f"{size:,.0f} GB of memory, more than there is: lower `max_episode_steps`, `num_groups` or `group_size`"
+        ) from None
 
 
 def _warn_of_close(error: Exception) -> None:

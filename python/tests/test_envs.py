@@ -37,7 +37,7 @@ def test_a_batch_plays_as_single_environments_do(game: str) -> None:
             assert (reward, ended, cut) == (rewards[i], terminated[i], truncated[i])
             if ended or cut:
                 np.testing.assert_array_equal(infos["final_obs"][i], own)
-                assert infos["score"][i] == info["score"]
+                assert infos["score"][i] == infos["final_info"]["score"][i] == info["score"]
                 live[i] = False
             else:
                 np.testing.assert_array_equal(obs[i], own)
@@ -75,6 +75,15 @@ def test_seeds_repeat_and_parameters_change_the_game() -> None:
     first, _ = envs.reset(seed=5)
     np.testing.assert_array_equal(envs.reset(seed=5)[0], first)
     assert not np.array_equal(envs.reset(seed=6)[0], first)
+
+    def later(seed: int | list[int], **options: np.ndarray) -> np.ndarray:
+        fresh = grove_rl.make_vec("recall", 4)
+        fresh.reset(seed=seed, options=options)
+        return fresh.reset()[0]
+
+    for seed in (5, [5, 6, 7, 1 << 63]):
+        np.testing.assert_array_equal(later(seed), later(seed, reset_mask=np.ones(4, bool)))
+    assert not np.array_equal(later([5, 6, 7, 8]), later([5, 6, 7, 9]))
     board = grove_rl.make_vec("catch", 1, rows=6, columns=3, observation="board")
     assert board.single_observation_space.shape == (18,)
     with pytest.raises(ValueError, match="catch.rows"):

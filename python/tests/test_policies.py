@@ -172,8 +172,12 @@ def test_one_observation_is_told_from_a_batch_by_its_form() -> None:
     policy = trained(Named).policy()
     for obs in ({"a": np.array([2000.0]), "b": 1}, {"a": [1], "b": np.int64(0), "more": 3}):
         assert policy(obs) in (5, 6) and policy([obs, obs]).shape == (2,)
-    with pytest.raises(ValueError, match=r"the observation has shape \(4,\), but must have shape \(3,\)"):
-        policy({"a": np.zeros((2, 1)), "b": np.zeros(2, int)})
+    for parts, words in (
+        ({"a": np.zeros((2, 1)), "b": 0}, r"a part has shape \(2, 1\), but must have shape \(1,\)"),
+        ({"a": np.zeros(1), "b": np.zeros(2, int)}, r"a part has shape \(2,\), but must have shape \(\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            policy(parts)
 
     class Picture(Pair):
         observation_space = spaces.Box(0, 255, (4, 4), np.uint8)
@@ -189,6 +193,12 @@ def test_one_observation_is_told_from_a_batch_by_its_form() -> None:
 
     policy = trained(Twice).policy()
     assert policy((1, [0.5, 3])) in (5, 6) and policy([(1, np.zeros(2)), (2, np.ones(2))]).shape == (2,)
+
+    class Parts(Pair):
+        observation_space = spaces.Dict({"on": spaces.MultiBinary(1), "picture": spaces.Box(0, 255, (2, 1), np.uint8)})
+
+    parts = {"on": [1], "picture": np.array([[0.25], [0.5]])}
+    np.testing.assert_array_equal(trained(Parts).policy()._encoding.flatten(parts), [1, 0.25, 0.5])
 
 
 def test_numbers_are_observations_of_discrete_spaces() -> None:

@@ -157,6 +157,13 @@ def test_observations_far_beyond_narrow_bounds_are_refused() -> None:
         grove_rl.train(lambda: Narrow(obs=np.array([0, 1e38, 0])), **FEW)
 
 
+def test_rollouts_beyond_all_memory_are_refused() -> None:
+    wide = spaces.Box(-1, 1, (1 << 20,), np.float32)
+    words = "4 environments, 268435456 steps and 1048576 numbers an observation needs 4,503,600 GB of memory"
+    with pytest.raises(ValueError, match=words):
+        grove_rl.train(lambda: spaced(wide, TWO), **(FEW | {"max_episode_steps": 1 << 28}))
+
+
 def test_pictures_have_the_shape_of_their_space() -> None:
     class Picture(Still):
         observation_space = spaces.Box(0, 255, (4, 2), np.uint8)
@@ -190,6 +197,10 @@ def test_a_process_that_ends_is_named() -> None:
     for how, said in words.items():
         with pytest.raises(RuntimeError, match=said):
             grove_rl.train(lambda: Leaving(how), **few)
+
+
+async def awaited(**_: Any) -> list[float]:
+    return []
 
 
 class Table:
@@ -227,6 +238,7 @@ class Table:
         (None, {"task": [TASK[0] | {"completions": "x"}], "reward": len}, "a prompt has a column `completions`"),
         (None, {"task": [{"prompt": [{"role": "user"}]}], "reward": len}, "must have a `role`, a text, and a `content`"),
         (None, {"task": CHATS, "reward": len}, "the model has no chat template for conversations"),
+        (None, {"task": [{"prompt": np.array(CHATS[0]["prompt"])}], "reward": len}, "the model has no chat template"),
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "tools": ["hammer"]}], "reward": len}, "`tools` is not a list of objects"),
         (None, {"task": [{"prompt": "", "solution": "b"}] * 2, "reward": len}, "the prompt is empty"),
         (None, {"task": [3], "reward": len}, "the prompt 3 is neither a text nor a list of messages"),
@@ -234,6 +246,7 @@ class Table:
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
+        (None, {"task": TASK, "reward": [len, awaited]}, "`reward` has the async function .*, but nothing awaits it"),
         (None, {"task": TASK, "reward": 5}, "`reward` is 5, but a language model needs a function"),
         (None, {"task": [{1: "a", "x": "b"}], "reward": len}, r"a prompt has the columns \[1, 'x'\], but none named"),
         (None, {"task": TASK, "reward": len, "model": ""}, "`model` is '', but must name a folder"),

@@ -129,6 +129,22 @@ def test_environments_of_python_are_trained(folder: Path) -> None:
     np.testing.assert_array_equal(grove_rl.Policy.load(report.run)(flat), policy(obs))
 
 
+def test_episodes_end_at_the_limit_that_is_asked_for_or_else_at_their_own(folder: Path) -> None:
+    class Endless(Corridor):
+        def step(self, action: Any) -> Any:
+            return self._obs(), 0.0, False, False, {}
+
+    def limited() -> gymnasium.Env:
+        return gymnasium.wrappers.TimeLimit(Endless(), 7)
+
+    gymnasium.register("Endless-v0", entry_point=Endless, max_episode_steps=3)
+    few = {"iterations": 1, "num_groups": 1, "group_size": 4, "eval_episodes": 2}
+    for what, asked, steps in (("Endless-v0", None, 3), ("Endless-v0", 2, 2), ("Endless-v0", 5, 5), (limited, None, 7)):
+        report = grove_rl.train(what, max_episode_steps=asked, **few)
+        assert report.details["mean_length"] == steps
+        assert f"num_steps = {steps}" in Path(report.run, "config.toml").read_text().splitlines()
+
+
 def test_processes_do_not_change_the_result(folder: Path) -> None:
     def losses(num_processes: int) -> list[float]:
         events: list[dict] = []
@@ -307,14 +323,14 @@ def test_settings_are_checked(folder: Path) -> None:
 def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None:
     calls: list[dict] = []
 
-    def many_a(prompts: list[str], completions: list[str], limit: list[int], **_: Any) -> list:
-        calls.append({"prompts": prompts, "limit": limit})
+    def many_a(prompts: list[str], completions: list[str], limit: list[int], large: list[int], **_: Any) -> list:
+        calls.append({"prompts": prompts, "limit": limit, "large": large})
         return [min(text.count("a"), most) / most for text, most in zip(completions, limit)]
 
     def unjudged(completions: list[str], **_: Any) -> list:
         return [None] * len(completions)
 
-    task = [{"prompt": f"{i}>", "solution": "ab", "limit": 4} for i in range(20)]
+    task = [{"prompt": f"{i}>", "solution": "ab", "limit": 4, "large": (1 << 70) + 1} for i in range(20)]
     report = grove_rl.train(
         task=task,
         reward=[many_a, unjudged],
@@ -323,7 +339,7 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
         generation={"num_prompts": 4, "group_size": 4, "max_new_tokens": 6},
         checkpoint={"eval_episodes": 4},
     )
-    assert calls and set(calls[0]["limit"]) == {4}
+    assert calls and set(calls[0]["limit"]) == {4} and set(calls[0]["large"]) == {(1 << 70) + 1}
     model = grove_rl.LanguageModel.load(report.run)
     assert isinstance(model.generate("1>", max_new_tokens=4), str)
     assert len(model.generate(["1>", "2>"], max_new_tokens=4, num_completions=3)[1]) == 3
