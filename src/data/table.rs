@@ -172,6 +172,10 @@ impl Rows {
         let n = rows.len() as f64;
         let column = |i: usize| values.iter().skip(i).step_by(width);
         let scale = |i: usize| {
+            // Rounded sums would make a constant column vary in its last digit.
+            if column(i).all(|x| *x == values[i]) {
+                return Standard { mean: values[i], std: 1.0 };
+            }
             let mean = column(i).sum::<f64>() / n;
             let variance = column(i).map(|x| (x - mean).powi(2)).sum::<f64>() / n;
             Standard { mean, std: if variance > 0.0 { variance.sqrt() } else { 1.0 } }
@@ -301,6 +305,19 @@ fn plain(cells: Vec<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_constant_column_does_not_vary() {
+        // Ten times 0.1 add up to less than 1.
+        let rows = Rows {
+            features: vec!["still".to_string()],
+            unnamed: Vec::new(),
+            lines: (2..12).collect(),
+            values: vec![0.1; 10],
+            labels: vec![None; 10],
+        };
+        assert_eq!(rows.scales(&(0..10)), [Standard { mean: 0.1, std: 1.0 }]);
+    }
 
     #[test]
     fn only_what_is_learnt_from_tells_the_scales() {

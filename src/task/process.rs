@@ -28,6 +28,9 @@ pub enum NoAnswer {
 /// Maximum length of a line, bytes.
 const MAX_LINE: u64 = 1 << 20;
 
+/// Lines that are kept until they are read.
+const LINES: usize = 4;
+
 /// Time that a process has to exit after its input was closed.
 const GRACE_PERIOD: Duration = Duration::from_millis(500);
 
@@ -57,7 +60,7 @@ impl Process {
         let stderr = child.stderr.take().expect("piped");
         let (requests, to_write) = mpsc::channel();
         // Bounded, so that unsolicited output blocks the process.
-        let (read, lines) = mpsc::sync_channel(4);
+        let (read, lines) = mpsc::sync_channel(LINES);
         let last_error = Arc::<Mutex<String>>::default();
         let kept = Arc::clone(&last_error);
         thread::spawn(move || write_all(stdin, &to_write));
@@ -77,8 +80,8 @@ impl Process {
         read: impl Fn(u64, &[u8]) -> Result<Option<T>, String>,
     ) -> Result<T, NoAnswer> {
         let deadline = Instant::now() + limit;
-        // Earlier output cannot be the answer.
-        while self.lines.try_recv().is_ok() {}
+        // Earlier output cannot be the answer. A process may write without end.
+        self.lines.try_iter().take(LINES + 1).for_each(drop);
         // Unpredictable, so that what the process runs cannot answer in its place, and exact as a JSON number anywhere.
         let id = RandomState::new().hash_one(()) >> 11;
         self.busy = true;
@@ -98,6 +101,10 @@ impl Process {
                 },
                 Err(RecvTimeoutError::Timeout) => return Err(NoAnswer::Timeout(instead)),
                 Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Ended(self.end())),
+            }
+            // The next line may be there already, however late it is.
+            if Instant::now() >= deadline {
+                return Err(NoAnswer::Timeout(instead));
             }
         }
     }
@@ -255,5 +262,17 @@ mod tests {
         });
         Process::start(&mut Command::new(&program)).unwrap();
         closed.join().unwrap();
+    }
+
+    #[test]
+    fn other_output_does_not_extend_the_time_limit() {
+        let mut process = Process::start(&mut Command::new("yes")).unwrap();
+        // Reading a line takes longer than writing one, so that there is always a next one.
+        let read = |_: u64, _: &[u8]| -> Result<Option<()>, String> {
+            thread::sleep(Duration::from_millis(1));
+            Ok(None)
+        };
+        let answer = process.ask(|_| Vec::new(), Duration::from_millis(20), read);
+        assert!(matches!(answer, Err(NoAnswer::Timeout(_))), "{answer:?}");
     }
 }

@@ -88,10 +88,10 @@ pub struct Verifier {
     timeout: Duration,
     /// Additional time limit for the first answer of a process, which includes its start-up.
     start_up: Duration,
+    /// Idle processes, which end before their sandbox is removed.
+    idle: Mutex<Vec<Process>>,
     #[cfg(unix)]
     confinement: Option<Confinement>,
-    /// Idle processes.
-    idle: Mutex<Vec<Process>>,
     /// The first request that was answered, without its id, to warm up further processes.
     answered: OnceLock<String>,
     /// Serialises requests until the first answer.

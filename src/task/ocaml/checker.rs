@@ -38,14 +38,14 @@ const OVERHEAD: Duration = Duration::from_secs(3);
 /// The server of a completion never computes an expected value: a completion is a process forked from it, and
 /// could search its memory. Expected values come from servers that see no completions.
 pub struct Checker {
+    /// Idle servers for completions. Servers end before their sandbox is removed.
+    idle: Mutex<Vec<Process>>,
+    /// Idle servers for values without a completion.
+    idle_apart: Mutex<Vec<Process>>,
     sandbox: Sandbox,
     folder: Folder,
     runtime: PathBuf,
     limits: OcamlLimits,
-    /// Idle servers for completions.
-    idle: Mutex<Vec<Process>>,
-    /// Idle servers for values without a completion.
-    idle_apart: Mutex<Vec<Process>>,
     started: AtomicUsize,
 }
 

@@ -72,9 +72,16 @@ impl Group {
     pub fn new(parent: &Path, processes: u64) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         sweep(parent);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = parent.join(format!("{NAME}{}-{count}", std::process::id()));
-        fs::create_dir(&folder)?;
+        let folder = loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let folder = parent.join(format!("{NAME}{}-{count}", std::process::id()));
+            match fs::create_dir(&folder) {
+                Ok(()) => break folder,
+                // Left by another process with the same id, as a container's first one has.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        };
         let open = |file: &str| File::options().write(true).open(folder.join(file));
         let fill = || {
             let set = |file: &str, value: u64| open(file)?.write_all(value.to_string().as_bytes());
@@ -151,5 +158,17 @@ mod tests {
         sweep(parent.path());
         assert!(folder(std::process::id()).exists());
         assert!(!folder(1 << 30).exists());
+    }
+
+    #[test]
+    fn groups_of_another_process_with_the_same_id_are_passed_over() {
+        let parent = tempfile::tempdir().unwrap();
+        for count in 0..1000 {
+            let name = format!("{NAME}{}-{count}", std::process::id());
+            fs::create_dir(parent.path().join(name)).unwrap();
+        }
+        // An ordinary folder has no controllers.
+        let error = Group::new(parent.path(), 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -61,8 +61,9 @@ fn sweep(parent: &Path) {
         let path = entry.path();
         let is_ours = entry.file_name().to_string_lossy().starts_with(NAME)
             && entry.file_type().is_ok_and(|of| of.is_dir());
-        if let Ok(folder) = File::open(&path)
-            && is_ours
+        // Opening anything else may wait, as a pipe does for a writer.
+        if is_ours
+            && let Ok(folder) = File::open(&path)
             && folder.try_lock().is_ok()
         {
             // Locked until it is removed, so that nobody takes it for their own.
@@ -100,6 +101,7 @@ impl Drop for Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
@@ -110,6 +112,8 @@ mod tests {
         for name in ["grove-sandbox-1-0", "grove-sandbox-2-0", "other"] {
             fs::create_dir_all(path(name).join("inside")).unwrap();
         }
+        // Nobody writes to it.
+        assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
         let used = File::open(path("grove-sandbox-2-0")).unwrap();
         used.try_lock().unwrap();
         sweep(parent.path());
