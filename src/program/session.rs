@@ -197,6 +197,9 @@ impl Session<'_> {
         }
         // From the first file on, a run that is interrupted is saved.
         let interrupt = Interrupt::listen(Some(FINISHING))?;
+        if self.args.stop_with_stdin {
+            interrupt.follow_stdin();
+        }
         let mut home = Home::open(self, run, settings)?;
         if let Some(home) = &home {
             self.announce(run, chosen, home)?;

@@ -1,8 +1,6 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
-use crate::support::{assert_same_files, grove, json, refusal, stdout, train};
-#[cfg(target_os = "linux")]
-use crate::support::{start, wait_for};
+use crate::support::{assert_same_files, grove, json, refusal, start, stdout, train, wait_for};
 use std::fs;
 use tempfile::TempDir;
 
@@ -68,8 +66,6 @@ fn seeds_are_trained_side_by_side_and_become_one_line() {
     assert!(refusal(folder, &["plot", "nowhere"]).contains("nowhere"));
 }
 
-/// Only Linux tells a process that its parent was killed.
-#[cfg(target_os = "linux")]
 #[test]
 fn runs_side_by_side_stop_with_the_process_that_started_them() {
     let folder = TempDir::new().unwrap();
