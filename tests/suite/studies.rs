@@ -157,6 +157,9 @@ fn a_policy_is_exported_in_every_format() {
         assert!(said.contains("is a file of a run"), "{arguments:?}: {said}");
     }
     assert!(fs::read(folder.join("run/metrics.jsonl")).unwrap() == records);
+    let twice = ["export", "run", "--out", "both.onnx", "--samples", "both.onnx"];
+    assert!(refusal(folder, &twice).contains("would be the same file"));
+    assert!(!folder.join("both.onnx").exists());
     json(folder, &["export", "run", "--out", "run/policy.onnx", "--json"]);
     // An exported policy is a policy file.
     let score = |path: &str| {
