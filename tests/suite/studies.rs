@@ -123,6 +123,11 @@ fn a_sweep_that_was_interrupted_ends_with_the_same_table() {
     fs::write(folder.join("wrong.toml"), SWEEP.replace("learning_rate", "learnin_rate")).unwrap();
     let error = refusal(folder, &["sweep", "wrong.toml"]);
     assert!(error.contains("did you mean `optimizer.learning_rate`"), "{error}");
+    let task =
+        "game = 'sort'\n[settings]\nnonsense = 1\n[space]\nlearning_rate = { log = [1e-4, 1e-1] }";
+    fs::write(folder.join("task.toml"), task).unwrap();
+    assert!(refusal(folder, &["sweep", "task.toml"]).contains("unknown setting `nonsense`"));
+    assert!(!folder.join("task").exists());
     fs::write(folder.join("seed.toml"), SWEEP.to_string() + "seed = { choices = [1, 2] }").unwrap();
     let error = refusal(folder, &["sweep", "seed.toml"]);
     assert!(error.contains("`seed` is not a setting of a sweep"), "{error}");
