@@ -142,7 +142,7 @@ impl History {
             return Ok(defaults);
         }
         let defaults = overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?);
-        // As a run has them whose epochs have fewer optimiser steps than an iteration (`Source::train_epochs`).
+        // Epochs of fewer optimiser steps than an iteration are a shorter one (`Source::train_epochs`).
         let is_shorter = self.iterations() == 1 && steps(&self.settings) < steps(&defaults);
         let Some(Value::Table(own)) = self.settings.get("update").filter(|_| is_shorter) else {
             return Ok(defaults);
