@@ -194,6 +194,9 @@ pub struct RunArgs {
     /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
+    /// Save and stop at the end of stdin, which the process that starts several runs holds open.
+    #[arg(long, hide = true)]
+    pub stop_with_stdin: bool,
 }
 
 impl RunArgs {

@@ -102,6 +102,9 @@ pub fn write<G: Playable>(
     let stem = stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
     args.samples.iter().chain([&out]).try_for_each(|path| RunFolder::check_output(path))?;
+    if args.samples.as_ref() == Some(&out) {
+        bail!("--samples and the policy would be the same file, {}; give two paths", out.display());
+    }
     let save = |path: &Path, bytes: &[u8]| {
         disk::output(path, |file| disk::write(file, bytes))
             .with_context(|| format!("cannot write {}", path.display()))

@@ -76,6 +76,7 @@ pub fn write(
         }
         Format::Safetensors => {
             let out = out("-model");
+            RunFolder::check_output(&out)?;
             if out.exists() {
                 bail!("{} exists already; --out FOLDER names another one", out.display());
             }

@@ -23,6 +23,9 @@ use toml::{Table, Value};
 /// Settings by their full names, for instance `optimizer.learning_rate`.
 pub type Flat = BTreeMap<String, Value>;
 
+/// The settings of an update whose product is its number of optimiser steps.
+const STEPS: [&str; 2] = ["update_epochs", "num_minibatches"];
+
 /// A run on disk.
 pub struct History {
     /// The run's directory.
@@ -135,10 +138,18 @@ impl History {
 
     fn game_defaults(&self, games: &Games) -> Result<Table> {
         let defaults = (games.source(self.subject())?.defaults)()?;
-        Ok(match self.imitates() {
-            true => overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?),
-            false => defaults,
-        })
+        if !self.imitates() {
+            return Ok(defaults);
+        }
+        let defaults = overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?);
+        // Epochs of fewer optimiser steps than an iteration are a shorter one (`Source::train_epochs`).
+        let is_shorter = self.iterations() == 1 && steps(&self.settings) < steps(&defaults);
+        let Some(Value::Table(own)) = self.settings.get("update").filter(|_| is_shorter) else {
+            return Ok(defaults);
+        };
+        let own = own.iter().filter(|(key, _)| STEPS.contains(&key.as_str()));
+        let own: Table = own.map(|(key, value)| (key.clone(), value.clone())).collect();
+        Ok(overlay::merged(defaults, Table::from_iter([("update".to_string(), own.into())])))
     }
 
     /// The defaults for a small model and for a large one: how many parameters a model has is not in the settings.
@@ -222,6 +233,12 @@ impl History {
             games.find(self.subject()).and_then(|game| (game.references)(self.settings.clone()));
         references.unwrap_or_default()
     }
+}
+
+/// The optimiser steps of an iteration of a game, if the settings have them.
+fn steps(settings: &Table) -> Option<i64> {
+    let count = |key: &str| settings.get("update")?.get(key)?.as_integer();
+    STEPS.iter().try_fold(1_i64, |steps, key| steps.checked_mul(count(key)?))
 }
 
 /// The value by which evaluations are compared; the lowest of all where nothing could be scored.
@@ -374,6 +391,24 @@ mod tests {
         let mut other = LanguageConfig::imitating(TINY, None, Precision::F32);
         other.generation.num_prompts += 1;
         assert_eq!(changes(other), ["generation.num_prompts", "iterations"]);
+    }
+
+    #[test]
+    fn an_iteration_that_a_small_dataset_shortens_is_no_change() {
+        let games = crate::program::dispatch::builtin();
+        let defaults = (games.source("catch").unwrap().defaults)().unwrap();
+        let fit = overlay::merged(defaults, overlay::parse("", IMITATION).unwrap());
+        let changes = |own: &str| {
+            let settings = overlay::merged(fit.clone(), own.parse().unwrap());
+            let (path, records) = (PathBuf::new(), Vec::new());
+            let run = History { path, settings, records, is_locked: false };
+            run.changes(&games).unwrap().into_keys().collect::<Vec<_>>()
+        };
+        let update = |steps: u32| format!("[update]\nnum_minibatches = {steps}");
+        assert_eq!(changes(&format!("iterations = 1\n{}", update(3))), ["iterations"]);
+        let both = ["iterations", "update.num_minibatches"];
+        assert_eq!(changes(&format!("iterations = 1\n{}", update(128))), both);
+        assert_eq!(changes(&format!("iterations = 2\n{}", update(3))), both);
     }
 
     #[test]

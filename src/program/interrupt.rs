@@ -2,6 +2,7 @@
 
 use super::say::say;
 use anyhow::{Context, Result};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -69,14 +70,34 @@ impl Interrupt {
                 Heard::Echo => return,
                 Heard::Second => std::process::exit(STOPPED),
             }
-            if let Some(answer) = state.answer {
-                say!("\n{answer}");
-            }
-            listener.shared.1.notify_all();
+            listener.answer(&state);
         })
         .context("cannot listen for Ctrl-C")?;
         ignore(&ignored);
         Ok(interrupt)
+    }
+
+    /// Counts the end of stdin as a signal, unless there is one for the same reason: the process at the other end asks this
+    /// one to stop, or was killed.
+    pub fn follow_stdin(&self) {
+        let listener = self.clone();
+        std::thread::spawn(move || {
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            std::thread::sleep(ECHO);
+            let mut state = listener.state();
+            if state.seen.is_none() {
+                state.hear(Instant::now());
+                listener.answer(&state);
+            }
+        });
+    }
+
+    /// Answers the first signal.
+    fn answer(&self, state: &State) {
+        if let Some(answer) = state.answer {
+            say!("\n{answer}");
+        }
+        self.shared.1.notify_all();
     }
 
     /// Whether a signal has arrived.

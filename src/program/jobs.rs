@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -104,14 +104,15 @@ pub fn side_by_side(
 ) -> Result<()> {
     let (sender, receiver) = mpsc::channel();
     let mut waiting = jobs.iter().enumerate();
-    let mut running: BTreeMap<usize, u32> = BTreeMap::new();
+    let mut running: BTreeMap<usize, (u32, Option<ChildStdin>)> = BTreeMap::new();
     let (mut is_told, mut outcome) = (false, Ok(()));
     loop {
         while running.len() < lanes.count && !interrupt.seen() && outcome.is_ok() {
             let Some((number, words)) = waiting.next() else { break };
             match start(words, lanes.threads) {
-                Ok(child) => {
-                    running.insert(number, child.id());
+                Ok(mut child) => {
+                    let stdin = child.stdin.take();
+                    running.insert(number, (child.id(), stdin));
                     let sender = sender.clone();
                     std::thread::spawn(move || sender.send((number, child.wait_with_output())));
                 }
@@ -131,7 +132,10 @@ pub fn side_by_side(
             Err(RecvTimeoutError::Timeout)
                 if (interrupt.seen() || outcome.is_err()) && !is_told =>
             {
-                running.values().for_each(|process| tell_to_stop(*process));
+                for (process, stdin) in running.values_mut() {
+                    tell_to_stop(*process);
+                    *stdin = None;
+                }
                 is_told = true;
             }
             Err(_) => {}
@@ -139,39 +143,19 @@ pub fn side_by_side(
     }
 }
 
+/// Starts a run, which saves and ends with its stdin: when this process is killed, it does not train on where nobody waits
+/// for it.
 fn start(words: &[OsString], threads: usize) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command
         .args(words)
-        .args(["--json", "--threads", &threads.to_string()])
-        .stdin(Stdio::null())
+        .args(["--json", "--stop-with-stdin", "--threads", &threads.to_string()])
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    stop_with_parent(&mut command);
     command.spawn().context("cannot start a run")
 }
-
-/// Makes the system ask a run to save and end if this process is killed; otherwise it would train on, and nobody would
-/// wait for it. The system asks when the thread that starts the run ends: that thread waits for its runs.
-#[cfg(target_os = "linux")]
-fn stop_with_parent(command: &mut Command) {
-    let parent = std::process::id();
-    let ask = move || {
-        // SAFETY: neither call has preconditions, and both are allowed between `fork` and `exec`.
-        let is_orphan = unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0);
-            libc::getppid() as u32 != parent
-        };
-        // This process was killed before the request.
-        if is_orphan { Err(std::io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
-    };
-    // SAFETY: between `fork` and `exec`, `ask` makes two system calls and allocates nothing.
-    unsafe { std::os::unix::process::CommandExt::pre_exec(command, ask) };
-}
-
-#[cfg(not(target_os = "linux"))]
-fn stop_with_parent(_: &mut Command) {}
 
 /// The JSON that a run has printed, or its error. For a run that a signal ended before it listened for signals, the
 /// report says only that it was interrupted.
@@ -219,8 +203,8 @@ fn last_error(text: &str) -> Option<&str> {
     at.map(|at| text[at + START.len()..].trim())
 }
 
-/// Asks a run to save and end, by a signal that it does not ignore where a script has started this program by `&`. A
-/// terminal also sends its Ctrl-C to the run; both count as one request.
+/// Asks a run to save and end, by a signal that it does not ignore where a script has started this program by `&`, and
+/// that ends one which does not listen yet. A terminal also sends its Ctrl-C to the run; both count as one request.
 #[cfg(unix)]
 fn tell_to_stop(process: u32) {
     // SAFETY: sending a signal has no preconditions. The process is a child that was not waited for yet, or has just

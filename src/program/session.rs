@@ -15,8 +15,8 @@ use crate::checkpoint::Checkpoint;
 use crate::device::Chosen;
 use crate::parallel::Team;
 use crate::run::{
-    Effort, End, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote, SavedPolicy,
-    Schedule, Subject, caught, drive, finish, preview,
+    Effort, End, FinalScores, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote,
+    SavedPolicy, Schedule, Subject, caught, drive, finish, preview, restore_best,
 };
 use crate::task::DataTask;
 use anyhow::{Context, Result, bail};
@@ -197,6 +197,9 @@ impl Session<'_> {
         }
         // From the first file on, a run that is interrupted is saved.
         let interrupt = Interrupt::listen(Some(FINISHING))?;
+        if self.args.stop_with_stdin {
+            interrupt.follow_stdin();
+        }
         let mut home = Home::open(self, run, settings)?;
         if let Some(home) = &home {
             self.announce(run, chosen, home)?;
@@ -214,10 +217,17 @@ impl Session<'_> {
             Subject::Task(_) => "Evaluating the best model on held-out prompts.",
         };
         let is_first = home.is_some();
-        let evaluate = || finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref());
-        let result = patiently_at(is_first, message, evaluate)?;
+        let files = home.as_mut().map(|home| &mut home.files);
+        // The evaluation of a language model takes long, and is that of the run that continues.
+        let is_left = effort.end.is_none() && matches!(run.subject(), Subject::Task(_));
+        let result = if is_left {
+            restore_best(run, &files, best.as_ref())?;
+            FinalScores::default()
+        } else {
+            patiently_at(is_first, message, || finish(run, files, best.as_ref()))?
+        };
         let Some(home) = home else { return Ok(()) };
-        if let Some(model) = run.model() {
+        if !is_left && let Some(model) = run.model() {
             let run = History::read(home.path())?;
             let card = model_card::card(self.games, &run, &model, Some(&result));
             home.files.write_model_card(&card)?;

@@ -164,15 +164,6 @@ impl TextRequest<'_> {
         }
     }
 
-    /// The path of the model: on the command line, else in the settings file.
-    fn model(&self, file: &Table) -> Result<String> {
-        let in_file = || file.get("model")?.get("path")?.as_str();
-        match &self.model {
-            Some(path) => in_settings(path),
-            None => Ok(in_file().unwrap_or(TINY).to_string()),
-        }
-    }
-
     /// The default settings for a task and a model; `None` for a fresh one.
     fn defaults(
         &self,
@@ -328,7 +319,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     }
     let file = args.settings()?;
     let (name, own) = request.task(&file)?;
-    let path = request.model(&file)?;
+    let path = model_path(&name, request.model.as_deref(), &file, &args.set)?;
     let model = load(&path)?;
     if model.as_ref().is_some_and(|model| model.stop_tokens.is_empty()) {
         warn(&[format!(
@@ -365,6 +356,24 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let session = Session { args, games, origin: Origin::Saved(run), started: Instant::now() };
     let run = Prepared { name, own, config, task, model: Mutex::new(Some(model)) };
     run.train(&session, |folder| format!("grove watch {folder}"))
+}
+
+/// The path of a new run's model: that of `--model`, else that of the settings, from a file or by `--set`.
+pub fn model_path(
+    task: &str,
+    model: Option<&Path>,
+    file: &Table,
+    set: &[String],
+) -> Result<String> {
+    if let Some(path) = model {
+        return in_settings(path);
+    }
+    let defaults = LanguageConfig::for_model(TINY);
+    let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);
+    overlay::lay_over(&mut table, file.clone())?;
+    overlay::apply(&mut table, set)?;
+    let path = table.get("model").and_then(|model| model.get("path")?.as_str());
+    Ok(path.unwrap_or(TINY).to_string())
 }
 
 /// The settings of a new run, the task's and its own: defaults, file, command line.

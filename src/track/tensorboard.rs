@@ -47,11 +47,11 @@ impl Events {
         let kept: Vec<(usize, u64)> = events.take_while(|(_, step)| *step <= done).collect();
         let file = disk::open(&path)?;
         if let Some((end, step)) = kept.last().filter(|_| kept.len() >= HEADER && done > 0) {
-            file.set_len(*end as u64)?;
+            disk::cut(&path, *end as u64)?;
             let last = records.iter().rfind(|record| record.env_steps <= *step);
             return Ok(Self { file, iterations: last.map_or(0, |record| record.iteration) });
         }
-        file.set_len(0)?;
+        disk::cut(&path, 0)?;
         let mut events = Self { file, iterations: 0 };
         events.append(event(0).bytes(3, "brain.Event:2"))?;
         events.append(event(0).message(5, hyper_parameters(settings)))?;

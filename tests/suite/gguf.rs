@@ -217,6 +217,8 @@ fn runs_are_exported_with_a_card() {
     let error =
         refusal(folder, &[&merged[..], &["--format", "safetensors", "--out", "merged"]].concat());
     assert!(error.contains("merged exists already"), "{error}");
+    let inside = ["export", "run", "--format", "safetensors", "--out", "run/best/model"];
+    assert!(refusal(folder, &inside).contains("is a file of a run"));
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;

@@ -183,7 +183,9 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
         json(folder, &words(&[start, &[whole.as_str()]].concat(), settings));
         let all: usize = start[start.len() - 2].parse().unwrap();
         let arguments = words(&[start, &[broken.as_str()]].concat(), settings);
-        interrupted_run(folder, &arguments, &broken, 5, all);
+        let report = interrupted_run(folder, &arguments, &broken, 5, all);
+        assert!(report["interrupted"] == true && report["mean_score"].is_null(), "{report}");
+        assert!(!folder.join(&broken).join("model/README.md").exists(), "not evaluated yet");
         json(folder, &["train", "--resume", "--run-dir", &broken, "--json"]);
         let metrics = fs::read_to_string(folder.join(&broken).join("metrics.jsonl")).unwrap();
         assert_eq!(metrics.lines().count(), all);
@@ -322,6 +324,8 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
             &["train", "sort", "--set", "eval_episodes=0"],
             &["eval_episodes is 0, but must be 1 or more"],
         ),
+        (&["train", "sort", "--set", "model.path=none"], &["cannot use the model in none"]),
+        (&["bench", "sort", "--set", "model.path=none"], &["cannot use the model in none"]),
         (&["train", "sort", "--engine", "fused"], &["--engine is for games"]),
         (&["bench", "sort", "--engine", "fused"], &["--engine is for games"]),
         (&["train", "sort", "--precision", "f16"], &["the CPU supports f32, and bf16 for"]),

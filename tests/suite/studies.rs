@@ -1,8 +1,6 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
-use crate::support::{assert_same_files, grove, json, refusal, stdout, train};
-#[cfg(target_os = "linux")]
-use crate::support::{start, wait_for};
+use crate::support::{assert_same_files, grove, json, refusal, start, stdout, train, wait_for};
 use std::fs;
 use tempfile::TempDir;
 
@@ -68,8 +66,6 @@ fn seeds_are_trained_side_by_side_and_become_one_line() {
     assert!(refusal(folder, &["plot", "nowhere"]).contains("nowhere"));
 }
 
-/// Only Linux tells a process that its parent was killed.
-#[cfg(target_os = "linux")]
 #[test]
 fn runs_side_by_side_stop_with_the_process_that_started_them() {
     let folder = TempDir::new().unwrap();
@@ -127,6 +123,11 @@ fn a_sweep_that_was_interrupted_ends_with_the_same_table() {
     fs::write(folder.join("wrong.toml"), SWEEP.replace("learning_rate", "learnin_rate")).unwrap();
     let error = refusal(folder, &["sweep", "wrong.toml"]);
     assert!(error.contains("did you mean `optimizer.learning_rate`"), "{error}");
+    let task =
+        "game = 'sort'\n[settings]\nnonsense = 1\n[space]\nlearning_rate = { log = [1e-4, 1e-1] }";
+    fs::write(folder.join("task.toml"), task).unwrap();
+    assert!(refusal(folder, &["sweep", "task.toml"]).contains("unknown setting `nonsense`"));
+    assert!(!folder.join("task").exists());
     fs::write(folder.join("seed.toml"), SWEEP.to_string() + "seed = { choices = [1, 2] }").unwrap();
     let error = refusal(folder, &["sweep", "seed.toml"]);
     assert!(error.contains("`seed` is not a setting of a sweep"), "{error}");
@@ -161,6 +162,9 @@ fn a_policy_is_exported_in_every_format() {
         assert!(said.contains("is a file of a run"), "{arguments:?}: {said}");
     }
     assert!(fs::read(folder.join("run/metrics.jsonl")).unwrap() == records);
+    let twice = ["export", "run", "--out", "both.onnx", "--samples", "both.onnx"];
+    assert!(refusal(folder, &twice).contains("would be the same file"));
+    assert!(!folder.join("both.onnx").exists());
     json(folder, &["export", "run", "--out", "run/policy.onnx", "--json"]);
     // An exported policy is a policy file.
     let score = |path: &str| {

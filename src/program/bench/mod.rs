@@ -144,14 +144,15 @@ fn sized(args: &BenchArgs, defaults: &TrainConfig) -> Result<TrainConfig> {
     Ok(config)
 }
 
-/// Prints a report, and writes it to the file that the command line names.
+/// Prints a report, and writes it to the file that the command line names. If one fails, there is the other.
 fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> {
+    let printed = if args.json { tell_json(report) } else { tell(report.to_string().trim_end()) };
     if let Some(path) = &args.out {
         let text = serde_json::to_string_pretty(report)? + "\n";
         disk::output(path, |file| disk::write(file, text.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if args.json { tell_json(report) } else { tell(report.to_string().trim_end()) }
+    printed
 }
 
 /// Mean score of the greedy policy over the episodes that `grove eval` plays.

@@ -7,12 +7,11 @@ use super::args::BenchArgs;
 use super::publish;
 use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, Chosen};
-use crate::program::session::in_settings;
-use crate::program::text::{ENGINE, load, open, settings};
+use crate::program::text::{ENGINE, load, model_path, open, settings};
 use crate::rng::{draw, uniform};
 use crate::settings::Engine;
 use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
-use crate::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
+use crate::trainer::text::{LanguageConfig, LanguageTrainer};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -85,8 +84,9 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     if args.engine != Engine::Auto {
         bail!(ENGINE);
     }
-    let path = args.model.as_deref().map_or_else(|| Ok(TINY.to_string()), in_settings)?;
-    let (defaults, file) = (LanguageConfig::for_model(&path), Table::new());
+    let file = Table::new();
+    let path = model_path(task, args.model.as_deref(), &file, &args.set)?;
+    let defaults = LanguageConfig::for_model(&path);
     let (own, mut config) =
         settings((task, Table::new()), defaults, file, (&args.set, None, None))?;
     config.precision = args.precision;

@@ -18,6 +18,7 @@ use crate::plot::statistics::mean;
 use crate::run::{RunFolder, counted};
 use crate::settings::overlay;
 use crate::task;
+use crate::trainer::text::{LanguageConfig, TINY, language_settings};
 use anyhow::{Context, Result, bail, ensure};
 use report::Report;
 use results::{RESULTS, Results, RunResult, forget_failures, read_results};
@@ -127,14 +128,18 @@ impl<'a> Sweep<'a> {
             bail!("the sweep has more than {MOST_TRIALS} trials");
         }
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
-        let mut iterations = file.settings.get("iterations").and_then(toml::Value::as_integer);
-        if !is_task {
-            let mut settings = (games.find_beside_tasks(Some(&file.game))?.defaults)()?;
-            overlay::lay_over(&mut settings, file.settings.clone())?;
-            let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
-            overlay::lay_over(&mut settings, middle.into_iter().collect())?;
-            iterations = settings.get("iterations").and_then(toml::Value::as_integer);
-        }
+        let mut settings = if is_task {
+            let own = (task::find(&file.game)?.defaults)();
+            language_settings(&file.game, &own, &LanguageConfig::for_model(TINY))
+        } else {
+            (games.find_beside_tasks(Some(&file.game))?.defaults)()?
+        };
+        overlay::lay_over(&mut settings, file.settings.clone())?;
+        let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
+        overlay::lay_over(&mut settings, middle.into_iter().collect())?;
+        // The default of a task depends on its model.
+        let known = if is_task { &file.settings } else { &settings };
+        let iterations = known.get("iterations").and_then(toml::Value::as_integer);
         let iterations = match iterations {
             Some(asked) => {
                 let count = u32::try_from(asked).ok().filter(|count| *count > 0);

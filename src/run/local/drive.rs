@@ -48,26 +48,39 @@ pub fn drive(
     }
 }
 
-/// Restores the best policy, if this rank has its checkpoint, saves it as the model, if it is a language model, and
-/// evaluates it on fresh episodes. The run is at that checkpoint's iteration afterwards: to train it further, resume it
-/// from its last checkpoint ([`RunFiles::resume`]), since its files have the records of later iterations already.
+/// Restores the best policy, if this rank has its checkpoint, and saves it as the model, if it is a language model. The
+/// run is at that checkpoint's iteration afterwards: to train it further, resume it from its last checkpoint
+/// ([`RunFiles::resume`]), since its files have the records of later iterations already.
 ///
 /// # Errors
-/// If the checkpoint does not fit, the model cannot be written, the device fails, and as [`Run::finish`].
+/// If the checkpoint does not fit, the model cannot be written, or the device fails.
+pub fn restore_best(
+    run: &mut dyn Run,
+    files: &Option<&mut RunFiles>,
+    best: Option<&Checkpoint>,
+) -> Result<(), RunError> {
+    let restored = guarded("reading the state of the best policy".to_string(), || {
+        best.map_or(Ok(()), |best| run.restore(best))?;
+        Ok(if files.is_some() { run.model() } else { None })
+    });
+    let model = restored.map_err(|error| located(error, run, files))?;
+    match (files, model) {
+        (Some(files), Some(model)) => files.save_model(&model),
+        _ => Ok(()),
+    }
+}
+
+/// Restores the best policy as [`restore_best`] does, and evaluates it on fresh episodes.
+///
+/// # Errors
+/// Those of [`restore_best`] and of [`Run::finish`], and if the device fails.
 pub fn finish(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<FinalScores, RunError> {
-    let restored = guarded("reading the state of the best policy".to_string(), || {
-        best.map_or(Ok(()), |best| run.restore(best))?;
-        Ok(if files.is_some() { run.model() } else { None })
-    });
-    let model = restored.map_err(|error| located(error, run, &files))?;
     // Before the evaluation, which may take long and be interrupted.
-    if let (Some(files), Some(model)) = (&files, model) {
-        files.save_model(&model)?;
-    }
+    restore_best(run, &files, best)?;
     let scores = guarded("the final evaluation".to_string(), || run.finish(usize::MAX));
     scores.map_err(|error| located(error, run, &files))
 }

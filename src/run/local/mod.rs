@@ -18,7 +18,7 @@ mod step;
 mod text;
 mod trained;
 
-pub use drive::{Observer, drive, finish};
+pub use drive::{Observer, drive, finish, restore_best};
 pub use effort::Effort;
 pub use error::{RunError, Saved};
 pub use events::{Event, Events};
