@@ -107,7 +107,7 @@ impl LanguageModel {
             let messages: Vec<Message> = serde_json::from_str(messages).map_err(value_error)?;
             let tokens = self.model.prompt_with(text, &messages, &values).map_err(value_error)?;
             let (count, most) = (tokens.len(), options.max_new_tokens);
-            if count + most > self.model.shape.context {
+            if count.saturating_add(most) > self.model.shape.context {
                 return Err(value_error(format!(
                     "a prompt of {count} tokens and {most} new ones do not fit in the model's context of {}",
                     self.model.shape.context
