@@ -15,7 +15,7 @@
 //! game; TRL uses the sequence ratio there.
 
 use super::{KlEstimator, LossConfig};
-use crate::math::exp;
+use crate::math::{GREATEST_EXPONENT, exp};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
@@ -70,6 +70,13 @@ pub fn divergence(
     }
 }
 
+/// The exponential, clamped above as [`exp()`] of the other engines is, with the derivative that these
+/// give it: its value. Without the clamp an infinite ratio makes NaN of masked steps and of gradients that clipping stops.
+pub(super) fn bounded_exp(x: Tensor<2>) -> Tensor<2> {
+    let excess = (x.clone().detach() - GREATEST_EXPONENT).clamp_min(0.0);
+    (x - excess).exp()
+}
+
 /// Estimates the divergence at each step, in tensors.
 pub(super) fn tensors(
     config: &LossConfig,
@@ -81,7 +88,7 @@ pub(super) fn tensors(
     let plain = match config.kl_estimator {
         KlEstimator::K1 => log_ratio.neg(),
         KlEstimator::K2 => log_ratio.square() * 0.5,
-        KlEstimator::K3 => super::tensors::exp(log_ratio.clone()) - 1.0 - log_ratio,
+        KlEstimator::K3 => bounded_exp(log_ratio.clone()) - 1.0 - log_ratio,
     };
     if config.use_bias_correction_kl { plain * ratio } else { plain }
 }

@@ -5,7 +5,6 @@
 
 use super::weights::{self, Totals};
 use super::{LossConfig, kl};
-use crate::math::GREATEST_EXPONENT;
 use burn::tensor::Tensor;
 
 /// Steps of `games` games, time-major: `[num_steps, games]` each.
@@ -63,13 +62,6 @@ impl Loss {
     pub const SUMS: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
 }
 
-/// The exponential, clamped above as [`exp()`](crate::math::exp()) of the other engines is, with the derivative that these
-/// give it: its value. Without the clamp an infinite ratio makes NaN of masked steps and of gradients that clipping stops.
-pub(super) fn exp(x: Tensor<2>) -> Tensor<2> {
-    let excess = (x.clone().detach() - GREATEST_EXPONENT).clamp_min(0.0);
-    (x - excess).exp()
-}
-
 /// Computes the loss of `steps` with entropy weight `entropy_coef`.
 ///
 /// # Panics
@@ -79,11 +71,11 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     let loss_type = config.loss_type;
     let weights = weights::tensors(loss_type.averaging(), &steps.mask, totals);
     let log_ratio = steps.logprobs.clone() - steps.old_logprobs.clone();
-    let own_ratio = exp(log_ratio.clone());
+    let own_ratio = kl::bounded_exp(log_ratio.clone());
     let ratio = if loss_type.ratio_of_game() {
         let lengths = steps.mask.clone().sum_dim(0).clamp_min(1.0);
         let mean = (log_ratio.clone() * steps.mask.clone()).sum_dim(0) / lengths;
-        exp(mean.expand(log_ratio.dims()))
+        kl::bounded_exp(mean.expand(log_ratio.dims()))
     } else {
         own_ratio.clone()
     };
