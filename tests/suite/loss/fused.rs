@@ -18,7 +18,7 @@ fn fused_gradients_of_every_loss_are_those_of_autodiff() {
         let two = [all[0], all[1 + i % (all.len() - 1)]];
         let tried = match loss_type {
             LossType::Grpo | LossType::Gspo => &all[..],
-            _ => &two,
+            _ => &two[..],
         };
         block_on(check_loss(&played, loss_type, tried, &device));
     }
