@@ -67,7 +67,7 @@ impl Rules for Meadow {
         state.fed = false;
         state.eaten = 0.0;
         state.drawn = 0;
-        #[unroll]
+        // A loop in kernels too: 40 times a choice among all words would take minutes to compile.
         for i in 0..40u32 {
             state.grass.set(below(draw(key, 2 + i), comptime!(SIDE * SIDE)), 1 + i % 3);
         }

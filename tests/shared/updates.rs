@@ -329,23 +329,46 @@ const SHAPES: [Sizes; 7] = [
     Sizes { features: 32, hidden: &[128, 128], actions: 8, activation: Activation::Gelu, ..SMALL },
 ];
 
+/// An estimator of the divergence from a reference policy, and whether it is weighted by the ratio; `None` without a
+/// reference.
+pub type Divergence = Option<(KlEstimator, bool)>;
+
+/// No divergence first, then one that is weighted, then every estimator.
+pub fn divergences() -> Vec<Divergence> {
+    let plain = KlEstimator::ALL.iter().map(|estimator| Some((*estimator, false)));
+    [None, Some((KlEstimator::K3, true))].into_iter().chain(plain).collect()
+}
+
+/// Checks the gradients of a loss with each of these divergences, with and without dual clip.
+/// Returns the largest error.
+pub async fn check_loss(
+    played: &Played,
+    loss_type: LossType,
+    divergences: &[Divergence],
+    device: &Device,
+) -> f64 {
+    let mut largest = 0.0f64;
+    for dual_clip in [0.0, 2.0] {
+        for divergence in divergences {
+            let (estimator, weighted) = divergence.unwrap_or((KlEstimator::K3, false));
+            let mut config = settings(loss_type, dual_clip, estimator);
+            config.loss.use_bias_correction_kl = weighted;
+            if divergence.is_none() {
+                config.loss.kl_coef = 0.0;
+            }
+            largest = largest.max(check_gradient(played, config, device).await);
+        }
+    }
+    largest
+}
+
 /// Checks the gradients of every loss with every KL estimator and none, with and without dual clip.
 /// Returns the largest error.
 pub async fn every_loss(device: &Device) -> f64 {
     let played = Played::new(SMALL).await;
     let mut largest = 0.0f64;
     for &loss_type in LossType::ALL {
-        for dual_clip in [0.0, 2.0] {
-            for &estimator in KlEstimator::ALL {
-                let config = settings(loss_type, dual_clip, estimator);
-                largest = largest.max(check_gradient(&played, config, device).await);
-            }
-            let mut config = settings(loss_type, dual_clip, KlEstimator::K3);
-            config.loss.use_bias_correction_kl = true;
-            largest = largest.max(check_gradient(&played, config.clone(), device).await);
-            config.loss.kl_coef = 0.0;
-            largest = largest.max(check_gradient(&played, config, device).await);
-        }
+        largest = largest.max(check_loss(&played, loss_type, &divergences(), device).await);
     }
     largest
 }

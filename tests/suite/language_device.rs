@@ -1,6 +1,6 @@
 //! Language models on a device do what they do on the CPU.
 
-use crate::support::{adapter, kind, launches};
+use crate::support::{adapter, kind, launches, stdout};
 use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::math::Activation;
@@ -12,6 +12,7 @@ use grove::task;
 use grove::text::generate::{Completion, Generator, Prompt, Sampling};
 use grove::text::{Adapters, LoraConfig, TokenDecoder};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
+use std::process::Command;
 
 /// Burn's tensors in the host's memory, which are a device too, where everything is tried; and an adapter, which
 /// takes its time.
@@ -432,32 +433,32 @@ fn long_texts_are_generated_on_a_device_as_on_the_cpu() {
     }
 }
 
-/// Generates as the environment variable says, so that another process counts the launches.
+/// The test has a process of its own, where no other work disturbs the recording of a graph.
 #[test]
 fn launches_of_a_token_step_are_few() {
-    const SIZES: &str = "GROVE_TEST_LAYERS_AND_TOKENS";
-    if let Ok(sizes) = std::env::var(SIZES) {
-        let (layers, tokens) = sizes.split_once(' ').expect("two numbers");
-        let device = adapter().expect("the other process has found one");
-        let decoder = wide(layers.parse().unwrap()).with_device(Some(device), Precision::F32);
-        let sampling = Sampling { max_new_tokens: tokens.parse().unwrap(), ..Sampling::default() };
-        let by = Generator {
-            decoder: &decoder,
-            sampling: &sampling,
-            slots: 6,
-            stop: None,
-            listener: None,
-        };
-        by.generate(&long_prompts());
-        return;
-    }
-    if adapter().is_none() {
+    const ALONE: &str = "GROVE_TEST_ALONE";
+    let Some(device) = adapter() else { return };
+    if std::env::var_os(ALONE).is_none() {
+        let test = "language_device::launches_of_a_token_step_are_few";
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let said = stdout(&output);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
     let launches = |layers: usize, tokens: usize| {
-        let test = "language_device::launches_of_a_token_step_are_few";
-        launches(test, SIZES, &format!("{layers} {tokens}"))
+        let decoder = &wide(layers).with_device(Some(device.clone()), Precision::F32);
+        let sampling = &Sampling { max_new_tokens: tokens, ..Sampling::default() };
+        launches(|| {
+            let by = Generator { decoder, sampling, slots: 6, stop: None, listener: None };
+            by.generate(&long_prompts());
+        })
     };
+    // What a process launches once is no step's.
+    launches(1, 2);
     // So few steps are not worth a graph.
     let a_step = |layers| launches(layers, 3) - launches(layers, 2);
     let [one, two] = [a_step(1), a_step(2)];

@@ -77,32 +77,26 @@ fn more_heads_than_units_may_share_keys() {
     assert!(length(&want) > 0.0 && off < 5e-5, "off by {off}");
 }
 
-/// Differentiates as the environment variable says, so that another process counts the launches.
 #[test]
 fn launches_of_learning_are_few() {
-    const LAYERS: &str = "GROVE_TEST_LAYERS_TO_LEARN";
-    if let Ok(sizes) = std::env::var(LAYERS) {
-        let (layers, how) = sizes.split_once(' ').expect("a number and a word");
-        let device = adapter().expect("the other process has found one");
-        let decoder = wide(layers.parse().unwrap());
+    let Some(device) = adapter() else { return };
+    let learn = |layers: usize, how: &str| {
+        let decoder = wide(layers);
         let mut rule = rule(LossConfig::default());
         rule.update.gradient_checkpointing = how == "recomputed";
         if how == "stepped" {
             (rule.update.update_epochs, rule.update.num_minibatches) = (1, 1);
-            let mut learner = LanguageLearner::new(decoder, 1).on(device, Precision::F32);
+            let mut learner = LanguageLearner::new(decoder, 1).on(device.clone(), Precision::F32);
             learner.update(&rule, &long_groups(), 0, 0.1, &[1e-3]).unwrap();
             return;
         }
-        let decoder = decoder.with_device(Some(device), Precision::F32);
+        let decoder = decoder.with_device(Some(device.clone()), Precision::F32);
         gradient(&decoder, &rule, &long_groups(), None, 0.1);
-        return;
-    }
-    if adapter().is_none() {
-        return;
-    }
-    let test = "language_device_passes::launches_of_learning_are_few";
-    let launches = |sizes: &str| launches(test, LAYERS, sizes);
-    let a_layer = |how: &str| (launches(&format!("4 {how}")) - launches(&format!("2 {how}"))) / 2;
+    };
+    // What a process launches once is no layer's.
+    learn(2, "stepped");
+    let launches = |layers: usize, how: &str| launches(|| learn(layers, how));
+    let a_layer = |how: &str| (launches(4, how) - launches(2, how)) / 2;
     let [kept, recomputed, stepped] = ["kept", "recomputed", "stepped"].map(a_layer);
     assert!((39..=43).contains(&kept), "{kept} launches a layer");
     assert!((44..=54).contains(&recomputed), "{recomputed} launches a layer, recomputed");

@@ -175,7 +175,7 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     sums(folder, "solution");
-    let fit = ["fit", "sums.jsonl", "--json", "--iterations", "160", "--run-dir"];
+    let fit = ["fit", "sums.jsonl", "--json", "--iterations", "80", "--run-dir"];
     let train = ["train", "sort", "--json", "--iterations", "40", "--run-dir"];
     let sort = ["sort.length=3", "fit.iterations=3", "eval_episodes=16", "eval_every=7"];
     for (start, settings) in [(&fit[..], &[][..]), (&train[..], &sort[..])] {

@@ -59,6 +59,9 @@ fn any_number_of_members_gives_the_same_bytes() {
         ("idle", "catch", &[&["--set", "auto_reset=false"], &more[..]].concat()),
         ("idle-general", "catch", &idle),
     ] {
+        // Updates that are to end early have more iterations for it.
+        let iterations = if name.starts_with("stopped") { "8" } else { "4" };
+        let more = &[more, &["--iterations", iterations, "--set", "eval_every=2"]].concat();
         json(folder, &shared(game, &format!("{name}-1"), "cpu", more));
         for members in [2, 3, 4] {
             let (dir, devices) = (format!("{name}-{members}"), cpus(members));
@@ -97,6 +100,7 @@ fn demonstrations_are_shared_too() {
         json(folder, &[&all[..], &few, more].concat())
     };
     let gru = ["--set", "policy.kind=gru", "--set", "data.window=20", "--set", "kl_coef=0.1"];
+    let gru = [&gru[..], &["--set", "hidden=[8, 8]"]].concat();
     for (name, more) in [("mlp", &[][..]), ("gru", &gru)] {
         // Those that are streamed are read by each member for itself, and a half is more than a MiB.
         let streamed =

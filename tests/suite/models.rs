@@ -231,7 +231,9 @@ fn a_model_of_ones_own_with_other_actions_is_refused() {
     let _ = Trainer::with_model(Catch::default(), model, &short_run(Start::Branch), &cpu());
 }
 
+/// It learns by default, too: in the program of `own_models`.
 #[test]
+#[ignore = "slow: 10 s of processor time"]
 fn a_model_of_ones_own_learns() {
     let config = TrainConfig { iterations: 30, ..TrainConfig::for_game(Catch::NAME) };
     let model = residual(64, 1, &cpu());

@@ -162,8 +162,8 @@ fn a_language_run_has_a_bar_and_the_time_left() {
     let Some(said) = in_terminal(folder.path(), "cols 80", &line, "") else { return };
     assert!(said.contains("/30 ") && said.contains("s left") && said.contains('█'), "{said:?}");
     assert!(said.contains("tokens/s"), "{said:?}");
-    // So many episodes take seconds; the line, which comes after one, goes when the scores come.
-    let line = "eval sort --episodes 100000";
+    // So many episodes take a thread seconds; the line, which comes after one, goes when the scores come.
+    let line = "eval sort --episodes 30000 --threads 1";
     let said = in_terminal(folder.path(), "cols 80", line, "").unwrap();
     let shown = said.split('\r').filter(|part| part.contains("Evaluating on held-out")).count();
     assert!(shown > 1 && said.contains("this model, greedy"), "{said:?}");

@@ -191,7 +191,11 @@ fn bench_measures_all_quantities() {
         let arguments = ["bench", "catch", "--device", device, "--out", "figures.json"];
         let sizes = ["--num-envs", "48", "--num-steps", "20", "--learn-steps", "10"];
         let more = ["--hidden", "8", "--update-epochs", "2", "--repeats", "3", "--score", "-1.1"];
-        let more = [more.as_slice(), &["--score-repeats", "2", "--set", "num_groups=2"]].concat();
+        // Runs to a score are those of the settings: the same sizes, so that they have the same kernels.
+        let run = ["num_groups=2", "num_minibatches=1", "hidden=[8]"];
+        let run = [&run[..], &["num_steps=20", "learn_steps=10"]].concat();
+        let run: Vec<_> = run.into_iter().flat_map(|setting| ["--set", setting]).collect();
+        let more = [more.as_slice(), &["--score-repeats", "2"], &run[..]].concat();
         let output = grove(folder, &[arguments.as_slice(), &sizes, &more].concat());
         assert!(output.status.success(), "{}", stderr(&output));
         let text = fs::read_to_string(folder.join("figures.json")).unwrap();

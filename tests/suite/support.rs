@@ -1,12 +1,15 @@
 //! Helpers that several tests share.
 
 pub use crate::shared::cpu;
+use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
 use burn::tensor::Device;
 use grove::device::DeviceInfo;
+use std::cell::Cell;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// Upper limit of every wait in the tests. It ends a hang and decides nothing else, so that a busy machine fails no test.
@@ -147,22 +150,28 @@ pub fn refusal(folder: &Path, arguments: &[&str]) -> String {
     text
 }
 
-/// Runs a test alone in another process, with this variable in its environment, and counts the kernels that it launches.
-pub fn launches(test: &str, variable: &str, value: &str) -> usize {
-    let folder = tempfile::TempDir::new().unwrap();
-    let log = folder.path().join("log");
-    let settings =
-        format!("[profiling.logger]\nlevel = \"minimal\"\nfile = \"{}\"\n", log.display());
-    fs::write(folder.path().join("cubecl.toml"), settings).unwrap();
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test])
-        .env(variable, value)
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    let log = fs::read_to_string(log).unwrap();
-    log.lines().filter(|line| line.starts_with("Executing ")).count()
+thread_local! {
+    /// Kernels that this thread has launched since launches are counted.
+    static LAUNCHES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts the kernels that each thread launches.
+struct OfThreads;
+
+impl LaunchObserver for OfThreads {
+    fn launched(&self, _kernel: &'static str) {
+        LAUNCHES.set(LAUNCHES.get() + 1);
+    }
+}
+
+/// The number of kernels that `work` launches on this thread; other threads may launch some at the same time.
+pub fn launches(work: impl FnOnce()) -> usize {
+    static COUNTED: LazyLock<LaunchObservation> =
+        LazyLock::new(|| LaunchObservation::new(Arc::new(OfThreads)));
+    LazyLock::force(&COUNTED);
+    let before = LAUNCHES.get();
+    work();
+    LAUNCHES.get() - before
 }
 
 #[test]

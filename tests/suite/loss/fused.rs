@@ -7,8 +7,26 @@ use grove::learner::fused::FusedLearner;
 use grove::settings::{KlEstimator, LossType};
 use pollster::block_on;
 
+/// Each loss is tried without a divergence and with one of them, in turn; with all where the ratio is a step's, and where
+/// it is a game's.
 #[test]
 fn fused_gradients_of_every_loss_are_those_of_autodiff() {
+    let Some(device) = adapter() else { return };
+    let played = block_on(Played::new(SMALL));
+    let all = divergences();
+    for (i, &loss_type) in LossType::ALL.iter().enumerate() {
+        let two = [all[0], all[1 + i % (all.len() - 1)]];
+        let tried = match loss_type {
+            LossType::Grpo | LossType::Gspo => &all[..],
+            _ => &two[..],
+        };
+        block_on(check_loss(&played, loss_type, tried, &device));
+    }
+}
+
+#[test]
+#[ignore = "slow: 30 s of processor time on a software adapter"]
+fn fused_gradients_of_every_loss_and_divergence_are_those_of_autodiff() {
     let Some(device) = adapter() else { return };
     block_on(every_loss(&device));
 }
