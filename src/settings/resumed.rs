@@ -3,7 +3,7 @@
 use super::{ConfigError, overlay};
 use toml::{Table, Value};
 
-/// Settings that a resumed run may change: none of them decides what is saved, or which levels and prompts come next.
+/// Settings that a resumed run may change: none of them decides which levels and prompts come next.
 const CHANGEABLE: [&str; 21] = [
     "iterations",
     "checkpoint",
