@@ -29,8 +29,11 @@ impl Place {
     fn program(&self, program: impl AsRef<Path>) -> PathBuf {
         let copy = self.folder.path().join(program.as_ref().file_name().unwrap());
         if !copy.exists() {
-            fs::copy(program, &copy).unwrap();
-            fs::set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
+            // Of a file that this process wrote, one that another test starts meanwhile could keep a descriptor, and the
+            // system runs no program that is open for writing.
+            let mut install = Command::new("install");
+            install.args(["-m", "755"]).arg(program.as_ref()).arg(&copy);
+            assert!(install.status().unwrap().success());
         }
         copy
     }
