@@ -238,7 +238,7 @@ class Table:
         (None, {"task": [TASK[0] | {"completions": "x"}], "reward": len}, "a prompt has a column `completions`"),
         (None, {"task": [{"prompt": [{"role": "user"}]}], "reward": len}, "must have a `role`, a text, and a `content`"),
         (None, {"task": CHATS, "reward": len}, "the model has no chat template for conversations"),
-        (None, {"task": [{"prompt": np.array(CHATS[0]["prompt"])}], "reward": len}, "the model has no chat template"),
+        (None, {"task": [chat | {"prompt": np.array(chat["prompt"])} for chat in CHATS], "reward": len}, "no chat template"),
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "tools": ["hammer"]}], "reward": len}, "`tools` is not a list of objects"),
         (None, {"task": [{"prompt": "", "solution": "b"}] * 2, "reward": len}, "the prompt is empty"),
         (None, {"task": [3], "reward": len}, "the prompt 3 is neither a text nor a list of messages"),
