@@ -70,8 +70,8 @@ pub fn divergence(
     }
 }
 
-/// The exponential, clamped above as [`exp()`] of the other engines is, with the derivative that these
-/// give it: its value. Without the clamp an infinite ratio makes NaN of masked steps and of gradients that clipping stops.
+/// The exponential, clamped above as [`exp()`] of the other engines is, with the derivative that these give it: its
+/// value. Without the clamp an infinite ratio makes NaN of masked steps and of gradients that clipping stops.
 pub(super) fn bounded_exp(x: Tensor<2>) -> Tensor<2> {
     let excess = (x.clone().detach() - GREATEST_EXPONENT).clamp_min(0.0);
     (x - excess).exp()

@@ -73,7 +73,8 @@ pub fn restore_best(
 /// Restores the best policy as [`restore_best`] does, and evaluates it on fresh episodes.
 ///
 /// # Errors
-/// Those of [`restore_best`] and of [`Run::finish`], and if the device fails.
+/// If the best policy cannot be restored (see [`restore_best`]), the evaluation fails (see [`Run::finish`]), or the device
+/// fails.
 pub fn finish(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
