@@ -28,7 +28,7 @@ use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-use optimizer_kernels::{MovingParamsLaunch, adamw_kernel};
+use optimizer_kernels::adamw_kernel;
 pub(super) use optimizer_kernels::{UNITS, total};
 use tiles::Tiling;
 use update::Update;
@@ -131,7 +131,8 @@ impl FusedLearner {
                 grid(before, num_params.div_ceil(UNITS)),
                 CubeDim::new_1d(UNITS as u32),
                 argument(gradient),
-                MovingParamsLaunch::new(argument(before), argument(after)),
+                argument(before),
+                argument(after),
                 argument(figures),
                 by.launch(),
                 max_norm as f32,

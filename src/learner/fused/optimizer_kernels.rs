@@ -1,7 +1,6 @@
 //! The end of an optimizer step in two kernels: the sum of partial gradients; global norm, clipping
 //! and AdamW.
 
-use crate::device::buffers::Buffer;
 use crate::learner::means::SUMS;
 use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use burn::cubecl;
@@ -68,41 +67,17 @@ pub(super) fn sum_kernel(
     }
 }
 
-/// Parameters, first moments and second moments, `[3, num_params]`, before and after a step.
-#[derive(CubeType, CubeLaunch)]
-pub(super) struct MovingParams {
-    before: Buffer<f32>,
-    after: Buffer<f32>,
-}
-
-#[cube]
-impl MovingParams {
-    /// Loads parameter `i` before the step.
-    fn load(&self, i: usize, #[comptime] num_params: usize) -> Moving {
-        Moving {
-            param: self.before[i],
-            first: self.before[num_params + i],
-            second: self.before[2 * num_params + i],
-        }
-    }
-
-    /// Stores parameter `i` after the step.
-    fn store(&mut self, i: usize, moved: &Moving, #[comptime] num_params: usize) {
-        self.after[i] = moved.param;
-        self.after[num_params + i] = moved.first;
-        self.after[2 * num_params + i] = moved.second;
-    }
-}
-
 /// Steps one parameter per unit. Every cube computes the gradient norm redundantly and in the same
 /// order, which saves a launch.
 ///
-/// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`]; the figures of the update, `[SUMS + 1]`,
-/// to which sums and gradient norm are added. Workgroup memory: [`UNITS`] floats.
+/// Buffers: gradient and sums `[num_params + SUMS]`; parameters, first and second moments before and after the step,
+/// `[3, num_params]` each; the figures of the update, `[SUMS + 1]`, to which sums and gradient norm are added. Workgroup
+/// memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(super) fn adamw_kernel(
     gradient: &[f32],
-    params: &mut MovingParams,
+    before: &[f32],
+    after: &mut [f32],
     figures: &mut [f32],
     by: Factors,
     max_norm: f32,
@@ -122,8 +97,12 @@ pub(super) fn adamw_kernel(
 
     let i = CUBE_POS * UNITS + unit;
     if i < num_params {
-        let moved = step(&params.load(i, num_params), gradient[i] * scale, &by);
-        params.store(i, &moved, num_params);
+        let (first, second) = (num_params + i, 2 * num_params + i);
+        let old = Moving { param: before[i], first: before[first], second: before[second] };
+        let moved = step(&old, gradient[i] * scale, &by);
+        after[i] = moved.param;
+        after[first] = moved.first;
+        after[second] = moved.second;
     }
     if CUBE_POS == 0 {
         if unit < comptime!(SUMS) {

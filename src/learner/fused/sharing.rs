@@ -68,7 +68,7 @@ impl FusedLearner {
         Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
     }
 
-    /// Summary of an update shared by several ranks, `[len]`; the counterpart of [`Update::count`].
+    /// Summary of an update shared by several ranks, `[len]`; the counterpart of [`count`](super::launches::count).
     pub(super) fn shared_summary(
         &self,
         advantages: &RecordingAdvantages,

@@ -18,7 +18,7 @@ use crate::learner::share::Share;
 use crate::learner::update::Updating;
 use crate::learner::weights::Weights;
 use crate::model::Observer;
-use crate::objective::{Coefficients, CoefficientsLaunch};
+use crate::objective::{Coefficients, CoefficientsLaunch, Form, LossConfig};
 use crate::parallel::TeamError;
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
@@ -76,14 +76,14 @@ impl<'a, O: Observer> Update<'a, O> {
         let words = recording.parts[0].num_words();
         assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
         let config = &learner.share.config;
-        let minibatches = games.games.len();
+        let (minibatches, size) = (games.games.len(), games.size);
         let device = advantages.summary.device();
         let words: Vec<i32> = games.order.iter().map(|env| *env as i32).collect();
         let order_buffer = Tensor::<1, Int>::from_data(TensorData::from(words.as_slice()), &device);
         let order_buffer = cube_ints(order_buffer);
         let recorded = cube_tensor(advantages.summary.clone());
         let ratios = COUNTS + minibatches;
-        let len = ratios + 2 * games.size;
+        let len = ratios + 2 * size;
         let summary = match learner.share.team.size() {
             1 => uninit(&recorded, &[len], DType::F32),
             _ => learner.shared_summary(advantages, &games, len)?,
@@ -115,7 +115,9 @@ impl<'a, O: Observer> Update<'a, O> {
         for (part, advantages) in recording.parts.iter().zip(&advantages.parts) {
             let part = this.part(part, advantages, first_env, reference.as_ref());
             if learner.share.team.size() == 1 {
-                this.count(&part, &recorded, minibatches);
+                let sizes = this.sizes(part.first_env, part.num_envs);
+                let (summaries, of) = ([&recorded, &this.summary], [minibatches, size]);
+                count(&this.order_buffer, &part.advantages, summaries, of, sizes);
             }
             first_env += part.num_envs;
             this.parts.push(part);
@@ -141,6 +143,8 @@ impl<'a, O: Observer> Update<'a, O> {
         let values = cube_tensor(part.values.clone());
         let mut advantages = cube_tensor(advantages.clone());
         if let Some(reference) = reference {
+            // The kernel is the same for all losses, so that it is compiled once.
+            let plan = Plan { loss: Form::of(&LossConfig::default()), ..self.plan };
             let extended = uninit(&advantages, &[2 * self.steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
             for games in self.launches(num_envs) {
@@ -157,7 +161,7 @@ impl<'a, O: Observer> Update<'a, O> {
                         self.sizes(first_env, num_envs),
                         games.start,
                         games.end,
-                        self.plan,
+                        plan,
                         self.input(),
                     );
                 }
@@ -174,14 +178,6 @@ impl<'a, O: Observer> Update<'a, O> {
     /// Kernel element type of the inputs of the network's matrix products.
     fn input(&self) -> ElemType {
         element(self.learner.share.config.precision)
-    }
-
-    /// Adds the part's contribution to the step count of each minibatch.
-    fn count(&self, part: &PartBuffers, recorded: &CubeTensor, minibatches: usize) {
-        let sizes = self.sizes(part.first_env, part.num_envs);
-        let summaries = [recorded, &self.summary];
-        let of = [minibatches, self.minibatches.size];
-        count(&self.order_buffer, &part.advantages, summaries, of, sizes);
     }
 
     /// Splits the minibatch at `place` of the order by parts: the part, the offset of its games in the order, and
@@ -230,8 +226,22 @@ impl<'a, O: Observer> Update<'a, O> {
             for first in (0..tiles).step_by(step) {
                 let end = tiles.min(first + step);
                 let rows = argument(&partials);
-                let share = ShareLaunch::new(rows, cubes, tiles, first, end, first_row);
-                self.partial_gradients(part, params, cubes, batch(), share);
+                // SAFETY: the kernel does not read samples past the last, and each cube writes its own row.
+                // All units of a cube reach its barriers.
+                unsafe {
+                    gradient_kernel::launch_unchecked::<O>(
+                        &params.client,
+                        grid(params, cubes),
+                        CubeDim::new_1d(tiling.units as u32),
+                        argument(params),
+                        self.experience(part),
+                        batch(),
+                        ShareLaunch::new(rows, cubes, tiles, first, end, first_row),
+                        self.coefficients(),
+                        self.plan,
+                        self.input(),
+                    );
+                }
             }
             first_row += cubes;
         }
@@ -317,33 +327,6 @@ impl<'a, O: Observer> Update<'a, O> {
         let flops = self.plan.mlp.forward_flops() * self.steps as f64;
         let most = self.launch_items(flops).next_multiple_of(64);
         (0..games).step_by(most).map(move |first| first..games.min(first + most))
-    }
-
-    /// Launches the gradient kernel once.
-    fn partial_gradients(
-        &self,
-        part: &PartBuffers,
-        params: &CubeTensor,
-        cubes: usize,
-        batch: BatchLaunch,
-        share: ShareLaunch,
-    ) {
-        // SAFETY: the kernel does not read samples past the last, and each cube writes its own row.
-        // All units of a cube reach its barriers.
-        unsafe {
-            gradient_kernel::launch_unchecked::<O>(
-                &params.client,
-                grid(params, cubes),
-                CubeDim::new_1d(self.plan.tiling.units as u32),
-                argument(params),
-                self.experience(part),
-                batch,
-                share,
-                self.coefficients(),
-                self.plan,
-                self.input(),
-            );
-        }
     }
 }
 
