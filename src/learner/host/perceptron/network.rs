@@ -8,7 +8,7 @@
 
 use super::operands::{QUAD, ROWS, Rows, Store, Strided, Transposed};
 use super::product::{multiply, narrow, pack};
-use super::sparse::Nonzeros;
+use super::sparse::{self, Nonzeros};
 use crate::data::OBS_MULTIPLE;
 use crate::learner::host::loss::Group;
 use crate::math::activation::activate_with_slopes;
@@ -298,7 +298,7 @@ impl Network {
             match input {
                 Some(input) => multiply(matrix(input), weight, output, layer.columns, store),
                 None if block.nonzeros.pays() => {
-                    block.nonzeros.multiply(weight, bias, output, rectified);
+                    sparse::multiply(&block.nonzeros, weight, bias, output, rectified);
                 }
                 None => multiply(obs, weight, output, layer.columns, store),
             }
@@ -351,7 +351,7 @@ impl Network {
                     multiply(input, slopes, sums, layer.columns, Store::Added);
                 }
                 None if block.nonzeros.pays() => {
-                    block.nonzeros.add_gradient(slopes, sums, layer.columns);
+                    sparse::add_gradient(&block.nonzeros, slopes, sums, layer.columns);
                 }
                 None => {
                     let obs = Transposed(Rows { values: obs, starts: &block.starts[..samples] });

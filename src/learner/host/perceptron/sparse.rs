@@ -36,18 +36,6 @@ impl Nonzeros {
         self.pays
     }
 
-    /// Computes `outputs = bias + obs weight`, `[samples, columns]`, clamped at 0 if `rectified`;
-    /// `weight` is `[features, columns]`.
-    pub fn multiply(&self, weight: &[f32], bias: &[f32], outputs: &mut [f32], rectified: bool) {
-        multiply(self, weight, bias, outputs, rectified);
-    }
-
-    /// Computes `gradient += obs^T slopes`, where `gradient` is `[features, columns]` and `slopes`
-    /// `[samples, columns]`.
-    pub fn add_gradient(&self, slopes: &[f32], gradient: &mut [f32], columns: usize) {
-        add_gradient(self, slopes, gradient, columns);
-    }
-
     /// Entries of each sample.
     #[inline(always)]
     fn samples(&self) -> impl Iterator<Item = &[(u32, f32)]> {
@@ -81,8 +69,16 @@ fn list(obs: Rows, stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<
     true
 }
 
+/// Computes `outputs = bias + obs weight`, `[samples, columns]`, clamped at 0 if `rectified`; `weight` is
+/// `[features, columns]`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn multiply(obs: &Nonzeros, weight: &[f32], bias: &[f32], outputs: &mut [f32], rectified: bool) {
+pub fn multiply(
+    obs: &Nonzeros,
+    weight: &[f32],
+    bias: &[f32],
+    outputs: &mut [f32],
+    rectified: bool,
+) {
     let columns = bias.len();
     for (entries, outputs) in obs.samples().zip(outputs.chunks_exact_mut(columns)) {
         outputs.copy_from_slice(bias);
@@ -95,8 +91,9 @@ fn multiply(obs: &Nonzeros, weight: &[f32], bias: &[f32], outputs: &mut [f32], r
     }
 }
 
+/// Computes `gradient += obs^T slopes`, where `gradient` is `[features, columns]` and `slopes` `[samples, columns]`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn add_gradient(obs: &Nonzeros, slopes: &[f32], gradient: &mut [f32], columns: usize) {
+pub fn add_gradient(obs: &Nonzeros, slopes: &[f32], gradient: &mut [f32], columns: usize) {
     for (entries, slopes) in obs.samples().zip(slopes.chunks_exact(columns)) {
         for (feature, x) in entries {
             add(*x, slopes, &mut gradient[*feature as usize * columns..][..columns]);
@@ -138,11 +135,11 @@ mod tests {
         let weight: Vec<f32> = (0..65 * 16).map(noise).collect();
         let (bias, slopes) = (&weight[5..21], &weight[100..148]);
         let mut outputs = vec![f32::NAN; 3 * 16];
-        nonzeros.multiply(&weight, bias, &mut outputs, false);
+        multiply(&nonzeros, &weight, bias, &mut outputs, false);
         let mut rectified = outputs.clone();
-        nonzeros.multiply(&weight, bias, &mut rectified, true);
+        multiply(&nonzeros, &weight, bias, &mut rectified, true);
         let mut gradient = weight.clone();
-        nonzeros.add_gradient(slopes, &mut gradient, 16);
+        add_gradient(&nonzeros, slopes, &mut gradient, 16);
         for j in 0..16 {
             for s in 0..3 {
                 let sum: f32 = (0..65).map(|i| obs[s * 65 + i] * weight[i * 16 + j]).sum();
