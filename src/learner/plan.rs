@@ -24,9 +24,6 @@ pub(super) struct Plan {
 impl Plan {
     /// Plans the update of an iteration from the numbers of counted steps of this rank's games. Returns its minibatches,
     /// too.
-    ///
-    /// # Errors
-    /// If another rank has failed or does not respond.
     pub fn new(
         share: &mut Share,
         lengths: &[usize],

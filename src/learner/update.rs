@@ -11,9 +11,6 @@ pub(super) trait Updating {
     type Gradient;
 
     /// Computes the gradient of minibatch `number` over all ranks; `None` skips the step.
-    ///
-    /// # Errors
-    /// If another rank has failed or does not respond.
     fn gradient(
         &mut self,
         number: usize,
@@ -25,9 +22,6 @@ pub(super) trait Updating {
 
     /// Clips a gradient, takes optimizer step `number` of the update with it, and adds its sums and its norm to those of
     /// the update.
-    ///
-    /// # Errors
-    /// If another rank has failed or does not respond.
     fn step(&mut self, number: usize, gradient: Self::Gradient) -> Result<(), TeamError>;
 
     /// Returns the memory of a gradient that is not used, for reuse.
@@ -36,9 +30,6 @@ pub(super) trait Updating {
 
 /// Takes an optimizer step for each minibatch, until `target_kl` ends the update. Returns the number of minibatches that
 /// were processed.
-///
-/// # Errors
-/// If another rank has failed or does not respond.
 pub(super) fn take_steps<U: Updating>(
     update: &mut U,
     minibatches: &[U::Minibatch],

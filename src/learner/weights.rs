@@ -47,9 +47,6 @@ impl Weights {
     }
 
     /// Performs optimizer step `update` of the run. If ranks may round differently, the parameters of rank 0 are broadcast.
-    ///
-    /// # Errors
-    /// If another rank has failed or does not respond.
     pub(super) fn step(
         &mut self,
         gradient: Tensor<1>,

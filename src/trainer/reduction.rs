@@ -8,9 +8,6 @@ use crate::parallel::{Team, TeamError};
 const COMPARE_EVERY: u32 = 32;
 
 /// The cost of an iteration's exchanges between the ranks of `team`, if it took so many seconds; `None` for one rank.
-///
-/// # Errors
-/// If another rank is gone or silent.
 pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, TeamError> {
     if team.size() == 1 {
         return Ok(None);

@@ -82,9 +82,6 @@ impl<G: Rules> GameEngine<G> {
 
     /// The means over the held-out demonstrations, on every rank those of rank 0: devices may round differently, but all
     /// ranks must find the same policy the best. All ranks must call this.
-    ///
-    /// # Errors
-    /// If another rank has ended or is silent.
     pub(super) async fn held_out_means(&self) -> Result<Option<HeldOut>, TeamError> {
         let Some(confusion) = self.confusion().await else { return Ok(None) };
         let HeldOut { loss, accuracy } = confusion.means();
