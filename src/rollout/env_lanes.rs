@@ -96,16 +96,15 @@ fn add(sums: &mut Lanes, values: &Lanes) {
 impl<G: Rules> EnvLanes<G> {
     /// Loads up to [`LANES`] environments into lanes.
     pub fn new(envs: &[EnvState<G>]) -> Self {
-        let env = |lane: usize| envs.get(lane).unwrap_or(&envs[0]);
         let mut lanes = Self {
             words: G::State::zero_rows(),
-            levels: std::array::from_fn(|lane| env(lane).episode.level),
-            times: std::array::from_fn(|lane| env(lane).episode.time),
-            scores: std::array::from_fn(|lane| env(lane).episode.score),
+            levels: [0; LANES],
+            times: [0; LANES],
+            scores: [0.0; LANES],
             game: PhantomData,
         };
         for lane in 0..LANES {
-            put(&mut lanes.words, lane, &env(lane).state);
+            lanes.set(lane, envs.get(lane).unwrap_or(&envs[0]));
         }
         lanes
     }
@@ -164,13 +163,31 @@ impl<G: Rules> EnvLanes<G> {
 
     /// Computes the features of all games, `[num_features][LANES]`.
     pub fn observe(&self, game: G, obs: &mut [Lanes]) {
-        observe(game, &self.words, obs);
+        observe(game, self, obs);
     }
 
     /// [`EnvLanes::observe`] for callers that are compiled for the processor's vectors themselves.
     #[inline(always)]
     pub fn observe_inlined(&self, game: G, obs: &mut [Lanes]) {
-        observe_inlined::<G>(game, &self.words, obs);
+        let words = &self.words;
+        // Constant indices for the first features, so that each is compiled separately.
+        macro_rules! constants {
+            ($game:ident, $($i:literal)*) => {
+                $(if $i < obs.len() {
+                    feature($game, words, $i, &mut obs[$i]);
+                })*
+            };
+        }
+        with_constants(
+            game,
+            #[inline(always)]
+            |game| {
+                constants!(game, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+                for (i, lanes) in obs.iter_mut().enumerate().skip(20) {
+                    feature(game, words, i, lanes);
+                }
+            },
+        );
     }
 
     /// Computes the legal actions of each game as a bit mask.
@@ -232,30 +249,8 @@ fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn observe<G: Rules>(game: G, words: &WordLanes<G::State>, obs: &mut [Lanes]) {
-    observe_inlined::<G>(game, words, obs);
-}
-
-#[inline(always)]
-fn observe_inlined<G: Rules>(game: G, words: &WordLanes<G::State>, obs: &mut [Lanes]) {
-    // Constant indices for the first features, so that each is compiled separately.
-    macro_rules! constants {
-        ($game:ident, $($i:literal)*) => {
-            $(if $i < obs.len() {
-                feature($game, words, $i, &mut obs[$i]);
-            })*
-        };
-    }
-    with_constants(
-        game,
-        #[inline(always)]
-        |game| {
-            constants!(game, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
-            for (i, lanes) in obs.iter_mut().enumerate().skip(20) {
-                feature(game, words, i, lanes);
-            }
-        },
-    );
+fn observe<G: Rules>(game: G, lanes: &EnvLanes<G>, obs: &mut [Lanes]) {
+    lanes.observe_inlined(game, obs);
 }
 
 #[inline(always)]
