@@ -12,6 +12,7 @@ use super::remembered::Remembered;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::host::floats;
 use crate::data::{End, HostTrajectory, Trajectory};
+use crate::device;
 use crate::env::Rules;
 use crate::model::{LANES, Network, sample};
 use crate::settings::RolloutConfig;
@@ -120,9 +121,8 @@ impl<G: Rules> StepwiseRollout<G> {
     /// memory. On a device it reads back.
     pub async fn export_memory_async(&self) -> Vec<f32> {
         let Some(memory) = &self.memory else { return Vec::new() };
-        let data = memory.clone().into_data_async().await;
-        let data = data.unwrap_or_else(|error| panic!("the device failed: {error}"));
-        data.try_into_vec().expect("memory is f32")
+        let [groups, size] = memory.dims();
+        device::read_async(memory.clone().reshape([groups * size])).await
     }
 
     /// Restores memory from [`StepwiseRollout::export_memory_async`].

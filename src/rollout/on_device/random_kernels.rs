@@ -14,13 +14,6 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Tensor};
 
-/// Random keys of the games.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-struct Keys {
-    level: u32,
-    action: u32,
-}
-
 /// Plays some steps of one game and adds its features and rewards to its sum.
 ///
 /// Buffers: the environments `[env_words, num_envs]`, which carry the games from launch to launch;
@@ -30,14 +23,15 @@ fn random_kernel<G: Rules>(
     envs: &mut [u32],
     sums: &mut [f32],
     num_envs: usize,
-    keys: Keys,
+    level_key: u32,
+    action_keys: u32,
     steps: Steps,
     #[comptime] fresh: bool,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
     if env < num_envs {
-        let level = draw(keys.level, env as u32);
+        let level = draw(level_key, env as u32);
         let mut state = if comptime!(fresh) {
             new_game::<G>(level, game)
         } else {
@@ -49,7 +43,7 @@ fn random_kernel<G: Rules>(
             load_episode(&*envs, env, num_envs)
         };
         let mut sum = if comptime!(fresh) { 0.0f32.runtime() } else { sums[env] };
-        let draws = action_key(keys.action, env as u32);
+        let draws = action_key(action_keys, env as u32);
         for t in steps.first..steps.end {
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
@@ -92,7 +86,8 @@ pub fn play<G: Rules>(
                 argument(&envs),
                 argument(&sums),
                 num_envs,
-                KeysLaunch::new(keys.level, keys.action),
+                keys.level,
+                keys.action,
                 StepsLaunch::new(first_step, num_steps.min(first_step + steps)),
                 first_step == 0,
                 game,

@@ -94,14 +94,6 @@ impl Record {
     }
 }
 
-/// The step played by a launch.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-struct Turn {
-    t: usize,
-    /// Key of the iteration's actions.
-    action_key: u32,
-}
-
 /// Initialises the games and observes them; one game per unit.
 #[cube(launch_unchecked)]
 fn start_kernel<G: Rules>(
@@ -120,15 +112,16 @@ fn start_kernel<G: Rules>(
     }
 }
 
-/// Samples actions from `logits`, `[num_envs, num_actions]`, plays a step and observes; one game
-/// per unit.
+/// Samples actions from `logits`, `[num_envs, num_actions]`, by the iteration's key of actions, plays step `t` and
+/// observes; one game per unit.
 #[cube(launch_unchecked)]
 fn step_kernel<G: Rules>(
     logits: &[f32],
     games: &mut Games,
     record: &mut Record,
     branches: &mut BranchPoints,
-    turn: Turn,
+    t: usize,
+    key: u32,
     #[comptime] branch: bool,
     #[comptime] game: G,
 ) {
@@ -136,12 +129,9 @@ fn step_kernel<G: Rules>(
     let num_envs = games.groups.num_envs();
     if env < num_envs {
         let num_actions = comptime!(game.num_actions());
-        let u = action_uniform(
-            action_key(turn.action_key, games.groups.env_number(env)),
-            turn.t as u32,
-        );
+        let u = action_uniform(action_key(key, games.groups.env_number(env)), t as u32);
         let mut state = load_env_state::<G>(&games.envs, env, num_envs, game);
-        let place = games.place(env, turn.t);
+        let place = games.place(env, t);
         let drawn = if comptime!(G::MASKED) {
             let mut masked = Array::<f32>::new(num_actions);
             #[unroll]
@@ -156,9 +146,9 @@ fn step_kernel<G: Rules>(
         };
         let mut episode = load_episode(&games.envs, env, num_envs);
         let played = play::<G>(&mut state, &mut episode, drawn.action, game);
-        games.store::<G>(&state, &episode, env, turn.t + 1, game);
+        games.store::<G>(&state, &episode, env, t + 1, game);
         if comptime!(branch) {
-            branches.store::<G>(&games.groups, &state, &episode, env, turn.t, game);
+            branches.store::<G>(&games.groups, &state, &episode, env, t, game);
         }
         record.store(&place, &drawn, &played);
     }
@@ -268,7 +258,8 @@ impl<G: Rules> Buffers<G> {
                 self.games(),
                 RecordLaunch::new(argument(&self.actions), argument(&self.quantities)),
                 BranchPointsLaunch::new(argument(&self.branches), learn_steps, self.keys.branch),
-                TurnLaunch::new(t, self.keys.action),
+                t,
+                self.keys.action,
                 self.config.start == Start::Branch,
                 self.game,
             );
