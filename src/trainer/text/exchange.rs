@@ -1,9 +1,10 @@
-//! Exchange of completions between ranks, as little-endian bytes.
+//! Exchange of completions between ranks, as bytes.
 
 use super::LanguageTrainError;
 use crate::parallel::{Team, TeamError};
 use crate::task::Rewards;
 use crate::text::generate::Completion;
+use bytemuck::Pod;
 
 /// The completions of a prompt; all lists are in the same order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,28 +62,26 @@ fn write(all: &[CompletionGroup]) -> Vec<u8> {
     for CompletionGroup { completions, texts, rewards } in all {
         put_count(&mut bytes, completions.len());
         for ((one, text), rewards) in completions.iter().zip(texts).zip(rewards) {
-            put(&mut bytes, &one.tokens, u32::to_le_bytes);
-            put(&mut bytes, &one.logprobs, f32::to_le_bytes);
-            put(&mut bytes, &one.entropies, f32::to_le_bytes);
+            put(&mut bytes, &one.tokens);
+            put(&mut bytes, &one.logprobs);
+            put(&mut bytes, &one.entropies);
             put_count(&mut bytes, one.candidates.len());
-            for candidates in &one.candidates {
-                put(&mut bytes, candidates, u32::to_le_bytes);
-            }
+            one.candidates.iter().for_each(|candidates| put(&mut bytes, candidates));
             bytes.push(u8::from(one.ended));
-            put(&mut bytes, text.as_bytes(), u8::to_le_bytes);
-            put(&mut bytes, &rewards.parts, f64::to_le_bytes);
+            put(&mut bytes, text.as_bytes());
+            put(&mut bytes, &rewards.parts);
             bytes.push(u8::from(rewards.problem.is_some()));
             if let Some(problem) = &rewards.problem {
-                put(&mut bytes, problem.as_bytes(), u8::to_le_bytes);
+                put(&mut bytes, problem.as_bytes());
             }
         }
     }
     bytes
 }
 
-fn put<T: Copy, const N: usize>(bytes: &mut Vec<u8>, values: &[T], of: impl Fn(T) -> [u8; N]) {
+fn put<T: Pod>(bytes: &mut Vec<u8>, values: &[T]) {
     put_count(bytes, values.len());
-    bytes.extend(values.iter().flat_map(|value| of(*value)));
+    bytes.extend_from_slice(bytemuck::cast_slice(values));
 }
 
 fn put_count(bytes: &mut Vec<u8>, count: usize) {
@@ -97,14 +96,14 @@ fn read(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
         let mut group = CompletionGroup::default();
         for _ in 0..bytes.count()? {
             group.completions.push(Completion {
-                tokens: bytes.values(u32::from_le_bytes)?,
-                logprobs: bytes.values(f32::from_le_bytes)?,
-                entropies: bytes.values(f32::from_le_bytes)?,
-                candidates: bytes.lists()?,
+                tokens: bytes.values()?,
+                logprobs: bytes.values()?,
+                entropies: bytes.values()?,
+                candidates: (0..bytes.count()?).map(|_| bytes.values()).collect::<Option<_>>()?,
                 ended: bytes.flag()?,
             });
             group.texts.push(bytes.text()?);
-            let parts = bytes.values(f64::from_le_bytes)?;
+            let parts = bytes.values()?;
             let problem = if bytes.flag()? { Some(bytes.text()?) } else { None };
             group.rewards.push(Rewards { parts, problem });
         }
@@ -132,18 +131,13 @@ impl<'a> Reader<'a> {
         Some(self.take(1)?[0] != 0)
     }
 
-    fn values<T, const N: usize>(&mut self, of: impl Fn([u8; N]) -> T) -> Option<Vec<T>> {
+    fn values<T: Pod>(&mut self) -> Option<Vec<T>> {
         let count = self.count()?;
-        let bytes = self.take(count.checked_mul(N)?)?;
-        Some(bytes.as_chunks().0.iter().map(|value| of(*value)).collect())
-    }
-
-    fn lists(&mut self) -> Option<Vec<Vec<u32>>> {
-        (0..self.count()?).map(|_| self.values(u32::from_le_bytes)).collect()
+        Some(bytemuck::pod_collect_to_vec(self.take(count.checked_mul(size_of::<T>())?)?))
     }
 
     fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.values(u8::from_le_bytes)?).ok()
+        String::from_utf8(self.values()?).ok()
     }
 }
 

@@ -65,10 +65,10 @@ impl TextEngine {
         let own = self.team.shards(count, self.config.update.num_shards).own_items();
         let own = numbers.start + own.start as u64..numbers.start + own.end as u64;
         let ours = self.held_out_logprobs(own);
-        let ours = ours.map(|all| all.iter().flat_map(|logprob| logprob.to_le_bytes()).collect());
+        let ours = ours.map(|all| bytemuck::cast_slice(&all).to_vec());
         let all = exchange::gather(&self.team, ours)?.concat();
-        let logprobs = all.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
-        Ok(-logprobs.sum::<f64>() / (all.len() / size_of::<f32>()).max(1) as f64)
+        let all: Vec<f32> = bytemuck::pod_collect_to_vec(&all);
+        Ok(-all.iter().copied().map(f64::from).sum::<f64>() / all.len().max(1) as f64)
     }
 
     /// The log-probability of each token of the solutions of these held-out prompts.
