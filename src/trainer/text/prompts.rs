@@ -35,7 +35,7 @@ impl TextEngine {
         let Prompt { text, messages, template_values, .. } = prompt;
         let tokens = self.model.prompt_with(text, messages, template_values)?;
         let context = self.model.shape.context;
-        if tokens.len() + completion > context {
+        if tokens.len().saturating_add(completion) > context {
             let start = prompt.text.chars().take(40).collect();
             let prompt = tokens.len();
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });

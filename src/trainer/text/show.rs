@@ -48,7 +48,7 @@ impl LanguageTrainer {
     ) -> Result<Vec<Answer>, LanguageTrainError> {
         let tokens = self.engine.model.tokenizer.encode_whole(text)?;
         let (asked, context) = (tokens.len(), self.engine.model.shape.context);
-        if tokens.is_empty() || asked + sampling.max_new_tokens > context {
+        if tokens.is_empty() || asked.saturating_add(sampling.max_new_tokens) > context {
             return Err(LanguageTrainError::Settings(format!(
                 "a text of {asked} tokens cannot be answered: it must have at least one, and with {} for \
                  the answer no more than the model's context of {context}",
