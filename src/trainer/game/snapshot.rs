@@ -180,7 +180,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             sections.push((REFERENCE.into(), bytes(reference)));
         }
         if !state.memory.is_empty() {
-            sections.push((MEMORY.into(), memory_bytes(&state.memory, num_groups)));
+            let memory = memory_parameter(num_groups, state.memory.len() / num_groups);
+            sections.push((MEMORY.into(), write_params(&[memory], &state.memory, None)));
         }
         let played_steps = (!self.part.config.plays_all_steps()).then_some(self.steps);
         Ok(Export { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
@@ -200,7 +201,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let memory = if memory_size == 0 || games.is_empty() {
             Vec::new()
         } else {
-            read_memory(checkpoint, num_groups, memory_size)?
+            read_params(checkpoint, MEMORY, &[memory_parameter(num_groups, memory_size)])?
         };
         let own = self.part.shards.own_items();
         let (games, memory) = match self.part.team.size() {
@@ -313,20 +314,8 @@ fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, Sn
     Ok(view.data().as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
-fn memory_bytes(numbers: &[f32], num_groups: usize) -> Vec<u8> {
-    write_params(&[memory_parameter(num_groups, numbers.len() / num_groups)], numbers, None)
-}
-
 fn memory_parameter(num_groups: usize, memory_size: usize) -> Parameter {
     Parameter { name: "memory".to_string(), shape: vec![num_groups, memory_size] }
-}
-
-fn read_memory(
-    checkpoint: &Checkpoint,
-    num_groups: usize,
-    memory_size: usize,
-) -> Result<Vec<f32>, SnapshotError> {
-    read_params(checkpoint, MEMORY, &[memory_parameter(num_groups, memory_size)])
 }
 
 #[cfg(test)]
@@ -348,6 +337,7 @@ mod tests {
             assert!(said.contains("the shape [4, 15]"), "{said}");
         }
         assert!(read_games(&saved(games_bytes(&[], 15)), [4, 7]).unwrap().is_empty());
-        assert!(read_games(&saved(memory_bytes(&[0.0; 60], 15)), [4, 15]).is_err());
+        let other = write_params(&[memory_parameter(15, 4)], &[0.0; 60], None);
+        assert!(read_games(&saved(other), [4, 15]).is_err());
     }
 }
