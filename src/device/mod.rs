@@ -19,6 +19,7 @@ pub use graphics::*;
 pub(crate) use kernels::launch_items;
 pub use kernels::{has_kernels, has_precision, largest_buffer};
 pub use limits::{buffer_obstacle, workgroup_obstacle};
+pub(crate) use transfers::indices;
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};

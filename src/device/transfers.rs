@@ -1,7 +1,7 @@
 //! Transfers between the host and a device, with statistics.
 
 use burn::cubecl::future::block_on;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::cell::Cell;
 
 /// Transfers over some time.
@@ -50,6 +50,11 @@ pub fn upload(values: Vec<f32>, device: &Device) -> Tensor<1> {
     count_upload(size_of_val(&values[..]) as u64);
     let shape = [values.len()];
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Uploads indices to a device.
+pub(crate) fn indices(values: &[i32], device: &Device) -> Tensor<1, Int> {
+    Tensor::from_data(TensorData::from(values), device)
 }
 
 /// Copies a tensor from the device, blocking until it has been computed. All read-backs of a training

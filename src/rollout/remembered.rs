@@ -2,9 +2,10 @@
 
 use super::RolloutKeys;
 use super::env_state::{self, BranchPoint};
+use crate::device::indices;
 use crate::model::{Network, reset};
 use crate::settings::{RolloutConfig, Start};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
 /// Policy memory of the games during an iteration.
 pub(super) struct Remembered {
@@ -34,7 +35,8 @@ impl Remembered {
             Some(rows) => {
                 let members = config.group_size;
                 let groups = (0..config.num_envs()).map(|env| (env / members) as i32);
-                Some(rows.clone().select(0, indices(groups, device)))
+                let groups: Vec<i32> = groups.collect();
+                Some(rows.clone().select(0, indices(&groups, device)))
             }
             None => fresh.clone(),
         };
@@ -59,16 +61,12 @@ impl Remembered {
         let now = reset(now, fresh, ends());
         let here = |point: &BranchPoint| point.step == t + 1;
         if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(here)) {
-            let envs = indices(self.points.iter().map(|point| point.env as i32), &self.device);
+            let envs: Vec<i32> = self.points.iter().map(|point| point.env as i32).collect();
+            let envs = indices(&envs, &self.device);
             let here: Vec<f32> = self.points.iter().map(|p| f32::from(here(p))).collect();
             let here = Tensor::from_floats(here.as_slice(), &self.device);
             self.branches = Some(reset(branches, &now.clone().select(0, envs), here));
         }
         self.now = Some(now);
     }
-}
-
-fn indices(values: impl Iterator<Item = i32>, device: &Device) -> Tensor<1, Int> {
-    let values: Vec<i32> = values.collect();
-    Tensor::from_data(TensorData::from(values.as_slice()), device)
 }

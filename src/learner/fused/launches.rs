@@ -56,7 +56,7 @@ mod tests {
     use crate::device::buffers::{cube_ints, cube_tensor, uninit};
     use crate::learner::fused::loss_kernels::COUNTS;
     use burn::backend::{Cube, DType};
-    use burn::tensor::{Device, Int, Tensor, TensorData};
+    use burn::tensor::{Device, Tensor};
 
     /// More cubes than one row of a grid has on most devices.
     const CUBES: usize = 65_535 + 8;
@@ -96,14 +96,14 @@ mod tests {
         each_device(|device| {
             let games = 3;
             let order: Vec<i32> = (0..CUBES).map(|i| (i * 7 % games) as i32).collect();
-            let order = Tensor::<1, Int>::from_data(TensorData::from(order.as_slice()), device);
             // Advantages of a step, then lengths, then returns.
             let advantages =
                 upload([0.0; 3].into_iter().chain([2.0, 5.0, 11.0, 0.0, 0.0, 0.0]), device);
             let recorded = upload([18.0, 1.0].into_iter(), device);
             let summary = uninit(&recorded, &[COUNTS + CUBES], DType::F32);
             let sizes = PartSizesLaunch::new(0, games, 1, 1);
-            count(&cube_ints(order), &advantages, [&recorded, &summary], [CUBES, 1], sizes);
+            let order = cube_ints(device::indices(&order, device));
+            count(&order, &advantages, [&recorded, &summary], [CUBES, 1], sizes);
             let expected = (0..CUBES).map(|i| [2.0, 5.0, 11.0][i * 7 % games]);
             assert!(read(summary)[COUNTS..].iter().copied().eq(expected));
         });

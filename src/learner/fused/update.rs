@@ -23,7 +23,7 @@ use crate::parallel::TeamError;
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
@@ -79,8 +79,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let (minibatches, size) = (games.games.len(), games.size);
         let device = advantages.summary.device();
         let words: Vec<i32> = games.order.iter().map(|env| *env as i32).collect();
-        let order_buffer = Tensor::<1, Int>::from_data(TensorData::from(words.as_slice()), &device);
-        let order_buffer = cube_ints(order_buffer);
+        let order_buffer = cube_ints(device::indices(&words, &device));
         let recorded = cube_tensor(advantages.summary.clone());
         let ratios = COUNTS + minibatches;
         let len = ratios + 2 * size;

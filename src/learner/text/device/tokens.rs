@@ -1,8 +1,8 @@
 //! The tokens of a loss, in the order in which a device processes them.
 
+use crate::device::indices;
 use crate::learner::text::differentiation::Slopes;
 use crate::learner::text::{Group, Sample};
-use crate::text::integers;
 use burn::tensor::{Device, Int, Tensor};
 use std::ops::Range;
 
@@ -50,12 +50,12 @@ impl<'a> LossTokens<'a> {
     pub fn tokens(&self, device: &Device) -> Tensor<1, Int> {
         let token = |[sample, at]: &[usize; 2]| self.samples[*sample].tokens[*at] as i32;
         let tokens: Vec<i32> = self.places.iter().map(token).collect();
-        whole(&tokens, device)
+        indices(&tokens, device)
     }
 
     /// Uploads the rows: `[count]`.
     pub fn row_tensor(&self, device: &Device) -> Tensor<1, Int> {
-        whole(&self.rows, device)
+        indices(&self.rows, device)
     }
 
     /// The candidates of each token of a part.
@@ -77,8 +77,4 @@ impl<'a> LossTokens<'a> {
     pub fn by_token(&self, slopes: &[Slopes], which: usize) -> Vec<f32> {
         self.places.iter().map(|[sample, at]| slopes[*sample][which][*at]).collect()
     }
-}
-
-fn whole(values: &[i32], device: &Device) -> Tensor<1, Int> {
-    integers(values, [values.len(), 1], device).reshape([values.len()])
 }
