@@ -8,14 +8,14 @@ use super::plan::Plan;
 use super::schedule::{entropy_coef, first_update};
 use super::share::Share;
 use super::update::{Updating, take_steps};
-use super::weights::Weights;
+use super::weights::{Weights, split, sum_ranks};
 use crate::data::Trajectory;
-use crate::device;
+use crate::device::{self, indices};
 use crate::model::Network;
 use crate::objective::{Loss, Steps, Totals, loss};
 use crate::parallel::{Node, NodeLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 
 /// A policy in training: parameters, optimizer and, if configured, a reference policy.
 #[derive(Clone, Debug)]
@@ -174,30 +174,26 @@ impl Learner {
         if self.stays_on_device() {
             return Ok(self.pass(experience, minibatch.games(), accumulation, loss));
         }
-        let device = self.weights.params.device();
-        let sum = if team.has_devices() {
-            let games = minibatch.games();
-            if let Some(collective) = &team.hardware().collective {
-                let ours = self.pass(experience, games, accumulation, loss);
-                let sum = collective.sum(team, Tensor::cat(vec![ours.0, ours.1], 0))?;
-                let num_params = self.num_params();
-                let part = |start, len| sum.clone().narrow(0, start, len);
-                return Ok((part(0, num_params), part(num_params, SUMS)));
-            }
-            let ours = self.numbers(experience, games, accumulation, loss);
-            team.sum_ranks(ours.vector, ours.numbers)?
-        } else {
-            let shards = batches.shards(experience.obs.dims()[1]);
-            let parts = accumulation.div_ceil(shards.count());
-            let leaf = |shard: usize| {
-                let ours = self.numbers(experience, minibatch.shard(shard), parts, loss);
-                Node { shards: shard..shard + 1, ..ours }
-            };
-            let len = NodeLen { vector: self.num_params(), numbers: SUMS };
-            team.sum(&shards, shards.sum_nodes(&leaf, &drop), len)?
+        let num_params = self.num_params();
+        let joined = |games: &[i32], count| {
+            let (gradient, sums) = self.pass(experience, games, count, loss);
+            Tensor::cat(vec![gradient, sums], 0)
         };
+        if team.has_devices() {
+            let sum = sum_ranks(team, joined(minibatch.games(), accumulation), num_params)?;
+            let part = |start, len| sum.clone().narrow(0, start, len);
+            return Ok((part(0, num_params), part(num_params, SUMS)));
+        }
+        let shards = batches.shards(experience.obs.dims()[1]);
+        let parts = accumulation.div_ceil(shards.count());
+        let leaf = |shard: usize| {
+            let (vector, numbers) = split(joined(minibatch.shard(shard), parts), num_params);
+            Node { shards: shard..shard + 1, vector, numbers }
+        };
+        let len = NodeLen { vector: num_params, numbers: SUMS };
+        let sum = team.sum(&shards, shards.sum_nodes(&leaf, &drop), len)?;
         let sums = sum.numbers.iter().map(|x| *x as f32).collect();
-        let upload = |values| device::upload(values, &device);
+        let upload = |values| device::upload(values, &self.weights.params.device());
         Ok((upload(sum.vector), upload(sums)))
     }
 
@@ -223,20 +219,6 @@ impl Learner {
             sums = sums + all_sums(&loss);
         }
         (gradient, sums)
-    }
-
-    /// [`Learner::pass`] with its results in host memory.
-    fn numbers(
-        &self,
-        experience: &Experience,
-        games: &[i32],
-        count: usize,
-        loss: &impl Fn(Steps) -> Loss,
-    ) -> Node {
-        let (gradient, sums) = self.pass(experience, games, count, loss);
-        let mut vector = device::fetch(Tensor::cat(vec![gradient, sums], 0));
-        let numbers = vector.split_off(self.num_params()).into_iter().map(f64::from).collect();
-        Node { shards: 0..0, vector, numbers }
     }
 
     /// Loss scale for half precision (Micikevicius et al. 2018): about the number of steps that the
@@ -324,8 +306,4 @@ impl AutodiffUpdate<'_> {
 /// Sums over the steps of a loss, followed by the loss.
 fn all_sums(loss: &Loss) -> Tensor<1> {
     Tensor::cat(vec![loss.sums.clone().without_autodiff(), loss.loss.clone().without_autodiff()], 0)
-}
-
-fn indices(games: &[i32], device: &Device) -> Tensor<1, Int> {
-    Tensor::from_data(TensorData::from(games), device)
 }

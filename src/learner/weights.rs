@@ -78,3 +78,26 @@ pub(super) fn root_params(team: &Team, params: Tensor<1>) -> Result<Tensor<1>, T
     let bytes = team.broadcast(bytemuck::cast_slice(&ours))?;
     Ok(device::upload(bytemuck::pod_collect_to_vec(&bytes), &device))
 }
+
+/// Divides `[num_params + SUMS]` into a gradient and its sums in host memory.
+pub(super) fn split(both: Tensor<1>, num_params: usize) -> (Vec<f32>, Vec<f64>) {
+    let mut gradient = device::fetch(both);
+    let sums = gradient.split_off(num_params).into_iter().map(f64::from).collect();
+    (gradient, sums)
+}
+
+/// Adds up a gradient and its sums, `[num_params + SUMS]`, over ranks of which some compute on devices.
+pub(super) fn sum_ranks(
+    team: &Team,
+    ours: Tensor<1>,
+    num_params: usize,
+) -> Result<Tensor<1>, TeamError> {
+    if let Some(collective) = &team.hardware().collective {
+        return collective.sum(team, ours);
+    }
+    let device = ours.device();
+    let (gradient, sums) = split(ours, num_params);
+    let sum = team.sum_ranks(gradient, sums)?;
+    let sums = sum.numbers.iter().map(|x| *x as f32);
+    Ok(device::upload(sum.vector.into_iter().chain(sums).collect(), &device))
+}

@@ -5,7 +5,7 @@ use crate::data::summary::{SCALE, STEPS};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::device::buffers::cube_tensor;
-use crate::learner::weights::root_params;
+use crate::learner::weights::{root_params, sum_ranks};
 use crate::parallel::TeamError;
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -46,16 +46,7 @@ impl FusedLearner {
             return Ok(ours);
         }
         let ours = Tensor::<1>::from_primitive::<Cube>(ours);
-        if let Some(collective) = &self.share.team.hardware().collective {
-            return Ok(cube_tensor(collective.sum(&self.share.team, ours)?));
-        }
-        let device = ours.device();
-        let mut vector = device::read(ours);
-        let sums = vector.split_off(self.mlp.num_params());
-        let sum = self.share.team.sum_ranks(vector, sums.into_iter().map(f64::from).collect())?;
-        let sums = sum.numbers.iter().map(|x| *x as f32);
-        let all: Vec<f32> = sum.vector.into_iter().chain(sums).collect();
-        Ok(cube_tensor(device::upload(all, &device)))
+        Ok(cube_tensor(sum_ranks(&self.share.team, ours, self.mlp.num_params())?))
     }
 
     /// Replaces the parameters in `[3, num_params]` (parameters and moments) by those of the first
