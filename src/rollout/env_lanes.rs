@@ -6,7 +6,7 @@
 use super::action_uniform;
 use super::env_state::{EnvState, legal_bits};
 use crate::data::End;
-use crate::env::{Episode, PackedState, Played, Rules, advance, play, start_next};
+use crate::env::{Episode, PackedState, Rules, advance, play, start_next};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
@@ -291,27 +291,16 @@ fn step_inlined<G: Rules, const RESTARTS: bool>(
     with_constants(
         game,
         #[inline(always)]
-        |game| {
-            each_lane(
-                lanes,
-                actions,
-                to,
-                #[inline(always)]
-                |state, episode, action| match RESTARTS {
-                    true => play::<G>(state, episode, action, game),
-                    false => advance::<G>(state, episode, action, game),
-                },
-            );
-        },
+        |game| each_lane::<G, RESTARTS>(game, lanes, actions, to),
     );
 }
 
 #[inline(always)]
-fn each_lane<G: Rules>(
+fn each_lane<G: Rules, const RESTARTS: bool>(
+    game: G,
     lanes: &mut EnvLanes<G>,
     actions: &[u32; LANES],
     to: &mut PlayedLanes,
-    one: impl Fn(&mut G::State, &mut Episode, u32) -> Played,
 ) {
     for (lane, action) in actions.iter().enumerate() {
         let mut state: G::State = take(&lanes.words, lane);
@@ -320,7 +309,10 @@ fn each_lane<G: Rules>(
             time: lanes.times[lane],
             score: lanes.scores[lane],
         };
-        let played = one(&mut state, &mut episode, *action);
+        let played = match RESTARTS {
+            true => play::<G>(&mut state, &mut episode, *action, game),
+            false => advance::<G>(&mut state, &mut episode, *action, game),
+        };
         put(&mut lanes.words, lane, &state);
         lanes.levels[lane] = episode.level;
         lanes.times[lane] = episode.time;
