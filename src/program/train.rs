@@ -157,7 +157,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
-    validate(games.models(), &game, &config)?;
+    validate(&games.models, &game, &config)?;
     let source = Source::identify(game, &mut config)?;
     match (&source, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
@@ -169,7 +169,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
         G::NAME
     );
-    validate(games.models(), &game, &config)?;
+    validate(&games.models, &game, &config)?;
     let is_default = args.set.is_empty() && args.config.is_none();
     let improves = config.data.is_on()
         && G::PLAYABLE
@@ -195,12 +195,12 @@ fn resume_rank<G: Playable>(
     rank: Rank,
 ) -> Result<()> {
     let started = Instant::now();
-    let (game, config) = saved::<G>(games.models(), run.checkpoint)?;
+    let (game, config) = saved::<G>(&games.models, run.checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.run.set)?;
     let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
-    validate(games.models(), &game, &config)?;
+    validate(&games.models, &game, &config)?;
     let source = Source::find(game, &mut config, args.data.as_deref())?;
     let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
     take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))
@@ -217,7 +217,7 @@ fn take_part<G: Playable>(
     from: Option<&Path>,
     next: impl FnOnce(&str) -> String,
 ) -> Result<()> {
-    let network = |chosen: &Chosen| session.games.models().network(game, config, &chosen.device);
+    let network = |chosen: &Chosen| session.games.models.network(game, config, &chosen.device);
     let (chosen, team) = match (&source, &session.origin) {
         (None, Origin::New(_)) => rank.choose_by(|chosen| {
             patiently(&format!("Trying a rollout on {}.", chosen.info.name), || {

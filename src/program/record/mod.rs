@@ -68,7 +68,7 @@ impl Format {
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     Format::of(&args.out)?;
     let checkpoint = saved_policy(&args.run)?;
-    (games.find(&saved_game_name(&checkpoint)?)?.record)(games.models(), &args, &checkpoint)
+    (games.find(&saved_game_name(&checkpoint)?)?.record)(&games.models, &args, &checkpoint)
 }
 
 /// The state of a recording: the games and the picture they are drawn on.
