@@ -62,25 +62,26 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
+    let path = folder.path().display();
+    let check_name = |saved: &str, name: Option<&str>| match name.filter(|name| *name != saved) {
+        Some(name) => bail!("the run in {path} is of `{saved}`, not `{name}`"),
+        None => Ok(()),
+    };
     if text::is_of(&checkpoint) {
         if args.data.is_some() {
             bail!(
                 "--data is for a run of a dataset; --task-data names the prompts of a language model"
             );
         }
-        text::check_task(&checkpoint, name.filter(|_| run.run_dir.is_some()), &folder)?;
+        let saved_name = text::saved_task_name(&checkpoint)?;
+        check_name(&saved_name, name.filter(|_| run.run_dir.is_some()))?;
         return text::resume(games, &args, saved);
     }
     if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
-        bail!(
-            "the run in {} is of a game, which has no prompts and no language model",
-            folder.path().display()
-        );
+        bail!("the run in {path} is of a game, which has no prompts and no language model");
     }
     let saved_name = saved_game_name(&checkpoint)?;
-    if let Some(name) = name.filter(|name| *name != saved_name) {
-        bail!("the run in {} is of `{saved_name}`, not `{name}`", folder.path().display());
-    }
+    check_name(&saved_name, name)?;
     (games.source(&saved_name)?.resume)(games, &args, saved)
 }
 
