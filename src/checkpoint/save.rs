@@ -18,15 +18,6 @@ use std::path::Path;
 /// If the path or a section name is invalid, the path holds something else, or writing fails; see
 /// [`CheckpointError`]. A checkpoint that was at `path` is kept.
 pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError> {
-    save_with(checkpoint, path, disk::create)
-}
-
-/// Implements [`save`]; `write(path, bytes)` creates each file, so that tests can inject failures.
-fn save_with(
-    checkpoint: &Checkpoint,
-    path: &Path,
-    write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
-) -> Result<(), CheckpointError> {
     let unnamed = || CheckpointError::Unnamed(path.to_owned());
     beside(path).ok_or_else(unnamed)?;
     let sections = &checkpoint.sections;
@@ -37,16 +28,14 @@ fn save_with(
     }
     require_replaceable(path)?;
     require_leftovers(path)?;
-    disk::replace_folder(path, clear, |tmp| fill(checkpoint, tmp, write)).map_err(|error| {
-        match error {
-            CheckpointError::Io { source, .. }
-                if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
-            {
-                let needed = sections.iter().map(|s| s.bytes.len() as u64).sum();
-                CheckpointError::DiskFull { path: path.to_owned(), needed }
-            }
-            error => error,
+    disk::replace_folder(path, clear, |tmp| fill(checkpoint, tmp)).map_err(|error| match error {
+        CheckpointError::Io { source, .. }
+            if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+        {
+            let needed = sections.iter().map(|s| s.bytes.len() as u64).sum();
+            CheckpointError::DiskFull { path: path.to_owned(), needed }
         }
+        error => error,
     })
 }
 
@@ -114,19 +103,15 @@ pub(super) fn require_no_link(path: &Path) -> Result<(), CheckpointError> {
 
 /// Writes the checkpoint's files to the new directory `tmp` and fsyncs them. Its own entry is synced after it has been
 /// renamed.
-fn fill(
-    checkpoint: &Checkpoint,
-    tmp: &Path,
-    mut write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
-) -> Result<(), CheckpointError> {
+fn fill(checkpoint: &Checkpoint, tmp: &Path) -> Result<(), CheckpointError> {
     let parent = tmp.parent().unwrap_or(tmp);
     disk::create_folders(parent).map_err(CheckpointError::io("create", parent))?;
     disk::create_folder(tmp).map_err(CheckpointError::io("create", tmp))?;
     let manifest = write_manifest(checkpoint);
     let mut sums = sums_line(MANIFEST, manifest.as_bytes());
-    let mut put = |name: &str, bytes: &[u8]| {
+    let put = |name: &str, bytes: &[u8]| {
         let file = tmp.join(name);
-        write(&file, bytes).map_err(CheckpointError::io("write", &file))
+        disk::create(&file, bytes).map_err(CheckpointError::io("write", &file))
     };
     put(MANIFEST, manifest.as_bytes())?;
     for section in &checkpoint.sections {
@@ -142,7 +127,6 @@ mod tests {
     use super::*;
     use crate::checkpoint::{Section, load};
     use crate::disk::faults::{Fault, with};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     use tempfile::TempDir;
 
     fn checkpoint(iteration: u64) -> Checkpoint {
@@ -154,21 +138,6 @@ mod tests {
         Checkpoint { iteration, sections: vec![section("weights", 1000), section("log", 10)] }
     }
 
-    /// Saves checkpoint 2 with a write error halfway through file number `failing`.
-    fn save_refused(path: &Path, failing: usize, kind: ErrorKind) -> CheckpointError {
-        let mut written = 0;
-        let refused = save_with(&checkpoint(2), path, |file, bytes| {
-            written += 1;
-            if written < failing {
-                return disk::create(file, bytes);
-            }
-            disk::create(file, &bytes[..bytes.len() / 2])?;
-            Err(kind.into())
-        });
-        assert_eq!(written, failing, "the save went on after the failure");
-        refused.unwrap_err()
-    }
-
     fn names_in(directory: &Path) -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
         let mut names: Vec<_> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
@@ -177,70 +146,36 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_fills_up_at_any_file_leaves_the_old_checkpoint_and_nothing_else() {
-        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
-            for failing in 1..=4 {
-                let run = TempDir::new().unwrap();
-                let path = run.path().join("best");
-                save(&checkpoint(1), &path).unwrap();
-                assert_eq!(
-                    save_refused(&path, failing, kind).to_string(),
-                    format!(
-                        "cannot save a checkpoint to {}: the disk is full; free at least 1010 \
-                         bytes there, or save to another disk",
-                        path.display()
-                    )
-                );
-                assert_eq!(names_in(run.path()), ["best"]);
-                assert_eq!(load(&path).unwrap(), checkpoint(1));
-            }
-        }
-    }
-
-    #[test]
-    fn the_entries_of_new_parents_are_synced() {
-        let run = TempDir::new().unwrap();
-        let changes = |path: &str| {
-            let path = run.path().join(path);
-            let (saved, changes) = with(Fault::Nothing, || save(&checkpoint(1), &path));
-            saved.unwrap();
-            changes
+    fn a_fault_at_any_change_leaves_a_whole_checkpoint_and_the_next_save_clears_the_rest() {
+        let place = TempDir::new().unwrap();
+        let save = |iteration: u64, path: &Path, fault: Fault| {
+            with(fault, || save(&checkpoint(iteration), path))
         };
-        let plain = changes("best");
-        assert_eq!(changes("a/b/best"), plain + 2);
-        assert_eq!(changes("a/b/last"), plain);
-    }
-
-    #[test]
-    fn another_failure_names_the_file_and_leaves_nothing() {
-        let run = TempDir::new().unwrap();
-        let error = save_refused(&run.path().join("best"), 2, ErrorKind::PermissionDenied);
-        let message = error.to_string();
-        assert!(message.starts_with("cannot write ") && message.contains("weights"), "{message}");
-        assert!(names_in(run.path()).is_empty());
-    }
-
-    #[test]
-    fn a_crash_at_any_file_leaves_the_old_checkpoint_and_the_next_save_clears_the_rest() {
-        for failing in 1..=4 {
-            let run = TempDir::new().unwrap();
-            let path = run.path().join("best");
-            save(&checkpoint(1), &path).unwrap();
-            let mut written = 0;
-            // A panic leaves the files as they are, like a crash.
-            let crash = AssertUnwindSafe(|| {
-                save_with(&checkpoint(2), &path, |file, bytes| {
-                    written += 1;
-                    assert!(written < failing, "the crash of this test");
-                    disk::create(file, bytes)
-                })
-            });
-            assert!(catch_unwind(crash).is_err());
-            assert_eq!(names_in(run.path()), [".best.tmp", "best"]);
-            assert_eq!(load(&path).unwrap(), checkpoint(1));
-
-            save(&checkpoint(3), &path).unwrap();
-            assert_eq!(names_in(run.path()), ["best"]);
+        let whole = place.path().join("whole/best");
+        save(1, &whole, Fault::Nothing).0.unwrap();
+        let (_, changes) = save(2, &whole, Fault::Nothing);
+        assert!(changes > 15, "{changes}");
+        for fault in (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)]) {
+            let run = place.path().join(format!("{fault:?}"));
+            let path = run.join("best");
+            save(1, &path, Fault::Nothing).0.unwrap();
+            let saved = save(2, &path, fault).0;
+            let found = load(&path).unwrap().iteration;
+            match saved {
+                Ok(()) => assert_eq!(found, 2, "{fault:?}"),
+                Err(error) => {
+                    let words = ": the disk is full; free at least 1010 bytes there, or save to";
+                    assert!(error.to_string().contains(words), "{fault:?}: {error}");
+                }
+            }
+            if found == 1 && matches!(fault, Fault::Once(_)) {
+                assert_eq!(names_in(&run), ["best"], "{fault:?}");
+            }
+            // Another fault, while what is left over is removed or the next files are written.
+            let _ = save(3, &path, Fault::Once(8));
+            load(&path).unwrap();
+            save(3, &path, Fault::Nothing).0.unwrap();
+            assert_eq!(names_in(&run), ["best"], "{fault:?}");
             assert_eq!(load(&path).unwrap(), checkpoint(3));
         }
     }
@@ -265,44 +200,5 @@ mod tests {
                 assert_eq!(fs::read(theirs.join("thesis.txt")).unwrap(), b"the only copy");
             }
         }
-    }
-
-    #[test]
-    fn an_interrupted_removal_is_recognised_as_a_checkpoint() {
-        let run = TempDir::new().unwrap();
-        let path = run.path().join("best");
-        let [tmp, _] = beside(&path).unwrap();
-        save(&checkpoint(1), &tmp).unwrap();
-        fs::create_dir(tmp.join("in the way")).unwrap();
-        assert!(clear(&tmp).is_err());
-        assert!(tmp.join(MANIFEST).exists());
-        fs::remove_dir(tmp.join("in the way")).unwrap();
-        save(&checkpoint(2), &path).unwrap();
-        assert_eq!(names_in(run.path()), ["best"]);
-    }
-
-    #[test]
-    fn a_crash_around_the_swap_leaves_the_old_checkpoint_or_the_new_one() {
-        let run = TempDir::new().unwrap();
-        let path = run.path().join("best");
-        let [tmp, old] = beside(&path).unwrap();
-
-        // A crash after the old one was moved aside, before the new one took its place.
-        save(&checkpoint(1), &old).unwrap();
-        save(&checkpoint(2), &tmp).unwrap();
-        assert_eq!(load(&path).unwrap(), checkpoint(1));
-        // The next save fails, but restores the old one first.
-        save_refused(&path, 1, ErrorKind::StorageFull);
-        assert_eq!(names_in(run.path()), ["best"]);
-        assert_eq!(load(&path).unwrap(), checkpoint(1));
-
-        // A crash after the new one took its place, during the removal of the old one.
-        save(&checkpoint(2), &path).unwrap();
-        save(&checkpoint(1), &old).unwrap();
-        fs::remove_file(old.join(MANIFEST)).unwrap();
-        assert_eq!(load(&path).unwrap(), checkpoint(2));
-        save(&checkpoint(3), &path).unwrap();
-        assert_eq!(names_in(run.path()), ["best"]);
-        assert_eq!(load(&path).unwrap(), checkpoint(3));
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn step() -> io::Result<()> {
     let fails = is_next() || matches!(fault, Fault::Stop(at) if done > at);
     STATE.set(Some(State { fault, done: done + 1 }));
     match fails {
-        true => Err(io::Error::other("a fault of this test")),
+        true => Err(io::ErrorKind::StorageFull.into()),
         false => Ok(()),
     }
 }

@@ -5,6 +5,7 @@ use super::games::{Games, Playable};
 use super::say::{tell, tell_json};
 use crate::device::{self, DeviceInfo};
 use crate::env::{self, CheckOptions, Checked, Finding};
+use crate::run::counted;
 use crate::trainer::new_settings;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -41,8 +42,7 @@ pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
     }
     match found {
         0 => Ok(()),
-        1 => bail!("1 problem found in {}", G::NAME),
-        _ => bail!("{found} problems found in {}", G::NAME),
+        _ => bail!("{} found in {}", counted(found, "problem"), G::NAME),
     }
 }
 

@@ -23,7 +23,7 @@ use std::path::Path;
 const SHARD: u32 = 4096;
 
 pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
-    (games.find_or_default(args.game.as_deref())?.demo)(games.models(), &args)
+    (games.find_or_default(args.game.as_deref())?.demo)(&games.models, &args)
 }
 
 /// A description of the dataset.

@@ -48,7 +48,7 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
             args.run.display()
         );
     }
-    (games.find(&saved_game_name(&checkpoint)?)?.eval)(games.models(), &args, &checkpoint)
+    (games.find(&saved_game_name(&checkpoint)?)?.eval)(&games.models, &args, &checkpoint)
 }
 
 /// Evaluates a policy for a game.

@@ -60,7 +60,7 @@ pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
             args.run.display()
         );
     }
-    (games.find(&saved_game_name(&checkpoint)?)?.export)(games.models(), &args, &checkpoint)
+    (games.find(&saved_game_name(&checkpoint)?)?.export)(&games.models, &args, &checkpoint)
 }
 
 /// Writes the policy of a checkpoint.

@@ -8,7 +8,6 @@ use super::table::Table;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
 use crate::env::{Catalog, Env, HostGame};
-use crate::model::NamedModel;
 use crate::run::{RunFolder, RunLock};
 use crate::schema::Settings;
 use crate::settings::TrainConfig;
@@ -22,7 +21,6 @@ pub type References = &'static [(&'static str, f64)];
 
 /// A new run of a game.
 pub struct NewRun<'a> {
-    /// The command line.
     pub args: &'a RunArgs,
     /// Settings over the game's defaults.
     pub file: toml::Table,
@@ -36,34 +34,22 @@ pub type Lock = Mutex<Option<RunLock>>;
 /// A saved run to resume.
 #[derive(Clone, Copy)]
 pub struct SavedRun<'a> {
-    /// The folder of the run.
     pub folder: &'a RunFolder,
-    /// The lock of the folder.
     pub lock: &'a Lock,
-    /// The checkpoint to resume from.
     pub checkpoint: &'a Checkpoint,
 }
 
 /// The commands for one game, with its type erased.
 #[derive(Clone, Copy)]
 pub struct GameCommands {
-    /// Trains a new run.
     pub train: fn(&Games, &NewRun) -> Result<()>,
-    /// Resumes a run from a checkpoint.
     pub resume: fn(&Games, &TrainArgs, SavedRun) -> Result<()>,
-    /// Records demonstrations of a player as a dataset.
     pub demo: fn(&Models, &DemoArgs) -> Result<()>,
-    /// Evaluates a trained policy.
     pub eval: fn(&Models, &EvalArgs, &Checkpoint) -> Result<()>,
-    /// Renders games of a trained policy.
     pub record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
-    /// Measures the speed of a device.
     pub bench: fn(&Models, &BenchArgs) -> Result<()>,
-    /// Lists the settings of a run.
     pub settings: fn(&SettingsArgs) -> Result<()>,
-    /// Checks the game for mistakes.
     pub check: fn(&CheckArgs) -> Result<()>,
-    /// Writes a trained policy in a format of other tools.
     pub export: fn(&Models, &ExportArgs, &Checkpoint) -> Result<()>,
     /// The complete default settings of a run.
     pub defaults: fn() -> Result<toml::Table>,
@@ -77,7 +63,7 @@ pub struct Games {
     entries: Arc<Catalog<GameCommands>>,
     /// The placeholder game of datasets that were imported from a table.
     table: GameCommands,
-    models: Models,
+    pub models: Models,
 }
 
 impl Games {
@@ -110,18 +96,8 @@ impl Games {
         self.entries_mut().add::<G>(Box::new(commands));
     }
 
-    /// Adds a user-defined model.
-    pub fn add_model<M: NamedModel>(&mut self) {
-        self.models.add::<M>();
-    }
-
     fn entries_mut(&mut self) -> &mut Catalog<GameCommands> {
         Arc::get_mut(&mut self.entries).expect("games are not shared before the program runs")
-    }
-
-    /// The user-defined models.
-    pub fn models(&self) -> &Models {
-        &self.models
     }
 
     /// The names of the games, comma-separated: `fruit, catch, cartpole`.

@@ -2,13 +2,12 @@
 
 use super::games::{Games, References};
 use super::say::{say, sentence, visible};
+use super::settings::language_defaults;
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
-use crate::settings::{
-    IMITATION, LanguageConfig, LossType, PolicyConfig, Precision, TINY, TrainConfig, overlay,
-};
+use crate::settings::{IMITATION, LossType, PolicyConfig, Precision, TINY, TrainConfig, overlay};
 use crate::task;
 use crate::trainer::text::{language_settings, load_language_settings};
 use anyhow::{Context, Result, bail};
@@ -28,11 +27,8 @@ const STEPS: [&str; 2] = ["update_epochs", "num_minibatches"];
 
 /// A run on disk.
 pub struct History {
-    /// The run's directory.
     pub path: PathBuf,
-    /// The complete settings.
     pub settings: Table,
-    /// The records so far.
     pub records: Vec<IterationRecord>,
     is_locked: bool,
 }
@@ -92,6 +88,12 @@ impl History {
         name("env").or_else(|| name("task")).unwrap_or("?")
     }
 
+    /// A setting of a section that is a text; empty if there is none.
+    fn text(&self, section: &str, key: &str) -> &str {
+        let section = self.settings.get(section);
+        section.and_then(|section| section.get(key)?.as_str()).unwrap_or_default()
+    }
+
     /// Whether it trains a language model.
     pub fn is_text(&self) -> bool {
         self.settings.contains_key("task")
@@ -99,8 +101,7 @@ impl History {
 
     /// Whether it learns from data alone (`grove fit`).
     pub fn imitates(&self) -> bool {
-        let loss = self.settings.get("loss").and_then(|it| it.get("loss_type")?.as_str());
-        loss == Some(LossType::Nll.name())
+        self.text("loss", "loss_type") == LossType::Nll.name()
     }
 
     /// Whether its iterations follow from its epochs and its data, unless `--iterations` has set them.
@@ -111,13 +112,12 @@ impl History {
 
     /// The network with its sizes, or the name of the base language model.
     pub fn model(&self) -> String {
-        let section = |key: &str| self.settings.get(key).cloned();
         if self.is_text() {
-            let path = section("model").and_then(|model| Some(model.get("path")?.as_str()?.into()));
-            let path: PathBuf = path.unwrap_or_default();
-            return path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = Path::new(self.text("model", "path")).file_name();
+            return name.unwrap_or_default().to_string_lossy().into_owned();
         }
-        let policy = section("policy").and_then(|policy| policy.try_into::<PolicyConfig>().ok());
+        let policy = self.settings.get("policy").cloned();
+        let policy = policy.and_then(|policy| policy.try_into::<PolicyConfig>().ok());
         policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.sizes()))
     }
 
@@ -154,21 +154,16 @@ impl History {
 
     /// The defaults for a small model and for a large one: how many parameters a model has is not in the settings.
     fn language_defaults(&self) -> Result<Vec<Table>> {
-        let task = task::find(self.subject())?;
-        let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
-        let path = path.unwrap_or_default();
+        let (subject, path) = (self.subject(), self.text("model", "path"));
+        let own = (task::find(subject)?.defaults)();
         let of_size = |num_params: usize| {
-            let mut config = match (self.imitates(), path == TINY) {
-                (true, true) => LanguageConfig::imitating(path, None, Precision::F32),
-                (true, false) => LanguageConfig::imitating(path, Some(num_params), Precision::F32),
-                (false, true) => LanguageConfig::for_task(path, task.fit_iterations),
-                (false, false) => LanguageConfig::for_trained(path, num_params, Precision::F32),
-            };
+            let model = (path, (path != TINY).then_some(num_params));
+            let mut config = language_defaults(subject, self.imitates(), model, Precision::F32)?;
             // As a shorter run has it.
             config.fit.iterations = config.fit.iterations.min(self.iterations());
-            language_settings(self.subject(), &(task.defaults)(), &config)
+            Ok(language_settings(subject, &own, &config))
         };
-        Ok([0, usize::MAX].map(of_size).into())
+        [0, usize::MAX].into_iter().map(of_size).collect()
     }
 
     fn schedule(&self) -> Result<Schedule> {
@@ -348,6 +343,7 @@ pub fn aligned(header: &[&str], rows: &[Vec<String>], numbers: impl RangeBounds<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::LanguageConfig;
 
     #[test]
     fn settings_are_named_by_as_much_as_tells_them_apart() {

@@ -117,7 +117,7 @@ impl Program {
     /// # Panics
     /// If a built-in model has the same name.
     pub fn model<M: NamedModel>(mut self) -> Self {
-        self.games.add_model::<M>();
+        self.games.models.add::<M>();
         self
     }
 

@@ -22,17 +22,12 @@ const DRY_RUN: &str = "--dry-run is for one rank: name one device, and start one
 
 /// A rank of a run in this process.
 pub struct Rank {
-    team: Team,
+    pub team: Team,
     /// The name of its device.
     device: String,
 }
 
 impl Rank {
-    /// The team of all ranks.
-    pub fn team(&self) -> &Team {
-        &self.team
-    }
-
     /// The rank for texts, for which `auto` is the CPU.
     pub fn for_texts(mut self) -> Self {
         if self.device == "auto" {

@@ -38,11 +38,9 @@ pub enum Origin<'a> {
 
 /// The context in which this process trains a run.
 pub struct Session<'a> {
-    /// The command line.
     pub args: &'a RunArgs,
     /// The games of the program, for the live page.
     pub games: &'a Games,
-    /// The origin of the run.
     pub origin: Origin<'a>,
     /// The moment when its preparation began.
     pub started: Instant,

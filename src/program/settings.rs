@@ -5,7 +5,7 @@ use super::args::SettingsArgs;
 use super::games::{Games, Playable};
 use super::say::{tell, tell_json};
 use crate::schema::{self, Settings, Shape, in_table};
-use crate::settings::{LanguageConfig, TINY, TrainConfig, file_schema};
+use crate::settings::{LanguageConfig, Precision, TINY, TrainConfig, file_schema};
 use crate::task;
 use crate::trainer::text::language_settings;
 use crate::trainer::{config_toml, new_settings};
@@ -33,8 +33,23 @@ pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
 fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
     let own = (task.defaults)();
-    let config = LanguageConfig::for_task(TINY, task.fit_iterations);
+    let config = language_defaults(name, false, (TINY, None), Precision::F32)?;
     print(&language_settings(name, &own, &config), task.settings, args)
+}
+
+/// The default settings of a run that may be SFT alone (`fit`), for a task and a model with so many parameters; `None` for
+/// a fresh one.
+pub fn language_defaults(
+    task: &str,
+    fit: bool,
+    (path, num_params): (&str, Option<usize>),
+    precision: Precision,
+) -> Result<LanguageConfig> {
+    Ok(match (fit, num_params) {
+        (true, _) => LanguageConfig::imitating(path, num_params, precision),
+        (false, Some(num_params)) => LanguageConfig::for_trained(path, num_params, precision),
+        (false, None) => LanguageConfig::for_task(path, task::find(task)?.fit_iterations),
+    })
 }
 
 /// A setting with its default.

@@ -23,7 +23,6 @@ pub struct Terminal<'a> {
 /// The page of the run, opened by a key.
 pub struct Page<'a> {
     games: &'a Games,
-    /// The run's folder.
     folder: PathBuf,
     /// The server; `None` before the first time.
     server: RefCell<Option<Server>>,

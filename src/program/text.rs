@@ -6,7 +6,7 @@ use super::patience::after;
 use super::ranks;
 use super::say::say;
 use super::session::{Origin, Session, in_settings, quoted, warn, whole, word};
-use super::settings::commented;
+use super::settings::{commented, language_defaults};
 use super::trust;
 use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
@@ -63,14 +63,9 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
     saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
 }
 
-/// Checks that a checkpoint in a folder is of the task that a command line names, if it names one.
-pub fn check_task(checkpoint: &Checkpoint, name: Option<&str>, folder: &RunFolder) -> Result<()> {
-    let settings = saved_language_settings(checkpoint)?;
-    let saved = settings.get("task").and_then(Value::as_str).unwrap_or_default();
-    if let Some(name) = name.filter(|name| *name != saved) {
-        bail!("the run in {} is of `{saved}`, not `{name}`", folder.path().display());
-    }
-    Ok(())
+/// The name of the task of a language model's checkpoint.
+pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
+    Ok(text(&saved_language_settings(checkpoint)?, "task").to_string())
 }
 
 /// Trains a new run.
@@ -162,24 +157,6 @@ impl TextRequest<'_> {
                 task::names()
             ),
         }
-    }
-
-    /// The default settings for a task and a model; `None` for a fresh one.
-    fn defaults(
-        &self,
-        task: &str,
-        path: &str,
-        model: Option<&LanguageModel>,
-        device: &str,
-    ) -> Result<LanguageConfig> {
-        let num_params = model.map(|model| model.shape.num_params());
-        // Texts run on the CPU unless a device is named.
-        let precision = fastest_precision(if device == "auto" { "cpu" } else { device });
-        Ok(match (self.fit, num_params) {
-            (true, _) => LanguageConfig::imitating(path, num_params, precision),
-            (false, Some(num_params)) => LanguageConfig::for_trained(path, num_params, precision),
-            (false, None) => LanguageConfig::for_task(path, task::find(task)?.fit_iterations),
-        })
     }
 
     /// The name of the run's folder, up to its number: the task's or the file's.
@@ -327,7 +304,10 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
              `eos_token` in its tokenizer_config.json"
         )]);
     }
-    let defaults = request.defaults(&name, &path, model.as_ref(), &args.device)?;
+    let num_params = model.as_ref().map(|model| model.shape.num_params());
+    // Texts run on the CPU unless a device is named.
+    let precision = fastest_precision(if args.device == "auto" { "cpu" } else { &args.device });
+    let defaults = language_defaults(&name, request.fit, (&path, num_params), precision)?;
     let options = (&args.set[..], args.seed, args.iterations);
     let (mut own, mut config) = settings((&name, own), defaults, file, options)?;
     config.precision = args.precision.unwrap_or(config.precision);

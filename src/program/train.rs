@@ -62,25 +62,26 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
+    let path = folder.path().display();
+    let check_name = |saved: &str, name: Option<&str>| match name.filter(|name| *name != saved) {
+        Some(name) => bail!("the run in {path} is of `{saved}`, not `{name}`"),
+        None => Ok(()),
+    };
     if text::is_of(&checkpoint) {
         if args.data.is_some() {
             bail!(
                 "--data is for a run of a dataset; --task-data names the prompts of a language model"
             );
         }
-        text::check_task(&checkpoint, name.filter(|_| run.run_dir.is_some()), &folder)?;
+        let saved_name = text::saved_task_name(&checkpoint)?;
+        check_name(&saved_name, name.filter(|_| run.run_dir.is_some()))?;
         return text::resume(games, &args, saved);
     }
     if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
-        bail!(
-            "the run in {} is of a game, which has no prompts and no language model",
-            folder.path().display()
-        );
+        bail!("the run in {path} is of a game, which has no prompts and no language model");
     }
     let saved_name = saved_game_name(&checkpoint)?;
-    if let Some(name) = name.filter(|name| *name != saved_name) {
-        bail!("the run in {} is of `{saved_name}`, not `{name}`", folder.path().display());
-    }
+    check_name(&saved_name, name)?;
     (games.source(&saved_name)?.resume)(games, &args, saved)
 }
 
@@ -157,7 +158,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
-    validate(games.models(), &game, &config)?;
+    validate(&games.models, &game, &config)?;
     let source = Source::identify(game, &mut config)?;
     match (&source, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
@@ -169,7 +170,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
         G::NAME
     );
-    validate(games.models(), &game, &config)?;
+    validate(&games.models, &game, &config)?;
     let is_default = args.set.is_empty() && args.config.is_none();
     let improves = config.data.is_on()
         && G::PLAYABLE
@@ -195,12 +196,12 @@ fn resume_rank<G: Playable>(
     rank: Rank,
 ) -> Result<()> {
     let started = Instant::now();
-    let (game, config) = saved::<G>(games.models(), run.checkpoint)?;
+    let (game, config) = saved::<G>(&games.models, run.checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.run.set)?;
     let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
-    validate(games.models(), &game, &config)?;
+    validate(&games.models, &game, &config)?;
     let source = Source::find(game, &mut config, args.data.as_deref())?;
     let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
     take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))
@@ -217,7 +218,7 @@ fn take_part<G: Playable>(
     from: Option<&Path>,
     next: impl FnOnce(&str) -> String,
 ) -> Result<()> {
-    let network = |chosen: &Chosen| session.games.models().network(game, config, &chosen.device);
+    let network = |chosen: &Chosen| session.games.models.network(game, config, &chosen.device);
     let (chosen, team) = match (&source, &session.origin) {
         (None, Origin::New(_)) => rank.choose_by(|chosen| {
             patiently(&format!("Trying a rollout on {}.", chosen.info.name), || {

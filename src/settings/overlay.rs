@@ -355,7 +355,6 @@ fn are_texts(list: &[Value]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::ModelKind;
 
     #[test]
     fn a_game_may_have_settings_by_names_of_trl() {
@@ -383,17 +382,5 @@ mod tests {
             let message = parse("config.toml", &text).unwrap_err().to_string();
             assert!(message.contains("line 1") && message.chars().count() < 1000, "{message}");
         }
-    }
-
-    #[test]
-    fn settings_without_a_kind_are_those_of_a_perceptron() {
-        let mut config = TrainConfig::for_game("catch");
-        config.policy.kind = ModelKind::Gru;
-        let mut table = to_table(&config);
-        assert_eq!(from_table::<TrainConfig>(table.clone()).unwrap(), config);
-        let policy = table.get_mut("policy").and_then(Value::as_table_mut).unwrap();
-        assert_eq!(policy.remove("kind"), Some(Value::String("gru".to_string())));
-        let older: TrainConfig = from_table(table).unwrap();
-        assert_eq!(older.policy.kind, ModelKind::Mlp);
     }
 }

@@ -304,7 +304,8 @@ fn sections_check_themselves() {
 #[test]
 fn settings_of_older_versions_take_defaults_for_those_that_are_new() {
     let mut table = overlay::to_table(&TrainConfig::for_game("catch"));
-    for (section, key) in [("update", "num_shards"), ("loss", "sapo_temperature_neg")] {
+    let new = [("update", "num_shards"), ("loss", "sapo_temperature_neg"), ("policy", "kind")];
+    for (section, key) in new {
         assert!(table[section].as_table_mut().unwrap().remove(key).is_some());
     }
     table.remove("data");

@@ -44,7 +44,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
         return text::bench(task, &args);
     }
     ensure!(args.model.is_none(), "--model needs a task: grove bench TASK --model MODEL");
-    (games.find_beside_tasks(name)?.bench)(games.models(), &args)
+    (games.find_beside_tasks(name)?.bench)(&games.models, &args)
 }
 
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.

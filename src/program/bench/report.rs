@@ -81,7 +81,6 @@ pub(super) fn write_memory(f: &mut Formatter<'_>, bytes: Option<u64>) -> fmt::Re
 /// The times that several runs took to reach a score.
 #[derive(Debug, Serialize)]
 pub(super) struct ScoreRuns {
-    /// The target score.
     score: f64,
     /// Seed of the first run; the seeds are consecutive.
     first_seed: u64,

@@ -69,7 +69,7 @@ pub fn bench<G: Playable>(
     let most = crew.most();
     let counts: Vec<usize> =
         (0..).map(|i| 1 << i).take_while(|count| *count < most).chain([most]).collect();
-    let link = crew.run(most, most, &|member| fit(member.team()))?;
+    let link = crew.run(most, most, &|member| fit(&member.team))?;
     let measure = |count: usize, groups: usize| {
         let mut config = config.clone();
         config.rollout.num_groups = groups;

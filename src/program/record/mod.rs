@@ -1,7 +1,6 @@
 //! `grove record`: renders games of a trained policy to a picture, an animation or a video, off-screen.
 
 mod animation;
-mod artist;
 mod caption;
 mod gif;
 #[cfg_attr(not(feature = "wgpu"), path = "no_gpu.rs")]
@@ -19,16 +18,17 @@ use super::models::Models;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::checkpoint::Checkpoint;
+use crate::device;
 use crate::disk::Unfinished;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{Player, Watched};
 use crate::trainer::saved_game_name;
-use crate::viewer::{Cells, Picture, Scene, Wall};
+use crate::viewer::{Cells, Instance, Picture, Scene, Wall, paint};
 use animation::{Animation, Frames};
 use anyhow::{Context, Result, bail};
-use artist::Artist;
 use caption::{caption, write_score};
+use gpu::Gpu;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
 use serde::Serialize;
@@ -68,7 +68,7 @@ impl Format {
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     Format::of(&args.out)?;
     let checkpoint = saved_policy(&args.run)?;
-    (games.find(&saved_game_name(&checkpoint)?)?.record)(games.models(), &args, &checkpoint)
+    (games.find(&saved_game_name(&checkpoint)?)?.record)(&games.models, &args, &checkpoint)
 }
 
 /// The state of a recording: the games and the picture they are drawn on.
@@ -76,7 +76,10 @@ struct Recording<'a, G: Rules> {
     args: &'a RecordArgs,
     policy: NativePolicy,
     games: Watched<G>,
-    artist: Artist<G>,
+    scene: Scene<G>,
+    instances: Vec<Instance>,
+    /// The renderer on a GPU, which draws what the CPU paints; `None` on the CPU.
+    gpu: Option<Gpu>,
     picture: Picture,
     cells: Cells,
     interrupt: Interrupt,
@@ -95,11 +98,19 @@ pub fn record<G: Playable>(
     let cells = Cells::of(scene.setting());
     let (width, height) = size(cells, args)?;
     let (frames, delay) = frames(scene.setting().steps_per_second());
+    let policy = models.load_policy(checkpoint, game, &config)?;
+    let chosen = device::choose(&args.device)?;
+    let gpu = Gpu::new(&chosen.device, scene.setting(), width, height)?;
+    if gpu.is_none() && chosen.info.kind != "cpu" {
+        bail!("the device `{}` cannot render pictures; use cpu or wgpu", args.device);
+    }
     let mut recording = Recording {
         args,
-        policy: models.load_policy(checkpoint, game, &config)?,
+        policy,
         games: Watched::new(game, args.games, args.seed),
-        artist: Artist::new(scene, &args.device, width, height)?,
+        scene,
+        instances: Vec::new(),
+        gpu,
         picture: Picture::new(width, height),
         cells,
         interrupt: Interrupt::listen(None)?,
@@ -132,7 +143,7 @@ pub fn record<G: Playable>(
         width,
         height,
         bytes,
-        drawn_by: recording.artist.name(),
+        drawn_by: chosen.info.to_string(),
     };
     if args.json { tell_json(&report) } else { tell(report) }
 }
@@ -148,7 +159,7 @@ struct Report<'a> {
     width: u32,
     height: u32,
     bytes: u64,
-    drawn_by: &'a str,
+    drawn_by: String,
 }
 
 impl std::fmt::Display for Report<'_> {
@@ -175,8 +186,13 @@ impl<G: Rules> Recording<'_, G> {
 
     /// Draws the games at a fraction `part` of their last step.
     fn draw(&mut self, part: f32) -> Result<&Picture> {
-        let (before, now) = (self.games.before(), self.games.now());
-        self.artist.paint(before, &now, part, &mut self.picture)?;
+        let Self { games, scene, instances, gpu, picture, .. } = self;
+        let now = games.now();
+        scene.sprites(games.before(), &now, part, instances);
+        match gpu {
+            Some(gpu) => gpu.paint(now.len(), instances, picture)?,
+            None => paint(scene.setting(), now.len(), instances, picture),
+        }
         if self.args.score {
             let Picture { width, height, .. } = self.picture;
             let wall = Wall::fit(self.cells, self.games.count(), width, height);

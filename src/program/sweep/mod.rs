@@ -41,7 +41,6 @@ const MOST_TRIALS: usize = 1_000_000;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SweepFile {
-    /// The game or the task.
     game: String,
     search: Search,
     /// Trials in all; a grid has as many as it has points.
@@ -57,9 +56,7 @@ pub struct SweepFile {
     batch: usize,
     /// The seed of the search itself.
     seed: u32,
-    /// Settings of all trials.
     settings: Table,
-    /// Settings that are searched.
     space: Space,
 }
 

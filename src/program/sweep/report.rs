@@ -25,7 +25,6 @@ pub struct Report {
     trials: Vec<Ranked>,
     /// The share of the variance of scores that each setting explains by itself.
     importance: BTreeMap<String, f64>,
-    /// The file of the best settings.
     best: String,
 }
 
@@ -105,20 +104,11 @@ impl Report {
     /// The settings of the best trial as a settings file.
     fn best_settings(&self, sweep: &Sweep) -> Result<String> {
         let best = &self.trials[0];
-        let mut file = Table::new();
+        let all = sweep.completed(best.settings.clone(), best.round);
+        let lines: String = all.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+        let mut file: Table = lines.parse()?;
         let subject = if crate::task::find(&sweep.file.game).is_ok() { "task" } else { "env" };
         file.insert(subject.to_string(), sweep.file.game.as_str().into());
-        for (key, value) in sweep.completed(best.settings.clone(), best.round) {
-            match key.split_once('.') {
-                Some((section, leaf)) => {
-                    let section = file.entry(section).or_insert_with(|| Table::new().into());
-                    if let Value::Table(section) = section {
-                        section.insert(leaf.to_string(), value);
-                    }
-                }
-                None => drop(file.insert(key, value)),
-            }
-        }
         Ok(toml::to_string(&file)?)
     }
 }

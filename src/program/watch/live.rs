@@ -20,19 +20,15 @@ pub const SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
 /// The state of a run.
 #[derive(Default)]
 pub struct Run {
-    /// Name of the run directory.
     pub name: String,
     /// The settings, `config.toml`.
     pub config: Option<Bytes>,
     /// The hardware and engine that train it, `run.json`.
     pub note: Option<Bytes>,
-    /// The metrics.
     pub log: Log,
     /// The completions of a language run.
     pub completions: Option<Completions>,
-    /// The best policy.
     pub best: Option<Policy>,
-    /// The newest checkpoint.
     pub newest: Option<Policy>,
 }
 

@@ -13,7 +13,6 @@ pub struct File {
     pub tag: &'static str,
     /// Whether the bytes are compressed.
     pub is_gzip: bool,
-    /// The content.
     pub bytes: &'static [u8],
 }
 

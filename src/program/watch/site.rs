@@ -38,11 +38,8 @@ const ITERATION: HeaderName = HeaderName::from_static("grove-iteration");
 
 /// A run with the page that shows it.
 pub struct Site {
-    /// The run.
     pub live: Arc<Live>,
-    /// The server's host names.
     pub hosts: Hosts,
-    /// The program's games.
     pub games: Games,
 }
 

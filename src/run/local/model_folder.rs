@@ -76,8 +76,7 @@ fn sync(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::path::PathBuf;
+    use crate::disk::faults::{Fault, with};
     use tempfile::TempDir;
 
     fn fill(text: &'static str) -> impl FnOnce(&Path) -> Result<(), RunError> {
@@ -98,42 +97,26 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_at_any_moment_leaves_a_whole_folder() {
-        let run = TempDir::new().unwrap();
-        let model = run.path().join("model");
-        replace(&model, fill("old")).unwrap();
-        // While the new one is written.
-        let crash = AssertUnwindSafe(|| {
-            replace(&model, |folder: &Path| -> Result<(), RunError> {
-                fs::create_dir(folder).unwrap();
-                fs::write(folder.join("weights"), "to").unwrap();
-                panic!("the crash of this test")
-            })
-        });
-        assert!(catch_unwind(crash).is_err());
-        assert_eq!(fs::read_to_string(model.join("weights")).unwrap(), "old");
-        // Between the two renames.
-        fs::rename(&model, run.path().join(".model.old")).unwrap();
-        settle(&model).unwrap();
-        assert_eq!(fs::read_to_string(model.join("vocabulary")).unwrap(), "old");
-        assert_eq!(names(run.path()), ["model"]);
-        replace(&model, fill("new")).unwrap();
-        assert_eq!(fs::read_to_string(model.join("weights")).unwrap(), "new");
-        assert_eq!(names(run.path()), ["model"]);
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_filled_leaves_the_old_one() {
-        let run = TempDir::new().unwrap();
-        let model = run.path().join("model");
-        replace(&model, fill("old")).unwrap();
-        let full = |folder: &Path| {
-            fs::create_dir(folder).unwrap();
-            fs::write(folder.join("weights"), "a part").unwrap();
-            Err(RunError::NoRun(PathBuf::new()))
+    fn a_fault_at_any_change_leaves_a_whole_folder() {
+        let place = TempDir::new().unwrap();
+        let replaced = |run: &str, fault: Fault| {
+            let model = place.path().join(run).join("model");
+            fs::create_dir(model.parent().unwrap()).unwrap();
+            with(Fault::Nothing, || replace(&model, fill("old"))).0.unwrap();
+            let (replaced, changes) = with(fault, || replace(&model, fill("new")));
+            (model, replaced, changes)
         };
-        assert!(replace(&model, full).is_err());
-        assert_eq!(fs::read_to_string(model.join("weights")).unwrap(), "old");
-        assert_eq!(names(run.path()), ["model"]);
+        let (_, _, changes) = replaced("whole", Fault::Nothing);
+        assert!(changes > 5, "{changes}");
+        for fault in (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)]) {
+            let (model, replaced, _) = replaced(&format!("{fault:?}"), fault);
+            // What the next run does, after a crash.
+            settle(&model).unwrap();
+            assert_eq!(names(model.parent().unwrap()), ["model"], "{fault:?}");
+            let [first, second] =
+                ["weights", "vocabulary"].map(|file| fs::read_to_string(model.join(file)).unwrap());
+            assert!(first == second && ["old", "new"].contains(&&*first), "{fault:?}: {first}");
+            assert!(first == "new" || replaced.is_err(), "{fault:?}");
+        }
     }
 }
