@@ -35,18 +35,16 @@ impl JsonLines {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn resume(path: &Path, last: u32) -> Result<Self, MetricsError> {
-        let read = |source| error(path, "read", source);
-        let written = |source| error(path, "written", source);
-        if let Some(file) = input::if_present(disk::read(path)).map_err(read)? {
-            let (end, has_gaps) = survey(file, last).map_err(read)?;
+        if let Some(file) = input::if_present(disk::read(path)).map_err(failed(path, "read"))? {
+            let (end, has_gaps) = survey(file, last).map_err(failed(path, "read"))?;
             let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
             match has_gaps {
                 true => rewrite(path, |_, line| keeps(line)),
                 false => disk::cut(path, end),
             }
-            .map_err(written)?;
+            .map_err(failed(path, "written"))?;
         }
-        let file = disk::open(path).map_err(written)?;
+        let file = disk::open(path).map_err(failed(path, "written"))?;
         Ok(Self { path: path.to_path_buf(), file })
     }
 
@@ -68,7 +66,7 @@ impl JsonLines {
             serde_json::to_writer(&mut lines, record).expect("records are plain data");
             lines.push(b'\n');
         }
-        disk::write(&mut self.file, &lines).map_err(|source| error(&self.path, "written", source))
+        disk::write(&mut self.file, &lines).map_err(failed(&self.path, "written"))
     }
 
     /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
@@ -77,20 +75,18 @@ impl JsonLines {
     /// # Errors
     /// If the file cannot be read or written; it is unchanged then.
     pub fn keep_newest(&mut self, bytes: u64) -> Result<(), MetricsError> {
-        let read = |source| error(&self.path, "read", source);
-        let length = self.file.metadata().map_err(read)?.len();
+        let Self { path, file } = self;
+        let length = file.metadata().map_err(failed(path, "read"))?.len();
         if length <= bytes {
             return Ok(());
         }
         if bytes == 0 {
-            let cut = disk::cut(&self.path, 0);
-            return cut.map_err(|source| error(&self.path, "written", source));
+            return disk::cut(path, 0).map_err(failed(path, "written"));
         }
-        let start = disk::read(&self.path).and_then(|file| newest_from(file, length, bytes));
-        let start = start.map_err(read)?;
-        let written = |source| error(&self.path, "written", source);
-        rewrite(&self.path, |at, _| at >= start).map_err(written)?;
-        self.file = disk::open(&self.path).map_err(written)?;
+        let start = disk::read(path).and_then(|file| newest_from(file, length, bytes));
+        let start = start.map_err(failed(path, "read"))?;
+        let rewritten = rewrite(path, |at, _| at >= start).and_then(|()| disk::open(path));
+        *file = rewritten.map_err(failed(path, "written"))?;
         Ok(())
     }
 
@@ -99,7 +95,7 @@ impl JsonLines {
     /// # Errors
     /// If the system cannot write them.
     pub fn sync(&self) -> Result<(), MetricsError> {
-        disk::sync(&self.file).map_err(|source| error(&self.path, "written", source))
+        disk::sync(&self.file).map_err(failed(&self.path, "written"))
     }
 }
 
@@ -156,8 +152,8 @@ fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<(
     })
 }
 
-fn error(path: &Path, action: &'static str, source: std::io::Error) -> MetricsError {
-    MetricsError { path: path.to_path_buf(), action, source }
+fn failed(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> MetricsError {
+    move |source| MetricsError { path: path.to_path_buf(), action, source }
 }
 
 #[cfg(test)]

@@ -62,6 +62,7 @@ impl Interrupt {
         let shared = Arc::new((Mutex::new(State { seen: None, answer }), Condvar::new()));
         let interrupt = Self { shared };
         let listener = interrupt.clone();
+        #[cfg(unix)]
         let ignored = ignored();
         ctrlc::set_handler(move || {
             let mut state = listener.state();
@@ -73,6 +74,7 @@ impl Interrupt {
             listener.answer(&state);
         })
         .context("cannot listen for Ctrl-C")?;
+        #[cfg(unix)]
         ignore(&ignored);
         Ok(interrupt)
     }
@@ -146,12 +148,6 @@ fn ignore(signals: &[libc::c_int]) {
         unsafe { libc::signal(*signal, libc::SIG_IGN) };
     }
 }
-
-#[cfg(not(unix))]
-fn ignored() {}
-
-#[cfg(not(unix))]
-fn ignore((): &()) {}
 
 #[cfg(test)]
 mod tests {

@@ -216,7 +216,7 @@ fn on_threads<T: Send>(
 ) -> Result<T> {
     let each = (rayon::current_num_threads() / most).max(1);
     device::expect_ranks();
-    let results: Vec<Result<T>> = std::thread::scope(|scope| {
+    let mut results: Vec<Result<T>> = std::thread::scope(|scope| {
         let start = |(team, device): (Team, &&str)| {
             let rank = Rank { team, device: device.to_string() };
             scope.spawn(move || {
@@ -230,19 +230,11 @@ fn on_threads<T: Send>(
         let panicked = |payload: Box<dyn Any + Send>| Err(Panic::new(&*payload).into());
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
     });
-    let (mut done, mut of_others, mut own) = (Vec::new(), Vec::new(), Vec::new());
-    for result in results {
-        match result {
-            Ok(result) => done.push(result),
-            // An error about another rank says less than that rank's own.
-            Err(error) if is_about_others(&error) => of_others.push(error),
-            Err(error) => own.push(error),
-        }
-    }
-    match own.into_iter().chain(of_others).next() {
-        Some(error) => Err(error),
-        None => Ok(done.swap_remove(0)),
-    }
+    // An error about another rank says less than that rank's own.
+    let is_own = |result: &Result<T>| result.as_ref().is_err_and(|error| !is_about_others(error));
+    let failed =
+        results.iter().position(is_own).or_else(|| results.iter().position(Result::is_err));
+    results.swap_remove(failed.unwrap_or(0))
 }
 
 /// Whether an error is about another rank, or the same on all of them.

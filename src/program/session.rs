@@ -64,21 +64,16 @@ impl Home {
         // Before anything is written.
         let port = || Port::take(watch::HOST, args.port.unwrap_or(watch::PORT));
         let port = args.watch.then(port).transpose()?;
-        let (files, lock) = match session.origin {
-            Origin::New(name) => {
-                let (files, lock, warning) =
-                    RunFiles::create(args.run_dir.clone(), name, run, settings)?;
-                warn(warning.as_slice());
-                (files, lock)
-            }
+        let (files, lock, warning) = match session.origin {
+            Origin::New(name) => RunFiles::create(args.run_dir.clone(), name, run, settings)?,
             Origin::Saved(SavedRun { lock, .. }) => {
                 let lock = lock.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let lock = lock.expect("the first rank opens the files once, and has the lock");
                 let (files, warning) = RunFiles::resume(&lock, run, settings)?;
-                warn(warning.as_slice());
-                (files, lock)
+                (files, lock, warning)
             }
         };
+        warn(warning.as_slice());
         Ok(Some(Self { files, port, _lock: lock }))
     }
 

@@ -76,42 +76,35 @@ pub fn bench<G: Playable>(
         let work = |member: Rank| iterations(models, game, &config, member, args.repeats);
         crew.run(count, most, &work)
     };
-    let groups = config.rollout.num_groups;
-    let (mut strong, mut weak) = (Vec::new(), Vec::new());
-    for count in &counts {
-        strong.push((*count, measure(*count, groups)?));
-        weak.push((
-            *count,
-            if *count == 1 { strong[0].1 } else { measure(*count, groups * count)? },
-        ));
-    }
-    let Some(link) = link else { return Ok(()) };
     let params = config.policy.parameters(game.num_features(), game.num_actions());
     let params: usize = params.iter().map(|one| one.shape.iter().product::<usize>()).sum();
     let reductions = config.update.update_epochs * config.update.num_minibatches;
     let steps = (config.rollout.num_envs() * config.rollout.num_steps) as f64;
-    let rows = |measured: &[(usize, Option<[f64; 2]>)], is_weak: bool| -> Option<Vec<Row>> {
-        let alone = measured.first()?.1?[0];
-        let row = |(ranks, measured): &(usize, Option<[f64; 2]>)| {
-            let [seconds, reduction_seconds] = (*measured)?;
-            let games = if is_weak { *ranks as f64 } else { 1.0 };
-            let reduction = link.map_or(0.0, |link| link.seconds(4 * params, *ranks));
-            let model = alone * games / *ranks as f64 + reductions as f64 * reduction;
-            let efficiency = |seconds: f64| alone * games / seconds / *ranks as f64;
-            Some(Row {
-                ranks: *ranks,
+    let groups = config.rollout.num_groups;
+    let (mut strong, mut weak) = (Vec::new(), Vec::new());
+    for ranks in counts {
+        let same = measure(ranks, groups)?;
+        let more = if ranks == 1 { same } else { measure(ranks, groups * ranks)? };
+        let (Some(link), Some(same), Some(more)) = (link, same, more) else { continue };
+        let alone = strong.first().map_or(same[0], |row: &Row| row.seconds);
+        let reduction = link.map_or(0.0, |link| link.seconds(4 * params, ranks));
+        let row = |[seconds, reduction_seconds]: [f64; 2], games: f64| {
+            let model = alone * games / ranks as f64 + reductions as f64 * reduction;
+            let efficiency = |seconds: f64| alone * games / seconds / ranks as f64;
+            Row {
+                ranks,
                 steps_per_second: steps * games / seconds,
                 seconds,
                 reduction_seconds,
                 efficiency: efficiency(seconds),
                 model_efficiency: efficiency(model),
-            })
+            }
         };
-        measured.iter().map(row).collect()
-    };
-    let (Some(strong), Some(weak)) = (rows(&strong, false), rows(&weak, true)) else {
-        return Ok(());
-    };
+        strong.push(row(same, 1.0));
+        weak.push(row(more, ranks as f64));
+    }
+    // The first process alone reports.
+    let Some(link) = link else { return Ok(()) };
     let report = Scaling {
         env: G::NAME,
         ranks: crew.name(),

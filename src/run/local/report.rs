@@ -1,6 +1,6 @@
 //! The result of a run or an evaluation, as JSON and as text.
 
-use super::{Effort, Run, RunFiles, Subject, short};
+use super::{Effort, Run, RunFiles, Subject, counted, short};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, HeldOut, TextEvaluation};
 use crate::rollout::Baseline;
@@ -184,10 +184,10 @@ impl Display for Scores {
         let EvaluationRecord { episodes, mean_length, .. } = greedy;
         let [lowest, highest] = [greedy.min_score, greedy.max_score].map(rounded);
         let drawn = if sampled.is_some() { "; sampled: drawn, as in training" } else { "" };
-        let s = if *episodes == 1 { "" } else { "s" };
+        let over = counted(*episodes, what);
         write!(
             f,
-            "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {episodes} {what}{s} (seed {seed}).\n"
+            "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {over} (seed {seed}).\n"
         )?;
         for (way, result) in own() {
             result.text.iter().try_for_each(|it| writeln!(f, "{way}: {}", exactly_right(it)))?;
