@@ -9,7 +9,6 @@ use crate::nn::tensors::rope::Rope;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
 use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
-use crate::text::kernels::rows::pad_kernel;
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK;
 use crate::text::kernels::text_heads::{PiecesLaunch, rotate_kernel, text_rotation_kernel};
@@ -423,32 +422,12 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let upload = |values: &[i32]| -> Tensor<1, Int> {
         integers(values, [values.len(), 1], by.device()).reshape([values.len()])
     };
-    let sources = cube_ints(upload(&padded.collect::<Vec<i32>>()));
-    let size = shape.num_kv_heads * shape.head_dim;
-    let count = groups * longest * size;
-    let pad = |[keys, values]: [CubeTensor; 2]| {
-        let new =
-            || uninit(&keys, &[groups, longest, shape.num_kv_heads, shape.head_dim], keys.dtype);
-        let padded = [new(), new()];
-        // SAFETY: accesses stay below `count`, and the sources below the rows of the pass.
-        unsafe {
-            pad_kernel::launch_unchecked(
-                &keys.client,
-                grid(&keys, count.div_ceil(UNITS)),
-                CubeDim::new_1d(UNITS as u32),
-                argument(&keys),
-                argument(&values),
-                argument(&sources),
-                argument(&padded[0]),
-                argument(&padded[1]),
-                count,
-                size,
-                element_of(&keys),
-            );
-        }
-        padded.map(Tensor::<4>::from_primitive::<Cube>)
+    let sources = upload(&padded.collect::<Vec<i32>>());
+    let pad = |rows: CubeTensor| {
+        let padded = matrix(rows).select(0, sources.clone());
+        padded.reshape([groups, longest, shape.num_kv_heads, shape.head_dim])
     };
-    let keys_values = all.into_iter().map(pad).collect();
+    let keys_values = all.into_iter().map(|layer| layer.map(pad)).collect();
     let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last = pass.hidden().select(0, upload(&ends));
