@@ -22,7 +22,6 @@ use crate::text::{
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A prompt and the number of completions to sample for it.
@@ -112,23 +111,19 @@ impl Generator<'_> {
         };
         let slots = (self.slots / workers).max(1);
         let queue = Queue { prompts, next: AtomicUsize::new(0) };
-        let done = Mutex::new(Vec::new());
-        let work = |_: usize| {
-            let finished = self.decoder.decoding().with(|buffers| {
+        let work = || {
+            self.decoder.decoding().with(|buffers| {
                 let mut worker = Worker::new(*self, slots, buffers);
                 worker.run(&queue);
                 worker.finished
-            });
-            done.lock().expect("no worker panics while it holds the lock").extend(finished);
+            })
         };
-        match workers {
+        let finished = match workers {
             // A thread of the pool distributes work faster than one outside.
-            1 => rayon::scope(|_| region(parallelism, || work(0))),
-            _ => (0..workers).into_par_iter().for_each(work),
-        }
-        for Active { prompt, number, completion, .. } in
-            done.into_inner().expect("all workers have ended")
-        {
+            1 => rayon::scope(|_| region(parallelism, work)),
+            _ => (0..workers).into_par_iter().flat_map_iter(|_| work()).collect(),
+        };
+        for Active { prompt, number, completion, .. } in finished {
             all[prompt][number] = completion;
         }
         all

@@ -6,31 +6,11 @@ use super::rows::{AddNorm, Row, add_norm_kernel, gate_kernel};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::math::Activation;
 use crate::nn::arch::{DecoderShape, QkNorm};
-use crate::nn::tensors::decoder::Decoder;
-use crate::nn::tensors::rope::Rope;
+use crate::nn::tensors::decoder::{Decoder, RmsNorm};
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-
-/// A table of rotations.
-#[derive(Clone, Debug)]
-pub(crate) struct Table {
-    /// `[low + high, half, 2]`.
-    pub rotations: CubeTensor,
-    /// Low parts.
-    pub low: usize,
-    /// High parts.
-    pub high: usize,
-}
-
-impl Table {
-    /// A table as kernels take it.
-    pub fn new(table: &Rope) -> Self {
-        let [low, high] = table.parts;
-        Self { rotations: cube_tensor(table.rotations.clone()), low, high }
-    }
-}
 
 /// The heads of a shape.
 pub(crate) fn heads(shape: &DecoderShape) -> Heads {
@@ -44,11 +24,14 @@ pub(crate) fn heads(shape: &DecoderShape) -> Heads {
     }
 }
 
-/// Weights of the norms of a layer's queries and keys, in this order; `None` if they are not normed.
-pub(crate) fn head_norms(decoder: &Decoder, layer: usize) -> Option<CubeTensor> {
-    let [Some(queries), Some(keys)] = decoder.layers[layer].head_norms() else { return None };
-    let both = [queries, keys].map(|norm| decoder.norm_weights(norm));
-    Some(cube_tensor(Tensor::cat(both.to_vec(), 0)))
+/// Weights of the norms of a layer's queries and keys, in this order; any others if they are not normed.
+pub(crate) fn head_norms(decoder: &Decoder, layer: usize) -> CubeTensor {
+    cube_tensor(match decoder.layers[layer].head_norms() {
+        [Some(queries), Some(keys)] => {
+            Tensor::cat([queries, keys].map(|norm| decoder.norm_weights(norm)).to_vec(), 0)
+        }
+        _ => decoder.norm.weight(),
+    })
 }
 
 /// Rows of a tensor whose last axis is a row.
@@ -57,17 +40,19 @@ pub(crate) fn rows_of(tensor: &CubeTensor) -> usize {
     tensor.meta.num_elements() / shape[shape.len() - 1]
 }
 
-/// Adds the output of a block, normed by weights if there are any, to the stream, `[.., size]`. Returns the sum, normed by
-/// weights if there are any, as numbers of type `to`, and the sum. `offset` is added to weights.
+/// Adds the output of a block, normed if there is a norm, to the stream, `[.., hidden_size]`. Returns the sum, normed if there
+/// is a norm, as numbers of type `to`, and the sum.
 pub(crate) fn add_norm(
+    shape: &DecoderShape,
     stream: CubeTensor,
-    output: Option<(CubeTensor, Option<&CubeTensor>)>,
-    norm: Option<&CubeTensor>,
-    (eps, offset): (f32, f32),
+    output: Option<(CubeTensor, Option<&RmsNorm>)>,
+    norm: Option<&RmsNorm>,
     to: DType,
 ) -> (CubeTensor, CubeTensor) {
+    let weights = |norm: &RmsNorm| cube_tensor(norm.weight());
+    let output_norm = output.as_ref().and_then(|(_, norm)| *norm).map(weights);
+    let norm = norm.map(weights);
     let rows = rows_of(&stream);
-    let output_norm = output.as_ref().and_then(|(_, norm)| *norm);
     let row = Row::new(stream.meta.num_elements() / rows);
     let form = AddNorm {
         row,
@@ -92,13 +77,13 @@ pub(crate) fn add_norm(
             CubeDim::new_1d(row.units as u32),
             argument(&stream),
             argument(&output),
-            argument(norm.unwrap_or(&stream)),
-            argument(output_norm.unwrap_or(&stream)),
+            argument(norm.as_ref().unwrap_or(&stream)),
+            argument(output_norm.as_ref().unwrap_or(&stream)),
             argument(if form.adds { &sum } else { &unused }),
             argument(if form.norms_sum { &normed } else { &unused }),
             rows,
-            eps,
-            offset,
+            shape.rms_norm_eps,
+            shape.norm_offset,
             form,
             element_of(&normed),
         );

@@ -1,4 +1,4 @@
-//! Kernels over whole rows: addition with norm, gate, column sums, gather and scatter, and their backward passes.
+//! Kernels over whole rows: addition with norm, gate, column sums and scatter, and their backward passes.
 
 use super::{AT_ONCE, UNITS};
 use crate::math::activation::{Activation, activate, activated};
@@ -402,28 +402,6 @@ pub(crate) fn put_kernel(from: &[f32], to: &mut [f32], count: usize, #[comptime]
             number += to[i];
         }
         to[i] = number;
-    }
-}
-
-/// Copies rows of keys and of values to the places of padded prompts; one unit per number.
-///
-/// Buffers: keys and values, `[rows, size]` each; the row of each place; `[places, size]` each, `count` numbers.
-#[cube(launch_unchecked)]
-pub(crate) fn pad_kernel<C: Float>(
-    keys: &[C],
-    values: &[C],
-    sources: &[i32],
-    padded_keys: &mut [C],
-    padded_values: &mut [C],
-    count: usize,
-    #[comptime] size: usize,
-    #[define(C)] _element: ElemType,
-) {
-    let i = ABSOLUTE_POS;
-    if i < count {
-        let from = sources[i / size] as usize * size + i % size;
-        padded_keys[i] = keys[from];
-        padded_values[i] = values[from];
     }
 }
 

@@ -8,7 +8,7 @@ use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, ve
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::launch::{gated, rows_of};
+use crate::text::kernels::launch::{add_norm, gated, head_norms, rows_of};
 use crate::text::kernels::rows::{
     COLUMNS, NormBackward, ROWS, Row, columns_kernel, gate_backward_kernel, norm_backward_kernel,
 };
@@ -71,7 +71,7 @@ impl PackedPass<'_> {
             let norm = |which: usize| {
                 Some((norms[which]?, named(number, names[which].unwrap_or_default())))
             };
-            let input = || self.add_norm(stream.clone(), None, norms[0], self.operand).0;
+            let input = || add_norm(shape, stream.clone(), None, norms[0], self.operand).0;
             let kept = activations.unwrap_or_else(|| self.layer(number, input(), stream.clone()).0);
 
             let d_output = match (norm(3), &kept.output) {
@@ -148,19 +148,7 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// Computes the gradient of the input of a layer's matrix, from that of its result; adds those of its learnt parameters.
-    fn linear_backward(
-        &self,
-        layer: usize,
-        which: Projection,
-        input: impl FnOnce() -> Tensor<2>,
-        d_result: &CubeTensor,
-        gradients: &mut Gradients,
-    ) -> Tensor<2> {
-        self.linears_backward(layer, [which], input, [d_result], gradients)
-    }
-
-    /// Computes the gradient of the input of several matrices of a layer, at most three, from those of their results; adds
+    /// Computes the gradient of the input of some matrices of a layer, at most three, from those of their results; adds
     /// those of their learnt parameters.
     fn linears_backward<const N: usize>(
         &self,
@@ -222,11 +210,11 @@ impl PackedPass<'_> {
         gradients: &mut Gradients,
     ) -> Tensor<2> {
         let (Activations { gate, middle, .. }, activation) = (kept, self.shape().activation);
-        let input = self.add_norm(middle.clone(), None, norm, self.operand).0;
+        let input = add_norm(self.shape(), middle.clone(), None, norm, self.operand).0;
         let recomputed = || self.apply(number, Projection::Up, &input);
         let up = &kept.up.clone().unwrap_or_else(recomputed);
         let inner = || matrix(gated(gate, up, activation, self.operand));
-        let d = self.linear_backward(number, Projection::Down, inner, &d_output, gradients);
+        let d = self.linears_backward(number, [Projection::Down], inner, [&d_output], gradients);
         let d = cube_tensor(d);
         let new = || uninit(gate, &gate.meta.shape().to_vec(), self.operand);
         let count = gate.meta.num_elements();
@@ -266,7 +254,8 @@ impl PackedPass<'_> {
         gradients: &mut Gradients,
     ) -> Tensor<2> {
         let attended = || matrix(kept.attended.clone());
-        let d = self.linear_backward(layer, Projection::Output, attended, &d_output, gradients);
+        let d =
+            self.linears_backward(layer, [Projection::Output], attended, [&d_output], gradients);
         let values = kept.values.clone().unwrap_or_else(|| self.values(layer, &input));
         let [d_queries, d_keys, d_values] =
             self.attend_backward(layer, kept, &values, &cube_tensor(d));
@@ -414,7 +403,7 @@ impl PackedPass<'_> {
                 argument(queries),
                 argument(keys),
                 argument(self.table_of(layer)),
-                argument(&self.head_weights(layer)),
+                argument(&head_norms(&self.by.decoder, layer)),
                 argument(&d_queries),
                 argument(&d_keys),
                 argument(&partials),

@@ -5,11 +5,10 @@ use crate::device::buffers::{
     ALIGNMENT, argument, cube_ints, cube_tensor, element_of, grid, uninit,
 };
 use crate::nn::arch::{DecoderShape, Projection};
-use crate::nn::tensors::decoder::RmsNorm;
+use crate::nn::tensors::rope::Rope;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::{Table, add_norm, gated, head_norms, heads};
-use crate::text::kernels::rows::pad_kernel;
+use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK;
 use crate::text::kernels::text_heads::{PiecesLaunch, rotate_kernel, text_rotation_kernel};
@@ -200,11 +199,11 @@ impl<'a> PackedPass<'a> {
             last: stream.clone(),
             hidden: stream.clone(),
         };
-        pass.rotations = decoder.rope.iter().map(|table| pass.rotate(&Table::new(table))).collect();
+        pass.rotations = decoder.rope.iter().map(|table| pass.rotate(table)).collect();
         let (mut stream, mut output) = (stream, None);
         for (i, layer) in decoder.layers.iter().enumerate() {
             let [before_attention, .., after_mlp] = layer.norms(shape.norms);
-            let (input, sum) = pass.add_norm(stream, output, before_attention, pass.operand);
+            let (input, sum) = add_norm(shape, stream, output, before_attention, pass.operand);
             let (activations, result) = pass.layer(i, input, sum.clone());
             seen(&activations);
             stream = activations.middle.clone();
@@ -218,7 +217,7 @@ impl<'a> PackedPass<'a> {
                 pass.layers.push(LayerPass { stream: sum, activations });
             }
         }
-        (pass.hidden, pass.last) = pass.add_norm(stream, output, Some(&decoder.norm), DType::F32);
+        (pass.hidden, pass.last) = add_norm(shape, stream, output, Some(&decoder.norm), DType::F32);
         pass
     }
 
@@ -244,27 +243,11 @@ impl<'a> PackedPass<'a> {
         PiecesLaunch::new(argument(&self.table), self.rows())
     }
 
-    /// Adds the output of a block, normed if there is a norm, to the stream. Returns the sum, normed if there is a norm, as
-    /// numbers of type `to`, and the sum.
-    pub(super) fn add_norm(
-        &self,
-        stream: CubeTensor,
-        output: Option<(CubeTensor, Option<&RmsNorm>)>,
-        norm: Option<&RmsNorm>,
-        to: DType,
-    ) -> (CubeTensor, CubeTensor) {
-        let weights = |norm: &RmsNorm| cube_tensor(norm.weight());
-        let of_output = output.as_ref().and_then(|(_, norm)| *norm).map(weights);
-        let output = output.map(|(output, _)| (output, of_output.as_ref()));
-        let shape = self.shape();
-        let by = (shape.rms_norm_eps, shape.norm_offset);
-        add_norm(stream, output, norm.map(weights).as_ref(), by, to)
-    }
-
     /// The rotations of each row.
-    fn rotate(&self, table: &Table) -> CubeTensor {
+    fn rotate(&self, table: &Rope) -> CubeTensor {
         let half = self.heads.half;
-        let rotations = uninit(&table.rotations, &[self.rows(), half, 2], DType::F32);
+        let ([low, high], table) = (table.parts, cube_tensor(table.rotations.clone()));
+        let rotations = uninit(&table, &[self.rows(), half, 2], DType::F32);
         let cubes = (self.rows() * half).div_ceil(UNITS);
         // SAFETY: accesses stay below the rows, the pieces and the parts of the table.
         unsafe {
@@ -273,10 +256,10 @@ impl<'a> PackedPass<'a> {
                 grid(&rotations, cubes),
                 CubeDim::new_1d(UNITS as u32),
                 self.pieces(),
-                argument(&table.rotations),
+                argument(&table),
                 argument(&rotations),
-                table.low,
-                table.high,
+                low,
+                high,
                 half,
             );
         }
@@ -305,7 +288,7 @@ impl<'a> PackedPass<'a> {
         let (attended, figures) = self.attend(number, [&queries, &keys, &values]);
         let attention_output = apply(Projection::Output, &attended);
         let output = Some((attention_output.clone(), after_attention));
-        let (input, middle) = self.add_norm(stream, output, before_mlp, self.operand);
+        let (input, middle) = add_norm(shape, stream, output, before_mlp, self.operand);
         // The gate lives longer than its factors: a buffer of both would keep them, too.
         let [gate, up] = Projection::OF_GATE.map(|which| apply(which, &input));
         let output = apply(Projection::Down, &gated(&gate, &up, shape.activation, self.operand));
@@ -341,11 +324,6 @@ impl<'a> PackedPass<'a> {
         }
     }
 
-    /// The weights of the norms of queries and keys of a layer, or a stand-in for them.
-    pub(super) fn head_weights(&self, layer: usize) -> CubeTensor {
-        head_norms(&self.by.decoder, layer).unwrap_or_else(|| self.table_of(layer).clone())
-    }
-
     /// The rotations of a layer.
     pub(super) fn table_of(&self, layer: usize) -> &CubeTensor {
         &self.rotations[self.shape().rope_table(layer)]
@@ -366,7 +344,7 @@ impl<'a> PackedPass<'a> {
                 argument(queries),
                 argument(keys),
                 argument(self.table_of(layer)),
-                argument(&self.head_weights(layer)),
+                argument(&head_norms(&self.by.decoder, layer)),
                 argument(&rotated_queries),
                 argument(&rotated_keys),
                 rows,
@@ -444,32 +422,12 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let upload = |values: &[i32]| -> Tensor<1, Int> {
         integers(values, [values.len(), 1], by.device()).reshape([values.len()])
     };
-    let sources = cube_ints(upload(&padded.collect::<Vec<i32>>()));
-    let size = shape.num_kv_heads * shape.head_dim;
-    let count = groups * longest * size;
-    let pad = |[keys, values]: [CubeTensor; 2]| {
-        let new =
-            || uninit(&keys, &[groups, longest, shape.num_kv_heads, shape.head_dim], keys.dtype);
-        let padded = [new(), new()];
-        // SAFETY: accesses stay below `count`, and the sources below the rows of the pass.
-        unsafe {
-            pad_kernel::launch_unchecked(
-                &keys.client,
-                grid(&keys, count.div_ceil(UNITS)),
-                CubeDim::new_1d(UNITS as u32),
-                argument(&keys),
-                argument(&values),
-                argument(&sources),
-                argument(&padded[0]),
-                argument(&padded[1]),
-                count,
-                size,
-                element_of(&keys),
-            );
-        }
-        padded.map(Tensor::<4>::from_primitive::<Cube>)
+    let sources = upload(&padded.collect::<Vec<i32>>());
+    let pad = |rows: CubeTensor| {
+        let padded = matrix(rows).select(0, sources.clone());
+        padded.reshape([groups, longest, shape.num_kv_heads, shape.head_dim])
     };
-    let keys_values = all.into_iter().map(pad).collect();
+    let keys_values = all.into_iter().map(|layer| layer.map(pad)).collect();
     let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last = pass.hidden().select(0, upload(&ends));

@@ -63,7 +63,7 @@ struct RecordedStep {
 }
 
 impl State {
-    fn new(by: &DeviceDecoder, prompts: &Prompts, draws: &CubeTensor, masks: usize) -> Self {
+    fn new(by: &DeviceDecoder, prompts: &Prompts, draws: &CubeTensor, sampling: &Sampling) -> Self {
         let shape = by.decoder.shape();
         let [most, rows] = [draws.meta.shape()[0], draws.meta.shape()[1]];
         let dtype = by.decoder.products.dtype();
@@ -78,7 +78,7 @@ impl State {
             keys_values: (0..shape.num_layers).map(|_| [cache(), cache()]).collect(),
             progress: cube_ints(Tensor::cat(vec![counts, lengths.reshape([groups])], 0)),
             tokens: uninit(draws, &[rows], DType::I32),
-            records: uninit(draws, &[BLOCK, (3 + masks) * rows], DType::F32),
+            records: uninit(draws, &[BLOCK, (3 + masks(by, sampling)) * rows], DType::F32),
         }
     }
 }
@@ -123,7 +123,7 @@ impl<'a> KernelBatch<'a> {
         draws: Tensor<2>,
     ) -> Self {
         let draws = cube_tensor(draws);
-        let state = State::new(by, &prompts, &draws, masks(by, sampling));
+        let state = State::new(by, &prompts, &draws, sampling);
         Self {
             step,
             by,
@@ -188,8 +188,7 @@ impl<'a> KernelBatch<'a> {
     /// lost.
     fn begin_again(&mut self) {
         (self.graph, self.may_record) = (None, false);
-        let masks = masks(self.by, self.sampling);
-        self.state = State::new(self.by, &self.prompts, &self.draws, masks);
+        self.state = State::new(self.by, &self.prompts, &self.draws, self.sampling);
         let count = std::mem::take(&mut self.count);
         for _ in 0..=count {
             self.advance();

@@ -13,12 +13,12 @@ use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, ve
 use crate::device::has_kernels;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::attention::KeysValues;
-use crate::nn::tensors::decoder::RmsNorm;
+use crate::nn::tensors::rope::Rope;
 use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
 use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
-use crate::text::kernels::launch::{Table, add_norm, gated, head_norms, heads};
+use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
 use crate::text::kernels::rows;
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -28,13 +28,8 @@ use burn_cubecl::tensor::CubeTensor;
 /// The weights of a decoder that its kernels read, in their layout.
 #[derive(Clone, Debug)]
 pub(super) struct TokenStep {
-    /// Weights of the norms before attention and before the feed-forward block of each layer, then of the last norm; each
-    /// with those of the norm of the block output that is added before it.
-    norms: Vec<[Option<CubeTensor>; 2]>,
     /// Weights of the norms of queries and keys of each layer.
     head_norms: Vec<CubeTensor>,
-    /// Rotations of low and high parts of positions of each of the shape's tables: `[low + high, half, 2]`.
-    tables: Vec<Table>,
     heads: Heads,
 }
 
@@ -45,31 +40,8 @@ impl TokenStep {
             return None;
         }
         let decoder = &decoder.decoder;
-        let shape = decoder.shape();
-        let weights = |norm: &RmsNorm| cube_tensor(decoder.norm_weights(norm));
-        let pair = |sum: Option<&RmsNorm>, output: Option<&RmsNorm>| {
-            [sum, output].map(|norm| norm.map(weights))
-        };
-        let mut norms = Vec::new();
-        let mut output = None;
-        for layer in &decoder.layers {
-            let [before_attention, after_attention, before_mlp, after_mlp] =
-                layer.norms(shape.norms);
-            norms.push(pair(before_attention, output));
-            norms.push(pair(before_mlp, after_attention));
-            output = after_mlp;
-        }
-        norms.push(pair(Some(&decoder.norm), output));
-        // Kernels do not read the stand-in.
-        let none = weights(&decoder.norm);
-        let head_norms = (0..decoder.layers.len())
-            .map(|layer| head_norms(decoder, layer).unwrap_or_else(|| none.clone()));
-        Some(Self {
-            norms,
-            head_norms: head_norms.collect(),
-            tables: decoder.rope.iter().map(Table::new).collect(),
-            heads: heads(shape),
-        })
+        let head_norms = (0..decoder.layers.len()).map(|layer| head_norms(decoder, layer));
+        Some(Self { head_norms: head_norms.collect(), heads: heads(decoder.shape()) })
     }
 
     /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the normed
@@ -98,7 +70,7 @@ impl TokenStep {
             members: rows / (progress.meta.num_elements() - COUNTS),
             operand: decoder.products.dtype(),
         };
-        let rotations: Vec<_> = self.tables.iter().map(|table| row.rotations(table)).collect();
+        let rotations: Vec<_> = decoder.rope.iter().map(|table| row.rotations(table)).collect();
         let mut stream = cube_tensor(decoder.embed(tokens.reshape([rows, 1])));
         let mut output = None;
         for (i, layer) in decoder.layers.iter().enumerate() {
@@ -107,15 +79,15 @@ impl TokenStep {
                 cube_tensor(decoder.apply(added, i, which, tensor(x)))
             };
             let [before_attention, after_attention, before_mlp, after_mlp] =
-                layer.norms(shape.norms).map(|norm| norm.is_some());
-            let (input, sum) = row.add_norm(2 * i, stream, output, before_attention, row.operand);
+                layer.norms(shape.norms);
+            let (input, sum) = add_norm(shape, stream, output, before_attention, row.operand);
             let [queries, keys, values] = decoder
                 .apply_all(added, i, Projection::OF_ATTENTION, tensor(&input))
                 .map(cube_tensor);
             row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table(i)]);
             let attended = apply(Projection::Output, &row.attend(i, &queries));
             let attended = Some((attended, after_attention));
-            let (input, sum) = row.add_norm(2 * i + 1, sum, attended, before_mlp, row.operand);
+            let (input, sum) = add_norm(shape, sum, attended, before_mlp, row.operand);
             let [gate, up] =
                 decoder.apply_all(added, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
             output = Some((
@@ -124,7 +96,7 @@ impl TokenStep {
             ));
             stream = sum;
         }
-        let (hidden, _) = row.add_norm(2 * decoder.layers.len(), stream, output, true, DType::F32);
+        let (hidden, _) = add_norm(shape, stream, output, Some(&decoder.norm), DType::F32);
         Tensor::<3>::from_primitive::<Cube>(hidden).reshape([rows, shape.hidden_size])
     }
 }
@@ -147,31 +119,14 @@ struct StepLaunch<'a> {
 }
 
 impl StepLaunch<'_> {
-    /// Adds the output of a block, normed if so, to the stream. Returns the sum, normed if so, as numbers of type `to`,
-    /// and the sum.
-    fn add_norm(
-        &self,
-        number: usize,
-        stream: CubeTensor,
-        output: Option<(CubeTensor, bool)>,
-        norms_sum: bool,
-        to: DType,
-    ) -> (CubeTensor, CubeTensor) {
-        let [sum_norm, output_norm] = &self.by.norms[number];
-        let output =
-            output.map(|(output, is_normed)| (output, output_norm.as_ref().filter(|_| is_normed)));
-        let norm = sum_norm.as_ref().filter(|_| norms_sum);
-        // These weights include the offset.
-        add_norm(stream, output, norm, (self.shape.rms_norm_eps, 0.0), to)
-    }
-
     fn progress(&self) -> ProgressLaunch {
         ProgressLaunch::new(argument(self.progress), self.members)
     }
 
     /// Computes the rotations of each row's position, `[rows, half, 2]`, and moves `progress` on to the chosen token.
-    fn rotations(&self, table: &Table) -> CubeTensor {
+    fn rotations(&self, table: &Rope) -> CubeTensor {
         let half = self.by.heads.half;
+        let [low, high] = table.parts;
         let rotations = uninit(self.progress, &[self.rows, half, 2], DType::F32);
         let cubes = (self.rows * half).div_ceil(UNITS);
         // SAFETY: accesses stay below the rows and the parts of the table.
@@ -181,11 +136,11 @@ impl StepLaunch<'_> {
                 grid(self.progress, cubes),
                 CubeDim::new_1d(UNITS as u32),
                 self.progress(),
-                argument(&table.rotations),
+                argument(&cube_tensor(table.rotations.clone())),
                 argument(&rotations),
                 self.rows,
-                table.low,
-                table.high,
+                low,
+                high,
                 half,
             );
         }
