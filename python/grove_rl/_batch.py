@@ -231,14 +231,19 @@ def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> Exception | None:
 _SPAWN = multiprocessing.get_context("spawn")
 
 
+#: Held while a process starts: of two threads that take the main module away at once, one would not put it back.
+_STARTING = threading.Lock()
+
+
 def _start(process: Any) -> None:
     """Starts a process that does not execute the main script again: what it needs of that is pickled by value."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        process.start()
-    finally:
-        sys.modules["__main__"] = main
+    with _STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            process.start()
+        finally:
+            sys.modules["__main__"] = main
 
 
 @contextlib.contextmanager
@@ -272,6 +277,10 @@ def _pickled(env_fns: list[EnvFn], common: Spaces) -> bytes:
     Raises:
         ValueError: If they refer to something that cannot be pickled.
     """
+    # The main script in a process of multiprocessing is a module of this name, which new processes do not have.
+    main = sys.modules.get("__mp_main__")
+    if main is not None and main.__name__ == "__mp_main__":
+        cloudpickle.register_pickle_by_value(main)
     try:
         return cloudpickle.dumps((env_fns, common))
     except Exception as error:

@@ -264,7 +264,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return obs, _masks(self._games)
 
     def step(
-        self, action: np.int64
+        self, action: np.integer[Any] | int
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Takes an action."""
         if not self._is_ready:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from . import _native
+from ._settings import check_whole
 from ._spaces import NUMBERS, SPACES, Encoding
 
 
@@ -26,12 +27,14 @@ class Policy:
         self,
         path: str | os.PathLike[str],
         observation_space: spaces.Space[Any] | None = None,
+        seed: int | None = None,
     ) -> None:
         """Loads the policy of a run, of a checkpoint or of a policy's file.
 
         Args:
             path: The folder of the run or checkpoint, the file, or the name of a run in ``runs`` without its number.
             observation_space: The space of its environment, if observations are to be flattened.
+            seed: The seed of the actions that ``deterministic=False`` draws; by default another one each time.
 
         Raises:
             ValueError: If there is no policy, if the space does not fit it, or if it was trained in an environment of
@@ -43,7 +46,7 @@ class Policy:
         self.iteration = self._native.iteration
         self.num_features = self._native.num_features
         self.num_actions = self._native.num_actions
-        self._rng = np.random.default_rng()
+        self._rng = np.random.default_rng(None if seed is None else check_whole("seed", seed, 0))
         self._fresh = np.array(self._native.initial_memory, np.float32)
         self._memory = np.empty((0, self._fresh.size), np.float32)
         self._encoding: Encoding | None = None
@@ -78,9 +81,10 @@ class Policy:
         cls,
         path: str | os.PathLike[str],
         observation_space: spaces.Space[Any] | None = None,
+        seed: int | None = None,
     ) -> Policy:
         """Loads the policy of a run, of a checkpoint or of a policy's file; arguments as of the constructor."""
-        return cls(path, observation_space)
+        return cls(path, observation_space, seed)
 
     def __repr__(self) -> str:
         """Names the place of the policy, its game and its iteration."""
@@ -114,7 +118,7 @@ class Policy:
         """Returns the most likely action of an observation, or of each in a batch.
 
         Args:
-            obs: An observation or a batch of them.
+            obs: An observation or a batch of them: a list, an array, or what a vector environment returns.
             deterministic: If false, draws the actions from the policy.
             action_mask: 1 for legal actions, else 0.
         """

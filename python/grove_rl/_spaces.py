@@ -46,12 +46,15 @@ class Encoding:
     first: tuple[int, ...]
     #: Whether actions are vectors.
     multi: bool
-    #: Type of the numbers of such a vector.
+    #: Type of an action, or of the numbers of such a vector.
     dtype: str = "int64"
     #: The space of observations that are not vectors of numbers.
     space: spaces.Space[Any] | None = None
     #: Whether observations are no vectors of numbers while their space is unknown: they must be given as vectors then.
     lacks_space: bool = False
+
+    def __post_init__(self) -> None:
+        self._type = np.dtype(self.dtype).type
 
     @classmethod
     def of(cls, space: spaces.Space[Any], action: spaces.Space[Any]) -> Encoding:
@@ -146,6 +149,9 @@ class Encoding:
 
     def encode_batch(self, obs: Any) -> NDArray[np.float32]:
         """Returns observations as policies take them, ``[len(obs), num_features]``."""
+        space = self.space
+        if space is not None and (size := _batch_size(space, obs)) is not None:
+            obs = [_row(space, obs, i) for i in range(size)]
         flat = np.empty((len(obs), self.num_features), np.float32)
         for row, one in zip(flat, obs, strict=True):
             row[:] = self.flatten(one)
@@ -154,11 +160,13 @@ class Encoding:
     def decode(self, action: Any) -> Any:
         """Returns the action with a number, or those with the numbers of a vector, as the rows of an array."""
         if not self.multi:
-            return action + self.first[0]
+            return self._type(action + self.first[0])
         return (np.array(np.unravel_index(action, self.actions)).T + self.first).astype(self.dtype)
 
     def is_single(self, obs: Any) -> bool:
         """Whether this is one observation, not a batch, by its structure: :meth:`flatten` says what does not fit."""
+        if self.space is not None and _batch_size(self.space, obs) is not None:
+            return False
         shape = _shape(obs)
         if shape == ():
             # Dicts, and what is no array, among it.
@@ -239,6 +247,29 @@ def _is_outside(space: spaces.Space[Any], obs: Any) -> bool:
         size = space.n if isinstance(space, spaces.Discrete) else space.nvec
         return bool(np.any((index < 0) | (index >= size)))
     return False
+
+
+def _batch_size(space: spaces.Space[Any], obs: Any) -> int | None:
+    """Returns the number of observations in the arrays of a vector environment, or ``None`` if this is no such batch."""
+    if isinstance(space, spaces.Dict):
+        fits = isinstance(obs, Mapping) and space.spaces.keys() <= obs.keys()
+        sizes = {_batch_size(part, obs[key]) for key, part in space.spaces.items()} if fits else set()
+    elif isinstance(space, spaces.Tuple):
+        fits = isinstance(obs, tuple) and len(obs) == len(space)
+        sizes = set(map(_batch_size, space.spaces, obs)) if fits else set()
+    else:
+        fits = isinstance(obs, np.ndarray) and obs.ndim > 0 and obs.shape[1:] == space.shape
+        sizes = {len(obs)} if fits else set()
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _row(space: spaces.Space[Any], obs: Any, i: int) -> Any:
+    """Returns an observation of a batch of a vector environment."""
+    if isinstance(space, spaces.Dict):
+        return {key: _row(part, obs[key], i) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_row(part, own, i) for part, own in zip(space.spaces, obs, strict=True))
+    return obs[i]
 
 
 def _shape(obs: Any) -> tuple[int, ...] | None:

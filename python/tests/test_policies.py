@@ -15,6 +15,9 @@ import grove_rl
 FEW = {"iterations": 2, "num_groups": 1, "group_size": 4, "eval_episodes": 2, "eval_every": 1, "save_every": 1}
 
 
+BIT = spaces.MultiBinary(1)
+
+
 class Pair(gymnasium.Env):
     """An environment of two numbers of very different ranges."""
 
@@ -157,7 +160,17 @@ class Switches(Pair):
         return super().step(action)
 
 
+class Scalar(Pair):
+    """The same, which needs the type that ``action_space.sample()`` has."""
+
+    def step(self, action: Any) -> Any:
+        assert type(action) is type(self.action_space.sample()) and action.item() in (5, 6), repr(action)
+        return super().step(action)
+
+
 def test_actions_have_the_type_of_their_space() -> None:
+    policy = trained(Scalar).policy()
+    assert type(policy(np.zeros(2))) is np.int64 and policy(np.zeros((1, 2))).dtype == np.int64
     policy = trained(Switches).policy()
     assert Switches.action_space.contains(policy(np.zeros(2)))
     for count in (0, 1, 3):
@@ -199,6 +212,31 @@ def test_one_observation_is_told_from_a_batch_by_its_form() -> None:
 
     parts = {"on": [1], "picture": np.array([[0.25], [0.5]])}
     np.testing.assert_array_equal(trained(Parts).policy()._encoding.flatten(parts), [1, 0.25, 0.5])
+
+
+def test_batches_of_vector_environments_are_taken_apart() -> None:
+    class Nested(Pair):
+        observation_space = spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.Box(0, 1, (2, 1)), "b": BIT}), BIT])
+
+    for kind in (Named, Nested):
+        policy = trained(kind).policy()
+        for count in (1, 3):
+            envs = gymnasium.vector.SyncVectorEnv([kind] * count)
+            batch, _ = envs.reset(seed=0)
+            rows = list(gymnasium.vector.utils.iterate(envs.observation_space, batch))
+            np.testing.assert_array_equal(policy.logits(batch), policy.logits(rows))
+            assert policy(batch).shape == (count,) and policy(rows[0]) == policy(batch)[0]
+
+
+def test_draws_repeat_with_their_seed() -> None:
+    run = trained(Pair).run
+
+    def drawn(seed: int | None) -> list[int]:
+        return grove_rl.Policy.load(run, seed=seed)(np.zeros((64, 2)), deterministic=False).tolist()
+
+    assert drawn(1) == drawn(1) != drawn(2) and drawn(None) != drawn(None)
+    with pytest.raises(ValueError, match="`seed` is -1, but must be a whole number"):
+        drawn(-1)
 
 
 def test_numbers_are_observations_of_discrete_spaces() -> None:

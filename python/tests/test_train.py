@@ -187,6 +187,49 @@ def test_processes_start_afresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         grove_rl.train(lambda: (Fresh(), lock)[0], num_processes=2, **few)
 
 
+def test_processes_of_two_threads_leave_the_main_module_in_its_place() -> None:
+    main, both = sys.modules["__main__"], [threading.Event(), threading.Event()]
+
+    class Slow:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def start(self) -> None:
+            both[self.number].set()
+            # The second one starts during the first, unless it has to wait, and ends after it.
+            both[1].wait(0.2) if self.number == 0 else threads[0].join()
+
+    threads = [threading.Thread(target=grove_rl._batch._start, args=(Slow(number),)) for number in (0, 1)]
+    for thread, started in zip(threads, both):
+        thread.start()
+        started.wait()
+    threads[1].join()
+    assert sys.modules["__main__"] is main
+
+
+SPAWNED = """
+import multiprocessing, grove_rl, test_train
+
+class Mine(test_train.Corridor):
+    pass
+
+def run():
+    grove_rl.train(Mine, num_processes=2, max_episode_steps=5, iterations=1, **test_train.SHORT)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=run)
+    process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
+"""
+
+
+def test_a_process_that_was_spawned_has_processes_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    Path("script.py").write_text(SPAWNED)
+    subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
+
+
 KILLED = """
 import os, signal, grove_rl, test_train
 
