@@ -157,8 +157,12 @@ def _record(item: PromptLike) -> dict[str, Any]:
     text, messages = _prompt(prompt)
     # As a text, since native code has no whole numbers beyond 64 bits.
     fields = {"prompt": messages or prompt, "columns": text_of_columns}
-    if isinstance(columns.get("solution"), str):
-        fields["solution"] = columns["solution"]
+    solution = columns.get("solution")
+    if isinstance(solution, int | float) and not isinstance(solution, bool):
+        # Learnt as text, as that of a file of prompts is.
+        solution = json.dumps(solution)
+    if isinstance(solution, str):
+        fields["solution"] = solution
     # What the chat template gets besides the messages, as in TRL.
     values = {name: columns[name] for name in ("chat_template_kwargs", "tools") if messages and name in columns}
     return {"text": text, "messages": messages, "fields": fields, **values}

@@ -444,3 +444,21 @@ def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> N
         eval_episodes=2,
     )
     assert records[0]["rewards"] == {"f_0": 3, "f_1": 1, "f_2": 2}
+
+
+def test_a_solution_may_be_a_number(folder: Path) -> None:
+    given: set[Any] = set()
+
+    def reward(completions: list[str], solution: list[int], **_: Any) -> list[float]:
+        given.update(solution)
+        return [0.0] * len(completions)
+
+    report = grove_rl.train(
+        task=[{"prompt": f"{i}>", "solution": 10 * i} for i in range(4)],
+        reward=reward,
+        iterations=2,
+        fit={"iterations": 1},
+        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+        eval_episodes=2,
+    )
+    assert given and given <= {0, 10, 20, 30} and report.env_steps > 0

@@ -14,7 +14,7 @@ pub const VALUE_FUNCTION: [&str; 5] =
     ["vf_coef", "gae_lambda", "clip_vloss", "clip_range_vf", "vf_clip_coef"];
 
 /// Names of other trainers without an exact counterpart, and the nearest setting, of games and of texts.
-const FOREIGN: [(&str, &str); 27] = [
+const FOREIGN: [(&str, &str); 30] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),
@@ -44,6 +44,10 @@ const FOREIGN: [(&str, &str); 27] = [
     ("save_steps", "checkpoint.save_every"),
     ("save_total_limit", "checkpoint.keep"),
     ("eval_steps", "checkpoint.eval_every"),
+    // `gspo` is the loss of ratios of sequences.
+    ("importance_sampling_level", "loss.loss_type"),
+    ("bf16", "precision"),
+    ("fp16", "precision"),
 ];
 
 /// The settings as a table.

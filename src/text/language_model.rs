@@ -131,7 +131,7 @@ impl LanguageModel {
     }
 
     /// Tokenizes an answer to a prompt, with the token that ends it: for messages what the chat template adds to the prompt,
-    /// up to the end of the turn, else the answer itself and the first stop token.
+    /// up to the end of the turn, else the answer as it stands.
     ///
     /// # Errors
     /// If the prompt or the answer cannot be tokenized or is empty, or the template fails or does not put the answer behind
@@ -139,6 +139,7 @@ impl LanguageModel {
     pub fn answer(
         &self,
         answer: &str,
+        text: &str,
         messages: &[impl Serialize],
         values: &impl Serialize,
     ) -> Result<Vec<u32>, LanguageError> {
@@ -167,21 +168,42 @@ impl LanguageModel {
             });
         }
         let _ = values;
-        self.bare_answer(answer, messages)
+        self.bare_answer(answer, text, messages)
     }
 
-    /// Tokenizes an answer as it stands, with the token that ends it.
+    /// Tokenizes an answer as it stands, with the token that ends it: by itself after messages, else as what follows the
+    /// prompt's text.
     ///
     /// # Errors
     /// If it cannot be tokenized, or is empty and no token ends it.
     pub fn bare_answer(
         &self,
         answer: &str,
+        text: &str,
         messages: &[impl Serialize],
     ) -> Result<Vec<u32>, LanguageError> {
-        let mut tokens = self.tokenizer.encode(answer)?;
+        let mut tokens = match self.template_for(messages) {
+            Some(_) => self.tokenizer.encode(answer)?,
+            None => self.continuation(answer, text)?,
+        };
         tokens.extend(self.end_of_answer(messages));
         some(tokens)
+    }
+
+    /// Tokenizes what follows a text: many tokenizers put a space before the first token of a text, but not before this.
+    /// By itself if the tokens of the text would change.
+    fn continuation(&self, more: &str, text: &str) -> Result<Vec<u32>, LanguageError> {
+        if more.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.prompts.tokens((text.to_string(), more.to_string()), || {
+            let before = self.tokenizer.encode(text)?;
+            let all = self.tokenizer.encode(&[text, more].concat())?;
+            match all.strip_prefix(&before[..]) {
+                Some(tokens) => Ok(tokens.to_vec()),
+                None => self.tokenizer.encode(more),
+            }
+        })
     }
 
     /// The token that ends an answer: the chat template's after messages, else the first stop token.
@@ -247,7 +269,8 @@ mod tests {
             ..DecoderShape::default()
         };
         let mut model = LanguageModel::tiny(&sizes, "ab", 0);
-        let answer = |model: &LanguageModel, text| model.answer(text, &[] as &[()], &Map::new());
+        let answer =
+            |model: &LanguageModel, text| model.answer(text, "", &[] as &[()], &Map::new());
         assert_eq!(answer(&model, "").unwrap(), [END]);
         model.stop_tokens.clear();
         assert_eq!(answer(&model, "b").unwrap(), [2]);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 /// Maximum number of cached texts; further ones are tokenized each time, as those of an endless task.
 const MAX_PROMPTS: usize = 1 << 14;
 
-/// A prompt's text, or a conversation as JSON; the other of the two is empty.
+/// A prompt's text and what follows it, if anything; or, after an empty text, a conversation as JSON.
 type Key = (String, String);
 
 /// A cache that the clones of a model share.

@@ -116,6 +116,7 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         ("clip_range", Some("loss.epsilon")),
         ("net_arch", Some("policy.hidden")),
         ("minibatch_size", Some("update.num_minibatches")),
+        ("importance_sampling_level", Some("loss.loss_type")),
     ] {
         let likely = likely.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         let said = settings(&[&format!("{key}=1")]).unwrap_err();

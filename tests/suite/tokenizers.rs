@@ -165,18 +165,18 @@ fn answers_are_what_the_chat_template_adds_to_the_prompt() {
     let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<u32>>();
     let ended = |text: &str, end: u32| [bytes(text), vec![end]].concat();
     let model = chat(THINKING);
-    assert_eq!(model.answer(" 7 \n", &user, &none).unwrap(), ended("()\n7", 258));
-    assert_eq!(model.answer("7", &user, &plain).unwrap(), ended("7", 258));
+    assert_eq!(model.answer(" 7 \n", "", &user, &none).unwrap(), ended("()\n7", 258));
+    assert_eq!(model.answer("7", "", &user, &plain).unwrap(), ended("7", 258));
     let prompts = [&none, &plain].map(|values| model.prompt_with("", &user, values).unwrap());
     assert_eq!(prompts[1], [prompts[0].clone(), bytes("()\n")].concat());
-    assert_eq!(model.answer("7", &[] as &[()], &none).unwrap(), ended("7", 257));
+    assert_eq!(model.answer("7", "", &[] as &[()], &none).unwrap(), ended("7", 257));
     // Two line ends are one token, but the first belongs to the prompt.
-    assert_eq!(chat(CHATML).answer("\n7", &user, &none).unwrap(), ended("\n7", 258));
+    assert_eq!(chat(CHATML).answer("\n7", "", &user, &none).unwrap(), ended("\n7", 258));
     let unended = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}\
                    {% if add_generation_prompt %}assistant: {% endif %}";
-    assert_eq!(chat(unended).answer("7", &user, &none).unwrap(), ended("7", 257));
+    assert_eq!(chat(unended).answer("7", "", &user, &none).unwrap(), ended("7", 257));
     for other in ["{{ messages[0].content }}", "a{% if add_generation_prompt %}b{% endif %}"] {
-        let error = chat(other).answer("7", &user, &none).unwrap_err().to_string();
+        let error = chat(other).answer("7", "", &user, &none).unwrap_err().to_string();
         assert!(error.contains("does not put the answer behind the prompt"), "{error}");
     }
 }
@@ -230,6 +230,12 @@ fn unigrams_marks_and_added_tokens_are_read_as_their_file_says() {
     assert_eq!(prompt(&model, "b dog"), [1, 3, 1, 10]);
     assert_eq!(model.text(&[4, 2]), "ab a");
     assert_eq!(model.pieces(&[4, 2, 3]), ["ab", " a", "b"]);
+    // After a text an answer begins with a mark only if a space is between them.
+    let after = |text: &str, answer: &str| model.bare_answer(answer, text, &[] as &[()]).unwrap();
+    assert_eq!(after("ab c", "ab"), [6, 3]);
+    assert_eq!(after("ab c", " ab"), [4]);
+    // By itself, if the prompt's last token would be another.
+    assert_eq!(after("ab a", "b"), [1, 3]);
 }
 
 /// A word of 40,000 letters takes a moment: pairs are merged out of a queue.

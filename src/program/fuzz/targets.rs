@@ -82,7 +82,7 @@ fn fuzz_model(name: &str) {
         if let Ok(model) = LanguageModel::load(path.parent().unwrap()) {
             let _ = model.prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
             let said = [json!({ "role": "user", "content": "Hi" })];
-            let _ = model.answer("there", &said, &serde_json::Map::new());
+            let _ = model.answer("there", "", &said, &serde_json::Map::new());
             let _ = model.text(&[0, 1, 2]);
         }
     });

@@ -19,7 +19,7 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Keys of PEFT 0.21's `LoraConfig` that are read, or that do not affect the adapted model: settings of training, and
 /// parameters of disabled features. Any other key must be null, false or empty.
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 19] = [
     "auto_mapping",
     "base_model_name_or_path",
     "bias",
@@ -38,6 +38,7 @@ const KNOWN: [&str; 18] = [
     "runtime_config",
     "target_modules",
     "task_type",
+    "use_rslora",
 ];
 /// Initialisations of adapters that leave the weights of the base model as they are.
 const INITIALISATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
@@ -137,9 +138,14 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
         Value::Null => Some(8.0),
         alpha => alpha.as_f64(),
     };
-    let lora_alpha = lora_alpha
-        .ok_or_else(|| format!("`lora_alpha` {} is no number", about["lora_alpha"]))?
-        as f32;
+    let lora_alpha =
+        lora_alpha.ok_or_else(|| format!("`lora_alpha` {} is no number", about["lora_alpha"]))?;
+    // The factor of rank-stabilized adapters is `lora_alpha / sqrt(r)` (Kalajdzievski 2023).
+    let lora_alpha = match &about["use_rslora"] {
+        Value::Bool(true) => lora_alpha * (rank as f64).sqrt(),
+        other if is_off(other) => lora_alpha,
+        other => return Err(format!("`use_rslora` {other} is neither true nor false")),
+    } as f32;
     let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
@@ -220,11 +226,12 @@ mod tests {
         let plain = read(&about("r", json!(4))).unwrap();
         assert_eq!((plain.r, plain.lora_alpha), (4, 16.0));
         assert_eq!(read(&about("lora_alpha", Value::Null)).unwrap().lora_alpha, 8.0);
+        assert_eq!(read(&about("use_rslora", json!(true))).unwrap().lora_alpha, 32.0);
         assert!(read(&about("init_lora_weights", json!("gaussian"))).is_ok());
         for (key, value) in [
             ("lora_bias", json!(true)),
             ("use_dora", json!(true)),
-            ("use_rslora", json!(true)),
+            ("use_rslora", json!("on")),
             ("use_qalora", json!(true)),
             ("fan_in_fan_out", json!(true)),
             ("trainable_token_indices", json!([1, 2])),

@@ -35,9 +35,10 @@ impl TextEngine {
         let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(none)?;
         // A completion of a conversation is a message; a solution is what the verifier expects, without a template's words.
+        let Prompt { text, messages, template_values, .. } = prompt;
         let tokens = match prompt.fields.contains_key("completion") {
-            true => self.model.answer(&solution, &prompt.messages, &prompt.template_values)?,
-            false => self.model.bare_answer(&solution, &prompt.messages)?,
+            true => self.model.answer(&solution, text, messages, template_values)?,
+            false => self.model.bare_answer(&solution, text, messages)?,
         };
         let prompt = self.tokens(prompt, tokens.len()).map_err(of_solution)?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
