@@ -104,29 +104,36 @@ let prepare () =
   ignore (type_structure !Toploop.toplevel_env (parse (String.concat "\n" (List.map item modules))));
   list_primitives !Toploop.toplevel_env
 
-(* Numbers the exceptions of a structure by their places in it. The system counts them as they are declared, which differs
-   between processes, and a digest of an exception has its number. *)
-let number_exceptions (structure : Typedtree.structure) =
+(* Numbers the exceptions that a structure declares, those of its modules among them, by their places in it. The system
+   counts them as they are declared, which differs between processes, and a digest of an exception has its number. Those
+   below [first] were declared before, and have another name here. *)
+let number_exceptions env first (structure : Typedtree.structure) =
   let place = ref (-1_000) in
-  let number (constructor : Typedtree.extension_constructor) =
-    match constructor.ext_kind with
-    | Text_decl _ ->
+  let rec number (item : Types.signature_item) value =
+    match item with
+    | Sig_typext _ when (Obj.obj (Obj.field value 1) : int) >= first ->
         decr place;
-        Obj.set_field (Obj.repr (Toploop.getvalue (Translmod.toplevel_name constructor.ext_id))) 1 (Obj.repr !place)
-    | Text_rebind _ -> ()
-  in
-  let item (item : Typedtree.structure_item) =
-    match item.str_desc with
-    | Tstr_exception { tyexn_constructor; _ } -> number tyexn_constructor
-    | Tstr_typext { tyext_constructors; _ } -> List.iter number tyext_constructors
+        Obj.set_field value 1 (Obj.repr !place)
+    | Sig_module (_, _, { md_type; _ }, _, _) -> (
+        match Env.scrape_alias env md_type with
+        | Mty_signature items ->
+            List.iteri (fun i item -> number item (Obj.field value i)) (List.filter Includemod.is_runtime_component items)
+        | _ -> ())
     | _ -> ()
   in
-  List.iter item structure.str_items
+  let item item =
+    match item with
+    | Types.Sig_typext (id, _, _, _) | Sig_module (id, Mp_present, _, _, _) ->
+        number item (Obj.repr (Toploop.getvalue (Translmod.toplevel_name id)))
+    | _ -> ()
+  in
+  List.iter item structure.str_type
 
 let run env text =
   let typed, env = type_structure env (parse text) in
+  let first = Obj.Extension_constructor.(id (of_val (let exception First in First))) in
   execute typed;
-  number_exceptions typed;
+  number_exceptions env first typed;
   env
 
 (* {1 Problems} *)
@@ -136,7 +143,13 @@ let run env text =
 (* A process remembers so many: each takes some memory, of which an answer would have the less. *)
 let most_problems = 256
 
-type problem = { env : Env.t; calls : Obj.t -> (Obj.t -> unit) -> unit; apart : apart option }
+type problem = {
+  env : Env.t;
+  prelude : Parsetree.structure;
+  num_calls : int;
+  calls : Obj.t -> (Obj.t -> unit) -> unit;
+  apart : apart option;
+}
 
 (* How a function is called in another process: the shapes of what it takes and returns, and the prelude's exceptions. *)
 and apart = { takes : Grove_data.shape list; returns : Grove_data.shape; exceptions : exn array }
@@ -204,7 +217,24 @@ let problem prelude signature calls =
   let call text = "grove_call (fun () -> Stdlib.Obj.repr (" ^ text ^ "));" in
   let body = String.concat "\n" (List.map call calls) ^ " ()" in
   ignore (run env ("let grove_calls (module Grove : Wanted) grove_call = let open Grove in " ^ body));
-  { env; calls = Obj.obj (Toploop.getvalue "grove_calls"); apart = apart_of env prelude calls }
+  let num_calls = List.length calls and apart = apart_of env prelude calls in
+  { env; prelude = parse prelude; num_calls; calls = Obj.obj (Toploop.getvalue "grove_calls"); apart }
+
+(* The code without the items that it begins with and that stand before the function in the prompt: who repeats the
+   prompt means its types and exceptions, not others of the same names. *)
+let rec unrepeated prelude code =
+  let plain item =
+    let default = Ast_mapper.default_mapper in
+    let expr mapper (e : Parsetree.expression) = { (default.expr mapper e) with pexp_loc_stack = [] } in
+    let typ mapper (t : Parsetree.core_type) = { (default.typ mapper t) with ptyp_loc_stack = [] } in
+    let pat mapper (p : Parsetree.pattern) = { (default.pat mapper p) with ppat_loc_stack = [] } in
+    let mapper = { default with location = (fun _ _ -> Location.none); attributes = (fun _ _ -> []); expr; typ; pat } in
+    mapper.structure_item mapper item
+  in
+  match (prelude, code) with
+  | known :: prelude, item :: rest when plain known = plain item -> unrepeated prelude rest
+  | _ :: prelude, _ -> unrepeated prelude code
+  | [], _ -> code
 
 let problems = Hashtbl.create most_problems
 
@@ -243,6 +273,7 @@ let serve { problem; code; gate; _ } say finish =
   match parse code with
   | exception _ -> say "syntax no"
   | structure -> (
+      let structure = unrepeated problem.prelude structure in
       match type_structure problem.env (sealed structure) with
       | exception _ -> say (string_of_int (max 1 (count_errors problem.env structure 10)) ^ " no")
       | typed, _ -> (
@@ -337,15 +368,15 @@ let finish child =
   if alone then kill (-1);
   reap ()
 
-(* What the process of a request says, until it ends or time is over. *)
-let collect child source wall =
+(* What the process of a request says, which is at most [room] characters, until it ends or time is over. *)
+let collect child source wall room =
   let said = Buffer.create 512 in
   let bytes = Bytes.create 4096 in
   let deadline = Unix.gettimeofday () +. wall in
   let whole = ref false in
   let rec listen () =
     let left = deadline -. Unix.gettimeofday () in
-    if left > 0. && Buffer.length said < 65536 then
+    if left > 0. && Buffer.length said < room then
       match Unix.select [ source ] [] [] left with
       | [], _, _ -> ()
       | _ -> (
@@ -385,7 +416,7 @@ let answer request =
       Unix._exit 0
   | child ->
       Unix.close sink;
-      collect child source request.wall
+      collect child source request.wall (65536 + (40 * request.problem.num_calls))
 
 let one_line text = String.concat " " (List.filter (( <> ) "") (String.split_on_char ' ' (String.map (fun c -> if c < ' ' then ' ' else c) text)))
 

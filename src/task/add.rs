@@ -2,7 +2,7 @@
 
 use super::drawn::Drawn;
 use super::split::Random;
-use super::text::{agreement, indicator, numbers};
+use super::text::{agreement, indicator, last_number};
 use super::{Completion, Part, Prompt, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;
@@ -43,17 +43,19 @@ impl Drawn for Add {
         Some((format!("{} {}", a.min(b), a.max(b)), prompt))
     }
 
-    /// Takes the last number as the answer: 58 in "15 + 43 = 58". Listing many numbers gains nothing.
+    /// Takes the last number as the answer: 58 in "15 + 43 = 58", but neither in "-58" nor in "1,058" or "0.58". Listing
+    /// many numbers gains nothing.
     fn score(&self, completion: &Completion) -> Vec<f64> {
         let expected = self.solution(completion.prompt).unwrap_or_default();
-        let found = numbers(completion.text);
-        let answer = found.last().copied().unwrap_or_default();
-        let units_first = |number: &str| number.bytes().rev().collect::<Vec<_>>();
+        let found = last_number(completion.text);
+        let answer = found.unwrap_or_default();
+        let units_first = |number: &str| number.chars().rev().collect::<Vec<_>>();
+        let is_plain = found.is_some() && answer.bytes().all(|byte| byte.is_ascii_digit());
         vec![
             indicator(answer == expected),
             agreement(&units_first(answer), &units_first(&expected)),
-            indicator(!found.is_empty()),
-            indicator(!found.is_empty() && completion.text.trim() == answer),
+            indicator(found.is_some()),
+            indicator(is_plain && completion.text.trim() == answer),
         ]
     }
 
@@ -88,7 +90,10 @@ mod tests {
         assert_eq!(rewards("158 159"), [0.0, 2.0 / 3.0, 1.0, 0.0]);
         assert_eq!(rewards("0158"), [0.0, 0.75, 1.0, 1.0]);
         assert_eq!(rewards("58"), [0.0, 2.0 / 3.0, 1.0, 1.0]);
-        assert_eq!(rewards("-158")[3], 0.0);
+        // Another number with the same digits.
+        assert_eq!(rewards("-158"), [0.0, 0.75, 1.0, 0.0]);
+        assert_eq!(rewards("1,158"), [0.0, 0.6, 1.0, 0.0]);
+        assert_eq!(rewards("0.158"), [0.0, 0.6, 1.0, 0.0]);
         assert_eq!(rewards("١٥٨"), [0.0, 0.0, 0.0, 0.0]);
         let huge = rewards(&"158".repeat(1 << 18));
         assert!(huge[0] == 0.0 && huge[1] < 1e-5, "{huge:?}");

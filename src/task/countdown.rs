@@ -57,10 +57,11 @@ impl Drawn for Countdown {
     fn score(&self, completion: &Completion) -> Vec<f64> {
         let fields = &completion.prompt.fields;
         let target = fields.get("target").and_then(|target| target.as_u64());
+        let named = target.map(|target| target.to_string());
         let given = fields.get("numbers").and_then(|numbers| numbers.as_array());
         let mut left: Vec<u64> = given.into_iter().flatten().filter_map(|n| n.as_u64()).collect();
         let text = match completion.text.rsplit_once('=') {
-            Some((expression, value)) if value.trim().parse().ok() == target => expression,
+            Some((expression, value)) if Some(value.trim_ascii()) == named.as_deref() => expression,
             _ => completion.text,
         };
         let expression = Expression::parse(text).filter(|expression| {
@@ -136,6 +137,11 @@ mod tests {
             "3*8 3*8",
             "3*8=24=24",
             "3*8=٢٤",
+            "3*8=+24",
+            "3*8=024",
+            "3*8=24.0",
+            "3*8=\u{a0}24",
+            "3*8=",
             "3*8*1",
             "8+8+8",
             "03*8",

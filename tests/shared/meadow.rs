@@ -56,6 +56,12 @@ fn cell(state: &MeadowState, #[comptime] right: u32, #[comptime] down: u32) -> u
     (state.row + down) % SIDE * SIDE + (state.column + right) % SIDE
 }
 
+/// Cell by a draw: its row and its column, since [`below`] has no range of 961.
+#[cube]
+fn any_cell(bits: u32) -> u32 {
+    below(bits, SIDE) * SIDE + below(draw(bits, 0u32), SIDE)
+}
+
 #[cube]
 impl Rules for Meadow {
     type State = MeadowState;
@@ -69,7 +75,7 @@ impl Rules for Meadow {
         state.drawn = 0;
         // A loop in kernels too: 40 times a choice among all words would take minutes to compile.
         for i in 0..40u32 {
-            state.grass.set(below(draw(key, 2 + i), comptime!(SIDE * SIDE)), 1 + i % 3);
+            state.grass.set(any_cell(draw(key, 2 + i)), 1 + i % 3);
         }
     }
 
@@ -86,7 +92,7 @@ impl Rules for Meadow {
             state.eaten += found as f32;
         }
         state.drawn = draw(key, 0);
-        let sown = below(state.drawn, comptime!(SIDE * SIDE));
+        let sown = any_cell(state.drawn);
         state.grass.set(sown, state.grass.get(sown) + 1);
         Outcome {
             reward: found as f32,

@@ -380,10 +380,14 @@ fn hostile_answers_neither_escape_nor_score() {
     }
 }
 
-/// Covers more problems than a server caches, and a very long answer (regression: a buffer above the memory limit).
+/// Covers more problems than a server caches, a very long answer (regression: a buffer above the memory limit), and more
+/// results than fit into 64 KiB.
 #[test]
 fn servers_handle_many_problems_and_long_answers() {
-    let task = open();
+    let task = open_with(4.0);
+    let many = Job { calls: vec!["1"; 2_000], ..Job::default() };
+    let report = task.report(&many).unwrap().unwrap();
+    assert!(report.results.len() == 2_000 && report.results.iter().all(Option::is_some));
     for i in 0..300 {
         let [signature, code] = ["val f : int -> int", &format!("let f x = x + {i}")];
         let asked = Job { signature, code, calls: vec!["f 1", "f (-2)"], ..Job::default() };

@@ -51,6 +51,11 @@ fn rows_of_prompts_and_assertions_are_problems() {
     assert_eq!(share("is_even", "let is_even n = n = 4"), (2.0_f64 / 3.0 * 1e6).round() / 1e6);
     assert_eq!(share("apply_n", "let apply_n f n x = if n = 3 then 8 else -1"), 0.333_333);
     assert_eq!(share("gcd", "let gcd a b = 6"), 0.666_667);
+    // Who repeats the prompt does not define another type of the same name.
+    let depth = "type tree =\n  | Leaf (** Empty. *)\n  | Node of tree * int * tree\n\n\
+        let rec depth = function Leaf -> 0 | Node (l, _, r) -> 1 + max (depth l) (depth r)";
+    assert_eq!(share("depth", depth), 1.0);
+    assert!(share("depth", &depth.replace("Node", "Two")) < 0.0);
     // Printing, exiting and true values earn nothing in place of an assertion's outcome.
     for answer in ["let is_even n = exit 0", "let is_even n = print_string \"true\"; raise Exit"] {
         assert_eq!(share("is_even", answer), 0.0);
@@ -84,13 +89,20 @@ fn exceptions_of_a_prompt_are_values_like_others() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("rows.jsonl");
     let row = serde_json::json!({
-        "id": "a", "prompt": "exception Empty of int\nexception Other\nlet first (l : int list) : int =",
-        "tests": "assert ((try Ok (first []) with e -> Error e) = Error (Empty 3))",
+        "id": "a",
+        "prompt": "module Own = struct module Inner = struct let x = 1 exception Empty of int end end\n\
+            module type S = sig exception Other end\nmodule M : S = struct exception Zero exception Other end\n\
+            let first (l : int list) : int =",
+        "tests": "assert ((try Ok (first []) with e -> Error e) = Error (Own.Inner.Empty 3))\n\
+            assert ((try Ok (first [0]) with e -> Error e) = Error M.Other)",
     });
     fs::write(&path, format!("{row}\n")).unwrap();
     let task = open(&path);
-    for (raised, expected) in [("Empty 3", 1.0), ("Empty 4", 0.35), ("Other", 0.35)] {
-        let answer = format!("match l with [] -> raise ({raised}) | x :: _ -> x");
+    let half = 0.35 + 0.65 / 2.0;
+    for (raised, expected) in
+        [("Own.Inner.Empty 3", 1.0), ("Own.Inner.Empty 4", half), ("M.Other", half)]
+    {
+        let answer = format!("match l with [] -> raise ({raised}) | _ -> raise M.Other");
         let total = totals(&task, |_| answer.clone()).remove(0).1;
         assert!((total - expected).abs() < 1e-9, "{total} for {raised}");
     }

@@ -68,14 +68,19 @@ impl Answer {
     /// A sentence if the verifier reported an error, or if rewards are missing, unknown or not finite.
     pub fn rewards(&self, parts: &[Part]) -> Result<Vec<f64>, String> {
         let object = &self.object;
-        if let Some(error) = object.get("error") {
+        // Programs that write all keys of an answer leave those null that do not apply.
+        let given = |key: &str| object.get(key).filter(|value| !value.is_null());
+        if let Some(error) = given("error") {
             let text = error.as_str().map_or_else(|| error.to_string(), str::to_string);
             return Err(format!("{REPORTED}{}", excerpt(&text)));
         }
         let single = |value: &Value| Map::from_iter([(parts[0].name.clone(), value.clone())]);
-        let rewards = match (object.get("reward"), object.get("rewards")) {
+        let rewards = match (object.get("reward"), given("rewards")) {
             (Some(reward), None) if parts.len() == 1 => single(reward),
-            (None, Some(Value::Object(rewards))) => rewards.clone(),
+            (None | Some(Value::Null), Some(Value::Object(rewards))) => rewards.clone(),
+            (Some(_), Some(_)) => {
+                return Err("the verifier's answer has both `reward` and `rewards`".to_string());
+            }
             _ => {
                 let expected = if parts.len() == 1 { "neither `reward` nor" } else { "no" };
                 return Err(format!("the verifier's answer has {expected} `rewards` by name"));
@@ -182,6 +187,10 @@ mod tests {
         let rewards = |line: &str, parts: &[Part]| Answer::parse(line.as_bytes())?.rewards(parts);
         assert_eq!(rewards(r#"{"id": 1, "reward": 0.5}"#, &one), Ok(vec![0.5]));
         assert_eq!(rewards(r#"{"id": 1, "rewards": {"reward": 1}}"#, &one), Ok(vec![1.0]));
+        let all_keys = r#"{"id": 1, "reward": 0.5, "rewards": null, "error": null}"#;
+        assert_eq!(rewards(all_keys, &one), Ok(vec![0.5]));
+        let all_keys = r#"{"id": 1, "reward": null, "rewards": {"reward": 1}, "error": null}"#;
+        assert_eq!(rewards(all_keys, &one), Ok(vec![1.0]));
         let of_float = Answer::parse(br#"{"id": 4379754838093040.0, "reward": 1}"#).unwrap();
         assert_eq!(of_float.id, 4_379_754_838_093_040);
         let text = br#"{"id": 7, "error": "NaN \" 1e999", "reward": 1e999}"#;
@@ -216,6 +225,11 @@ mod tests {
                 "returned the reward \"form\", which has no weight",
             ),
             (r#"{"id": 1}"#, &one, "has neither `reward` nor `rewards` by name"),
+            (
+                r#"{"id": 1, "reward": 1, "rewards": {"a": 1}}"#,
+                &one,
+                "has both `reward` and `rewards`",
+            ),
             (r#"{"id": 1, "error": "no\nidea"}"#, &one, "the verifier reported: \"no\\nidea\""),
         ] {
             let message = rewards(line, parts).unwrap_err();
