@@ -57,6 +57,7 @@ pub struct SweepFile {
     /// The seed of the search itself.
     seed: u32,
     settings: Table,
+    #[serde(deserialize_with = "space::read")]
     space: Space,
 }
 
@@ -101,7 +102,7 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(games: &Games, file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
+    fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         if file.space.is_empty() {
             bail!("[space] is empty");
         }
@@ -132,6 +133,7 @@ impl<'a> Sweep<'a> {
             (games.find_beside_tasks(Some(&file.game))?.defaults)()?
         };
         overlay::lay_over(&mut settings, file.settings.clone())?;
+        allow_fractions(&mut file.space, &settings);
         let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;
         // The default of a task depends on its model.
@@ -355,6 +357,16 @@ fn is_resumable(folder: &Path) -> Result<bool> {
     Ok(run.latest().is_ok() && is_interrupted())
 }
 
+/// Makes the ranges of settings that may be fractional so, also where their ends are written as whole numbers.
+fn allow_fractions(space: &mut Space, settings: &Table) {
+    for (name, range) in space {
+        let fraction = Table::from_iter([(name.clone(), toml::Value::Float(0.5))]);
+        if overlay::lay_over(&mut settings.clone(), fraction).is_ok() {
+            range.allow_fractions();
+        }
+    }
+}
+
 /// Checks that no setting is named in two ways, of which one would win silently.
 fn check_names(file: &SweepFile) -> Result<()> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
@@ -391,6 +403,34 @@ mod tests {
         assert!(error.starts_with("another process trains the run in "), "{error}");
         drop(lock);
         assert!(!is_resumable(&folder).unwrap());
+    }
+
+    #[test]
+    fn settings_in_sections_are_those_by_their_full_names() {
+        let read = |space: &str| toml::from_str::<SweepFile>(&format!("game = 'catch'\n{space}"));
+        let quoted =
+            "[space]\n'loss.entropy_coef' = { linear = [0, 1] }\niterations = { linear = [1, 9] }";
+        let dotted = quoted.replace('\'', "");
+        let section =
+            "[space.loss]\nentropy_coef.linear = [0, 1]\n[space.iterations]\nlinear = [1, 9]";
+        let space = read(quoted).unwrap().space;
+        for text in [&*dotted, section] {
+            assert_eq!(read(text).unwrap().space, space, "{text}");
+        }
+        let twice = format!("{quoted}\n[space.loss]\nentropy_coef.log = [1, 2]");
+        let error = read(&twice).unwrap_err().to_string();
+        assert!(error.contains("`loss.entropy_coef` is listed twice"), "{error}");
+        assert!(read("[space.loss]\nentropy_coef.normal = [0, 1]").is_err());
+    }
+
+    #[test]
+    fn whole_ends_are_of_whole_settings_alone() {
+        let text = "entropy_coef = { linear = [0, 1] }\niterations = { linear = [1, 4] }";
+        let mut space: Space = toml::from_str(text).unwrap();
+        let settings = overlay::to_table(&crate::settings::TrainConfig::for_game("catch"));
+        allow_fractions(&mut space, &settings);
+        assert_eq!(space["entropy_coef"].at(0.25), toml::Value::Float(0.25));
+        assert_eq!(space["iterations"].at(0.25), toml::Value::Integer(2));
     }
 
     #[test]

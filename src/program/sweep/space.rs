@@ -2,7 +2,7 @@
 
 use crate::rng::{draw, uniform};
 use anyhow::{Result, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error};
 use std::collections::BTreeMap;
 use toml::Value;
 
@@ -40,6 +40,48 @@ impl TryFrom<toml::Table> for Range {
     }
 }
 
+/// An entry of `[space]`: a range, or a section of them, as in `[settings]`.
+#[derive(Deserialize)]
+#[serde(try_from = "toml::Table")]
+enum Entry {
+    Range(Range),
+    Section(BTreeMap<String, Range>),
+}
+
+impl TryFrom<toml::Table> for Entry {
+    type Error = &'static str;
+
+    fn try_from(table: toml::Table) -> Result<Self, Self::Error> {
+        if table.is_empty() || !table.values().all(Value::is_table) {
+            return Range::try_from(table).map(Self::Range);
+        }
+        let range = |(key, value)| match value {
+            Value::Table(table) => Ok((key, Range::try_from(table)?)),
+            _ => Err(FORMS),
+        };
+        table.into_iter().map(range).collect::<Result<_, _>>().map(Self::Section)
+    }
+}
+
+/// Reads `[space]`: a setting has its full name in quotes, or stands in its section.
+pub fn read<'de, D: Deserializer<'de>>(source: D) -> Result<Space, D::Error> {
+    let mut space = Space::new();
+    for (name, entry) in BTreeMap::<String, Entry>::deserialize(source)? {
+        let ranges = match entry {
+            Entry::Range(range) => vec![(name, range)],
+            Entry::Section(ranges) => {
+                ranges.into_iter().map(|(key, range)| (format!("{name}.{key}"), range)).collect()
+            }
+        };
+        for (name, range) in ranges {
+            if space.insert(name.clone(), range).is_some() {
+                return Err(D::Error::custom(format!("`{name}` is listed twice")));
+            }
+        }
+    }
+    Ok(space)
+}
+
 /// The ranges of the settings that are searched, by their names.
 pub type Space = BTreeMap<String, Range>;
 /// A place in the space: a number in [0, 1) for each setting, in order of their names.
@@ -63,6 +105,16 @@ impl Range {
                     );
                 }
                 Ok(())
+            }
+        }
+    }
+
+    /// Makes the ends fractional, so that the values between whole ones are not rounded: for a setting that is not a
+    /// whole number.
+    pub fn allow_fractions(&mut self) {
+        if let Self::Linear(ends) | Self::Log(ends) = self {
+            for end in ends {
+                *end = number(end).map_or_else(|| end.clone(), Value::Float);
             }
         }
     }

@@ -88,9 +88,11 @@ impl Answer {
         };
         let known = |name: &String| parts.iter().any(|part| part.name == *name);
         if let Some(name) = rewards.keys().find(|name| !known(name)) {
+            let weights: Vec<String> = rewards.keys().map(|name| format!("{name}=1")).collect();
             return Err(format!(
-                "the verifier returned the reward {}, which has no weight",
-                excerpt(name)
+                "the verifier returned the reward {}, which has no weight: set data.reward_weights, such as {}",
+                excerpt(name),
+                excerpt(&weights.join(","))
             ));
         }
         let number = |part: &Part| {
@@ -222,7 +224,7 @@ mod tests {
             (
                 r#"{"id": 1, "rewards": {"exact": 1, "form": 1}}"#,
                 &two,
-                "returned the reward \"form\", which has no weight",
+                r#"returned the reward "form", which has no weight: set data.reward_weights, such as "exact=1,form=1""#,
             ),
             (r#"{"id": 1}"#, &one, "has neither `reward` nor `rewards` by name"),
             (
