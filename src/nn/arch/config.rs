@@ -41,10 +41,6 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
         rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
         ..DecoderShape::default()
     };
-    // `transformers` rotates whole heads in all of these architectures, or fails at the factor.
-    if shape.partial_rotary_factor != 1.0 {
-        return Err(unsupported("partial_rotary_factor", shape.partial_rotary_factor));
-    }
     shape.activation = activation(config, "hidden_act")?.unwrap_or(Activation::Silu);
     // Before the family allocates by the number of layers.
     check(&shape)?;
@@ -312,11 +308,6 @@ mod tests {
             ("gemma3_text", json!({ "rope_local_base_freq": 0 }), "rope_local_base_freq"),
             ("llama", json!({ "partial_rotary_factor": 0.65 }), "partial_rotary_factor"),
             ("llama", json!({ "partial_rotary_factor": 0.2 }), "partial_rotary_factor"),
-            (
-                "qwen3",
-                json!({ "rope_parameters": { "partial_rotary_factor": 0.5 } }),
-                "partial_rotary_factor",
-            ),
             ("llama", yarn("beta_fast", 0.0), "rope_scaling.beta_fast"),
             ("llama", yarn("beta_slow", -1.0), "rope_scaling.beta_slow"),
             ("llama", yarn("attention_factor", 0.0), "rope_scaling.attention_factor"),
@@ -475,7 +466,7 @@ mod tests {
                 let others = json!({
                     "rope_scaling": scaling,
                     "rope_theta": 5e5,
-                    "partial_rotary_factor": 1.0,
+                    "partial_rotary_factor": 0.75,
                     "rms_norm_eps": 1e-5,
                     "attention_bias": is_odd,
                     "mlp_bias": is_odd,
@@ -486,7 +477,7 @@ mod tests {
                     "query_pre_attn_scalar": 9.0,
                 });
                 let shape = from_config(&config(family.model_type, others)).unwrap();
-                assert_eq!(shape.rope_theta, 5e5);
+                assert_eq!((shape.partial_rotary_factor, shape.rope_theta), (0.75, 5e5));
                 assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
             }
         }
