@@ -34,6 +34,7 @@ pub struct History {
     pub settings: Table,
     /// The records so far.
     pub records: Vec<IterationRecord>,
+    environment: Option<String>,
     is_locked: bool,
 }
 
@@ -58,7 +59,8 @@ impl History {
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
         let (records, is_locked) = (folder.records()?, folder.is_locked());
-        Ok(Self { path: folder.path().to_path_buf(), settings, records, is_locked })
+        let (path, environment) = (folder.path().to_path_buf(), folder.environment());
+        Ok(Self { path, settings, records, environment, is_locked })
     }
 
     /// Reads all runs in a folder and in folders inside it, in order of their names, with a warning for each that cannot
@@ -90,6 +92,11 @@ impl History {
     pub fn subject(&self) -> &str {
         let name = |key: &str| self.settings.get(key)?.as_str();
         name("env").or_else(|| name("task")).unwrap_or("?")
+    }
+
+    /// The name of the environment of another program in which it trains, else that of the game or of the task.
+    pub fn title(&self) -> &str {
+        self.environment.as_deref().unwrap_or(self.subject())
     }
 
     /// Whether it trains a language model.
@@ -379,7 +386,7 @@ mod tests {
             config.fit.iterations = config.fit.iterations.min(60);
             let settings = language_settings("sort", &(task.defaults)(), &config);
             let (path, records) = (PathBuf::new(), Vec::new());
-            let run = History { path, settings, records, is_locked: false };
+            let run = History { path, settings, records, environment: None, is_locked: false };
             let changes = run.changes(&crate::program::dispatch::builtin()).unwrap();
             changes.into_keys().collect::<Vec<_>>()
         };
@@ -401,7 +408,7 @@ mod tests {
         let changes = |own: &str| {
             let settings = overlay::merged(fit.clone(), own.parse().unwrap());
             let (path, records) = (PathBuf::new(), Vec::new());
-            let run = History { path, settings, records, is_locked: false };
+            let run = History { path, settings, records, environment: None, is_locked: false };
             run.changes(&games).unwrap().into_keys().collect::<Vec<_>>()
         };
         let update = |steps: u32| format!("[update]\nnum_minibatches = {steps}");
