@@ -33,6 +33,7 @@ def train(
 def train_envs(
     envs: Any,
     name: str,
+    environment: str,
     spaces: str,
     changes: str,
     device: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import tempfile
@@ -107,6 +108,8 @@ def train(
     for name, path in (("run_dir", run_dir), ("model", model)):
         if path is not None and not os.fspath(path):
             raise ValueError(f"`{name}` is {path!r}, but must name a folder")
+    if inspect.iscoroutinefunction(callback):
+        raise ValueError(f"`callback` is the async function {callback!r}, but nothing awaits it")
     listener = None if callback is None else lambda record: callback(json.loads(record))
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
@@ -181,6 +184,7 @@ def _train_envs(
         games = ", ".join(_native.names())
         raise gymnasium.error.NameNotFound(f"{error} Nor is it a game of Grove: {games}.") from None
     spec = probe.spec
+    environment = spec.id if spec else type(probe.unwrapped).__name__
     limit = max_episode_steps or _own_limit(probe) or _MAX_STEPS
     spaces = (probe.observation_space, probe.action_space)
     error = close_all([probe])
@@ -213,7 +217,8 @@ def _train_envs(
             "max_steps": limit,
         }
         encoding = json.dumps(batch.encoding.save())
-        report = _report(_native.train_envs(batch, name, encoding, as_json(changes), device, run_dir, listener))
+        arguments = (environment, encoding, as_json(changes), device, run_dir, listener)
+        report = _report(_native.train_envs(batch, name, *arguments))
     finally:
         try:
             batch.close()

@@ -108,12 +108,15 @@ impl HostVecEnv for PythonEnvs {
     }
 }
 
-/// Trains a policy in a batch of environments of Python, whose `spaces` are JSON that the run's folder keeps; `changes` is
-/// a JSON object of changes to the defaults. Returns the report as JSON.
+/// Trains a policy in a batch of environments of Python, whose name (`environment`) and `spaces`, which are JSON, the run's
+/// folder keeps; `name` is that of the folder, and `changes` is a JSON object of changes to the defaults. Returns the
+/// report as JSON.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "Python's half has gathered them")]
 pub fn train_envs(
     envs: &Bound<PyAny>,
     name: &str,
+    environment: String,
     spaces: String,
     changes: &str,
     device: &str,
@@ -125,7 +128,7 @@ pub fn train_envs(
     let result = detached(envs.py(), || {
         let (game, config) = settings::<HostGame>(changes)?;
         let mut session = Session::new(device, run_dir, callback)?;
-        session.spaces = Some(spaces);
+        (session.environment, session.spaces) = (Some(environment), Some(spaces));
         let envs = HostEnvs::new(batch);
         let trainer = GameTrainer::with_envs(game, envs, &config, &session.chosen.device);
         session.train_game(trainer.map_err(value_error)?, name)

@@ -35,6 +35,8 @@ pub struct Session {
     callback: Option<Py<PyAny>>,
     /// The spaces of environments of Python, as JSON.
     pub spaces: Option<String>,
+    /// The name of the environment of Python.
+    pub environment: Option<String>,
     /// The device.
     pub chosen: Chosen,
     /// Whether the device was chosen among those of the machine.
@@ -54,7 +56,8 @@ impl Session {
     ) -> PyResult<Self> {
         let chosen = device::choose(device).map_err(value_error)?;
         let (is_auto, interrupts) = (device == "auto", Interrupts::new()?);
-        Ok(Self { run_dir, callback, spaces: None, chosen, is_auto, interrupts })
+        let (spaces, environment) = (None, None);
+        Ok(Self { run_dir, callback, spaces, environment, chosen, is_auto, interrupts })
     }
 
     /// Takes the CPU in place of a GPU that `auto` found, if a rollout of this game is faster there.
@@ -90,7 +93,8 @@ impl Session {
         let path = self.run_dir.clone();
         let (mut files, _lock, warning) =
             RunFiles::create(path, name, run, settings).map_err(not_created)?;
-        files.write_note(&RunNote::new(run, &self.chosen.info)).map_err(value_error)?;
+        let note = RunNote::new(run, &self.chosen.info).in_environment(self.environment.as_deref());
+        files.write_note(&note).map_err(value_error)?;
         if let Some(spaces) = &self.spaces {
             files.write_description(SPACES, spaces).map_err(value_error)?;
         }

@@ -246,6 +246,7 @@ class Table:
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
+        ("catch", {"callback": awaited}, "`callback` is the async function .*, but nothing awaits it"),
         (None, {"task": TASK, "reward": [len, awaited]}, "`reward` has the async function .*, but nothing awaits it"),
         (None, {"task": TASK, "reward": 5}, "`reward` is 5, but a language model needs a function"),
         (None, {"task": [{1: "a", "x": "b"}], "reward": len}, r"a prompt has the columns \[1, 'x'\], but none named"),

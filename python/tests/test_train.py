@@ -354,6 +354,12 @@ def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
     assert [path.name for path in Path(report.run, "checkpoints").iterdir()] == ["00000003"]
 
 
+def test_a_run_names_its_environment(folder: Path) -> None:
+    for what, name in ((Corridor, "Corridor"), ("CartPole-v1", "CartPole-v1")):
+        run = grove_rl.train(what, iterations=1, max_episode_steps=5, **SHORT).run
+        assert json.loads(Path(run, "run.json").read_text())["environment"] == name
+
+
 def test_settings_are_checked(folder: Path) -> None:
     with pytest.raises(ValueError, match="learning_rat"):
         grove_rl.train("catch", learning_rat=1e-3)

@@ -30,6 +30,7 @@ pub struct History {
     pub path: PathBuf,
     pub settings: Table,
     pub records: Vec<IterationRecord>,
+    environment: Option<String>,
     is_locked: bool,
 }
 
@@ -54,7 +55,8 @@ impl History {
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
         let (records, is_locked) = (folder.records()?, folder.is_locked());
-        Ok(Self { path: folder.path().to_path_buf(), settings, records, is_locked })
+        let (path, environment) = (folder.path().to_path_buf(), folder.environment());
+        Ok(Self { path, settings, records, environment, is_locked })
     }
 
     /// Reads all runs in a folder and in folders inside it, in order of their names, with a warning for each that cannot
@@ -92,6 +94,11 @@ impl History {
     fn text(&self, section: &str, key: &str) -> &str {
         let section = self.settings.get(section);
         section.and_then(|section| section.get(key)?.as_str()).unwrap_or_default()
+    }
+
+    /// The name of the environment of another program in which it trains, else that of the game or of the task.
+    pub fn title(&self) -> &str {
+        self.environment.as_deref().unwrap_or(self.subject())
     }
 
     /// Whether it trains a language model.
@@ -375,7 +382,7 @@ mod tests {
             config.fit.iterations = config.fit.iterations.min(60);
             let settings = language_settings("sort", &(task.defaults)(), &config);
             let (path, records) = (PathBuf::new(), Vec::new());
-            let run = History { path, settings, records, is_locked: false };
+            let run = History { path, settings, records, environment: None, is_locked: false };
             let changes = run.changes(&crate::program::dispatch::builtin()).unwrap();
             changes.into_keys().collect::<Vec<_>>()
         };
@@ -397,7 +404,7 @@ mod tests {
         let changes = |own: &str| {
             let settings = overlay::merged(fit.clone(), own.parse().unwrap());
             let (path, records) = (PathBuf::new(), Vec::new());
-            let run = History { path, settings, records, is_locked: false };
+            let run = History { path, settings, records, environment: None, is_locked: false };
             run.changes(&games).unwrap().into_keys().collect::<Vec<_>>()
         };
         let update = |steps: u32| format!("[update]\nnum_minibatches = {steps}");

@@ -61,7 +61,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         check_name(runs.flat_map(|run| &run.records), &args.y)?;
     }
     if let Some(path) = &args.out {
-        let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].subject()).collect();
+        let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].title()).collect();
         let same = subjects.iter().all(|subject| *subject == subjects[0]);
         let of_scores = same && ["score", "greedy"].contains(&args.y.as_str());
         let references = if of_scores { groups[0].runs[0].references(games) } else { &[] };
@@ -90,13 +90,15 @@ fn row(line: &Line, runs: usize) -> Row {
     Row { name: line.name.clone(), runs, x, y, interval: line.band.interval.last().copied() }
 }
 
-/// Runs in groups of the same settings, in the order of their first ones.
+/// Runs in groups of the same settings and environment, in the order of their first ones.
 fn grouped(runs: Vec<History>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let mut settings = flat(&run.settings);
         settings.retain(|key, _| !IGNORED.contains(&key.as_str()));
-        match groups.iter_mut().find(|group| group.settings == settings) {
+        let is_same =
+            |group: &&mut Group| group.settings == settings && group.runs[0].title() == run.title();
+        match groups.iter_mut().find(is_same) {
             Some(group) => group.add(run),
             None => groups.push(Group { settings, runs: vec![run] }),
         }
@@ -109,7 +111,7 @@ fn grouped(runs: Vec<History>) -> Vec<Group> {
 fn names(games: &Games, groups: &[Group]) -> Vec<String> {
     let subject = |group: &Group| {
         let run = &group.runs[0];
-        format!("{}{}", run.subject(), if run.imitates() { " fit" } else { "" })
+        format!("{}{}", run.title(), if run.imitates() { " fit" } else { "" })
     };
     let is_mixed = groups.iter().any(|group| subject(group) != subject(&groups[0]));
     let name = |group: &Group| {
@@ -209,6 +211,23 @@ mod tests {
         std::fs::write(folder.path().join("a/config.toml"), rate(&usual)).unwrap();
         let groups = grouped(read_runs(&["a", "e"].map(|name| folder.path().join(name))).unwrap());
         assert_eq!(names(&groups), ["fruit", "learning_rate=0.1"]);
+    }
+
+    #[test]
+    fn runs_in_different_environments_of_another_program_are_different_lines() {
+        let folder = tempfile::TempDir::new().unwrap();
+        for (seed, environment) in ["CartPole-v1", "Mine", "Mine"].iter().enumerate() {
+            let run = folder.path().join(seed.to_string());
+            std::fs::create_dir(&run).unwrap();
+            let settings = format!("env = 'host'\nseed = {seed}\n[host]\nnum_features = 4");
+            std::fs::write(run.join("config.toml"), settings).unwrap();
+            let note = format!("{{\"env\": \"host\", \"environment\": \"{environment}\"}}");
+            std::fs::write(run.join("run.json"), note).unwrap();
+        }
+        let groups = grouped(read_runs(&[folder.path().to_path_buf()]).unwrap());
+        let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
+        assert_eq!(runs, [1, 2]);
+        assert_eq!(names(&builtin(), &groups), ["CartPole-v1", "Mine"]);
     }
 
     #[test]

@@ -14,6 +14,9 @@ struct Listed {
     run: String,
     #[serde(flatten)]
     subject: Subject,
+    /// The environment of another program for which the game stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    environment: Option<String>,
     model: String,
     /// Settings that differ from the defaults, without iterations that follow from epochs; `None` if the game is of
     /// another program.
@@ -35,6 +38,7 @@ struct Listed {
 impl Listed {
     fn new(games: &Games, run: &History) -> Self {
         let name = run.subject().to_string();
+        let environment = (run.title() != name).then(|| run.title().to_string());
         let mut changes = run.changes(games);
         if let Some(changes) = changes.as_mut().filter(|_| run.counts_epochs()) {
             changes.remove("iterations");
@@ -42,6 +46,7 @@ impl Listed {
         Self {
             run: run.path.display().to_string(),
             subject: if run.is_text() { Subject::Task(name) } else { Subject::Env(name) },
+            environment,
             model: run.model(),
             words: changes.as_ref().map_or("?".into(), |own| words(own, &flat(&run.settings))),
             changes,
@@ -63,7 +68,7 @@ impl Listed {
         };
         vec![
             self.run.clone(),
-            self.subject.name().to_string(),
+            self.environment.as_deref().unwrap_or(self.subject.name()).to_string(),
             self.model.clone(),
             state,
             figure(self.best_score),

@@ -179,12 +179,21 @@ impl RunFolder {
 
     /// The name of the device that the run was on last; `None` if ranks shared it, or the file does not tell.
     pub fn device(&self) -> Option<String> {
-        let text = input::read_description(&self.path.join(NOTE)).ok()?;
-        let note: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let note = self.note()?;
         match note.get("ranks") {
             None => Some(note.get("device")?.get("name")?.as_str()?.to_string()),
             Some(_) => None,
         }
+    }
+
+    /// The name of the environment of another program in which the run trains; `None` if it trains in a game.
+    pub fn environment(&self) -> Option<String> {
+        Some(self.note()?.get("environment")?.as_str()?.to_string())
+    }
+
+    fn note(&self) -> Option<serde_json::Value> {
+        let text = input::read_description(&self.path.join(NOTE)).ok()?;
+        serde_json::from_str(&text).ok()
     }
 
     /// The path of the settings.

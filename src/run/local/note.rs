@@ -12,6 +12,9 @@ pub struct RunNote<'a> {
     grove: &'static str,
     #[serde(flatten)]
     subject: Subject,
+    /// The environment for which the game stands, if it is of another program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    environment: Option<&'a str>,
     seed: u64,
     device: &'a DeviceInfo,
     engine: String,
@@ -47,6 +50,7 @@ impl<'a> RunNote<'a> {
         Self {
             grove: env!("CARGO_PKG_VERSION"),
             subject: run.subject(),
+            environment: None,
             seed: run.seed(),
             device,
             engine: trainer.engine(),
@@ -54,5 +58,10 @@ impl<'a> RunNote<'a> {
             highest_score: run.highest_score(),
             ranks,
         }
+    }
+
+    /// Names the environment for which the run's game stands.
+    pub fn in_environment(self, environment: Option<&'a str>) -> Self {
+        Self { environment, ..self }
     }
 }
