@@ -80,9 +80,8 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         let device = &self.device;
         let data = self.source.take(iteration, |windows| to_device(windows, device));
         self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
-        let (recording, weights) = data.unzip();
-        self.weights = weights;
-        if let Some(recording) = recording {
+        if let Some((recording, weights)) = data {
+            self.weights = Some(weights);
             return Ok(recording);
         }
         let Source::Games(games) = &mut self.source else { unreachable!("no data") };

@@ -76,9 +76,8 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         let device = &self.device;
         let data = self.source.take(iteration, |windows| to_device(windows, device));
         self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
-        let (trajectory, weights) = data.unzip();
-        self.weights = weights;
-        if let Some(trajectory) = trajectory {
+        if let Some((trajectory, weights)) = data {
+            self.weights = Some(weights);
             return Ok(trajectory);
         }
         let Source::Games(games) = &mut self.source else { unreachable!("no data") };
