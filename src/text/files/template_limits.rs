@@ -1,5 +1,6 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without end.
 
+use super::template_python as python;
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use std::cell::RefCell;
@@ -94,7 +95,10 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
     environment.set_fuel(Some(FUEL));
     environment.set_formatter(|to, state, value| {
         check_given_up()?;
-        escape_formatter(to, state, value)
+        match python::printed(value)? {
+            Some(text) => to.write_str(&text).map_err(Error::from),
+            None => escape_formatter(to, state, value),
+        }
     });
     environment.add_filter(ASSIGNED, |value| checked(value, true));
     environment.add_filter(STORED, |value| checked(value, false));
@@ -361,6 +365,9 @@ fn method(state: &State, value: &Value, name: &str, arguments: &[Value]) -> Resu
             return join(state, parts.clone(), Rest(vec![value.clone()]));
         }
         _ => {}
+    }
+    if let Some(result) = python::method(value, name, arguments) {
+        return Ok(result);
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
 }
