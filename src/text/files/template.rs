@@ -86,7 +86,7 @@ fn environment() -> Environment<'static> {
     });
     environment.add_function("strftime_now", strftime_now);
     python::apply(&mut environment);
-    limits::apply(&mut environment);
+    limits::apply(&mut environment, python::printed, python::method);
     environment
 }
 

@@ -1,6 +1,5 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without end.
 
-use super::template_python as python;
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use std::cell::RefCell;
@@ -90,12 +89,17 @@ fn resident() -> u64 {
     crate::device::memory(None).in_use.unwrap_or(0)
 }
 
+/// Prints a value in another way than minijinja.
+type Printed = fn(&Value) -> Result<Option<String>, Error>;
+/// Calls a method of a value that minijinja lacks.
+type Method = fn(&Value, &str, &[Value]) -> Option<Value>;
+
 /// Sets fuel, and replaces filters that make long texts out of short templates.
-pub(super) fn apply(environment: &mut Environment<'_>) {
+pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Method) {
     environment.set_fuel(Some(FUEL));
-    environment.set_formatter(|to, state, value| {
+    environment.set_formatter(move |to, state, value| {
         check_given_up()?;
-        match python::printed(value)? {
+        match printed(value)? {
             Some(text) => to.write_str(&text).map_err(Error::from),
             None => escape_formatter(to, state, value),
         }
@@ -108,7 +112,9 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
     environment.add_filter("replace", replace);
     environment.add_filter(JOIN, filters::join);
     environment.add_filter("join", join);
-    environment.set_unknown_method_callback(method);
+    environment.set_unknown_method_callback(move |state, value, name, arguments| {
+        own(value, name, arguments).map_or_else(|| method(state, value, name, arguments), Ok)
+    });
     for name in ["batch", "slice", "format"] {
         environment.remove_filter(name);
     }
@@ -365,9 +371,6 @@ fn method(state: &State, value: &Value, name: &str, arguments: &[Value]) -> Resu
             return join(state, parts.clone(), Rest(vec![value.clone()]));
         }
         _ => {}
-    }
-    if let Some(result) = python::method(value, name, arguments) {
-        return Ok(result);
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
 }
