@@ -13,6 +13,7 @@ mod quants;
 mod template;
 mod template_json;
 mod template_limits;
+mod template_python;
 mod tokenizer;
 mod weights;
 

@@ -2,6 +2,7 @@
 
 use super::template_json::to_json;
 use super::template_limits::{self as limits, BoundedText};
+use super::template_python as python;
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
 use minijinja::value::merge_maps;
@@ -58,7 +59,9 @@ impl ChatTemplate {
         ]);
         // The last value of a name counts, as in `transformers`.
         let values = merge_maps([tokens, none, own, fixed]);
-        let source = limits::bounded(&unmarked(&self.source)).map_err(LanguageError::Template)?;
+        // As Jinja does: a template may have been saved with Windows' line ends.
+        let source = self.source.replace("\r\n", "\n").replace('\r', "\n");
+        let source = limits::bounded(&unmarked(&source)).map_err(LanguageError::Template)?;
         limits::run(move || {
             let environment = environment();
             let template = environment.template_from_str(&source)?;
@@ -82,7 +85,8 @@ fn environment() -> Environment<'static> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_function("strftime_now", strftime_now);
-    limits::apply(&mut environment);
+    python::apply(&mut environment);
+    limits::apply(&mut environment, python::printed, python::method);
     environment
 }
 

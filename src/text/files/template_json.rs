@@ -70,7 +70,7 @@ fn escaped(json: &str) -> String {
 
 /// A finite number as Python's `repr` writes it: the shortest digits that read back as the same, with an exponent from 1e16
 /// on and below 1e-4.
-fn float(number: f64) -> String {
+pub(super) fn float(number: f64) -> String {
     let text = format!("{number:e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((text.as_str(), "0"));
     match exponent.parse::<i32>() {

@@ -89,12 +89,20 @@ fn resident() -> u64 {
     crate::device::memory(None).in_use.unwrap_or(0)
 }
 
+/// Prints a value in another way than minijinja.
+type Printed = fn(&Value) -> Result<Option<String>, Error>;
+/// Calls a method of a value that minijinja lacks.
+type Method = fn(&Value, &str, &[Value]) -> Option<Value>;
+
 /// Sets fuel, and replaces filters that make long texts out of short templates.
-pub(super) fn apply(environment: &mut Environment<'_>) {
+pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Method) {
     environment.set_fuel(Some(FUEL));
-    environment.set_formatter(|to, state, value| {
+    environment.set_formatter(move |to, state, value| {
         check_given_up()?;
-        escape_formatter(to, state, value)
+        match printed(value)? {
+            Some(text) => to.write_str(&text).map_err(Error::from),
+            None => escape_formatter(to, state, value),
+        }
     });
     environment.add_filter(ASSIGNED, |value| checked(value, true));
     environment.add_filter(STORED, |value| checked(value, false));
@@ -104,7 +112,9 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
     environment.add_filter("replace", replace);
     environment.add_filter(JOIN, filters::join);
     environment.add_filter("join", join);
-    environment.set_unknown_method_callback(method);
+    environment.set_unknown_method_callback(move |state, value, name, arguments| {
+        own(value, name, arguments).map_or_else(|| method(state, value, name, arguments), Ok)
+    });
     for name in ["batch", "slice", "format"] {
         environment.remove_filter(name);
     }
