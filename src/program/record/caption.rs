@@ -25,6 +25,8 @@ const GROUND: [u8; 4] = [0, 0, 0, 255];
 
 /// Formats a score, with one decimal unless it is an integer.
 pub fn write_score(score: f32) -> String {
+    // What rounds to zero has no sign.
+    let score = if score.abs() < 0.05 { 0.0 } else { score };
     if score.fract() == 0.0 { format!("{score:.0}") } else { format!("{score:.1}") }
 }
 
@@ -78,7 +80,7 @@ mod tests {
         assert_eq!(line(5), "      .###..#..     ");
         assert_eq!(line(7), "      .....###.     ");
         assert_eq!(line(9), " ".repeat(20));
-        assert_eq!([write_score(7.0), write_score(-0.25)], ["7", "-0.2"]);
+        assert_eq!([7.0, -0.25, -0.04].map(write_score), ["7", "-0.2", "0"]);
     }
 
     #[test]
