@@ -37,6 +37,15 @@ const STOPPING: &str = "Waiting for the running processes to finish their iterat
 /// Maximum trials of a sweep: many more than anybody trains, and few enough to be listed.
 const MOST_TRIALS: usize = 1_000_000;
 
+/// Keys of a sweep's file that some searches do not use.
+const OF_SEARCHES: [(&str, &[Search]); 5] = [
+    ("trials", &[Search::Random, Search::Halving, Search::Tpe]),
+    ("steps", &[Search::Grid]),
+    ("eta", &[Search::Halving]),
+    ("rounds", &[Search::Halving]),
+    ("batch", &[Search::Tpe]),
+];
+
 /// The file of a sweep.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -96,6 +105,13 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     let text =
         input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
     let file: SweepFile = toml::from_str(&text).with_context(|| format!("in {name}"))?;
+    let keys: Table = toml::from_str(&text).with_context(|| format!("in {name}"))?;
+    for (key, searches) in OF_SEARCHES {
+        ensure!(
+            searches.contains(&file.search) || !keys.contains_key(key),
+            "in {name}: `{key}` does not apply to this search; leave it out, or set `search`"
+        );
+    }
     let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
     sweep.claim(&text)?;
     sweep.search()
