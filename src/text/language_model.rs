@@ -190,8 +190,8 @@ impl LanguageModel {
         some(tokens)
     }
 
-    /// Tokenizes what follows a text: many tokenizers put a space before the first token of a text, but not before this.
-    /// By itself if the tokens of the text would change.
+    /// Tokenizes what follows a text, together with it: many tokenizers put a space before the first token of a text, which
+    /// belongs to no continuation. If the tokens of the text would change, it is tokenized alone.
     fn continuation(&self, more: &str, text: &str) -> Result<Vec<u32>, LanguageError> {
         if more.is_empty() {
             return Ok(Vec::new());
