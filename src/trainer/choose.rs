@@ -1,4 +1,4 @@
-//! The choice of a run's engine.
+//! Selection of a run's engine.
 
 use super::engine::PolicyEngine as _;
 #[cfg(feature = "kernels")]
@@ -17,7 +17,7 @@ use crate::rng::Stream;
 use crate::settings::{Engine, Precision, TrainConfig};
 use burn::tensor::Device;
 
-/// The engine of a run.
+/// The engine that a run uses.
 #[derive(Debug)]
 pub(super) enum Engines<G: Rules> {
     Native(Box<NativeEngine<G>>),
@@ -27,7 +27,7 @@ pub(super) enum Engines<G: Rules> {
     Fused(Box<FusedEngine<G>>),
 }
 
-/// Evaluates an expression with the engine of a run, whichever it is.
+/// Evaluates an expression with the engine of a run bound to a name, for each kind of engine.
 macro_rules! with_engine {
     ($engines:expr, $engine:ident => $run:expr) => {
         match $engines {
@@ -42,8 +42,8 @@ macro_rules! with_engine {
 pub(super) use with_engine;
 
 impl<G: Rules> Engines<G> {
-    /// Makes the engine that `config.engine` asks for, or the fast one if there is one, with this rank's part of the run. It
-    /// learns from `data` or from environments on the `host` instead of from games, if they are given.
+    /// Creates the engine requested by `config.engine`, by default the fastest that supports the run, with this rank's
+    /// part of the run. It learns from `data` or from environments on the `host` instead of from games, if given.
     pub fn new(
         game: G,
         model: Network,
@@ -77,19 +77,20 @@ impl<G: Rules> Engines<G> {
         Ok((Self::Native(Box::new(engine)), part))
     }
 
-    /// The model as it is.
+    /// The current model.
     pub fn model(&self) -> Network {
         with_engine!(self, engine => engine.model())
     }
 }
 
-/// The network that the settings of a run ask for, with its initial weights.
+/// The network selected by `config.policy`, with its initial weights.
 pub(super) fn first_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
     let key = Stream::Weights.key(config.seed);
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
 
-/// The reason why a run cannot have the precision of its settings, if so; `obstacle` is that to a fast engine.
+/// The reason why the configured precision is unavailable; `None` if it is available. `obstacle` is the reason against
+/// a fast engine, if any.
 pub(super) fn precision_obstacle(
     model: &Network,
     config: &TrainConfig,
@@ -107,7 +108,7 @@ pub(super) fn precision_obstacle(
     })
 }
 
-/// The reason why a run, in environments on the host if they are given, cannot have a fast engine, if so.
+/// The reason why a run cannot use a fast engine; `None` if it can. `host` are its environments on the host, if any.
 pub(super) fn obstacle(
     model: &Network,
     config: &TrainConfig,
@@ -131,7 +132,7 @@ pub(super) fn obstacle(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
-        // Decoders and GRUs have bf16 on the CPU too.
+        // Decoders and GRUs support bf16 on the CPU as well.
         let in_bf16 = config.precision == Precision::Bf16 && model.get::<Mlp>().is_none();
         return device::precision_obstacle(Some(device), config.precision).filter(|_| !in_bf16);
     }

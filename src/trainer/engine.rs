@@ -1,4 +1,4 @@
-//! The interface of engines, and the state that is saved of them.
+//! The interface of engines, and their saved state.
 
 use super::TrainError;
 use super::stream::Stream;
@@ -13,93 +13,92 @@ use crate::settings::TrainConfig;
 use burn::tensor::Device;
 use std::borrow::Cow;
 
-/// The half of a [`Trainer`](super::Trainer) that knows what is learnt: a policy for a game
-/// ([`GameEngine`](super::GameEngine)), or a language model for a task
-/// ([`TextEngine`](super::text::TextEngine)). Their constructors alone make trainers; the trait is for code that takes
-/// a trainer of either.
+/// The part of a [`Trainer`](super::Trainer) that differs between policies for games
+/// ([`GameEngine`](super::GameEngine)) and language models ([`TextEngine`](super::text::TextEngine)). Only the
+/// constructors of these two create trainers; the trait serves code that is generic over both.
 ///
 /// All ranks that share a run must call its methods together.
 #[allow(async_fn_in_trait, reason = "futures stay on the thread that made them")]
 pub trait Engine: Send {
-    /// The settings.
+    /// Settings of the run.
     type Config;
-    /// The reasons for which it stops.
+    /// Errors that end training.
     type Error: From<TrainError> + From<TeamError> + Send;
 
-    /// The settings.
+    /// Settings of the run.
     fn config(&self) -> &Self::Config;
 
-    /// Iterations of the whole run.
+    /// Number of iterations of the whole run.
     fn iterations(&self) -> u32;
 
-    /// Environment steps since the start of the run; of a language model, tokens.
+    /// Environment steps since the start of the run; tokens for a language model.
     fn env_steps(&self) -> u64;
 
-    /// The ranks that share the run.
+    /// Ranks that share the run.
     fn team(&self) -> &Team;
 
-    /// The shards of a batch, and which of them are this rank's.
+    /// Shards of a batch, and this rank's range of them.
     fn shards(&self) -> Shards;
 
     /// The device; `None` for the CPU without a tensor library.
     fn device(&self) -> Option<&Device>;
 
-    /// A description, for people.
+    /// Human-readable description of the engine.
     fn describe(&self) -> String;
 
-    /// Whether iterations run on a thread of the rayon pool, which saves waking the caller after each phase. False on
-    /// devices, as CubeCL has a queue per thread, and where an iteration calls the user's environments or verifiers,
-    /// which may belong to the caller's thread.
+    /// Whether iterations run on a thread of the rayon pool, which saves waking the calling thread after each phase.
+    /// False on devices, since CubeCL has a queue per thread, and where an iteration calls the user's environments or
+    /// verifiers, which may be bound to the calling thread.
     fn runs_in_pool(&self) -> bool;
 
-    /// Trains the iteration of this number, from 0. The rollout of the `next` one may be started before. The record
-    /// that it returns lacks what the trainer measures.
+    /// Trains iteration number `iteration`, counted from 0; the rollout of iteration `next` may be started early. The
+    /// returned record lacks the metrics that the trainer measures.
     ///
     /// # Errors
-    /// If an environment or a task fails, or another rank is gone or silent.
+    /// If an environment or a task fails, or another rank fails or does not respond.
     async fn iterate(
         &mut self,
         iteration: u32,
         next: Option<u32>,
     ) -> Result<Iteration, Self::Error>;
 
-    /// Evaluates the greedy policy, on held-out demonstrations too if there are any.
+    /// Evaluates the greedy policy, including on held-out demonstrations if there are any.
     ///
     /// # Errors
-    /// If an environment or a task fails, or another rank is gone or silent.
+    /// If an environment or a task fails, or another rank fails or does not respond.
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, Self::Error>;
 
-    /// The learnt parameters, `[num_params]`, by which ranks compare their policies.
+    /// Learnt parameters, `[num_params]`, by which ranks compare their policies.
     async fn params(&self) -> Cow<'_, [f32]>;
 }
 
-/// An iteration of an engine.
+/// Result of one iteration of an engine.
 #[derive(Clone, Debug)]
 pub struct Iteration {
     /// Metrics, without those that the trainer measures.
     pub record: IterationRecord,
-    /// Environment steps, or tokens of texts.
+    /// Environment steps, or tokens for a language model.
     pub steps: u64,
 }
 
-/// The verbs of GRPO, which `iterate` of [`trainer`](super) puts in order. They fail if an environment or a task does, or
-/// another rank of the run is gone or silent.
+/// The phases of GRPO, which `iterate` of [`trainer`](super) calls in order. Each fails if an environment or a task
+/// fails, or another rank of the run fails or does not respond.
 pub(super) trait Grpo {
-    /// The result of a rollout.
+    /// Result of a rollout.
     type Trajectory;
-    /// The advantages of its actions.
+    /// Advantages of the rollout's actions.
     type Advantages;
-    /// The result of an update, still to be read.
+    /// Metrics of an update, not yet read back.
     type Stats;
     /// Sums and means over an iteration.
     type Totals;
-    /// The reasons for which it stops.
+    /// Errors that end training.
     type Error;
 
-    /// Plays the games, or completes the prompts, of `iteration`.
+    /// Plays the games, or completes the prompts, of iteration `iteration`.
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, Self::Error>;
 
-    /// Compares every action with its group.
+    /// Compares every action with those of its group.
     fn advantages(
         &mut self,
         trajectory: &Self::Trajectory,
@@ -113,7 +112,7 @@ pub(super) trait Grpo {
         iteration: u32,
     ) -> Result<Self::Stats, Self::Error>;
 
-    /// Waits for the totals of the iteration. The rollout of the `next` one may be started before.
+    /// Waits for the totals of the iteration; the rollout of iteration `next` may be started meanwhile.
     async fn totals(
         &mut self,
         trajectory: Self::Trajectory,
@@ -122,37 +121,37 @@ pub(super) trait Grpo {
         next: Option<u32>,
     ) -> Result<Self::Totals, Self::Error>;
 
-    /// Waits for the device, if that is cheap enough to time the phases. Returns whether it did.
+    /// Waits for the device if that is cheap enough to time the phases separately. Returns whether it waited.
     fn finish_phase(&self) -> bool;
 }
 
-/// An engine of policies: rollouts, advantages and updates that fit each other.
+/// An engine for policies: rollouts, advantages and updates in matching formats.
 pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
-    /// Plays the rollout of `iteration` to its end, and leaves the run unchanged.
+    /// Plays the rollout of `iteration` and discards it; the run is unchanged.
     fn rehearse(&mut self, iteration: u32);
 
-    /// A description, for people.
+    /// Human-readable description of the engine.
     fn describe(&self) -> String;
 
-    /// The reason why the device has no room for a rollout, with the settings that make it smaller; `None` if it has.
+    /// The reason why a rollout does not fit on the device, and which settings reduce its size; `None` if it fits.
     fn size_obstacle(&self) -> Option<String> {
         None
     }
 
-    /// The model.
+    /// The current model.
     fn model(&self) -> Network;
 
-    /// The state, with this rank's part of the games. On a device this reads back.
+    /// Exports the state, with this rank's part of the games. On a device this reads back.
     async fn export(&self) -> State;
 
-    /// Continues from a state.
+    /// Restores a state.
     ///
     /// # Errors
     /// If the games do not fit.
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError>;
 }
 
-/// Bytes up to which a resident dataset is loaded before the run begins; a larger one is streamed until it has been
+/// Bytes up to which a resident dataset is loaded before the run begins; larger ones are streamed until they have been
 /// loaded in the background.
 const AT_ONCE: u64 = 1 << 20;
 
@@ -161,16 +160,16 @@ const AT_ONCE: u64 = 1 << 20;
 pub(super) enum Source<R, D> {
     /// Games played by the policy.
     Games(R),
-    /// A dataset in the memory of the device: nothing of it is copied in an iteration.
+    /// A dataset in the memory of the device, from which an iteration copies nothing.
     Resident(D),
-    /// A dataset that is read from its files batch by batch.
+    /// A dataset read from its files batch by batch.
     Streamed(Box<Stream>),
 }
 
 impl<R, D> Source<R, D> {
-    /// A dataset in these shards: resident, as converted by `keep`, if it fits, otherwise streamed. A resident one of more
-    /// than `most` bytes, the size of a buffer, is not streamed first: its sums have another order, and the time at which
-    /// it is loaded must not show.
+    /// Opens the dataset of these shards: resident and converted by `keep` if it fits in memory, otherwise streamed. A
+    /// resident dataset of more than `most` bytes, the size of a buffer, is loaded at once rather than streamed first:
+    /// it is summed in another order, and results must not depend on when loading finishes.
     pub fn of_data(
         pieces: Pieces,
         config: &TrainConfig,
@@ -194,14 +193,14 @@ impl<R, D> Source<R, D> {
         Self::Resident(keep(windows))
     }
 
-    /// Makes a dataset resident, converted by `keep`, once it has been read in the background.
+    /// Makes a streamed dataset resident, converted by `keep`, once it has been loaded in the background.
     pub fn settle(&mut self, keep: impl FnOnce(Windows) -> D) {
         let Self::Streamed(stream) = self else { return };
         let Some(windows) = stream.all() else { return };
         *self = Self::kept(windows, keep);
     }
 
-    /// A description of the dataset's place; `None` for games.
+    /// Human-readable location of the dataset; `None` for games.
     pub fn data(&self) -> Option<&'static str> {
         match self {
             Self::Games(_) => None,
@@ -210,12 +209,12 @@ impl<R, D> Source<R, D> {
         }
     }
 
-    /// Whether windows come batch by batch, in the order of learning.
+    /// Whether windows arrive batch by batch, in the order of learning.
     pub fn is_streamed(&self) -> bool {
         matches!(self, Self::Streamed(_))
     }
 
-    /// Takes the seconds spent waiting for data since the last call.
+    /// Returns the seconds spent waiting for data since the last call.
     pub fn take_waited(&mut self) -> f64 {
         match self {
             Self::Streamed(stream) => stream.take_waited(),
@@ -225,8 +224,7 @@ impl<R, D> Source<R, D> {
 }
 
 impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
-    /// The windows that an iteration learns from, as converted by `convert`, with their weights as advantages; `None` for
-    /// games.
+    /// The windows of an iteration, converted by `convert`, with their weights as advantages; `None` for games.
     pub fn take(&mut self, iteration: u32, convert: impl Fn(&Windows) -> (T, A)) -> Option<(T, A)> {
         self.settle(|windows| Box::new(convert(&windows)));
         match self {
@@ -242,8 +240,8 @@ impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
     }
 }
 
-/// Whether a dataset is to be resident: if it takes no more than `data.resident_mb`, or, if that is 0, than half of
-/// the free memory.
+/// Whether a dataset is kept in memory: if it needs at most `data.resident_mb`, or, where that is 0, half of the free
+/// memory.
 fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
     let most = match config.data.resident_mb {
         0 => device::data_budget(),
@@ -255,23 +253,23 @@ fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
 /// Sums and means over an iteration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
-    /// The sum of the scores of the episodes that ended.
+    /// Sum of the scores of the episodes that ended.
     pub score_sum: f64,
-    /// Episodes that ended.
+    /// Number of episodes that ended.
     pub episodes: f64,
     /// Mean reward of a step.
     pub mean_reward: f64,
-    /// Steps played, or those of a dataset.
+    /// Steps played, or learnt from a dataset.
     pub steps: u64,
     /// Seconds spent waiting for data.
     pub waited: f64,
-    /// The share of the groups without variance.
+    /// Fraction of groups without variance.
     pub zero_variance: f64,
-    /// The metrics of the update.
+    /// Metrics of the update.
     pub update: UpdateMeans,
 }
 
-/// Puts the metrics of an update into the record of its iteration.
+/// Copies the metrics of an update into the record of its iteration.
 pub(super) fn record_means(record: &mut IterationRecord, update: UpdateMeans) {
     UpdateMeans {
         approx_kl: record.approx_kl,
@@ -287,13 +285,14 @@ pub(super) fn record_means(record: &mut IterationRecord, update: UpdateMeans) {
 pub(super) struct State {
     /// Parameters, `[num_params]`.
     pub params: Vec<f32>,
-    /// The optimiser's moments.
+    /// Moments of the optimizer.
     pub moments: Moments,
     /// Parameters of the reference policy, `[num_params]`.
     pub reference: Option<Vec<f32>>,
-    /// Game states from which the groups continue, `[env_words, num_groups]`; of an engine, those of its groups.
+    /// Game states from which the groups continue, `[env_words, num_groups]`; the groups are all those of the run, or,
+    /// in an engine, this rank's.
     pub games: Vec<u32>,
-    /// The model's memory of these games, `[num_groups, memory_size]`; empty for models without memory.
+    /// Memory of the model at these states, `[num_groups, memory_size]`; empty for models without memory.
     pub memory: Vec<f32>,
 }
 

@@ -1,19 +1,19 @@
-//! The check that all numbers of a checkpoint are finite.
+//! Check that all numbers of a checkpoint are finite.
 
 use crate::checkpoint::Checkpoint;
 use safetensors::tensor::{Dtype, SafeTensors};
 
-/// Whether all numbers in the tensors of a checkpoint are finite: weights, the optimiser's state and a model's memory.
-/// A loss may still be finite when the step that follows from it is not.
+/// Whether all numbers in a checkpoint's tensors are finite: weights, optimizer state and memory of the model. The
+/// loss alone does not tell, since it is computed before the step that may overflow.
 pub fn is_finite(checkpoint: &Checkpoint) -> bool {
     let files = checkpoint.sections.iter().filter(|section| section.name.ends_with(".safetensors"));
-    // What is no file of tensors has no numbers; whoever reads it says what is wrong.
+    // Other files have no numbers; errors in them are reported where they are read.
     let mut tensors = files.filter_map(|file| SafeTensors::deserialize(&file.bytes).ok());
     tensors
         .all(|tensors| tensors.iter().all(|(_, tensor)| are_finite(tensor.dtype(), tensor.data())))
 }
 
-/// Whether numbers of this type are finite; words are always.
+/// Whether all numbers of this type are finite; integers always are.
 fn are_finite(dtype: Dtype, bytes: &[u8]) -> bool {
     match dtype {
         Dtype::F32 => bytes.as_chunks().0.iter().all(|x| f32::from_le_bytes(*x).is_finite()),

@@ -1,5 +1,5 @@
-//! The fast engine on a device: a few kernels an iteration, with the next rollout started before the last values
-//! are read.
+//! The fast engine on devices: a few kernels per iteration. The next rollout starts before the metrics of the
+//! last one are read.
 
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
@@ -19,7 +19,7 @@ use burn::tensor::{Device, Tensor};
 /// Fused rollouts, advantages and updates.
 #[derive(Debug)]
 pub(super) struct FusedEngine<G: Rules> {
-    /// The model whose fast form is trained, with its initial weights.
+    /// The trained model with its initial weights.
     model: Network,
     part: Part,
     device: Device,
@@ -27,20 +27,20 @@ pub(super) struct FusedEngine<G: Rules> {
     /// Weights of this iteration's windows, until `advantages` takes them.
     weights: Option<RecordingAdvantages>,
     learner: FusedLearner,
-    /// The next iteration and its rollout, if that has been started.
+    /// The next iteration with its rollout, if already started.
     ahead: Option<(u32, Recording, Branches)>,
 }
 
 /// A dataset on a device, with its weights as advantages.
 type DeviceData = (Recording, RecordingAdvantages);
 
-/// Copies windows to a device.
+/// Uploads windows.
 fn to_device(windows: &Windows, device: &Device) -> DeviceData {
     windows.packed(max_buffer_bytes(device), device)
 }
 
 impl<G: Rules> FusedEngine<G> {
-    /// An engine that trains `model`, which is a perceptron.
+    /// Creates an engine that trains `model`, a perceptron.
     pub fn new(
         game: G,
         (model, mlp): (Network, Mlp),
@@ -122,7 +122,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         stats: Tensor<1>,
         next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        // The next iteration can take this memory as soon as the kernels are done.
+        // Frees the memory for the next iteration as soon as the kernels are done.
         drop(recording);
         let begin = |iteration| {
             let Source::Games(games) = &self.source else { return None };
@@ -132,7 +132,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         let wanted = [advantages.summary, stats];
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
-        // The sums are those of all ranks.
+        // Sums over all ranks.
         let [score_sum, episodes, rewards, even, played] =
             [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS, PLAYED].map(|i| f64::from(summary[i]));
         let steps = self.part.steps(played);

@@ -1,4 +1,4 @@
-//! The general engine: any model, by Burn's operations and autodiff, on any device.
+//! The general engine: any model on any device, through Burn's operations and autodiff.
 
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
@@ -15,7 +15,7 @@ use crate::rollout::{EnvStatesError, HostRollout, StepwiseRollout};
 use crate::settings::RolloutConfig;
 use burn::tensor::{Device, Tensor};
 
-/// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
+/// Stepwise rollouts, advantages by tensor operations and updates by autodiff.
 #[derive(Debug)]
 pub(super) struct GeneralEngine<G: Rules> {
     part: Part,
@@ -54,7 +54,7 @@ impl<G: Rules> GeneralEngine<G> {
 /// A dataset on a device, with its weights as advantages.
 type DeviceData = (Trajectory, Advantages);
 
-/// Copies windows to a device.
+/// Uploads windows.
 fn to_device(windows: &Windows, device: &Device) -> DeviceData {
     let rows = |values: &[f32]| by_time(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {
@@ -120,7 +120,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         let Part { config, team, rollout, .. } = &self.part;
-        // The number of each game's steps that count, where it is not known beforehand.
+        // Number of counted steps of each game, where it varies.
         let (mut rewards, mut lengths) = (trajectory.rewards.clone(), None);
         if !config.plays_all_steps() {
             let mask = trajectory.mask(rollout.auto_reset);
@@ -141,7 +141,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         // The share of this rank's games; all ranks record the same number of steps of a group.
         let share = rollout.num_groups as f64 / config.rollout.num_groups as f64;
         let sums = team.all_gather_numbers(&[at(0), at(1), at(2) * share, played])?;
-        // Nothing is played where the run learns from data, whose episodes end without a score.
+        // A run that learns from data plays no games, and the episodes of a dataset have no score.
         let sum = |i: usize| match self.source {
             Source::Games(_) => sums.iter().map(|theirs| theirs[i]).sum(),
             _ => 0.0f64,
@@ -159,7 +159,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     }
 
     fn finish_phase(&self) -> bool {
-        // A device that fails here fails again, with a better message, when results are read.
+        // An error here recurs, with a better message, when results are read.
         let _ = self.device.sync();
         true
     }
@@ -169,7 +169,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     fn rehearse(&mut self, iteration: u32) {
         let Source::Games(games) = &self.source else { return };
         if self.host.is_some() {
-            // A failure is reported by the iteration itself.
+            // The iteration itself reports a failure.
             let _ = self.rollout(iteration);
             return;
         }

@@ -1,4 +1,4 @@
-//! Group Relative Policy Optimisation, on one screen.
+//! The training loop: Group Relative Policy Optimisation (GRPO) on one screen.
 
 mod choose;
 mod engine;
@@ -36,25 +36,26 @@ use engine::Grpo;
 use tracing::{Instrument, info_span};
 use web_time::Instant;
 
-/// A training run in memory: an engine, the iterations done and the best evaluation so far.
+/// A training run in memory: an engine, its number of iterations and its best evaluation.
 ///
-/// [`Trainer::new`] trains a policy for a game, of the network that the settings ask for, and
-/// [`Trainer::with_model`] any model; [`Trainer::for_task`](text::LanguageTrainer) trains a language model.
+/// [`Trainer::new`] trains the network selected by the settings on a game, [`Trainer::with_model`] any model;
+/// [`Trainer::for_task`](text::LanguageTrainer) trains a language model. Nothing is written to disk: [`crate::run`]
+/// does that.
 #[derive(Debug)]
 pub struct Trainer<E> {
     engine: E,
-    /// Iterations done.
+    /// Number of iterations done.
     iteration: u32,
     /// Value and iteration of the best evaluation so far: the mean score, or, with held-out demonstrations, their
     /// negative loss.
     best: Option<(f64, u32)>,
 }
 
-/// The number that the game or the task gives, and not the policy.
+/// Name of the metric that comes from the game or the task rather than the policy.
 const REWARD: &str = "reward";
 
-/// One iteration of GRPO: every group plays, every action is compared with its group, the policy moves
-/// towards the better ones. Returns its totals and the seconds of its phases.
+/// Trains one iteration of GRPO: every group plays, every action is compared with those of its group, and the policy
+/// moves towards the better ones. Returns its totals, and the seconds of its phases where they can be timed.
 async fn iterate<E: Grpo>(
     engine: &mut E,
     iteration: u32,
@@ -86,21 +87,21 @@ async fn iterate<E: Grpo>(
     Ok((totals, timed.then_some(phases)))
 }
 
-/// The reasons for which training stops.
+/// Errors that end training.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// Numbers ran out of range.
+    /// A metric is not finite.
     #[error(
         "the {what} is not finite in iteration {iteration}, of which nothing is saved; {}",
-        way_out(what)
+        advice(what)
     )]
     NotFinite {
-        /// The number.
+        /// Name of the metric.
         what: &'static str,
-        /// The iteration, from 1.
+        /// Iteration, counted from 1.
         iteration: u32,
     },
-    /// Another rank of the run is gone, or does not fit.
+    /// Another rank fails, does not respond, or has other settings or weights.
     #[error(transparent)]
     Team(#[from] TeamError),
     /// An environment on the host failed.
@@ -108,8 +109,8 @@ pub enum TrainError {
     Env(#[from] HostEnvError),
 }
 
-/// Advice for a run with a number that is not finite.
-fn way_out(what: &str) -> &'static str {
+/// Advice about a metric that is not finite.
+fn advice(what: &str) -> &'static str {
     match what {
         REWARD => "the game or the task must give finite rewards",
         _ => {
@@ -120,30 +121,30 @@ fn way_out(what: &str) -> &'static str {
 }
 
 impl<E: Engine> Trainer<E> {
-    /// A run at its start.
+    /// Creates a run at iteration 0.
     fn start(engine: E) -> Self {
         Self { engine, iteration: 0, best: None }
     }
 
-    /// One iteration of GRPO. After those of the settings ([`Engine::iterations`]) the learning rate is 0, unless its
-    /// schedule is constant.
+    /// Trains one iteration of GRPO and returns its metrics. After the number of iterations in the settings
+    /// ([`Engine::iterations`]) the learning rate is 0, unless its schedule is constant.
     ///
     /// # Errors
-    /// If numbers run out of range, an environment or a task fails, or another rank of the run is gone or silent. The
-    /// trainer cannot be used any more then.
+    /// If a metric is not finite, an environment or a task fails, or another rank fails or does not respond. The
+    /// trainer must not be used afterwards.
     ///
     /// # Panics
-    /// If an environment, a task or the device does.
+    /// If an environment, a task or the device panics.
     pub fn iterate(&mut self) -> Result<IterationRecord, E::Error> {
         in_pool(self.engine.runs_in_pool(), || block_on(self.iterate_async()))
     }
 
-    /// The device that it works on; `None` for a language model on the CPU.
+    /// The device; `None` for a language model on the CPU.
     pub fn device(&self) -> Option<&Device> {
         self.engine.device()
     }
 
-    /// The asynchronous form of [`Trainer::iterate`], for a browser, where a thread must not block.
+    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser.
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, E::Error> {
         device::take_transfers();
         self.engine.team().take_traffic();
@@ -167,8 +168,8 @@ impl<E: Engine> Trainer<E> {
         Ok(record)
     }
 
-    /// Communication cost of an iteration that took `seconds`; `None` for one rank. Every 32 iterations ranks compare their
-    /// parameters.
+    /// Communication cost of an iteration that took `seconds`; `None` for one rank. Also compares the ranks' parameters
+    /// after every 32nd iteration.
     async fn reduction(&self, seconds: f64) -> Result<Option<Reduction>, TeamError> {
         let team = self.engine.team();
         let reduction = reduction::reduction(team, seconds)?;
@@ -178,19 +179,19 @@ impl<E: Engine> Trainer<E> {
         Ok(reduction)
     }
 
-    /// Evaluates the greedy policy, and returns whether it is the best so far: by its mean score, or, with held-out
+    /// Evaluates the greedy policy. Returns whether it is the best so far: by mean score, or, with held-out
     /// demonstrations, by their loss. All ranks must call this.
     ///
     /// # Errors
-    /// If an environment or a task fails, or another rank of the run is gone or silent.
+    /// If an environment or a task fails, or another rank fails or does not respond.
     ///
     /// # Panics
-    /// If a policy for games is to play no episodes: `checkpoint.eval_episodes` is 0.
+    /// If a policy for games is evaluated on no episodes (`checkpoint.eval_episodes` is 0).
     pub fn measure(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
         block_on(self.measure_async())
     }
 
-    /// The asynchronous form of [`Trainer::measure`], for a browser.
+    /// Asynchronous form of [`Trainer::measure`], for threads that must not block.
     pub async fn measure_async(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
         let evaluation = self.engine.evaluate_greedy().await?;
         let value = evaluation.value().filter(|value| is_best(*value, self.best));
@@ -198,32 +199,32 @@ impl<E: Engine> Trainer<E> {
         Ok((evaluation, value.is_some()))
     }
 
-    /// A description of the engine, for people.
+    /// Human-readable description of the engine.
     pub fn describe(&self) -> String {
         self.engine.describe()
     }
 
-    /// The shards of a batch, and which of them are this rank's.
+    /// Shards of a batch, and this rank's range of them.
     pub fn shards(&self) -> Shards {
         self.engine.shards()
     }
 
-    /// The ranks that share the run.
+    /// Ranks that share the run.
     pub fn team(&self) -> &Team {
         self.engine.team()
     }
 
-    /// The settings.
+    /// Settings of the run.
     pub fn config(&self) -> &E::Config {
         self.engine.config()
     }
 
-    /// Iterations done.
+    /// Number of iterations done.
     pub fn iteration(&self) -> u32 {
         self.iteration
     }
 
-    /// Environment steps so far; of a language model, tokens.
+    /// Environment steps so far; tokens for a language model.
     pub fn env_steps(&self) -> u64 {
         self.engine.env_steps()
     }
@@ -234,26 +235,26 @@ impl<E: Engine> Trainer<E> {
     }
 }
 
-/// Whether the work of a rank may enter the thread pool. Ranks that wait for each other in one pool could take all of its
-/// threads; a rank that is inside a pool has its own.
+/// Whether a rank may run its work in the thread pool. Ranks that share a pool and wait for each other could occupy all
+/// of its threads; a rank that already runs on a pool thread has a pool of its own.
 fn may_enter_pool(team: &Team) -> bool {
     team.size() == 1 || rayon::current_thread_index().is_some()
 }
 
-/// Does work on a thread of the pool if it `enters` that, else on this one.
+/// Runs `work` on a thread of the pool if `enters`, else on this thread.
 fn in_pool<T: Send>(enters: bool, work: impl FnOnce() -> T + Send) -> T {
     if enters { rayon::scope(|_| work()) } else { work() }
 }
 
-/// Whether an evaluation is the best so far. One out of range never is: none after it would be better.
+/// Whether an evaluation is the best so far. A value that is not finite never is, because nothing would beat it.
 fn is_best(value: f64, so_far: Option<(f64, u32)>) -> bool {
     value.is_finite() && so_far.is_none_or(|(best, _)| value > best)
 }
 
-/// Checks that the numbers of an iteration are in range.
+/// Checks that the metrics of an iteration are finite.
 fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
     let sampling = record.text.as_ref().map_or(0.0, |text| text.sampling_entropy);
-    // The other numbers follow from the reward.
+    // In the order of causes: all others follow from the reward.
     for (what, value) in [
         (REWARD, record.mean_reward),
         ("entropy of the sampled tokens", sampling),

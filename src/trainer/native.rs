@@ -1,4 +1,4 @@
-//! The fast engine on the CPU: native code on all threads for any built-in network.
+//! The fast engine on the CPU: native code on all threads, for built-in networks.
 
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
@@ -13,22 +13,23 @@ use crate::rollout::{EnvStatesError, HostRollout, NativeRollout};
 use crate::settings::Precision;
 use burn::tensor::{Tensor, TensorData};
 
-/// Native rollouts and updates, all in host memory.
+/// Rollouts and updates in native code, all in host memory.
 #[derive(Debug)]
 pub(super) struct NativeEngine<G: Rules> {
-    /// The model whose fast form is trained, with its initial weights.
+    /// The trained model with its initial weights.
     model: Network,
     part: Part,
     source: Source<NativeRollout<G>, ()>,
-    /// Environments on the host, in place of the games.
+    /// Environments on the host, instead of the games.
     host: Option<HostRollout>,
     learner: Box<dyn HostLearner>,
-    /// Buffers of the last iteration, for the next; or the dataset, with its weights as advantages.
+    /// Buffers of the last iteration for reuse by the next, or the dataset with its weights as
+    /// advantages.
     buffers: (HostTrajectory, HostAdvantages),
 }
 
 impl<G: Rules> NativeEngine<G> {
-    /// An engine that trains `model` by its `learner`.
+    /// Creates an engine that trains `model` with `learner`.
     pub fn new(
         game: G,
         (model, mut learner): (Network, Box<dyn HostLearner>),
@@ -50,13 +51,13 @@ impl<G: Rules> NativeEngine<G> {
     }
 }
 
-/// Splits windows into a trajectory and their weights as advantages.
+/// Separates windows into a trajectory and their weights as advantages.
 fn split(windows: Windows) -> (HostTrajectory, HostAdvantages) {
     let Windows { trajectory, counts, weights } = windows;
     (trajectory, HostAdvantages { values: weights, counts, zero_variance: 0.0 })
 }
 
-/// Plays the games, or the environments on the host in their place, and returns the sums of each.
+/// Plays the games, or the environments on the host, and returns the sums of each.
 fn play<G: Rules, A: Actor>(
     policy: &A,
     iteration: u32,
@@ -73,7 +74,7 @@ fn play<G: Rules, A: Actor>(
 }
 
 impl<G: Rules> NativeEngine<G> {
-    /// Adds up the sums of this rank's games and those of the other ranks.
+    /// Sums over the games of all ranks.
     fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
         let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
         let Part { games, team, .. } = &self.part;
@@ -85,7 +86,7 @@ impl<G: Rules> NativeEngine<G> {
         team.sum_numbers(games, &ours)
     }
 
-    /// Keeps the buffers of an iteration for the next.
+    /// Returns the buffers of an iteration for reuse by the next.
     fn keep(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
         if let Source::Streamed(stream) = &self.source {
             let HostAdvantages { values: weights, counts, .. } = advantages;
@@ -151,7 +152,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         };
         let experience = Experience::new(trajectory, values, counts, learn_steps);
         let learner = &mut self.learner;
-        // With environments on the host the iteration is outside the pool.
+        // With environments on the host, the iteration runs outside the pool.
         Ok(in_pool(self.host.is_some(), || learner.update(&experience, iteration))?)
     }
 

@@ -1,4 +1,4 @@
-//! The part of a run that one rank has, and the games of all ranks put together.
+//! A rank's part of a run, and the exchange of game states between ranks.
 
 use crate::data::Pieces;
 use crate::parallel::{Shards, Team, TeamError};
@@ -13,17 +13,17 @@ pub(super) struct Part {
     pub config: TrainConfig,
     /// The ranks that share the run.
     pub team: Team,
-    /// The shards of the groups of games, or of a dataset's windows, some of which are this rank's.
+    /// Shards of the groups of games, or of a dataset's windows; this rank has a range of them.
     pub shards: Shards,
-    /// The same shards, counted in games instead of groups.
+    /// The same shards in units of games instead of groups.
     pub games: Shards,
-    /// The settings of the rollouts of this rank's groups.
+    /// Settings of the rollouts of this rank's groups.
     pub rollout: RolloutConfig,
 }
 
 impl Part {
-    /// This rank's part with its windows of `data`, if the run learns from any; the shards of a minibatch have at least
-    /// `least` steps.
+    /// Creates this rank's part, with its windows of `data` if the run learns from a dataset; the shards of a minibatch
+    /// have at least `least` steps.
     ///
     /// # Errors
     /// If there are more ranks than shards.
@@ -34,7 +34,7 @@ impl Part {
         least: usize,
     ) -> Result<(Self, Option<Pieces>), TeamError> {
         let items = data.as_ref().map_or(config.rollout.num_groups, Pieces::len);
-        // A device adds up all of its shards in one sum, so that they may be small.
+        // A device sums over all of its shards at once, so they may be small.
         let least = if team.has_devices() { 1 } else { least };
         let [count, strata] = config.shards(items, least);
         let shards = team.shards(items, count).with_strata(strata);
@@ -57,18 +57,18 @@ impl Part {
         self.config.steps_per_iteration(self.shards.items())
     }
 
-    /// Steps of an iteration: those that are recorded, or those that games `played` where not all of them count.
+    /// Steps of an iteration: the recorded ones, or `played` where not every step counts.
     pub fn steps(&self, played: f64) -> u64 {
         if self.config.plays_all_steps() { self.recorded_steps() } else { played as u64 }
     }
 
-    /// The keys of this rank's games.
+    /// Keys of this rank's games.
     pub fn keys(&self) -> RolloutKeys {
         RolloutKeys::new(self.config.seed).from_group(self.shards.own_items().start)
     }
 }
 
-/// The games of all ranks, `[env_words, num_groups]`, from this rank's, `[env_words, our groups]`.
+/// Gathers the game states of all ranks, `[env_words, num_groups]`, from this rank's, `[env_words, own groups]`.
 pub(super) fn all_games(
     ours: &[u32],
     num_groups: usize,
@@ -85,7 +85,7 @@ pub(super) fn all_games(
     Ok((0..words).flat_map(word).collect())
 }
 
-/// The numbers of each rank, such as the model's memory of its games.
+/// Gathers an array from every rank, such as the model's memory at its game states.
 pub(super) fn all_parts<T: bytemuck::Pod>(
     ours: &[T],
     team: &Team,
@@ -94,12 +94,12 @@ pub(super) fn all_parts<T: bytemuck::Pod>(
     Ok(parts.iter().map(|part| bytemuck::pod_collect_to_vec(part)).collect())
 }
 
-/// This rank's part, `[env_words, our groups]`, of all games, `[env_words, num_groups]`; empty if these are.
+/// Selects this rank's game states, `[env_words, own groups]`, from all, `[env_words, num_groups]`; empty if those are.
 pub(super) fn own_games(all: &[u32], num_groups: usize, own: &Range<usize>) -> Vec<u32> {
     all.chunks_exact(num_groups).flat_map(|word| &word[own.clone()]).copied().collect()
 }
 
-/// This rank's part of the model's memory of all games, `[num_groups, memory_size]`.
+/// Selects this rank's part of the model's memory from that of all groups, `[num_groups, memory_size]`.
 pub(super) fn own_memory(all: &[f32], num_groups: usize, own: &Range<usize>) -> Vec<f32> {
     let size = all.len() / num_groups;
     all[own.start * size..own.end * size].to_vec()

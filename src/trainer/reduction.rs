@@ -1,13 +1,13 @@
-//! The cost of sharing a run among ranks, and the check that all have the same policy.
+//! Communication cost of a shared run, and the check that its ranks agree.
 
 use crate::disk;
 use crate::metrics::Reduction;
 use crate::parallel::{Team, TeamError};
 
-/// Iterations between two comparisons of the ranks' policies.
+/// Iterations between comparisons of the ranks' policies.
 const COMPARE_EVERY: u32 = 32;
 
-/// The cost of an iteration's exchanges between the ranks of `team`, if it took so many seconds; `None` for one rank.
+/// Communication cost of an iteration that took `seconds`; `None` for one rank.
 pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, TeamError> {
     if team.size() == 1 {
         return Ok(None);
@@ -26,16 +26,16 @@ pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, 
     }))
 }
 
-/// Whether ranks [`compare`] their policies after an iteration, counted from 1: after the first, every 32nd and the
+/// Whether ranks [`compare`] their policies after `iteration`, counted from 1: after the first, every 32nd and the
 /// last.
 pub(super) fn is_compared(iteration: u32, iterations: u32) -> bool {
     iteration % COMPARE_EVERY == 1 || iteration == iterations
 }
 
-/// Checks that all ranks of `team` have these parameters.
+/// Checks that all ranks of `team` have the same parameters.
 ///
 /// # Errors
-/// If they have not, or a rank is gone or silent.
+/// If they differ, or a rank fails or does not respond.
 pub(super) fn compare(team: &Team, params: &[f32]) -> Result<(), TeamError> {
     let bytes = bytemuck::cast_slice::<f32, u8>(params);
     team.agree("policy, by its SHA-256", &disk::sha256(bytes))

@@ -1,4 +1,4 @@
-//! A training run as the sections of a checkpoint, and back.
+//! Checkpoints of a training run: its state as named sections.
 
 use super::Trainer;
 use super::engine::Engine;
@@ -20,19 +20,19 @@ pub(super) const WEIGHTS: &str = "weights.safetensors";
 pub(super) const FIRST_MOMENT: &str = "first_moment.safetensors";
 pub(super) const SECOND_MOMENT: &str = "second_moment.safetensors";
 pub(super) const REFERENCE: &str = "reference.safetensors";
-/// The version of all sections that this build writes, and the newest that it reads.
+/// Version of all sections written by this build, and the newest that it reads.
 pub(super) const VERSION: u32 = 1;
 
-/// Counters of a run, as `state.json` keeps them.
+/// Counters of a run, saved in `state.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Iterations done.
+    /// Number of iterations done.
     pub iteration: u32,
-    /// Optimiser steps done.
+    /// Number of optimizer steps done.
     pub optimizer_steps: u64,
     best_score: Option<f64>,
     best_iteration: Option<u32>,
-    /// Steps that games have played, where their number does not follow from that of the iterations.
+    /// Number of steps played, where it does not follow from the number of iterations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub played_steps: Option<u64>,
     /// Counters of a language model's run.
@@ -43,22 +43,22 @@ pub struct Counters {
 /// Counters that only a language model's run has.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TextCounters {
-    /// The number of the next prompt.
+    /// Index of the next prompt.
     pub next_prompt: u64,
-    /// Tokens generated so far, and learnt from by SFT.
+    /// Number of tokens generated, and learnt from by SFT.
     #[serde(default)]
     pub env_steps: u64,
 }
 
 impl Counters {
-    /// Counters of a run in this state, whose best evaluation had this value in this iteration.
+    /// Creates the counters of a run; `best` is value and iteration of its best evaluation.
     pub fn new(iteration: u32, best: Option<(f64, u32)>, state: &Export) -> Self {
         let Export { optimizer_steps, played_steps, text, .. } = *state;
         let (best_score, best_iteration) = best.unzip();
         Self { iteration, optimizer_steps, best_score, best_iteration, played_steps, text }
     }
 
-    /// The counters in a checkpoint.
+    /// Reads the counters of a checkpoint.
     ///
     /// # Errors
     /// If there are none, or they cannot be read.
@@ -72,7 +72,7 @@ impl Counters {
         self.best_score.zip(self.best_iteration)
     }
 
-    /// The bytes of `state.json`.
+    /// Serialises the counters as `state.json`.
     pub fn to_json(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec_pretty(self).expect("counters are plain numbers");
         bytes.push(b'\n');
@@ -80,7 +80,7 @@ impl Counters {
     }
 }
 
-/// A checkpoint that does not fit what it is loaded into.
+/// Reasons why a checkpoint cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// A section is missing or too new.
@@ -92,20 +92,20 @@ pub enum SnapshotError {
     /// The saved language model cannot be used.
     #[error(transparent)]
     Language(#[from] LanguageError),
-    /// The model that saved adapters are for is another one.
+    /// The weights of the model differ from those that the saved adapters were trained with.
     #[error(
         "the model in {path} is not the one that the run's adapters are for: the SHA-256 of its weights is {found}, not \
          {expected}"
     )]
     OtherBase {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
-        /// The digest of its weights, hexadecimal.
+        /// SHA-256 of its weights, hexadecimal.
         found: String,
-        /// The digest of the weights that the run began with.
+        /// SHA-256 of the weights at the start of the run.
         expected: String,
     },
-    /// The model that saved adapters are for is gone.
+    /// The model that the saved adapters were trained with does not exist.
     #[error(
         "there is no model in {0}, which the run's adapters are for; --model PATH names the same one elsewhere"
     )]
@@ -115,52 +115,52 @@ pub enum SnapshotError {
         "--model {0} is not needed: the run has no adapters, and its checkpoint has all of its weights"
     )]
     NoBase(PathBuf),
-    /// The saved games do not fit.
+    /// The saved game states have the wrong size.
     #[error(transparent)]
     Games(#[from] EnvStatesError),
-    /// It is a checkpoint of another game.
+    /// The checkpoint is of another game.
     #[error("the checkpoint is of the game `{found}`, not `{expected}`")]
     OtherGame {
-        /// The game wanted.
+        /// Name of the requested game.
         expected: String,
-        /// The game found.
+        /// Name of the game in the checkpoint.
         found: String,
     },
-    /// It is of a model that this program does not have.
+    /// The checkpoint is of a model that this program does not have.
     #[error("the checkpoint is of the model `{name}`, which this program does not have")]
     OtherModel {
-        /// The name in its settings.
+        /// Name of the model in the settings.
         name: String,
     },
     /// The parameters are of another network, or cannot be read.
     #[error("the checkpoint's {section}: {source}")]
     Params {
-        /// The section.
+        /// Name of the section.
         section: String,
-        /// The reason.
+        /// Underlying error.
         source: SavedError,
     },
-    /// A section that is not what its name says.
+    /// A section has an invalid format.
     #[error("the checkpoint's {section} cannot be read: {reason}")]
     Unreadable {
-        /// The section.
+        /// Name of the section.
         section: String,
-        /// The parser's message.
+        /// Message of the parser.
         reason: String,
     },
 }
 
-/// An engine that can be saved.
+/// An engine whose state can be saved.
 #[allow(async_fn_in_trait, reason = "futures stay on the thread that made them")]
 pub trait Persistent: Engine {
-    /// The sections of a checkpoint after `iteration` iterations, the settings first, and the engine's counters. All
-    /// ranks must call this.
+    /// Exports the sections of a checkpoint after `iteration` iterations, the settings first, and the engine's
+    /// counters. All ranks must call this.
     ///
     /// # Errors
-    /// If another rank of the run is gone or silent.
+    /// If another rank fails or does not respond.
     async fn export(&self, iteration: u32) -> Result<Export, TeamError>;
 
-    /// Returns to the state of a checkpoint with these counters.
+    /// Restores the state of a checkpoint with these counters.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
@@ -168,29 +168,30 @@ pub trait Persistent: Engine {
     -> Result<(), SnapshotError>;
 }
 
-/// The state of an engine.
+/// State of an engine.
 #[derive(Debug)]
 pub struct Export {
     /// Names and contents of the sections, the settings first.
     pub sections: Vec<(Cow<'static, str>, Vec<u8>)>,
-    /// Optimiser steps done.
+    /// Number of optimizer steps done.
     pub optimizer_steps: u64,
-    /// Steps that games have played, where their number does not follow from that of the iterations.
+    /// Number of steps played, where it does not follow from the number of iterations.
     pub played_steps: Option<u64>,
     /// Counters of a language model's run.
     pub text: Option<TextCounters>,
 }
 
 impl<E: Persistent> Trainer<E> {
-    /// Everything that the run needs to continue. On a device this reads back. All ranks must call this.
+    /// Takes a checkpoint of everything needed to resume the run. On a device this reads back. All ranks must call
+    /// this.
     ///
     /// # Errors
-    /// If another rank of the run is gone or silent.
+    /// If another rank fails or does not respond.
     pub fn snapshot(&self) -> Result<Checkpoint, TeamError> {
         block_on(self.snapshot_async())
     }
 
-    /// The asynchronous form of [`Trainer::snapshot`], for a browser.
+    /// Asynchronous form of [`Trainer::snapshot`], for threads that must not block.
     pub async fn snapshot_async(&self) -> Result<Checkpoint, TeamError> {
         let state = self.engine.export(self.iteration).await?;
         let counters = Counters::new(self.iteration, self.best, &state);
@@ -204,7 +205,7 @@ impl<E: Persistent> Trainer<E> {
         Ok(Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() })
     }
 
-    /// The run as it was when the checkpoint was saved.
+    /// Returns the run in the state of a checkpoint.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
@@ -213,7 +214,7 @@ impl<E: Persistent> Trainer<E> {
         Ok(self)
     }
 
-    /// Returns to the state of a checkpoint.
+    /// Restores the state of a checkpoint.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
@@ -229,7 +230,7 @@ pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError 
     SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
 }
 
-/// The settings in a checkpoint.
+/// Reads the settings of a checkpoint.
 ///
 /// # Errors
 /// If there are none, or they cannot be read.
@@ -239,7 +240,7 @@ pub fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError
     Ok(overlay::parse(CONFIG, text)?)
 }
 
-/// The parameter vector in a section.
+/// Reads the parameter vector of a section.
 pub(super) fn read_params(
     checkpoint: &Checkpoint,
     name: &str,

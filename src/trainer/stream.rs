@@ -1,8 +1,8 @@
-//! Streaming of datasets: a thread copies the windows of the next iteration while this one learns.
+//! Streaming of datasets: a thread copies the windows of the next iteration while the current one learns.
 //!
-//! Two blocks of windows are all that is held: one is learnt from, the other is filled from the mapped
-//! files. What a block holds follows from the iteration's number alone, so that it is the same as where all
-//! stay in memory, resumed or not.
+//! At most two blocks of windows are in memory: one in use, and one being filled from the memory-mapped
+//! files. The content of a block depends on the number of its iteration only, so results equal those of a
+//! resident dataset, even after a resume.
 
 use crate::data::{Pieces, Windows};
 use crate::device;
@@ -12,56 +12,56 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use web_time::Instant;
 
-/// The windows of one iteration after the other.
+/// The windows of a dataset, iteration by iteration.
 #[derive(Debug)]
 pub(super) struct Stream {
     pieces: Arc<Pieces>,
     batches: Batches,
     reader: Option<Reader>,
-    /// All windows, from a thread that reads them.
+    /// Receives all windows once a background thread has read them.
     all: Option<Receiver<Windows>>,
-    /// Seconds that were waited for the reader, since this was last asked for.
+    /// Seconds spent waiting for the reader since the last query.
     waited: f64,
 }
 
-/// A thread that reads ahead.
+/// A thread that prefetches windows.
 #[derive(Debug)]
 struct Reader {
-    /// The iteration whose windows come next.
+    /// Iteration of the block that the thread prepares.
     next: u32,
     filled: Receiver<Windows>,
     empty: Sender<Windows>,
 }
 
 impl Stream {
-    /// A stream of these pieces, in batches of this order.
+    /// Creates a stream of `pieces`, in the batches of `batches`.
     pub fn new(pieces: Pieces, batches: Batches) -> Self {
         Self { pieces: Arc::new(pieces), batches, reader: None, all: None, waited: 0.0 }
     }
 
-    /// Reads all windows too, while those of the first iterations are taken.
+    /// Also reads all windows in the background, so that the dataset can become resident.
     pub fn reading_all(mut self) -> Self {
         let (send, all) = channel();
         let pieces = self.pieces.clone();
         thread::spawn(move || {
-            // A run that has ended needs none.
+            // Nobody receives them if the run has ended.
             let _ = send.send(pieces.all());
         });
         self.all = Some(all);
         self
     }
 
-    /// Whether all windows are read, too.
+    /// Whether all windows are being read in the background.
     pub fn reads_all(&self) -> bool {
         self.all.is_some()
     }
 
-    /// All windows, once, when they have been read.
+    /// Returns all windows, once, when they have been read.
     pub fn all(&mut self) -> Option<Windows> {
         self.all.as_ref()?.try_recv().ok()
     }
 
-    /// The windows of an iteration, those of its first batch first. They count as uploaded.
+    /// Returns the windows of an iteration, batch by batch. They count as uploaded.
     pub fn take(&mut self, iteration: u32) -> Windows {
         let started = Instant::now();
         let reader = match self.reader.take() {
@@ -75,15 +75,15 @@ impl Stream {
         windows
     }
 
-    /// Gives the memory of a block back, to be filled again.
+    /// Returns a block for reuse.
     pub fn give_back(&self, windows: Windows) {
         if let Some(reader) = &self.reader {
-            // A thread that has ended needs none.
+            // The thread may have ended.
             let _ = reader.empty.send(windows);
         }
     }
 
-    /// Seconds that were waited since this was last called.
+    /// Returns the seconds spent waiting since the last call.
     pub fn take_waited(&mut self) -> f64 {
         std::mem::take(&mut self.waited)
     }
@@ -91,7 +91,7 @@ impl Stream {
 
 impl Reader {
     fn start(pieces: &Arc<Pieces>, batches: &Batches, first: u32) -> Self {
-        // Without room in between, the thread holds the block that it has filled until it is asked for.
+        // Unbuffered, so that the thread holds a filled block until it is requested.
         let (send, filled) = sync_channel(0);
         let (empty, emptied) = channel();
         let (pieces, mut batches) = (pieces.clone(), batches.clone());

@@ -1,11 +1,12 @@
-//! A learner's state from a device to host memory, and back.
+//! Transfer of a learner's state between a device and host memory.
 
 use super::engine::State;
 use crate::device;
 use crate::learner::{AdamW, Moments, Weights};
 use burn::tensor::Tensor;
 
-/// A learner's state from a device, with the `games` and what the model remembers of them.
+/// Downloads a learner's state and combines it with `games` and the model's `memory` at their
+/// states.
 pub(super) async fn download(weights: &Weights, games: Vec<u32>, memory: Vec<f32>) -> State {
     let read = |tensor: &Tensor<1>| device::read_async(tensor.clone());
     let optimizer = weights.optimizer();
@@ -25,7 +26,7 @@ pub(super) async fn download(weights: &Weights, games: Vec<u32>, memory: Vec<f32
     }
 }
 
-/// Puts a learner's state on a device.
+/// Uploads a learner's state.
 pub(super) fn upload(state: &State, weights: &mut Weights) {
     let device = weights.params().device();
     let upload = |values: &Vec<f32>| device::upload(values.clone(), &device);

@@ -141,26 +141,26 @@ pub trait Run {
     /// Trains one iteration. Returns its record and, for texts, its completions.
     ///
     /// # Errors
-    /// If numbers run out of range, an environment or a task fails, or another rank is gone or silent.
+    /// If numbers run out of range, an environment or a task fails, or another rank fails or does not respond.
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError>;
 
     /// Evaluates the greedy policy. Returns whether it is the best so far.
     ///
     /// # Errors
-    /// If an environment or a task fails, or another rank is gone or silent.
+    /// If an environment or a task fails, or another rank fails or does not respond.
     fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError>;
 
     /// Everything that it needs to continue.
     ///
     /// # Errors
-    /// If another rank is gone or silent.
+    /// If another rank fails or does not respond.
     fn snapshot(&self) -> Result<Checkpoint, RunError>;
 
     /// Evaluates the policy on fresh episodes, at most so many. At the end of a run [`finish()`] restores the best one
     /// before.
     ///
     /// # Errors
-    /// If an environment or a task fails, or another rank is gone or silent.
+    /// If an environment or a task fails, or another rank fails or does not respond.
     fn finish(&mut self, most: usize) -> Result<FinalScores, RunError>;
 
     /// The language model, as it is exported; `None` for games.

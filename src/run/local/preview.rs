@@ -80,7 +80,7 @@ impl Trial {
 /// run's preparation began.
 ///
 /// # Errors
-/// If numbers run out of range, an environment or a task fails, or another rank is gone or silent.
+/// If numbers run out of range, an environment or a task fails, or another rank fails or does not respond.
 pub fn preview<'a>(
     run: &mut dyn Run,
     device: &'a DeviceInfo,

@@ -13,17 +13,17 @@ use burn::tensor::{Device, Tensor};
 /// Steps of a batch.
 const STEPS: usize = 1 << 15;
 
-/// A confusion matrix of demonstrated and predicted actions.
+/// A confusion matrix of demonstrated and predicted actions, with the loss on the demonstrated ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Confusion {
     /// Steps by the demonstrated action and by the model's most likely one, `[num_actions, num_actions]`.
     pub counts: Vec<Vec<u64>>,
-    /// The sum of the demonstrated actions' negative log-likelihoods, nats.
+    /// Sum of the negative log-likelihoods of the demonstrated actions, nats.
     pub loss_sum: f64,
 }
 
 impl Confusion {
-    /// Compares a model on `device` with the steps of some pieces that have a positive weight.
+    /// Compares a model on `device` with the demonstrated steps in `pieces` that have a positive weight.
     pub async fn of(model: &Network, pieces: &Pieces, num_actions: usize, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         let mut counts = vec![vec![0; num_actions]; num_actions];
@@ -57,7 +57,7 @@ impl Confusion {
         Self { counts, loss_sum }
     }
 
-    /// The means over all steps.
+    /// Means over all steps.
     pub fn means(&self) -> HeldOut {
         let steps = self.counts.iter().flatten().sum::<u64>() as f64;
         let right: u64 = self.counts.iter().enumerate().map(|(a, row)| row[a]).sum();
@@ -66,22 +66,22 @@ impl Confusion {
 }
 
 impl<G: Rules> GameTrainer<G> {
-    /// The policy's predictions on the held-out demonstrations; `None` for runs that play games.
+    /// Compares the policy with the held-out demonstrations; `None` for runs that play games.
     pub fn confusion(&self) -> Option<Confusion> {
         block_on(self.engine.confusion())
     }
 }
 
 impl<G: Rules> GameEngine<G> {
-    /// The policy's predictions on the held-out demonstrations.
+    /// Compares the policy with the held-out demonstrations.
     pub(super) async fn confusion(&self) -> Option<Confusion> {
         let held_out = self.held_out.as_ref()?;
         let actions = self.game.num_actions();
         Some(Confusion::of(&self.engine.model(), held_out, actions, &self.device).await)
     }
 
-    /// The means over the held-out demonstrations, on every rank those of rank 0: devices may round differently, but all
-    /// ranks must find the same policy the best. All ranks must call this.
+    /// Means over the held-out demonstrations. Every rank returns those of rank 0: devices may round differently, but
+    /// all ranks must agree on the best policy. All ranks must call this.
     pub(super) async fn held_out_means(&self) -> Result<Option<HeldOut>, TeamError> {
         let Some(confusion) = self.confusion().await else { return Ok(None) };
         let HeldOut { loss, accuracy } = confusion.means();

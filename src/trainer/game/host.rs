@@ -1,4 +1,4 @@
-//! Runs in environments on the host.
+//! Training in environments on the host.
 
 use super::super::TrainError;
 use super::super::choose::first_network;
@@ -12,7 +12,7 @@ use crate::settings::{ModelKind, Start, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 
-/// The reason why environments on the host do not fit a run.
+/// Mismatches between environments on the host and the settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostSetupError {
     /// A size of the game is out of range.
@@ -30,12 +30,12 @@ pub enum HostSetupError {
         /// Environments, features and actions of the batch.
         found: [usize; 3],
     },
-    /// Groups are to start in the middle of an episode.
+    /// The settings start groups in the middle of an episode.
     #[error(
         "rollout.start is branch, but environments on the host cannot be copied: set it to level"
     )]
     Start,
-    /// The settings name a network that only the program knows.
+    /// The settings name a network that only the user's program knows.
     #[error(
         "policy.kind is `{0}`, which is user-defined: give such a network to `with_envs_and_model`"
     )]
@@ -43,8 +43,8 @@ pub enum HostSetupError {
 }
 
 impl GameTrainer<HostGame> {
-    /// Creates a run in environments on the host, with a new built-in network by `config.policy`. There is one environment
-    /// for each of `config.rollout`'s games; `config` must have been validated. A saved run resumes by
+    /// Creates a run in environments on the host, one for each of `config.rollout`'s games, with a new built-in network
+    /// by `config.policy`. `config` must have been validated. A saved run resumes by
     /// `GameTrainer::with_envs(...)?.restored(&checkpoint)`.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl GameTrainer<HostGame> {
         Self::with_envs_and_model(game, envs, network, config, device)
     }
 
-    /// Creates a run in environments on the host, of a model on `device`, as [`GameTrainer::with_envs`] does.
+    /// Creates a run of a model on `device` in environments on the host, like [`GameTrainer::with_envs`].
     ///
     /// # Errors
     /// As [`GameTrainer::with_envs`], for any network.
@@ -84,7 +84,7 @@ impl GameTrainer<HostGame> {
     }
 }
 
-/// Checks that environments fit a run.
+/// Checks that the environments fit the run.
 fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), HostSetupError> {
     game.validate().map_err(HostSetupError::Game)?;
     let found = {
@@ -107,8 +107,8 @@ impl<G: Rules> GameTrainer<G> {
         self.engine.host.is_some()
     }
 
-    /// Plays `episodes` episodes of levels that neither training nor its evaluations use. The levels follow from `seed`, as
-    /// those of `grove eval --seed` do.
+    /// Evaluates the policy on `episodes` episodes of levels that neither training nor its evaluations use. The levels
+    /// follow from `seed`, as those of `grove eval --seed` do.
     ///
     /// # Errors
     /// If an environment on the host fails.

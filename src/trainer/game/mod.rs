@@ -31,7 +31,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use web_time::Instant;
 
-/// A policy for a game in training, by the engine that suits its model and device.
+/// A policy for a game in training, with the engine that suits its model and device.
 #[derive(Debug)]
 pub struct GameEngine<G: Rules> {
     game: G,
@@ -39,31 +39,30 @@ pub struct GameEngine<G: Rules> {
     /// This rank's part of the run.
     part: Part,
     engine: Engines<G>,
-    /// Steps played, or of a dataset, since the start of the run.
+    /// Steps played, or learnt from a dataset, since the start of the run.
     steps: u64,
-    /// Bytes that were put on the device before the first iteration.
+    /// Bytes uploaded to the device before the first iteration.
     uploaded: u64,
     /// Held-out demonstrations.
     held_out: Option<Pieces>,
-    /// Environments on the host, in place of the game.
+    /// Environments on the host, instead of the game.
     host: Option<HostEnvs>,
 }
 
-/// A run of a policy for a game or on a dataset.
+/// Training of a policy for a game or on a dataset.
 pub type GameTrainer<G> = Trainer<GameEngine<G>>;
 
 /// Demonstrations that a run learns from instead of games.
 #[derive(Clone, Debug)]
 pub struct Demonstrations {
-    /// The training part.
+    /// Demonstrations for training.
     pub learnt: Pieces,
-    /// The part that the policy is evaluated on.
+    /// Demonstrations for evaluating the policy.
     pub held_out: Pieces,
 }
 
 impl<G: Rules> GameTrainer<G> {
-    /// A run at its start, of the network that the settings ask for. Both `game` and `config` must have
-    /// been validated.
+    /// Creates a run of the network selected by `config.policy`. Both `game` and `config` must have been validated.
     ///
     /// # Panics
     /// If `config.policy` names a user-defined network ([`Trainer::with_model`] takes it), and as
@@ -72,7 +71,7 @@ impl<G: Rules> GameTrainer<G> {
         Self::with_model(game, first_network(game, config, device), config, device)
     }
 
-    /// The reason why a run would not have a fast engine, if so.
+    /// The reason why a run could not use a fast engine; `None` if it could.
     ///
     /// # Panics
     /// If `config.policy` names a user-defined network.
@@ -80,9 +79,9 @@ impl<G: Rules> GameTrainer<G> {
         obstacle(&first_network(game, config, device), config, device, &Team::alone(), None)
     }
 
-    /// A run at its start, of a model on `device` in place of the one in `config.policy`. Both `game` and `config` must
-    /// have been validated: with settings out of range a run may panic later, or learn nothing. [`Trainer::missing`] says
-    /// whether the device has the engine and the precision that they ask for.
+    /// Creates a run of a model on `device` instead of the network in `config.policy`. Both `game` and `config` must
+    /// have been validated: with settings out of range a run may panic later, or learn nothing. [`Trainer::missing`]
+    /// tells whether the requested engine and precision are available.
     ///
     /// # Panics
     /// If the model's numbers of features and actions are not the game's, `config.data` names a dataset
@@ -98,7 +97,7 @@ impl<G: Rules> GameTrainer<G> {
         Self::with_source(game, model, config, device, None)
     }
 
-    /// A run at its start that learns from `data` instead of from games, if they are given, as `config.data` says.
+    /// Creates a run that learns from the dataset `data` of `config.data`, or, if that is `None`, from games.
     ///
     /// # Panics
     /// If `config.data` names a dataset and there are no `data`, or the other way round, and as
@@ -114,8 +113,8 @@ impl<G: Rules> GameTrainer<G> {
             .expect("one rank is never too many")
     }
 
-    /// This rank's part in a run that the ranks of `team` share: all of them take the same steps, and arrive at the
-    /// same weights.
+    /// Creates this rank's part of a run that the ranks of `team` share: all take the same optimizer steps and arrive
+    /// at the same weights.
     ///
     /// # Errors
     /// If there are more ranks than shards ([`TrainConfig::shards`]).
@@ -133,8 +132,8 @@ impl<G: Rules> GameTrainer<G> {
         Self::of(game, model.into(), config, device, data, None, &team)
     }
 
-    /// This rank's part in a run that learns from `data`, or from environments on the `host`, instead of from games, if they
-    /// are given.
+    /// Creates this rank's part of a run that learns from `data` or from environments on the `host`, if given, instead
+    /// of from games.
     fn of(
         game: G,
         model: Network,
@@ -170,16 +169,15 @@ impl<G: Rules> GameTrainer<G> {
         Ok(Self::start(GameEngine { game, device, part, engine, steps, uploaded, held_out, host }))
     }
 
-    /// Plays the next iteration's rollout to its end without learning from it, and leaves the run unchanged. Returns
-    /// the seconds that it took.
+    /// Plays the next iteration's rollout without learning from it; the run is unchanged. Returns its seconds.
     pub fn rehearse(&mut self) -> f64 {
         let started = Instant::now();
         with_engine!(&mut self.engine.engine, engine => engine.rehearse(self.iteration));
         started.elapsed().as_secs_f64()
     }
 
-    /// The seconds of a rollout after another that compiles kernels; infinite if the run does not have the engine or the
-    /// precision of its settings.
+    /// Seconds of a rollout, measured after another one that compiles the kernels; infinite if the requested engine or
+    /// precision is not available.
     pub fn rehearsed_seconds(&mut self) -> f64 {
         if self.missing().is_some() {
             return f64::INFINITY;
@@ -188,8 +186,8 @@ impl<G: Rules> GameTrainer<G> {
         self.rehearse()
     }
 
-    /// Plays the first `episodes` episodes of evaluations during training, the same in each call. For a final score there
-    /// is [`Trainer::evaluate_fresh`]: its episodes have chosen no policy.
+    /// Plays the first `episodes` episodes of evaluations during training, the same in each call. Since these selected
+    /// the best policy, use [`Trainer::evaluate_fresh`] for a final score.
     ///
     /// # Panics
     /// If `episodes` is 0, or an environment on the host fails.
@@ -203,19 +201,19 @@ impl<G: Rules> GameTrainer<G> {
         Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
     }
 
-    /// The model.
+    /// The current model.
     pub fn model(&self) -> Network {
         self.engine.engine.model()
     }
 
-    /// The reason why the run does not have a fast engine, if so.
+    /// The reason why the run does not use a fast engine; `None` if it does.
     pub fn obstacle(&self) -> Option<String> {
         let GameEngine { part, device, host, .. } = &self.engine;
         obstacle(&self.model(), &part.config, device, &part.team, host.as_ref())
     }
 
-    /// The engine or the precision that the settings ask for and the run does not have, or the room that the device lacks
-    /// for the policy or a rollout, with the reason, in a sentence; `None` if it has all of them.
+    /// The reason why the requested engine or precision is not available, or the device has no room for the policy or a
+    /// rollout, as a sentence; `None` if nothing is missing.
     pub fn missing(&self) -> Option<String> {
         let GameEngine { part, device, engine, .. } = &self.engine;
         let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
@@ -246,12 +244,12 @@ impl<G: Rules> GameTrainer<G> {
 }
 
 impl<G: Rules> GameEngine<G> {
-    /// The random numbers of evaluations during training.
+    /// Draws of evaluations during training.
     fn validation(&self) -> (Stream, u64) {
         (Stream::Validation, self.part.config.seed)
     }
 
-    /// Score and length of some episodes of an evaluation.
+    /// Plays some episodes of an evaluation and returns score and length of each.
     async fn play(
         &self,
         episodes: Range<usize>,
@@ -269,7 +267,7 @@ impl<G: Rules> GameEngine<G> {
         }
     }
 
-    /// An evaluation of the greedy policy whose episodes the ranks share.
+    /// Evaluates the greedy policy on episodes that the ranks share.
     async fn evaluate_together(&self, episodes: usize) -> Result<Evaluation, TrainError> {
         let team = &self.part.team;
         let (rank, size) = (team.rank(), team.size());
@@ -313,7 +311,7 @@ impl<G: Rules> Engine for GameEngine<G> {
     }
 
     fn runs_in_pool(&self) -> bool {
-        // Environments on the host stay on the caller's thread, which may wait for their lock.
+        // Environments on the host stay on the caller's thread, which may block on their lock.
         let is_native = matches!(self.engine, Engines::Native(_)) && self.host.is_none();
         is_native && may_enter_pool(&self.part.team)
     }
@@ -351,7 +349,7 @@ impl<G: Rules> Engine for GameEngine<G> {
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {
         let held_out: Option<HeldOut> = None;
-        // Whole sequences of a model need Burn's autodiff, which a page leaves out.
+        // Evaluating whole sequences needs Burn's autodiff, which the page's modules leave out.
         #[cfg(feature = "general")]
         let held_out = held_out.or(self.held_out_means().await?);
         if let Some(HeldOut { accuracy, .. }) = held_out.filter(|_| !G::PLAYABLE) {

@@ -1,4 +1,4 @@
-//! A game's run as the sections of a checkpoint, and back; its settings, and its policy as a file.
+//! Checkpoints of a game's run: its settings, and its policy as a file.
 
 use super::super::choose::{first_network, with_engine};
 use super::super::engine::{PolicyEngine, State};
@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 const GAMES: &str = "games.safetensors";
 const MEMORY: &str = "memory.safetensors";
 
-/// The name of the game that a checkpoint is of.
+/// The name of the game in a checkpoint.
 ///
 /// # Errors
 /// If the checkpoint does not say, or is of a language model.
@@ -41,7 +41,7 @@ pub fn saved_game_name(checkpoint: &Checkpoint) -> Result<String, SnapshotError>
     }
 }
 
-/// The settings in a checkpoint: the game's parameters and the run's.
+/// The settings in a checkpoint: the game's parameters and the run's settings.
 ///
 /// # Errors
 /// If they are missing, cannot be read, or the game is not `G`.
@@ -56,7 +56,7 @@ pub fn saved_config<G: Rules + DeserializeOwned>(
     Ok(overlay::split(saved_table(checkpoint)?, G::NAME)?)
 }
 
-/// The settings of a run as they are saved and shown: what [`overlay::split`] takes apart.
+/// The settings of a run in the form that is saved and displayed; [`overlay::split`] reads it.
 pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
     let mut table = toml::Table::new();
     table.insert("env".to_string(), G::NAME.into());
@@ -65,13 +65,13 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
     toml::to_string(&table).expect("settings are plain tables")
 }
 
-/// The settings of a new run: the defaults, those of a file laid over them, then every `key=value`.
+/// The settings of a new run: the defaults, overridden by those of a file, then by every `key=value` of `set`.
 ///
-/// A game's own settings are read first, since the defaults may depend on them
+/// The game's parameters are read first, since defaults may depend on them
 /// ([`Env::defaults`](crate::env::Env::defaults)).
 ///
 /// # Errors
-/// If there is no such setting, or a value is not of its type.
+/// If there is no such setting, or a value has the wrong type.
 pub fn new_settings<G>(file: &toml::Table, set: &[String]) -> Result<(G, TrainConfig), ConfigError>
 where
     G: Rules + Default + Serialize + DeserializeOwned,
@@ -86,7 +86,7 @@ where
     over(TrainConfig::of(&game)?)
 }
 
-/// The parameters of the policy in a checkpoint, of a built-in network, and their values in the same order.
+/// The parameters of a checkpoint's policy, a built-in network, with their values.
 ///
 /// # Errors
 /// If the checkpoint does not hold such a policy for this game.
@@ -101,7 +101,7 @@ pub fn policy_params<G: Rules>(
     Ok((parameters, params))
 }
 
-/// The policy in a checkpoint, of a built-in network.
+/// The policy of a checkpoint, a built-in network.
 ///
 /// # Errors
 /// If the checkpoint does not hold such a policy for this game.
@@ -116,7 +116,7 @@ pub fn load_policy<G: Rules>(
 }
 
 impl Network {
-    /// The policy in a checkpoint, of a network like this one, whose weights do not matter.
+    /// The policy of a checkpoint, in a network like `model`, whose weights are replaced.
     ///
     /// # Errors
     /// If the checkpoint does not hold a policy of such a network.
@@ -129,7 +129,7 @@ impl Network {
         Ok(NativePolicy::new(&network, game.num_features(), game.num_actions()))
     }
 
-    /// This network with the weights in a checkpoint, in place of its own.
+    /// Replaces the weights of this run's network by those of a checkpoint.
     ///
     /// # Errors
     /// If the checkpoint does not hold a policy of such a network.
@@ -139,7 +139,7 @@ impl Network {
     }
 }
 
-/// Refuses settings that name a user-defined model.
+/// Rejects settings that name a user-defined model.
 fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
     match &config.policy.kind {
         ModelKind::UserDefined(name) => Err(SnapshotError::OtherModel { name: name.clone() }),
@@ -147,7 +147,7 @@ fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
     }
 }
 
-/// Reads a file with a policy and its settings ([`crate::model::saved`]) as a checkpoint.
+/// Reads a policy file ([`crate::model::saved`]), which has a policy with its settings, as a checkpoint.
 ///
 /// # Errors
 /// If it is no such file.
@@ -237,7 +237,7 @@ impl<G: Rules + Serialize> GameEngine<G> {
 }
 
 impl<G: Rules + Serialize> GameTrainer<G> {
-    /// The policy as one file ([`crate::model::saved`]). On a device this reads back.
+    /// Writes the policy as a file ([`crate::model::saved`]). On a device this reads back.
     pub async fn policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
         let params = device::read_async(model.flatten()).await;
@@ -245,8 +245,8 @@ impl<G: Rules + Serialize> GameTrainer<G> {
         write_params(&model.parameters(), &params, Some(&header))
     }
 
-    /// Resumes a run of a user-defined model from a checkpoint, as [`GameTrainer::resume`]; the saved weights replace those
-    /// of `model`.
+    /// Resumes a run of a user-defined model from a checkpoint, like [`GameTrainer::resume`]; the saved weights replace
+    /// those of `model`.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
@@ -263,10 +263,10 @@ impl<G: Rules + Serialize> GameTrainer<G> {
         Self::with_model(game, model, config, device).restored(checkpoint)
     }
 
-    /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint
-    /// ([`saved_config`]), or changes of them that keep the shapes. A run in environments on the host, on a dataset or of
-    /// ranks resumes by `GameTrainer::with_envs(...)?.restored(&checkpoint)`, and likewise by
-    /// [`GameTrainer::with_source`] or [`GameTrainer::with_team`].
+    /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint ([`saved_config`]), possibly
+    /// with changes that keep all shapes. A run in environments on the host, on a dataset or of several ranks resumes
+    /// by `GameTrainer::with_envs(...)?.restored(&checkpoint)`, and likewise by [`GameTrainer::with_source`] or
+    /// [`GameTrainer::with_team`].
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
@@ -285,7 +285,7 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     }
 }
 
-/// The length of a model's memory of a game.
+/// Size of a model's memory of one game.
 fn memory_size(model: &Network, device: &Device) -> usize {
     let memory = model.initial_memory(1, &device.clone().without_autodiff());
     memory.map_or(0, |rows| rows.dims()[1])
@@ -298,7 +298,7 @@ fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {
     safetensors::serialize([("games", view)], None).expect("one tensor")
 }
 
-/// Reads game states, `[env_words, num_groups]` or none.
+/// Reads game states, `[env_words, num_groups]`, or none.
 fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, SnapshotError> {
     let section = checkpoint.section(GAMES, VERSION)?;
     let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(GAMES, e))?;

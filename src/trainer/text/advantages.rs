@@ -1,17 +1,17 @@
-//! Group-relative advantages of completions, and the choice of the tokens that are learnt from.
+//! Group-relative advantages of completions, and the selection of tokens to learn from.
 
-use super::answers::{Answers, ScoredGroup};
+use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, Sample};
 use crate::settings::Scale;
 use crate::settings::{Baseline, RewardConfig};
 use crate::text::generate::Completion;
 use std::collections::BTreeMap;
 
-/// Added to the standard deviation, as TRL does.
+/// Added to the standard deviation, as in TRL.
 const STD_EPSILON: f64 = 1e-4;
 
-/// The advantage of each completion over its group, group by group. A reward that is NaN was not judged: it has no
-/// part in its group's mean and deviation, and an advantage of 0.
+/// Advantage of each completion over its group, by group. A reward of NaN was not judged: it is left out of its
+/// group's mean and deviation, and has advantage 0.
 pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
     let by = deviations(rewards, scale);
     let of_group = |(rewards, by): (&Vec<f64>, f64)| {
@@ -21,7 +21,7 @@ pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
     rewards.iter().zip(by).map(of_group).collect()
 }
 
-/// The divisor of each group's advantages.
+/// Divisor of each group's advantages.
 fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
     // The sample standard deviation, as in TRL.
     let deviation = |values: &[f64]| {
@@ -37,18 +37,18 @@ fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
     }
 }
 
-/// The rewards that are not NaN.
+/// The rewards other than NaN.
 fn judged(rewards: &[f64]) -> Vec<f64> {
     rewards.iter().copied().filter(|reward| !reward.is_nan()).collect()
 }
 
-/// The mean of some values; 0 of none.
+/// Mean of some values; 0 if there are none.
 pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum) = values.fold((0.0, 0.0), |(count, sum), x| (count + 1.0, sum + x));
     if count == 0.0 { 0.0 } else { sum / count }
 }
 
-/// The advantages of some completions of a group over their mean.
+/// Advantages of the completions `members` of a group over their mean.
 fn against(rewards: &[f64], members: &[usize], by: f64) -> impl Iterator<Item = f32> {
     let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
     let mean = mean(judged(&rewards).into_iter());
@@ -58,8 +58,8 @@ fn against(rewards: &[f64], members: &[usize], by: f64) -> impl Iterator<Item = 
     rewards.into_iter().map(value)
 }
 
-/// The advantage of each token of a group's completions over the mean of those that have the same tokens before it:
-/// GRPO at every fork of the tree of completions. A token after a prefix that no other completion has gets 0.
+/// Advantage of each token over the mean of the completions that share the tokens before it: GRPO at every fork of the
+/// group's tree of completions. Tokens after a prefix that only one completion has get 0.
 fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32>> {
     let mut values: Vec<Vec<f32>> =
         completions.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
@@ -72,7 +72,7 @@ fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32
                 branches.entry(*token).or_default().push(*member);
             }
         }
-        // A token that all have chosen gets no credit.
+        // All chose this token, so it gets no credit.
         if branches.len() == 1 && branches.values().all(|all| all.len() == members.len()) {
             members.iter().for_each(|member| values[*member][at] = 0.0);
         }
@@ -87,15 +87,15 @@ pub fn is_even(rewards: &[f64]) -> bool {
     rewards.iter().all(|reward| (reward - rewards[0]).abs() < 1e-9)
 }
 
-/// The length penalty of a completion of so many tokens: 0 up to `limit - buffer`, or up to no tokens if the buffer is
-/// larger, and 1 at `limit` (overlong reward shaping, Yu et al. 2025, DAPO).
+/// Length penalty of a completion of `tokens` tokens: 0 up to `limit - buffer` tokens, or up to none if the buffer is
+/// larger, rising to 1 at `limit` (overlong reward shaping, Yu et al. 2025, DAPO).
 pub fn overlong(tokens: usize, limit: usize, buffer: usize) -> f64 {
     let buffer = buffer.min(limit);
     let free = limit - buffer;
     if buffer == 0 || tokens <= free { 0.0 } else { (tokens - free) as f64 / buffer as f64 }
 }
 
-/// The quantile `q` of some values, interpolated as by `torch.quantile`; 0 of none.
+/// Quantile `q` of some values, interpolated like `torch.quantile`; 0 if there are none.
 fn quantile(mut values: Vec<f32>, q: f64) -> f64 {
     values.sort_unstable_by(f32::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return 0.0 };
@@ -104,8 +104,12 @@ fn quantile(mut values: Vec<f32>, q: f64) -> f64 {
     low + (place - place.floor()) * (high - low)
 }
 
-/// The groups as the learner takes them.
-pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig) -> Vec<Group> {
+/// Converts completions and their advantages to the learner's groups.
+pub fn groups(
+    answers: &ScoredCompletions,
+    advantages: &[Vec<f32>],
+    config: &RewardConfig,
+) -> Vec<Group> {
     let counts = |one: &Completion| one.ended || !config.mask_truncated_completions;
     let least = (config.top_entropy_quantile < 1.0).then(|| {
         let counted = answers.completions().filter(|one| counts(one));
@@ -209,7 +213,7 @@ mod tests {
             rewards: Vec::new(),
             totals: vec![1.0, 0.0],
         };
-        let answers = Answers { groups: vec![group], dropped: (0, 0) };
+        let answers = ScoredCompletions { groups: vec![group], dropped: (0, 0) };
         let groups = groups(&answers, &[vec![1.0, -1.0]], &config);
         assert_eq!(groups[0].samples[0].mask, [true; 4]);
         assert_eq!(groups[0].samples[0].selected, [false, true, false, true]);

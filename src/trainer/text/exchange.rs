@@ -10,12 +10,12 @@ use bytemuck::Pod;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CompletionGroup {
     pub completions: Vec<Completion>,
-    /// The text of each.
+    /// Text of each completion.
     pub texts: Vec<String>,
     pub rewards: Vec<Rewards>,
 }
 
-/// The completions of all ranks, in the order of their ranks; `ours` are this rank's.
+/// Completions of all ranks, in rank order; `ours` are this rank's.
 pub(super) fn all(
     team: &Team,
     ours: Result<Vec<CompletionGroup>, LanguageTrainError>,
@@ -33,11 +33,11 @@ pub(super) fn all(
     Ok(all)
 }
 
-/// The bytes of all ranks, in the order of their ranks.
+/// Gathers bytes from all ranks, in rank order.
 ///
 /// # Errors
-/// If one of them has an error instead: all fail then, with its rank and reason, so that none waits for it; and
-/// if one is gone or silent.
+/// If one rank passes an error instead: all then fail with its rank and reason, so that none waits for it. If a rank
+/// fails or does not respond.
 pub(super) fn gather(
     team: &Team,
     ours: Result<Vec<u8>, LanguageTrainError>,
@@ -88,7 +88,7 @@ fn put_count(bytes: &mut Vec<u8>, count: usize) {
     bytes.extend((count as u32).to_le_bytes());
 }
 
-/// Reads the result of [`write`]; `None` for other bytes.
+/// Parses the result of [`write`]; `None` if it is malformed.
 fn read(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
     let mut bytes = Reader(bytes);
     let mut all = Vec::new();
@@ -112,7 +112,7 @@ fn read(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
     Some(all)
 }
 
-/// The bytes that are left to read.
+/// Bytes that are still to be read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

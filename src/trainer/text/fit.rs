@@ -5,10 +5,10 @@ use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
 
-/// Held-out solutions per evaluation: of tasks with unlimited prompts, and the most of others.
+/// Number of held-out solutions per evaluation: for tasks with unlimited prompts, and the maximum for others.
 const HELD_OUT: [u64; 2] = [256, 2048];
 
-/// Words an error about the room for a completion as one about a solution, whose length follows from no setting.
+/// Rewords an error about the room for a completion as one about a solution, whose length no setting determines.
 fn of_solution(error: LanguageTrainError) -> LanguageTrainError {
     match error {
         LanguageTrainError::TooLong { start, prompt, completion: solution, context } => {
@@ -19,8 +19,8 @@ fn of_solution(error: LanguageTrainError) -> LanguageTrainError {
 }
 
 impl TextEngine {
-    /// The next prompts with their solutions: one text for each prompt if the run is SFT alone, else as many
-    /// texts as GRPO would have completions.
+    /// The next prompts with their solutions: one per prompt if the run is SFT alone, otherwise as many as GRPO would
+    /// have completions.
     pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
         let generation = &self.config.generation;
         let texts = if self.config.imitates() { 1 } else { generation.group_size };
@@ -34,7 +34,8 @@ impl TextEngine {
     pub(super) fn text(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
         let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(none)?;
-        // A completion of a conversation is a message; a solution is what the verifier expects, without a template's words.
+        // In a conversation a completion is a message. A solution is what the verifier expects, without a template's
+        // additions.
         let Prompt { text, messages, template_values, .. } = prompt;
         let tokens = match prompt.fields.contains_key("completion") {
             true => self.model.answer(&solution, text, messages, template_values)?,
@@ -49,14 +50,13 @@ impl TextEngine {
         Ok(group)
     }
 
-    /// The most held-out solutions that an evaluation reads.
+    /// Maximum number of held-out solutions per evaluation.
     pub(super) fn held_out_solutions(&self) -> u64 {
         let [some, most] = HELD_OUT;
         self.task.num_prompts(Split::Test).map_or(some, |_| most)
     }
 
-    /// The mean negative log-likelihood of a token of the held-out solutions of a part, nats. All ranks must call
-    /// this.
+    /// Mean negative log-likelihood per token of the held-out solutions of a part, nats. All ranks must call this.
     pub(super) fn held_out(&self, part: HeldOutPart) -> Result<f64, LanguageTrainError> {
         let numbers = self.held_out_prompts(part, self.held_out_solutions());
         let count = (numbers.end - numbers.start) as usize;
@@ -72,7 +72,7 @@ impl TextEngine {
         Ok(-all.iter().copied().map(f64::from).sum::<f64>() / all.len().max(1) as f64)
     }
 
-    /// The log-probability of each token of the solutions of these held-out prompts.
+    /// Log-probabilities of the tokens of the solutions to these held-out prompts.
     fn held_out_logprobs(&self, numbers: Range<u64>) -> Result<Vec<f32>, LanguageTrainError> {
         let text = |number| self.text(&self.task.prompt(Split::Test, number)?);
         let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(text).collect();

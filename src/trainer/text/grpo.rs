@@ -1,7 +1,7 @@
-//! The verbs of GRPO for a language model.
+//! The phases of GRPO for a language model.
 
-use super::answers::Answers;
 use super::rollout::RolloutSeconds;
+use super::scored::ScoredCompletions;
 use super::{
     CompletionRecord, HeldOutPart, LanguageConfig, LanguageTrainError, TextEngine, advantages,
     record,
@@ -19,21 +19,21 @@ use std::borrow::Cow;
 /// The rollout of an iteration: completions, or, in SFT, solutions.
 pub(in crate::trainer) struct TextRollout {
     iteration: u32,
-    /// The solutions that SFT learns from.
+    /// Solutions for SFT.
     solutions: Vec<Group>,
-    /// The completions that GRPO learns from.
-    answers: Option<Answers>,
+    /// Completions for GRPO.
+    answers: Option<ScoredCompletions>,
     seconds: RolloutSeconds,
 }
 
-/// The result of an update.
+/// Result of an update.
 pub(in crate::trainer) struct TextStats {
     means: LanguageMeans,
-    /// Tokens learnt from.
+    /// Number of tokens learnt from.
     learnt: u64,
 }
 
-/// The totals of an iteration.
+/// Totals of an iteration.
 pub(in crate::trainer) struct TextTotals {
     record: IterationRecord,
     learnt: u64,
@@ -41,12 +41,12 @@ pub(in crate::trainer) struct TextTotals {
 }
 
 impl TextEngine {
-    /// Whether an iteration is SFT instead of GRPO.
+    /// Whether an iteration is SFT rather than GRPO.
     fn is_sft(&self, iteration: u32) -> bool {
         self.config.imitates() || iteration < self.config.fit.iterations
     }
 
-    /// The update of an iteration.
+    /// Performs the update of an iteration.
     fn learn(&mut self, groups: &[Group], iteration: u32) -> Result<LanguageMeans, TeamError> {
         let fit = self.is_sft(iteration);
         let config = &self.config;
@@ -60,7 +60,8 @@ impl TextEngine {
         in_pool(is_pooled, || learner.update(&rule, groups, iteration, entropy, &rates))
     }
 
-    /// Checks that there is room for each group that passes through the decoder: those without a gradient are skipped.
+    /// Checks that the device has room for each group that passes through the decoder; groups without a gradient are
+    /// skipped.
     fn check_groups(&self, groups: &[Group]) -> Result<(), LanguageTrainError> {
         let loss = &self.config.loss;
         let all_pass = loss.entropy_coef != 0.0 || loss.kl_coef != 0.0;
@@ -71,8 +72,8 @@ impl TextEngine {
         groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
     }
 
-    /// The learning rate of an optimiser step, counted by iterations, whether they took all of their steps or not:
-    /// that of SFT, or after it the schedule's.
+    /// Learning rate of an optimizer step, which is counted as if every iteration took all of its steps: that of SFT,
+    /// then that of the schedule.
     fn rate(&self, update: u64) -> f64 {
         let LanguageConfig { fit, iterations, .. } = &self.config;
         let updates = self.config.updates() as u64;
@@ -194,7 +195,7 @@ impl Engine for TextEngine {
     }
 
     fn runs_in_pool(&self) -> bool {
-        // Generation and the update enter the pool; verifiers stay on the caller's thread.
+        // Generation and the update enter the pool themselves; verifiers stay on the caller's thread.
         false
     }
 

@@ -1,41 +1,42 @@
-//! Detection of a collapse of training, in words when it begins.
+//! Detection of collapses of training, described in words when they begin.
 
 use crate::metrics::{IterationRecord, TextRecord};
 use crate::task::Part;
 use std::collections::VecDeque;
 
-/// Most and fewest gradient norms that a new one is compared with.
+/// Maximum and minimum number of previous gradient norms that a new one is compared with.
 const NORMS: [usize; 2] = [51, 8];
 /// Multiples of the median norm above which a norm is reported, and below which the warning is armed again.
-const SPIKE: [f64; 2] = [10.0, 3.0];
-/// Entropies below which a policy hardly explores, and above which it does again; nats a token.
+const NORM_SPIKE: [f64; 2] = [10.0, 3.0];
+/// Entropies per token below which a policy hardly explores, and above which it does again, nats.
 const ENTROPY: [f64; 2] = [0.01, 0.02];
-/// The share of completions cut off, or of groups without variance, up to which a collapse is over.
-const OVER: f64 = 0.5;
-/// The share of the highest score from which a policy may be certain of its actions.
-const GOOD: f64 = 0.95;
+/// Fraction of truncated completions, or of groups without variance, up to which a collapse counts as over.
+const RECOVERED: f64 = 0.5;
+/// Fraction of the highest score from which low entropy is no problem.
+const NEAR_BEST: f64 = 0.95;
 
-/// A monitor of a run's records. Each trouble is reported once, and again only after it was over.
+/// A monitor of a run's records. It reports each problem when it begins, and again only after it ended in
+/// between.
 #[derive(Clone, Debug)]
 pub struct Health {
     /// The highest score.
     best: f64,
-    /// Norms of the last gradients.
+    /// The last gradient norms.
     norms: VecDeque<f64>,
-    /// Whether these are of SFT.
+    /// Whether these norms are from SFT.
     fit: bool,
-    /// Flags of the troubles that are under way.
-    under_way: [bool; 5],
+    /// Whether each kind of problem is currently present.
+    present: [bool; 5],
 }
 
 impl Health {
-    /// A monitor of a run at its start, whose rewards have these parts.
+    /// Creates a monitor for the start of a run whose rewards have these parts.
     pub fn new(parts: &[Part]) -> Self {
         let best = Part::highest_score(parts);
-        Self { best, norms: VecDeque::new(), fit: true, under_way: [false; 5] }
+        Self { best, norms: VecDeque::new(), fit: true, present: [false; 5] }
     }
 
-    /// Takes the record of the next iteration, and names the troubles that begin with it.
+    /// Observes the record of the next iteration, and describes the problems that begin with it.
     pub fn observe(&mut self, record: &IterationRecord) -> Option<String> {
         let text = record.text.as_ref()?;
         if text.fit != self.fit {
@@ -48,29 +49,29 @@ impl Health {
             self.norms.push_back(record.grad_norm);
             self.norms.drain(..self.norms.len().saturating_sub(NORMS[0]));
         }
-        // Solutions are neither cut off nor scored.
+        // Solutions are neither truncated nor scored.
         let rewarded = !text.fit;
-        let poor = rewarded && record.score.is_some_and(|score| score < GOOD * self.best);
+        let poor = rewarded && record.score.is_some_and(|score| score < NEAR_BEST * self.best);
         let even = record.zero_variance_groups;
         let TextRecord { truncated, sampling_entropy, problems, .. } = text;
         let signs = [
-            (rewarded && *truncated >= 1.0, *truncated <= OVER),
-            (poor && even >= 1.0, even <= OVER),
+            (rewarded && *truncated >= 1.0, *truncated <= RECOVERED),
+            (poor && even >= 1.0, even <= RECOVERED),
             (poor && *sampling_entropy < ENTROPY[0], *sampling_entropy > ENTROPY[1]),
-            (times > SPIKE[0], times < SPIKE[1]),
+            (times > NORM_SPIKE[0], times < NORM_SPIKE[1]),
             (*problems > 0, rewarded && *problems == 0),
         ];
         let mut words = Vec::new();
         for (i, (begins, is_over)) in signs.into_iter().enumerate() {
-            if begins && !self.under_way[i] {
+            if begins && !self.present[i] {
                 words.push(describe(i, record.grad_norm, text, times));
             }
-            self.under_way[i] = begins || (self.under_way[i] && !is_over);
+            self.present[i] = begins || (self.present[i] && !is_over);
         }
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// The median of the last norms, if there are enough.
+    /// Median of the last norms, if there are enough.
     fn median(&self) -> Option<f64> {
         let mut norms: Vec<f64> = self.norms.iter().copied().collect();
         norms.sort_unstable_by(f64::total_cmp);
@@ -78,7 +79,7 @@ impl Health {
     }
 }
 
-/// A trouble in words.
+/// Describes a problem in words.
 fn describe(trouble: usize, grad_norm: f64, text: &TextRecord, times: f64) -> String {
     match trouble {
         0 => "Every completion is cut off before it ends: SFT first, a larger \

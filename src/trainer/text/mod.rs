@@ -1,7 +1,6 @@
-//! GRPO of a language model: the fourth engine.
+//! The engine of language models: GRPO on completions, and SFT on solutions.
 
 mod advantages;
-mod answers;
 mod exchange;
 mod fit;
 mod grpo;
@@ -10,18 +9,19 @@ mod obstacle;
 mod prompts;
 mod record;
 mod rollout;
+mod samples;
 #[cfg(on_disk)]
 mod saved_model;
+mod scored;
 mod settings;
-mod show;
 mod snapshot;
 mod tally;
 
 pub use health::Health;
 pub use record::CompletionRecord;
+pub use samples::Answer;
 #[cfg(on_disk)]
 pub use saved_model::{check_base, saved_language_model};
-pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 
 pub use crate::settings::{
@@ -45,98 +45,98 @@ use std::sync::Arc;
 use tally::Tally;
 use toml::Table;
 
-/// The default number of shards of an iteration's groups.
+/// Default number of shards of an iteration's groups.
 const SHARDS: usize = 16;
-/// Completions of an evaluation that are in memory at a time.
+/// Maximum number of completions in memory during an evaluation.
 const EVALUATED: usize = 1 << 13;
 
-/// A language model in training for a task.
+/// A language model in training on a task.
 pub struct TextEngine {
     task: Arc<dyn Task>,
-    /// The parts of a reward, with the weights of this run.
+    /// Parts of a reward, with the weights of this run.
     parts: Vec<Part>,
     config: LanguageConfig,
-    /// The settings that are saved with every checkpoint.
+    /// Settings saved with every checkpoint.
     settings: Table,
-    /// The vocabulary and the files; the decoder has the parameters.
+    /// Vocabulary and files of the model; the decoder has its parameters.
     model: LanguageModel,
     learner: LanguageLearner,
-    /// The digest of the weights that adapters are for, once it is known.
+    /// SHA-256 of the weights that the adapters are trained with, once computed.
     #[cfg(on_disk)]
     base_digest: std::sync::OnceLock<String>,
-    /// The device that the texts are on; `None` for the CPU.
+    /// Device of generation and learning; `None` for the CPU.
     device: Option<Device>,
-    /// The room for texts on the device.
+    /// Room for texts on the device.
     room: Room,
-    /// The ranks that share the run.
+    /// Ranks that share the run.
     team: Team,
-    /// The number of the next prompt.
+    /// Index of the next prompt.
     next_prompt: u64,
-    /// Tokens generated so far, and learnt from by SFT.
+    /// Number of tokens generated, and learnt from by SFT.
     steps: u64,
-    /// The completions of the last iteration.
+    /// Completions of the last iteration.
     completions: Vec<CompletionRecord>,
 }
 
-/// A part of the held-out prompts. The two have no prompt in common where there is more than one.
+/// A part of the held-out prompts. The two are disjoint if there is more than one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeldOutPart {
-    /// The first ones, at most half, which choose the best policy.
+    /// The first prompts, at most half, which select the best policy.
     Validation,
-    /// The others, for final scores.
+    /// The other prompts, for final scores.
     Final,
 }
 
-/// A run of a language model for a task.
+/// Training of a language model on a task.
 pub type LanguageTrainer = Trainer<TextEngine>;
 
-/// The reasons for which a run of a language model stops.
+/// Errors that end the training of a language model.
 #[derive(Debug, thiserror::Error)]
 pub enum LanguageTrainError {
-    /// The task gave no prompt or no rewards.
+    /// The task provides no prompt or no rewards.
     #[error(transparent)]
     Task(#[from] TaskError),
-    /// The model cannot take a text.
+    /// The model cannot process a text.
     #[error(transparent)]
     Language(#[from] LanguageError),
-    /// Numbers ran out of range.
+    /// A metric is not finite.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// Another rank of the run is gone, has failed, or does not fit.
+    /// Another rank fails, does not respond, or has other settings or weights.
     #[error(transparent)]
     Team(#[from] TeamError),
-    /// A prompt that leaves no room for its completions.
+    /// A prompt leaves no room for its completions.
     #[error(
         "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \
          more than the model's context of {context}; {}",
-        way_out(prompt, context)
+        advice(prompt, context)
     )]
     TooLong {
-        /// The beginning of the prompt.
+        /// Beginning of the prompt.
         start: String,
-        /// Tokens of the prompt.
+        /// Number of tokens of the prompt.
         prompt: usize,
-        /// Tokens of a completion at most.
+        /// Maximum number of tokens of a completion.
         completion: usize,
-        /// Tokens that the model can see.
+        /// Length of the model's context in tokens.
         context: usize,
     },
-    /// A solution that has no room after its prompt.
+    /// A prompt leaves no room for its solution.
     #[error(
         "a prompt of {prompt} tokens (it begins with {start:?}) and its solution of {solution} are more than the model's \
          context of {context}; leave such prompts out"
     )]
     LongSolution {
-        /// The beginning of the prompt.
+        /// Beginning of the prompt.
         start: String,
-        /// Tokens of the prompt.
+        /// Number of tokens of the prompt.
         prompt: usize,
-        /// Tokens of the solution.
+        /// Number of tokens of the solution.
         solution: usize,
-        /// Tokens that the model can see.
+        /// Length of the model's context in tokens.
         context: usize,
     },
-    /// A fresh model needs to know its characters.
+    /// A new model needs a task that lists its characters.
     #[error(
         "`tiny` has the characters of prompts and solutions for tokens, but the task {0} does not list \
          them: give every prompt a solution, or choose another model"
@@ -148,13 +148,13 @@ pub enum LanguageTrainError {
          fit.iterations=0 learns from rewards alone"
     )]
     NoSolution(String),
-    /// A setting out of range.
+    /// A setting is out of range.
     #[error("{0}")]
     Settings(String),
 }
 
-/// Advice where a prompt and its completions are more than the context.
-fn way_out(prompt: &usize, context: &usize) -> &'static str {
+/// Advice about a prompt that does not fit in the context together with its completions.
+fn advice(prompt: &usize, context: &usize) -> &'static str {
     match prompt < context {
         true => "generation.max_new_tokens can be less",
         false => "leave such prompts out",
@@ -162,7 +162,7 @@ fn way_out(prompt: &usize, context: &usize) -> &'static str {
 }
 
 impl LanguageTrainError {
-    /// Whether the error is about another rank, which says more itself.
+    /// Whether the error is about another rank, which reports it in more detail itself.
     pub fn is_about_another_rank(&self) -> bool {
         matches!(self, Self::Team(_) | Self::Train(TrainError::Team(_)))
     }
@@ -183,9 +183,9 @@ impl LanguageTrainer {
         Self::for_task_of_team(task, config, model, Team::alone())
     }
 
-    /// This rank's part in a run that the ranks of `team` share: each completes some of the prompts and
-    /// differentiates some of the groups, and all arrive at the same weights. All of them must call the methods
-    /// that iterate, evaluate or measure.
+    /// Creates this rank's part of a run that the ranks of `team` share: each completes some of the prompts and
+    /// differentiates some of the groups, and all arrive at the same weights. All ranks must call the methods that
+    /// iterate, evaluate or measure.
     ///
     /// # Errors
     /// As [`LanguageTrainer::for_task`], and if there are more ranks than shards (`update.num_shards`, of whole
@@ -227,10 +227,10 @@ impl LanguageTrainer {
         }
         adapt(&mut model, &mut config)?;
         let decoder = model.decoder().with_arithmetic(Arithmetic::of(config.precision));
-        // From now on the decoder has them.
+        // From now on the decoder owns them.
         model.params = DecoderParams::default();
         if config.update.num_shards == 0 {
-            // The gradient of each takes as much memory as the weights.
+            // Each shard's gradient takes as much memory as the weights.
             let is_large = !decoder.is_small() && !decoder.has_adapters();
             config.update.num_shards = if is_large { 1 } else { SHARDS };
         }
@@ -296,7 +296,7 @@ impl LanguageTrainer {
     /// best policy.
     ///
     /// # Errors
-    /// If the task fails, or another rank of the run is gone or silent.
+    /// If the task fails, or another rank fails or does not respond.
     ///
     /// # Panics
     /// If `completions` is 0.
@@ -314,7 +314,7 @@ impl LanguageTrainer {
     /// if the run is SFT alone, also on the held-out solutions of such prompts.
     ///
     /// # Errors
-    /// If the task fails, or another rank of the run is gone or silent.
+    /// If the task fails, or another rank fails or does not respond.
     pub fn evaluate_greedy(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
         self.engine.evaluate_on(HeldOutPart::Final, count)
     }
@@ -324,11 +324,11 @@ impl LanguageTrainer {
         std::mem::take(&mut self.engine.completions)
     }
 
-    /// Copies the first rank's weights to all ranks, for instance those of the best policy. All ranks must call
+    /// Broadcasts the first rank's weights to all ranks, for instance those of the best policy. All ranks must call
     /// this.
     ///
     /// # Errors
-    /// If another rank of the run is gone or silent.
+    /// If another rank fails or does not respond.
     pub fn follow_first(&mut self) -> Result<(), TeamError> {
         let TextEngine { team, learner, .. } = &mut self.engine;
         if team.size() > 1 {
@@ -339,15 +339,15 @@ impl LanguageTrainer {
         Ok(())
     }
 
-    /// The sampling of tokens in training.
+    /// Sampling settings of training.
     pub fn sampling(&self) -> Sampling {
         self.engine.sampling()
     }
 
-    /// The tokens of a prompt, if they leave room for a completion of so many.
+    /// Tokenizes a prompt, and checks that it leaves room for a completion of `completion` tokens.
     ///
     /// # Errors
-    /// If they do not, or the prompt cannot be tokenized.
+    /// If it does not, or it cannot be tokenized.
     pub fn tokens(
         &self,
         prompt: &Prompt,
@@ -356,7 +356,7 @@ impl LanguageTrainer {
         self.engine.tokens(prompt, completion)
     }
 
-    /// The model.
+    /// The current model.
     pub fn model(&self) -> LanguageModel {
         let TextEngine { model, learner, .. } = &self.engine;
         let mut model = model.clone();
@@ -365,7 +365,7 @@ impl LanguageTrainer {
         model
     }
 
-    /// Continues at a later iteration without training the ones before it: for a dry run, which measures a phase.
+    /// Skips to a later iteration without training those in between: for a dry run, which measures one phase at a time.
     pub fn skip_to(&mut self, iteration: u32) {
         self.iteration = iteration;
     }
@@ -375,25 +375,25 @@ impl LanguageTrainer {
         &*self.engine.task
     }
 
-    /// The parts of a reward, with the weights of this run.
+    /// Parts of a reward, with the weights of this run.
     pub fn parts(&self) -> &[Part] {
         &self.engine.parts
     }
 
-    /// The highest score of a completion.
+    /// Highest possible score of a completion.
     pub fn highest_score(&self) -> f64 {
         Part::highest_score(self.parts())
     }
 }
 
 impl TextEngine {
-    /// The sampling of tokens in training.
+    /// Sampling settings of training.
     fn sampling(&self) -> Sampling {
         self.config.sampling(&self.model.stop_tokens)
     }
 
-    /// The numbers of `count` held-out prompts of a part, or of as many as it has. Validation takes as many as it
-    /// evaluates, and at most half of them all; of endless ones the others have no end.
+    /// Indices of `count` held-out prompts of a part, or of as many as it has. Validation takes as many as it
+    /// evaluates, at most half of all; if prompts are unlimited, the final part is unlimited too.
     fn held_out_prompts(&self, part: HeldOutPart, count: u64) -> Range<u64> {
         let all = self.task.num_prompts(Split::Test);
         let solutions = if self.config.imitates() { self.held_out_solutions() } else { 0 };
@@ -406,7 +406,7 @@ impl TextEngine {
         }
     }
 
-    /// Scores `completions` of each of some held-out prompts.
+    /// Generates and scores `completions` completions of each of some held-out prompts.
     fn evaluate(
         &self,
         (part, count): (HeldOutPart, usize),
@@ -426,7 +426,8 @@ impl TextEngine {
         Ok(tally.record())
     }
 
-    /// Evaluates the greedy policy on `count` held-out prompts and, if the run is SFT alone, the held-out solutions.
+    /// Evaluates the greedy policy on `count` held-out prompts, and if the run is SFT alone, also on the held-out
+    /// solutions.
     fn evaluate_on(
         &self,
         part: HeldOutPart,
@@ -444,7 +445,7 @@ impl TextEngine {
     }
 }
 
-/// Adds the adapters of the settings to a model, or those of the model to the settings.
+/// Adds the adapters in the settings to a model, or copies the settings of its own adapters.
 fn adapt(model: &mut LanguageModel, config: &mut LanguageConfig) -> Result<(), LanguageTrainError> {
     match &model.adapters {
         Some(adapters) => config.lora = adapters.config().clone(),

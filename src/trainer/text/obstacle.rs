@@ -1,4 +1,4 @@
-//! The reasons why the run of a language model, or a text of it, cannot be on its device.
+//! Reasons why a language model's run, or one of its texts, does not fit its device.
 
 use super::{LanguageConfig, LanguageTrainError, TextEngine};
 use crate::device;
@@ -8,7 +8,7 @@ use crate::settings::{MomentPrecision, Precision};
 use crate::text::TokenDecoder;
 use burn::tensor::Device;
 
-/// The reason why a run cannot be on a device, or on the CPU if `None`; `None` if it can.
+/// The reason why a run cannot use `device`, or the CPU if `None`; `None` if it can.
 #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "no device takes the decoder"))]
 pub(super) fn obstacle(
     config: &LanguageConfig,
@@ -16,7 +16,7 @@ pub(super) fn obstacle(
     device: Option<&Device>,
 ) -> Option<String> {
     let LanguageConfig { precision, update, optimizer, .. } = config;
-    // The CPU has bf16 for texts.
+    // The CPU supports bf16 for language models.
     let in_bf16 = device.is_none() && *precision == Precision::Bf16;
     let obstacle = device::precision_obstacle(device, *precision).filter(|_| !in_bf16);
     if obstacle.is_some() {
@@ -46,7 +46,7 @@ pub(super) fn obstacle(
     }
 }
 
-/// The most tokens of a prompt, and of a prompt with its distinct completions.
+/// Maximum number of tokens of a prompt, and of a prompt with its distinct completions.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     pub prompt: usize,
@@ -54,7 +54,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The room of the CPU.
+    /// No limit, as on the CPU.
     pub const UNLIMITED: Self = Self { prompt: usize::MAX, group: usize::MAX };
 
     /// The room in the buffers of a device.
@@ -74,6 +74,7 @@ impl Room {
 
 impl TextEngine {
     /// Checks that there is room for a prompt with its distinct completions, which pass through the decoder together.
+    /// `advice` is what the user can do besides using the CPU.
     ///
     /// # Errors
     /// If there is none; `advice` is the way out besides the CPU.

@@ -1,11 +1,12 @@
-//! Prompts of a task as tokens.
+//! Tokenized prompts of a task.
 
 use super::{LanguageConfig, LanguageTrainError, TextEngine};
 use crate::task::{Prompt, Split, Task};
 use crate::text::LanguageModel;
 
 impl TextEngine {
-    /// Checks that the model can take the prompts: all of them if they are listed, else one of each split.
+    /// Checks that the model can process the task's prompts: all of them if it lists them, otherwise one
+    /// per split.
     pub(super) fn check_prompts(&self) -> Result<(), LanguageTrainError> {
         let LanguageConfig { fit, generation, checkpoint, .. } = &self.config;
         let imitates = self.config.imitates();
@@ -23,7 +24,7 @@ impl TextEngine {
         Ok(())
     }
 
-    /// The tokens of a prompt, if they leave room for a completion of so many.
+    /// Tokenizes a prompt, and checks that it leaves room for a completion of the given length.
     ///
     /// # Errors
     /// If they do not, or the prompt cannot be tokenized.
@@ -52,7 +53,7 @@ impl TextEngine {
     }
 }
 
-/// The tokens of the longest prompt of a task that lists them.
+/// Number of tokens of the longest prompt of a task that lists its prompts.
 pub(super) fn longest_prompt(
     task: &dyn Task,
     model: &LanguageModel,

@@ -1,7 +1,7 @@
-//! Records of an iteration and a completion of a language model.
+//! Records of an iteration and of a completion of a language model.
 
 use super::advantages::{self, mean};
-use super::answers::{Answers, ScoredGroup};
+use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{IterationRecord, TextRecord};
 use crate::task::Part;
@@ -10,36 +10,35 @@ use crate::trainer::engine::record_means;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
-/// A completion, as `completions.jsonl` keeps it.
+/// A completion, as recorded in `completions.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionRecord {
-    /// Number of the iteration, from 1.
+    /// Iteration, counted from 1.
     pub iteration: u32,
-    /// The number of its group in the iteration.
+    /// Index of its group within the iteration.
     pub group: usize,
-    /// The text of the prompt.
+    /// Text of the prompt.
     pub prompt: String,
-    /// The text of the completion.
+    /// Text of the completion.
     pub completion: String,
-    /// The text of each of its tokens; left out where they are single characters. The one that ended it has
-    /// none.
+    /// Text of each token, empty for the token that ended the completion; left out if all tokens are single
+    /// characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<String>,
-    /// The log-probability of each of its tokens.
+    /// Log-probability of each token.
     pub logprobs: Vec<f32>,
-    /// The sum of its weighted reward parts; `None` if the verifier could not judge it.
+    /// Weighted sum of its reward parts; `None` if the verifier could not judge it.
     #[serde(default)]
     pub score: Option<f64>,
-    /// The reward that is learnt from: its score less the penalty for its length; `None` if the verifier could not
-    /// judge it.
+    /// Reward that is learnt from: the score minus the length penalty; `None` if the verifier could not judge it.
     pub reward: Option<f64>,
-    /// Each part, without its weight.
+    /// Each reward part, unweighted.
     pub rewards: BTreeMap<String, f64>,
-    /// The group-relative advantage.
+    /// Group-relative advantage.
     pub advantage: f32,
     /// Whether it was cut off.
     pub truncated: bool,
-    /// The reason why the verifier could not score it, if so.
+    /// The reason why the verifier could not judge it, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -48,8 +47,8 @@ fn share(values: impl Iterator<Item = bool>) -> f64 {
     mean(values.map(|value| f64::from(u8::from(value))))
 }
 
-/// The mean of each part of the rewards that were judged, without its weight; empty if none was.
-fn by_part(answers: &Answers, parts: &[Part]) -> BTreeMap<String, f64> {
+/// Mean of each reward part over the judged completions, unweighted; empty if none was judged.
+fn by_part(answers: &ScoredCompletions, parts: &[Part]) -> BTreeMap<String, f64> {
     if answers.judged().next().is_none() {
         return BTreeMap::new();
     }
@@ -57,21 +56,21 @@ fn by_part(answers: &Answers, parts: &[Part]) -> BTreeMap<String, f64> {
     parts.iter().enumerate().map(|(i, part)| (part.name.clone(), of(i))).collect()
 }
 
-/// The record of an iteration of SFT, before the update.
+/// Creates the record of an SFT iteration, before the update.
 pub(super) fn sft() -> IterationRecord {
     let text = TextRecord { fit: true, ..TextRecord::default() };
     IterationRecord { text: Some(text), ..IterationRecord::default() }
 }
 
-/// The record of an iteration of GRPO with these completions, before the update.
-pub(super) fn grpo(answers: &Answers, parts: &[Part]) -> IterationRecord {
+/// Creates the record of a GRPO iteration with these completions, before the update.
+pub(super) fn grpo(answers: &ScoredCompletions, parts: &[Part]) -> IterationRecord {
     let all = || answers.completions();
     let kept: usize = all().map(|one| one.tokens.len()).sum();
     let tokens = kept + answers.dropped.1;
     let distinct = |group: &ScoredGroup| {
         group.texts.iter().collect::<HashSet<_>>().len() as f64 / group.texts.len() as f64
     };
-    // Of completions that were judged: their tokens and their rewards.
+    // Tokens and rewards of the completions that were judged.
     let totals = answers.groups.iter().flat_map(|group| &group.totals);
     let learnt = all().zip(totals).filter(|(_, reward)| !reward.is_nan());
     let (judged_tokens, reward) = learnt
@@ -103,7 +102,7 @@ pub(super) fn grpo(answers: &Answers, parts: &[Part]) -> IterationRecord {
     }
 }
 
-/// Tokens of the completions that are learnt from.
+/// Number of tokens learnt from.
 pub(super) fn tokens(groups: &[Group]) -> u64 {
     let samples = groups.iter().flat_map(|group| &group.samples);
     samples.map(|sample| sample.tokens.len() as u64).sum()
@@ -116,7 +115,7 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
         text.first_ratio_distance = means.first_ratio;
         update = means.update;
         if means.tokens == 0.0 {
-            // No group was evaluated again: the policy is still the one that generated.
+            // No group was evaluated again, so the policy is still the one that generated.
             update.entropy = text.sampling_entropy;
         }
     }
@@ -124,9 +123,9 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
 }
 
 impl CompletionRecord {
-    /// The records of all completions of an iteration, group by group.
+    /// Creates the records of all completions of an iteration, group by group.
     pub(super) fn all(
-        answers: &Answers,
+        answers: &ScoredCompletions,
         advantages: &[Vec<f32>],
         (parts, model): (&[Part], &LanguageModel),
         iteration: u32,
@@ -189,7 +188,7 @@ mod tests {
                 totals: totals.to_vec(),
             };
         let first = vec![completion(2), completion(7)];
-        let mut answers = Answers {
+        let mut answers = ScoredCompletions {
             groups: vec![
                 group(first, vec![rewards(1.0), unknown()], [0.75, f64::NAN]),
                 group(vec![completion(4); 2], vec![rewards(0.0), rewards(1.0)], [0.25, 0.75]),
@@ -204,7 +203,10 @@ mod tests {
         let evaluation = |blocks: &[&[ScoredGroup]]| -> EvaluationRecord {
             let mut tally = Tally::new(&parts);
             for groups in blocks {
-                tally.add(&Answers { groups: groups.to_vec(), ..Answers::default() });
+                tally.add(&ScoredCompletions {
+                    groups: groups.to_vec(),
+                    ..ScoredCompletions::default()
+                });
             }
             tally.record()
         };

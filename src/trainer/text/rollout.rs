@@ -1,9 +1,9 @@
-//! The rollout of texts: completions of an iteration's prompts, their texts and their rewards. Ranks that share a
-//! run generate a part each, and exchange them.
+//! The rollout of a language model: completions of an iteration's prompts, and their rewards. Ranks that share a run
+//! generate a part each and exchange the results.
 
 use super::advantages::{is_even, overlong};
-use super::answers::{Answers, ScoredGroup};
 use super::exchange::{self, CompletionGroup};
+use super::scored::{ScoredCompletions, ScoredGroup};
 use super::{GenerationConfig, LanguageTrainError, TextEngine};
 use crate::learner::text::deduplicate;
 use crate::rng::{Stream, draw};
@@ -11,25 +11,25 @@ use crate::task::{self, Prompt, Rewards, Split, TaskError};
 use crate::text::generate::{self, Completion, Generator, Sampling, stop};
 use web_time::Instant;
 
-/// Completions that an evaluation may decode at a time, however few an iteration has.
+/// Minimum number of completions that an evaluation may decode at a time.
 const EVALUATION_SLOTS: usize = 64;
 
-/// Seconds that a rollout took.
+/// Seconds spent in a rollout.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RolloutSeconds {
-    /// Generating completions.
+    /// Generation of completions.
     pub generate: f64,
-    /// Scoring them with the task's verifier.
+    /// Verification by the task.
     pub verify: f64,
 }
 
 impl TextEngine {
-    /// Generates completions of the next prompts, and scores them.
+    /// Generates and scores completions of the next prompts.
     pub(super) fn complete_prompts(
         &mut self,
         seconds: &mut RolloutSeconds,
-    ) -> Result<Answers, LanguageTrainError> {
-        let mut all = Answers::default();
+    ) -> Result<ScoredCompletions, LanguageTrainError> {
+        let mut all = ScoredCompletions::default();
         let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
         let sampling = self.sampling();
         for round in 0..=resample {
@@ -48,16 +48,16 @@ impl TextEngine {
         Ok(all)
     }
 
-    /// Generates `completions` of each of these prompts, and scores them. All ranks must call this.
+    /// Generates and scores `completions` completions of each of these prompts. All ranks must call this.
     pub(super) fn answer(
         &self,
         (split, numbers): (Split, &[u64]),
         completions: usize,
         sampling: &Sampling,
         seconds: &mut RolloutSeconds,
-    ) -> Result<Answers, LanguageTrainError> {
+    ) -> Result<ScoredCompletions, LanguageTrainError> {
         if numbers.is_empty() {
-            return Ok(Answers::default());
+            return Ok(ScoredCompletions::default());
         }
         let prompts: Result<Vec<Prompt>, TaskError> =
             numbers.iter().map(|number| self.task.prompt(split, *number)).collect();
@@ -79,7 +79,10 @@ impl TextEngine {
             ScoredGroup { prompt, tokens: request.tokens, completions, texts, rewards, totals }
         };
         let groups = prompts.into_iter().zip(requests).zip(exchange::all(&self.team, ours)?);
-        Ok(Answers { groups: groups.map(scored).collect(), ..Answers::default() })
+        Ok(ScoredCompletions {
+            groups: groups.map(scored).collect(),
+            ..ScoredCompletions::default()
+        })
     }
 
     /// Generates and scores the completions of this rank's prompts.
@@ -133,8 +136,8 @@ impl TextEngine {
         Ok(groups)
     }
 
-    /// The number of completions that decode at a time. An evaluation of a large decoder on the CPU takes no more than an
-    /// iteration: the caches would need more memory than training.
+    /// Number of completions decoded at a time. On the CPU, an evaluation of a large decoder uses no more than an
+    /// iteration, since the KV caches would need more memory than training.
     fn slots(&self) -> usize {
         let GenerationConfig { num_prompts, group_size, slots, .. } = self.config.generation;
         match self.device.is_some() || self.learner.decoder.is_small() {
@@ -143,7 +146,8 @@ impl TextEngine {
         }
     }
 
-    /// The reward of each completion of a prompt, of `limit` tokens at most; NaN if the verifier could not judge it.
+    /// Reward of each completion of a prompt, with a length penalty relative to `limit` tokens; NaN if the verifier
+    /// could not judge it.
     fn totals(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
         let total = |(one, rewards): (&Completion, &Rewards)| match rewards.problem {

@@ -1,7 +1,7 @@
-//! The language model of a run as sections of a checkpoint, so that a run continues from its checkpoint alone.
+//! The language model of a run as sections of a checkpoint, so that a run can resume from its checkpoint alone.
 //!
-//! They are the files of a model's folder besides the weights. The weights of a model that has adapters are not saved:
-//! they do not change, and a digest tells whether a folder still holds them.
+//! The sections are the files of a model's folder besides the weights. The weights that adapters are trained with are
+//! not saved, since they do not change; a digest tells whether a folder still holds them.
 
 use super::TextEngine;
 use crate::checkpoint::Checkpoint;
@@ -15,24 +15,24 @@ use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-/// The beginning of the names of sections that are files of a model's folder.
+/// Prefix of the names of sections that are files of a model's folder.
 const FILE: &str = "model.";
-/// The section that names the weights without adapters.
+/// Section that identifies the weights that the adapters are trained with.
 const BASE: &str = "base.json";
-/// Numbers of which a digest is made at a time.
+/// Number of weights per chunk of the digest.
 const CHUNK: usize = 1 << 20;
 
-/// The weights that the adapters of a run are for.
+/// The weights that a run's adapters are trained with.
 #[derive(Serialize, Deserialize)]
 struct Base {
-    /// The folder or the file that has them.
+    /// Path of the folder or file.
     path: String,
     /// SHA-256, hexadecimal.
     digest: String,
 }
 
 impl Base {
-    /// Checks that these are the weights of the model at `path`.
+    /// Checks that the model at `path` has these weights.
     fn check(self, path: &Path, params: &DecoderParams) -> Result<(), SnapshotError> {
         let (path, found, expected) = (path.to_path_buf(), digest(params), self.digest);
         match found == expected {
@@ -42,7 +42,7 @@ impl Base {
     }
 }
 
-/// The weights that the adapters in a checkpoint are for; `None` if it has no adapters.
+/// Reads which weights the adapters in a checkpoint are trained with; `None` if it has no adapters.
 fn saved_base(checkpoint: &Checkpoint) -> Result<Option<Base>, SnapshotError> {
     if !checkpoint.sections.iter().any(|section| section.name == BASE) {
         return Ok(None);
@@ -51,7 +51,7 @@ fn saved_base(checkpoint: &Checkpoint) -> Result<Option<Base>, SnapshotError> {
     serde_json::from_slice(&section.bytes).map(Some).map_err(|e| unreadable(BASE, e))
 }
 
-/// Checks that a model has the weights that the adapters in a checkpoint are for, if that has adapters.
+/// Checks that a model has the weights that the adapters in a checkpoint are trained with, if it has adapters.
 ///
 /// # Errors
 /// If it has others.
@@ -62,7 +62,7 @@ pub fn check_base(checkpoint: &Checkpoint, model: &LanguageModel) -> Result<(), 
     }
 }
 
-/// The sections that describe the model of a run.
+/// Writes the sections that describe the model of a run.
 pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)> {
     let model = &engine.model;
     let files = model.metadata().into_iter();
@@ -77,8 +77,8 @@ pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)>
     sections
 }
 
-/// The model in a checkpoint. The weights that its adapters are for are in the folder or the file `base`, or where they were
-/// in training.
+/// Loads the model in a checkpoint. If it has adapters, the weights that they are trained with come from the folder or
+/// file `base`, or, without it, from where they were during training.
 ///
 /// # Errors
 /// If the checkpoint has none, or `base` has other weights.
@@ -119,7 +119,7 @@ pub fn saved_language_model(
     Ok(model)
 }
 
-/// A digest of numbers: SHA-256 of those of their chunks, hexadecimal.
+/// Digest of the weights: SHA-256 of the digests of their chunks, hexadecimal.
 fn digest(params: &DecoderParams) -> String {
     let chunk = |first: usize| {
         let mut numbers = vec![0.0; CHUNK.min(params.len() - first)];

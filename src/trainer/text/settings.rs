@@ -1,4 +1,4 @@
-//! The settings of a run as its parts take them.
+//! Settings of a run in the forms that its parts take.
 
 use crate::learner::text::LanguageRule;
 use crate::model::DecoderShape;
@@ -6,7 +6,7 @@ use crate::settings::{GenerationConfig, LanguageConfig, LossConfig, LossType, Up
 use crate::text::generate::Sampling;
 
 impl LanguageConfig {
-    /// The shape of a new model, in Qwen2's architecture.
+    /// Shape of a new model, in Qwen2's architecture.
     pub fn tiny_shape(&self) -> DecoderShape {
         let sizes = &self.model.tiny;
         DecoderShape {
@@ -21,7 +21,7 @@ impl LanguageConfig {
         }
     }
 
-    /// Sampling of completions, which end with one of the model's `stop_tokens`.
+    /// Sampling settings of completions, which end with one of the model's `stop_tokens`.
     pub fn sampling(&self, stop_tokens: &[u32]) -> Sampling {
         let GenerationConfig { temperature, top_k, top_p, min_p, max_new_tokens, .. } =
             self.generation;
@@ -29,12 +29,12 @@ impl LanguageConfig {
         Sampling { temperature, top_k, top_p, min_p, max_new_tokens, stop_tokens }
     }
 
-    /// The learner's settings, for GRPO or, with `fit`, for SFT. SFT before GRPO has no KL divergence, whose
-    /// reference is the policy that it ends with.
+    /// Settings of the learner, for SFT if `fit`, else for GRPO. SFT before GRPO has no KL penalty, since
+    /// the reference is the policy at its end.
     pub fn rule(&self, fit: bool) -> LanguageRule {
         let loss_type = if fit { LossType::Nll } else { self.loss.loss_type };
         let kl_coef = if fit && !self.imitates() { 0.0 } else { self.loss.kl_coef };
-        // Demonstrations have no policy that they are from.
+        // Demonstrations have no behaviour policy to diverge from.
         let target_kl = if fit { 0.0 } else { self.update.target_kl };
         LanguageRule {
             loss: LossConfig { loss_type, kl_coef, ..self.loss.clone() },
@@ -45,14 +45,13 @@ impl LanguageConfig {
         }
     }
 
-    /// Whether the KL divergence from a reference policy is part of the loss before the end of `iteration`,
-    /// counted from 0.
+    /// Whether the loss has had a KL penalty by the end of `iteration`, counted from 0.
     pub fn has_reference(&self, iteration: u32) -> bool {
         let first = if self.imitates() { 0 } else { self.fit.iterations };
         self.loss.kl_coef > 0.0 && iteration >= first
     }
 
-    /// Optimiser steps of an iteration.
+    /// Number of optimizer steps per iteration.
     pub fn updates(&self) -> usize {
         self.update.update_epochs * self.update.num_minibatches
     }

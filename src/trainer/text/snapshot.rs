@@ -1,4 +1,4 @@
-//! A run of a language model as the sections of a checkpoint, and back.
+//! Checkpoints of a language model's run.
 
 use super::{LanguageConfig, TextEngine};
 use crate::checkpoint::Checkpoint;
@@ -15,7 +15,8 @@ use toml::{Table, Value};
 
 pub use crate::trainer::snapshot::saved_table as saved_language_settings;
 
-/// The settings of a run as they are saved and shown: those of the task `name`, whose own settings are `task`.
+/// The settings of a run in the form that is saved and displayed: those of the task `name`, whose own settings
+/// are `task`, and of the run.
 pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
     let mut table = Table::new();
     table.insert("task".to_string(), name.into());
@@ -24,7 +25,7 @@ pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> T
     table
 }
 
-/// The task's name, its settings and those of the run, from a table made by [`language_settings`].
+/// Splits a table made by [`language_settings`] into the task's name, its settings and those of the run.
 ///
 /// # Errors
 /// If something is missing, or of another type.

@@ -1,10 +1,10 @@
-//! The evaluation of a language model, some prompts at a time: what its record needs of the completions is kept.
+//! Accumulated statistics of a language model's evaluation, which processes a few prompts at a time.
 
-use super::answers::Answers;
+use super::scored::ScoredCompletions;
 use crate::metrics::{EvaluationRecord, TextEvaluation};
 use crate::task::Part;
 
-/// A mean of values that come one by one; 0 of none.
+/// A running mean; 0 without values.
 #[derive(Clone, Copy, Default)]
 struct Mean {
     sum: f64,
@@ -26,31 +26,31 @@ impl Mean {
     }
 }
 
-/// The figures of an evaluation so far.
+/// Statistics of an evaluation so far.
 pub(super) struct Tally<'a> {
-    /// The parts of a reward, with their weights.
+    /// Parts of a reward, with their weights.
     parts: &'a [Part],
-    /// Completions of each prompt.
+    /// Number of completions of each prompt.
     k: usize,
-    /// Prompts.
+    /// Number of prompts.
     episodes: usize,
-    /// Completions that the verifier could not judge.
+    /// Number of completions that the verifier could not judge.
     problems: usize,
     length: Mean,
     truncated: Mean,
-    /// The mean of each part, without its weight.
+    /// Mean of each reward part, unweighted.
     rewards: Vec<Mean>,
     score: Mean,
-    /// The lowest and the highest score.
+    /// Lowest and highest score.
     ends: Option<[f64; 2]>,
     pass_at_1: Mean,
     pass_at_k: Mean,
-    /// The mean score of each prompt with a completion that was judged.
+    /// Mean score of each prompt that has a judged completion.
     prompts: Vec<f64>,
 }
 
 impl<'a> Tally<'a> {
-    /// An evaluation at its start, by these parts of a reward.
+    /// Creates empty statistics for these parts of a reward.
     pub fn new(parts: &'a [Part]) -> Self {
         Self {
             parts,
@@ -68,8 +68,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Counts the completions of further prompts.
-    pub fn add(&mut self, answers: &Answers) {
+    /// Adds the completions of further prompts.
+    pub fn add(&mut self, answers: &ScoredCompletions) {
         let best = Part::highest_score(self.parts);
         self.problems += answers.problems().count();
         for one in answers.completions() {
@@ -102,10 +102,10 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// The record: the scores of the completions that were judged.
+    /// Creates the record, from the scores of the judged completions.
     pub fn record(self) -> EvaluationRecord {
         let (mean_score, prompts) = (self.score.value(), self.prompts.len() as f64);
-        // Completions of one prompt are not independent, so that the prompts' means are what varies.
+        // Completions of one prompt are not independent, so the variance is that of the prompts' means.
         let squares: f64 = self.prompts.iter().map(|mean| (mean - mean_score).powi(2)).sum();
         let [min_score, max_score] = self.ends.unwrap_or_default();
         let judged = self.parts.iter().zip(&self.rewards).filter(|(_, mean)| mean.count > 0.0);

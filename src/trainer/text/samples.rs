@@ -1,4 +1,4 @@
-//! Samples of a run's policy: completions of prompts that it does not learn from.
+//! Sample completions of a run's policy, for display.
 
 use super::advantages::advantages;
 use super::rollout::RolloutSeconds;
@@ -6,22 +6,23 @@ use super::{CompletionRecord, LanguageTrainError, LanguageTrainer};
 use crate::task::Split;
 use crate::text::generate::{Completion, Generator, Prompt, Sampling};
 
-/// A completion of a user's prompt, without a reward.
+/// A completion of a user's prompt, which has no reward.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Answer {
-    /// The text.
+    /// Text of the completion.
     pub completion: String,
-    /// The log-probability of each of its tokens.
+    /// Log-probability of each token.
     pub logprobs: Vec<f32>,
     /// Whether it was cut off.
     pub truncated: bool,
 }
 
 impl LanguageTrainer {
-    /// Generates `completions` of each of the first `count` held-out prompts, and scores them.
+    /// Generates and scores `completions` completions of each of the first `count` held-out
+    /// prompts.
     ///
     /// # Errors
-    /// If the task fails, or another rank of the run is gone or silent.
+    /// If the task fails, or another rank fails or does not respond.
     pub fn examples(
         &self,
         count: u64,
@@ -36,7 +37,7 @@ impl LanguageTrainer {
         Ok(CompletionRecord::all(&answers, &advantages, of, self.iteration))
     }
 
-    /// Generates `count` completions of a user's text.
+    /// Generates `count` completions of a user's prompt.
     ///
     /// # Errors
     /// If the text cannot be tokenized, or is too long.
@@ -62,7 +63,7 @@ impl LanguageTrainer {
             stop: None,
             listener: None,
         };
-        // A prompt of its own gets the same draws in each iteration.
+        // A fixed key, so that a prompt gets the same draws in every iteration.
         let generated = generator.generate(&[Prompt { tokens, completions: count, key: 1 }]);
         let answer = |one: Completion| Answer {
             completion: self.engine.model.text(&one.tokens),

@@ -3,11 +3,11 @@
 use crate::task::{Prompt, Rewards};
 use crate::text::generate::Completion;
 
-/// Scored completions, prompt by prompt.
+/// Scored completions, by prompt.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct ScoredCompletions {
     pub groups: Vec<ScoredGroup>,
-    /// Groups that were not kept, and the tokens of their completions.
+    /// Number of groups that were discarded, and of tokens in their completions.
     pub dropped: (usize, usize),
 }
 
@@ -15,45 +15,45 @@ pub(super) struct Answers {
 #[derive(Clone)]
 pub(super) struct ScoredGroup {
     pub prompt: Prompt,
-    /// The tokens of the prompt.
+    /// Tokens of the prompt.
     pub tokens: Vec<u32>,
     pub completions: Vec<Completion>,
-    /// The text of each completion.
+    /// Text of each completion.
     pub texts: Vec<String>,
     pub rewards: Vec<Rewards>,
-    /// The reward of each completion, its length penalty included; NaN if the verifier could not judge it.
+    /// Reward of each completion, its length penalty included; NaN if the verifier could not judge it.
     pub totals: Vec<f64>,
 }
 
 impl ScoredGroup {
-    /// The rewards that the verifier could judge.
+    /// Rewards that the verifier could judge.
     pub fn judged(&self) -> impl Iterator<Item = &Rewards> {
         self.rewards.iter().filter(|rewards| rewards.problem.is_none())
     }
 }
 
-impl Answers {
+impl ScoredCompletions {
     /// All completions.
     pub fn completions(&self) -> impl Iterator<Item = &Completion> {
         self.groups.iter().flat_map(|group| &group.completions)
     }
 
-    /// All rewards that the verifier could judge.
+    /// Rewards that the verifier could judge.
     pub fn judged(&self) -> impl Iterator<Item = &Rewards> {
         self.groups.iter().flat_map(ScoredGroup::judged)
     }
 
-    /// The reasons for which the verifier could not judge a completion.
+    /// Reasons why the verifier could not judge a completion.
     pub fn problems(&self) -> impl Iterator<Item = &String> {
         self.groups.iter().flat_map(|group| &group.rewards).filter_map(|one| one.problem.as_ref())
     }
 
-    /// The totals of each group.
+    /// Total rewards of each group.
     pub fn totals(&self) -> Vec<Vec<f64>> {
         self.groups.iter().map(|group| group.totals.clone()).collect()
     }
 
-    /// Keeps the groups whose totals are wanted.
+    /// Discards the groups whose total rewards do not satisfy `wanted`.
     pub fn keep(&mut self, wanted: impl Fn(&[f64]) -> bool) {
         for group in self.groups.extract_if(.., |group| !wanted(&group.totals)) {
             self.dropped.0 += 1;
@@ -61,7 +61,7 @@ impl Answers {
         }
     }
 
-    /// Adds others.
+    /// Appends further groups.
     pub fn append(&mut self, mut more: Self) {
         self.groups.append(&mut more.groups);
         self.dropped.0 += more.dropped.0;
