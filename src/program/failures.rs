@@ -8,7 +8,7 @@ use crate::disk::faults::{Fault, with};
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::rng::{below, draw};
 use crate::run::{
-    FinalScores, Outline, Phase, Run, RunError, RunFiles, RunFolder, Subject, Trained, drive,
+    FinalScores, Outline, Phase, Run, RunError, RunFiles, RunFolder, Subject, TrainerStatus, drive,
     finish,
 };
 use crate::text::LanguageModel;
@@ -59,7 +59,7 @@ impl Run for Failing {
         self.run.seed()
     }
 
-    fn trainer(&self) -> &dyn Trained {
+    fn trainer(&self) -> &dyn TrainerStatus {
         self.run.trainer()
     }
 

@@ -1,9 +1,9 @@
-//! A run in time and on disk, the same for games, datasets and texts.
+//! Runs in time and on disk, uniform over games, datasets and language models.
 //!
-//! [`Schedule`] decides when a run is evaluated, saved and over; it needs no files, so that a page can use it too.
-//! The rest drives a [`Run`] on this machine: its folder and lock, its records, which are on disk before the
-//! checkpoint that follows them, resumption, a dry run and the final report. Nothing here prints: an [`Observer`]
-//! is told of every iteration, and [`Run::events`] is the same as an iterator.
+//! [`Schedule`] decides when a run is evaluated, saved and over; it needs no files, so the browser page uses it,
+//! too. Everything else drives a [`Run`] on this machine: directory and lock, records (always written before the
+//! checkpoint of their iteration), resume, dry run and final report. Nothing here prints: an [`Observer`] is
+//! called for every iteration, or [`Run::events`] iterates over them.
 
 #[cfg(on_disk)]
 mod local;

@@ -1,40 +1,40 @@
-//! When a run is evaluated, saved and over.
+//! Schedule of evaluations, checkpoints and the end of a run.
 
 use crate::settings::{CheckpointConfig, StopConfig, TrainConfig};
 use crate::trainer::text::LanguageConfig;
 
-/// The calendar of a run.
+/// Schedule of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// Iterations of the whole run.
+    /// Number of iterations of the whole run.
     pub iterations: u32,
-    /// Iterations between two evaluations.
+    /// Number of iterations between evaluations.
     pub eval_every: u32,
-    /// Iterations between two checkpoints.
+    /// Number of iterations between checkpoints.
     pub save_every: u32,
-    /// Checkpoints to keep.
+    /// Number of checkpoints to keep.
     pub keep: usize,
-    /// Evaluations without a better one after which the run ends; 0 for never.
+    /// Number of evaluations without improvement after which the run ends; 0 for no limit.
     pub patience: u32,
-    /// Score of an evaluation and seconds of training that end the run.
+    /// Score of an evaluation, or seconds of training, that end the run.
     pub stop: StopConfig,
 }
 
-/// Work that is due after an iteration, besides its record.
+/// Work due after an iteration, besides its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// An evaluation of the policy.
+    /// Evaluate the policy.
     pub evaluation: bool,
-    /// A checkpoint.
+    /// Save a checkpoint.
     pub save: bool,
 }
 
-/// The reason why a run is over.
+/// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// All iterations are done.
     Iterations,
-    /// None of the last [`Schedule::patience`] evaluations found anything better.
+    /// None of the last [`Schedule::patience`] evaluations was an improvement.
     Patience,
     /// An evaluation reached [`StopConfig::score`].
     Score,
@@ -48,8 +48,8 @@ impl Schedule {
         Self { iterations, eval_every, save_every, keep, patience, stop }
     }
 
-    /// The work due after `iteration`, counted from 1, if the user asks to `stop` there or not. The last iteration
-    /// of a run is always evaluated: nothing will continue after it.
+    /// The work due after `iteration`, counted from 1; `stop` tells whether the user stops the run there. The last
+    /// iteration of a run is always evaluated, since nothing follows it.
     pub fn due(&self, iteration: u32, stop: bool) -> Due {
         let last = iteration >= self.iterations;
         Due {
@@ -58,8 +58,8 @@ impl Schedule {
         }
     }
 
-    /// Whether and why a run is over after `iteration`, if its best evaluation so far had the score and was of the
-    /// iteration of `best`.
+    /// The reason why a run is over after `iteration`; `None` if it is not. `best` is score and iteration of its best
+    /// evaluation.
     pub fn end(&self, iteration: u32, best: Option<(f64, u32)>) -> Option<End> {
         if best.is_some_and(|(score, _)| score >= self.stop.score) {
             return Some(End::Score);
@@ -67,8 +67,8 @@ impl Schedule {
         if iteration >= self.iterations {
             return Some(End::Iterations);
         }
-        // The best evaluation may be between those that are due: `stop.seconds` evaluates too, and so does the end of a
-        // run that is continued. Whole evaluations are counted, so that the run ends where it is evaluated and saved.
+        // The best evaluation may lie between scheduled ones, since `stop.seconds` and the end of a run also evaluate.
+        // Whole intervals are counted, so that a run ends where it is evaluated and saved.
         let evaluations = |iteration: u32| iteration / self.eval_every.max(1);
         let best = best.map_or(0, |(_, iteration)| iteration);
         let since = evaluations(iteration).saturating_sub(evaluations(best));
@@ -76,7 +76,7 @@ impl Schedule {
     }
 }
 
-/// The schedule of a game's run; patience is for runs that learn from a dataset.
+/// The schedule of a run of a game or dataset; patience applies to datasets only.
 impl From<&TrainConfig> for Schedule {
     fn from(config: &TrainConfig) -> Self {
         let patience = if config.data.is_on() { config.data.patience } else { 0 };
@@ -84,7 +84,7 @@ impl From<&TrainConfig> for Schedule {
     }
 }
 
-/// The schedule of a language model's run; patience is for runs of SFT alone.
+/// The schedule of a language model's run; patience applies to SFT alone.
 impl From<&LanguageConfig> for Schedule {
     fn from(config: &LanguageConfig) -> Self {
         let patience = if config.imitates() { config.fit.patience } else { 0 };

@@ -1,4 +1,4 @@
-//! A run driven to its end, with an observer that listens.
+//! Trains a run to its end and reports to an observer.
 
 use super::effort::Effort;
 use super::events::{Event, Events, Requests};
@@ -6,25 +6,25 @@ use super::guard::{guarded, located};
 use super::{FinalScores, Run, RunError, RunFiles, Step};
 use crate::checkpoint::Checkpoint;
 
-/// A listener that is told how a run proceeds, and may stop it.
+/// Observer of a run, which may also stop it or have it saved.
 pub trait Observer {
-    /// Whether the run is to stop after the iteration under way, or after the last one if it was just observed and the
-    /// run has one rank; it is saved so that it can continue.
+    /// Whether to stop after the iteration in progress, or, if the last iteration was just observed and the run has one
+    /// rank, at once. The run is saved so that it can be resumed.
     fn wants_to_stop(&self) -> bool;
 
-    /// Whether the run is to be saved after the iteration under way; heeded where it has one rank.
+    /// Whether to save a checkpoint after the iteration in progress. Ignored in runs of several ranks.
     fn wants_to_save(&self) -> bool {
         false
     }
 
-    /// Takes the figures of an iteration.
+    /// Called after every iteration.
     fn iteration(&mut self, step: &Step);
 
-    /// Takes a warning.
+    /// Called with every warning for the user.
     fn warning(&mut self, warning: &str);
 }
 
-/// Trains a run until it is over, or `observer` wants to stop: [`Events`], told to an observer.
+/// Trains a run until it is over or `observer` stops it, passing its [`Events`] to the observer.
 ///
 /// # Errors
 /// As [`Run::iterate`], and if a file cannot be written, or the device fails. The run can be resumed from its last
@@ -48,9 +48,9 @@ pub fn drive(
     }
 }
 
-/// Restores the best policy, if this rank has its checkpoint, and saves it as the model, if it is a language model. The
-/// run is at that checkpoint's iteration afterwards: to train it further, resume it from its last checkpoint
-/// ([`RunFiles::resume`]), since its files have the records of later iterations already.
+/// Restores the best policy, if this rank has its checkpoint, and exports it if it is a language model. The run is at
+/// that checkpoint's iteration afterwards. To train it further, resume it from its last checkpoint
+/// ([`RunFiles::resume`]), since its files already have the records of later iterations.
 ///
 /// # Errors
 /// If the checkpoint does not fit, the model cannot be written, or the device fails.
@@ -80,7 +80,7 @@ pub fn finish(
     files: Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<FinalScores, RunError> {
-    // Before the evaluation, which may take long and be interrupted.
+    // First, since the evaluation may take long and be interrupted.
     restore_best(run, &files, best)?;
     let scores = guarded("the final evaluation".to_string(), || run.finish(usize::MAX));
     scores.map_err(|error| located(error, run, &files))

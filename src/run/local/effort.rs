@@ -1,21 +1,22 @@
-//! The time and the steps of a run.
+//! Time and steps spent on a run.
 
 use crate::run::End;
 use serde::{Serialize, Serializer};
 
-/// The time and the steps that a run took, up to the iteration where it stopped.
+/// Time and steps spent on a run, up to the iteration where it stopped.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Effort {
-    /// Iterations since the start of the run.
+    /// Number of iterations since the start of the run.
     pub iteration: u32,
-    /// Steps of all episodes since the start of the run; of a language model, tokens.
+    /// Number of steps of all episodes since the start of the run; tokens for a language model.
     pub env_steps: u64,
-    /// The reason why it ended; `None` if it was interrupted. In JSON it is whether it was.
+    /// Reason for the end of the run; `None` if it was interrupted. Serialised as the flag
+    /// `interrupted`.
     #[serde(rename = "interrupted", serialize_with = "is_missing")]
     pub end: Option<End>,
     /// Seconds in this process, without pauses.
     pub seconds: f64,
-    /// Seconds up to the first update; `None` without one.
+    /// Seconds until the first update was done; `None` without one.
     pub seconds_to_first_update: Option<f64>,
 }
 

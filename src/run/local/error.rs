@@ -13,16 +13,16 @@ use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The reasons for which a run cannot be trained, saved, resumed or found.
+/// Reasons why a run cannot be trained, saved, resumed or found.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Training a policy stopped.
+    /// Training of a policy failed.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// Training a language model stopped.
+    /// Training of a language model failed.
     #[error(transparent)]
     Text(#[from] LanguageTrainError),
-    /// Another rank is gone, silent, or does not fit.
+    /// Another rank failed, does not respond, or has other settings or weights.
     #[error(transparent)]
     Team(#[from] TeamError),
     /// A checkpoint cannot be saved or loaded.
@@ -31,41 +31,41 @@ pub enum RunError {
     /// A checkpoint does not fit the run.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// The records cannot be written.
+    /// Records cannot be written.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// A model's folder cannot be written.
+    /// The folder of a language model cannot be written.
     #[error(transparent)]
     Model(#[from] LanguageError),
     /// The device, its driver, the engine or an environment panicked.
     #[error("{work} failed: {panic}{}", .saved.as_ref().map(Saved::to_string).unwrap_or_default())]
     Failed {
-        /// The work, for instance `iteration 7`.
+        /// Attempted work, for instance `iteration 7`.
         work: String,
-        /// The failure.
+        /// The panic.
         panic: Panic,
-        /// The state of the run's folder, which the first rank knows.
+        /// State of the run directory; known to the first rank only.
         saved: Option<Saved>,
     },
-    /// A file is not a policy's.
+    /// A file is not a policy file.
     #[error("{path} is not a policy: {source}")]
     Policy {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Underlying error.
         source: SavedError,
     },
     /// A file or folder of the run cannot be used.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// The attempt, for instance `write`.
+        /// Attempted action, for instance `write`.
         action: &'static str,
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// The reason.
+        /// Underlying error.
         source: io::Error,
     },
-    /// A new run would be in the place of another.
+    /// A new run would replace another.
     #[error(
         "the run directory {0} exists; continue its run with --resume, or choose another --run-dir"
     )]
@@ -79,12 +79,12 @@ pub enum RunError {
     /// The run does not exist.
     #[error("no such run: {0}; `grove train` makes runs, in the folder runs")]
     Missing(PathBuf),
-    /// The run's folder is no longer there.
+    /// The run directory was moved or removed during training.
     #[error(
         "the run's folder {0} was moved or removed while the run was trained; its last checkpoint went with it"
     )]
     Gone(PathBuf),
-    /// A folder of the run is a link.
+    /// A folder of the run is a symbolic link.
     #[error(
         "{0} is a symbolic link; run directories must not contain links: replace it with the folder it points to"
     )]
@@ -92,13 +92,13 @@ pub enum RunError {
     /// An output would replace a file of a run.
     #[error("{0} is a file of a run, which the output would replace; give another path")]
     Output(PathBuf),
-    /// No run of this game or task exists, or none at all.
+    /// There is no run of this game or task, or none at all.
     #[error("there is no {0}; name a run directory")]
     NoneYet(String),
-    /// The folder is not a run's.
+    /// The folder is not a run directory.
     #[error("{0} holds no run: it has neither config.toml nor a checkpoint")]
     NoRun(PathBuf),
-    /// The run is locked, by this or another process.
+    /// The run is locked by this or another process.
     #[error(
         "the run in {0} is being trained, by this or another process; wait for it, or stop it, then use --resume"
     )]
@@ -108,46 +108,46 @@ pub enum RunError {
         "the run in {path} has finished all {iterations} iterations; pass a larger --iterations to continue"
     )]
     Done {
-        /// The run's folder.
+        /// Path of the run directory.
         path: PathBuf,
-        /// All iterations of the run.
+        /// Number of iterations of the run.
         iterations: u32,
     },
-    /// The run reached the score that it was to reach.
+    /// The run reached the score at which it was to stop.
     #[error(
         "the run in {path} reached a score of {score} (stop.score); `--set stop.score=inf` continues it"
     )]
     Reached {
-        /// The run's folder.
+        /// Path of the run directory.
         path: PathBuf,
-        /// The setting.
+        /// The setting `stop.score`.
         score: f64,
     },
-    /// The run ended early.
+    /// The run stopped early for lack of improvement.
     #[error(
         "the run in {path} stopped early at iteration {iteration}: no improvement in {patience} evaluations; raise \
          data.patience (fit.patience) to continue"
     )]
     OutOfPatience {
-        /// The run's folder.
+        /// Path of the run directory.
         path: PathBuf,
-        /// The last iteration.
+        /// Last iteration.
         iteration: u32,
-        /// The setting.
+        /// The setting `data.patience` or `fit.patience`.
         patience: u32,
     },
 }
 
-/// The state of a run's folder after a failure.
+/// State of a run directory after a failure.
 #[derive(Debug)]
 pub struct Saved {
-    /// The folder.
+    /// Path of the run directory.
     pub path: PathBuf,
-    /// The iteration of the newest checkpoint; `None` without one.
+    /// Iteration of the newest checkpoint; `None` without one.
     pub iteration: Option<u64>,
-    /// Iterations of the whole run.
+    /// Number of iterations of the run.
     pub iterations: u32,
-    /// Options with which the run asks less of its device at a time, if there are any.
+    /// Options that make the run's launches smaller, if there are any.
     pub smaller: Option<String>,
 }
 
@@ -180,7 +180,7 @@ impl From<FolderError> for RunError {
 }
 
 impl RunError {
-    /// Whether the error is about another rank, which says more itself.
+    /// Whether the error is about another rank, which reports it in more detail itself.
     pub fn is_about_another_rank(&self) -> bool {
         match self {
             Self::Team(_) | Self::Train(TrainError::Team(_)) => true,
@@ -189,7 +189,7 @@ impl RunError {
         }
     }
 
-    /// Makes the error of an attempt on a file or folder.
+    /// Creates the error of a failed action on a file or folder.
     pub(super) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::File { action, path, source }

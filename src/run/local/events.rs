@@ -1,4 +1,4 @@
-//! A run as a sequence of events: iterate, evaluate, record, save, and say what happened.
+//! A run as a sequence of events: trains, evaluates, records and saves as they are requested.
 
 use super::effort::Effort;
 use super::guard::{guarded, located};
@@ -16,43 +16,43 @@ use std::time::Instant;
 pub enum Event {
     /// A warning for the user.
     Warning(String),
-    /// The end of an iteration, with its evaluation and on the disk as far as they were due.
+    /// An iteration was trained, and evaluated and saved if that was due.
     Iteration(Box<Step>),
-    /// The end of the run, after which there are no more events.
+    /// The run is over, and there are no more events.
     End(Effort),
 }
 
-/// Requests of the user, asked for during an iteration.
+/// A user's requests, polled in every iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Requests {
-    /// The run is to stop after the iteration, saved so that it can continue.
+    /// Stop after the iteration, with a checkpoint to resume from.
     pub stop: bool,
-    /// The run is to be saved after the iteration; heeded where it has one rank.
+    /// Save a checkpoint after the iteration. Ignored in runs of several ranks.
     pub save: bool,
 }
 
-/// The events of a run, which trains as they are taken ([`Run::events`]).
+/// Iterator over the events of a run, which is trained as they are requested ([`Run::events`]).
 pub struct Events<'a> {
     run: &'a mut dyn Run,
     files: Option<&'a mut RunFiles>,
     requests: Requests,
     schedule: Schedule,
-    /// The moment when it began, put off by the length of each pause.
+    /// Start of the run, shifted by the length of each pause.
     started: Instant,
     effort: Effort,
     pace: Pace,
     growth: Growth,
     evaluation: Option<EvaluationRecord>,
-    /// Whether the last iteration is on the disk; `None` before the first.
+    /// Whether the last iteration has a checkpoint; `None` before the first.
     is_saved: Option<bool>,
-    /// Events that were not taken yet.
+    /// Events not yet returned.
     waiting: VecDeque<Result<Event, RunError>>,
     is_over: bool,
 }
 
 impl<'a> Events<'a> {
-    /// The events of a run. The rank that has its `files` writes a record after every iteration, and the checkpoints
-    /// that are due.
+    /// Creates the events of a run. The rank with its `files` writes a record after every iteration, and the
+    /// checkpoints that are due.
     pub fn new(run: &'a mut dyn Run, files: Option<&'a mut RunFiles>) -> Self {
         Self {
             requests: Requests::default(),
@@ -70,18 +70,18 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Stops the run after its next iteration, saved so that it can continue.
+    /// Stops the run after its next iteration, with a checkpoint to resume from.
     pub fn stop(&mut self) {
         self.requests.stop = true;
     }
 
-    /// Saves the run after its next iteration; heeded where it has one rank.
+    /// Saves a checkpoint after the next iteration. Ignored in runs of several ranks.
     pub fn save(&mut self) {
         self.requests.save = true;
     }
 
-    /// The next event; `ask` is called when an iteration is trained, before anything that is due after it, and where
-    /// there is one rank also before the next iteration, since the last one's event may have changed the user's mind.
+    /// Returns the next event. `ask` polls the user after an iteration is trained, before evaluating and saving, and,
+    /// in a run of one rank, again before the next iteration, since the user has seen the last event meanwhile.
     pub(super) fn next_asking(
         &mut self,
         ask: &mut dyn FnMut() -> Requests,
@@ -100,8 +100,8 @@ impl<'a> Events<'a> {
         self.waiting.pop_front()
     }
 
-    /// Stops after the last iteration if the user asks for it now, else trains the next one. Returns whether the run
-    /// stops here.
+    /// Stops after the last iteration if the user requests it now, otherwise trains the next one. Returns whether the
+    /// run stops here.
     fn stop_or_step(&mut self, ask: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         if let Some(is_saved) = self.is_saved
             && self.run.trainer().team().size() == 1
@@ -118,7 +118,7 @@ impl<'a> Events<'a> {
         self.step(ask)
     }
 
-    /// Saves the last iteration, which was not due.
+    /// Saves a checkpoint of the last iteration, for which none was due.
     fn save_last(&mut self) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let iteration = self.run.trainer().iteration();
@@ -130,7 +130,7 @@ impl<'a> Events<'a> {
         model.map_or(Ok(()), |model| files.save_model(&model))
     }
 
-    /// The answer of `ask`, whose time does not count: the run may have been paused.
+    /// Polls the user. The time does not count, since the run may have been paused.
     fn asked(&mut self, ask: &mut dyn FnMut() -> Requests) -> Requests {
         let asked_at = Instant::now();
         let asked = ask();
@@ -138,8 +138,9 @@ impl<'a> Events<'a> {
         asked
     }
 
-    /// Trains an iteration. Returns whether the run stops here. Records are on the disk before the checkpoint of
-    /// their iteration, so that a crash loses none of an iteration that was saved.
+    /// Trains an iteration, and evaluates, records and saves it as due. Returns whether the run stops here. Records
+    /// are written before the checkpoint of their iteration, so that a crash never leaves a checkpoint without its
+    /// records.
     fn step(&mut self, ask: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
@@ -188,7 +189,7 @@ impl<'a> Events<'a> {
         Ok(stops)
     }
 
-    /// The work due after an iteration that ended after so many seconds, and whether the run stops there.
+    /// The work due after an iteration that ended after `seconds`, and whether the run stops there.
     fn due(
         &mut self,
         iteration: u32,
@@ -197,7 +198,7 @@ impl<'a> Events<'a> {
     ) -> Result<(Due, bool), RunError> {
         let (team, limit) = (self.run.trainer().team(), self.schedule.stop.seconds);
         let interrupted = team.any(asked.stop || self.requests.stop)?;
-        // Without a limit, ranks need not ask each other.
+        // Without a limit, ranks need not communicate.
         let is_late = limit > 0.0 && team.any(seconds >= limit)?;
         let mut due = self.schedule.due(iteration, interrupted || is_late);
         due.evaluation |= is_late;
@@ -207,8 +208,8 @@ impl<'a> Events<'a> {
         Ok((due, interrupted || is_late))
     }
 
-    /// Evaluates the policy. Returns whether it is the best so far and, where there is one rank, the failure of the
-    /// evaluation, before which the iteration is saved if the state can still be read.
+    /// Evaluates the policy. Returns whether it is the best so far. In a run of one rank, a failed evaluation is also
+    /// returned: the iteration is saved first if its state can be read.
     fn evaluate(
         &mut self,
         record: &mut IterationRecord,
@@ -232,7 +233,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Warns of what the record of an iteration shows.
+    /// Queues warnings about an iteration: a collapse of training, or growing memory.
     fn warn(&mut self, record: &IterationRecord) {
         let IterationRecord { iteration, memory, text, .. } = record;
         let collapse = text.as_ref().and_then(|text| text.warning.as_ref());
@@ -244,7 +245,7 @@ impl<'a> Events<'a> {
         self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
     }
 
-    /// The effort up to here.
+    /// Time and steps spent so far.
     fn end(&self) -> Effort {
         let trainer = self.run.trainer();
         let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
@@ -262,7 +263,7 @@ impl Iterator for Events<'_> {
     }
 }
 
-/// A snapshot from which the run can continue.
+/// Takes a checkpoint, and checks that its numbers are finite.
 fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
     let snapshot = run.snapshot()?;
     match is_finite(&snapshot) {

@@ -1,4 +1,4 @@
-//! The files of a run in training.
+//! Open files of a run in training.
 
 use super::folder::{COMPLETIONS, CONFIG, METRICS, MODEL_CARD, NOTE, RunFolder, RunLock};
 use super::model_folder;
@@ -13,27 +13,27 @@ use crate::trainer::text::CompletionRecord;
 use std::path::PathBuf;
 use toml::Table;
 
-/// A megabyte in bytes, the unit of `completions.keep`.
+/// One megabyte in bytes, the unit of `completions.keep`.
 const MEGABYTE: u64 = 1_000_000;
 
-/// The open files of a run in training, which its first rank has.
+/// The open files of a run in training; only its first rank has them.
 #[derive(Debug)]
 pub struct RunFiles {
     folder: RunFolder,
     metrics: JsonLines,
     completions: Option<JsonLines>,
-    /// The bytes of completions that a checkpoint leaves.
+    /// Maximum size of `completions.jsonl` after a checkpoint, bytes.
     completions_limit: u64,
     trackers: Trackers,
 }
 
 impl RunFiles {
-    /// Creates and locks the folder of a new run: `path`, or the next free one of the name in `runs`. It holds the
-    /// settings and, for a language model, the model before training. The run is trained for as long as the lock is
-    /// kept. The third value is a warning for the user.
+    /// Creates and locks the directory of a new run: `path`, or the next free one for `name` in `runs`. It holds the
+    /// settings and, for a language model, the model before training. The lock must be kept for as long as the run is
+    /// trained. The third value is a warning for the user.
     ///
     /// # Errors
-    /// If the folder exists, or cannot be created or written.
+    /// If the directory exists, or cannot be created or written.
     pub fn create(
         path: Option<PathBuf>,
         name: &str,
@@ -43,7 +43,7 @@ impl RunFiles {
         let (folder, (lock, warning)) = loop {
             let folder = RunFolder::create(path.clone(), name)?;
             match folder.claim() {
-                // Another run was told to begin in the next free folder while it was empty.
+                // Another process began a run in the free directory meanwhile; try the next one.
                 Err(RunError::Locked(_) | RunError::Exists(_)) if path.is_none() => {}
                 lock => break (folder, lock?),
             }
@@ -54,8 +54,8 @@ impl RunFiles {
         Ok((files, lock, warning))
     }
 
-    /// The files of a run with these settings whose first `done` iterations are kept, and the records of these: later ones
-    /// are dropped, since their iterations are about to be trained again.
+    /// Opens the files of a run with these settings, and keeps the records of its first `done` iterations; later ones
+    /// are dropped, since their iterations will be trained again.
     ///
     /// # Errors
     /// If they cannot be read or written.
@@ -72,7 +72,7 @@ impl RunFiles {
             .transpose()?;
         model_folder::settle(&folder.model())?;
         if has_model {
-            // Another model comes into the folder before the next final evaluation.
+            // Describes another model than the one that training will export.
             let card = folder.path().join(MODEL_CARD);
             input::if_present(disk::remove_file(&card)).map_err(RunError::file("remove", &card))?;
         }
@@ -120,7 +120,7 @@ impl RunFiles {
         Ok((files, warning))
     }
 
-    /// A warning if records of the first `done` iterations are missing, at the end or before.
+    /// Returns a warning if records of the first `done` iterations are missing.
     fn gap(&self, records: &[IterationRecord], done: u32) -> Option<String> {
         let path = self.folder.path().join(METRICS);
         let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
@@ -137,12 +137,12 @@ impl RunFiles {
         }
     }
 
-    /// The run's folder.
+    /// The run directory.
     pub fn folder(&self) -> &RunFolder {
         &self.folder
     }
 
-    /// Writes the description of the device and the engine.
+    /// Writes the description of device and engine (`run.json`).
     ///
     /// # Errors
     /// If it cannot be written.
@@ -151,7 +151,7 @@ impl RunFiles {
         self.folder.write(NOTE, &text)
     }
 
-    /// Writes a description of the environments of another program, which loading the policy needs.
+    /// Writes the description of another program's environments, which is needed to load the policy.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -159,7 +159,7 @@ impl RunFiles {
         self.folder.write(name, text)
     }
 
-    /// Appends the records of an iteration. Returns the warnings of trackers that have failed.
+    /// Appends the records of an iteration. Returns warnings about trackers that have failed.
     ///
     /// # Errors
     /// If they cannot be written.
@@ -176,14 +176,14 @@ impl RunFiles {
         Ok(self.trackers.take_warnings())
     }
 
-    /// Waits until all records are on the disk, in a folder that is still in its place.
+    /// Waits until all records are on disk, and checks that the directory still exists in its place.
     fn sync(&self) -> Result<(), RunError> {
         self.in_place(Ok(()))?;
         self.metrics.sync()?;
         Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
     }
 
-    /// Passes on the outcome of a change, or [`RunError::Gone`] if the folder is no longer in its place.
+    /// Passes on the result of a write, or [`RunError::Gone`] if the directory is no longer in its place.
     fn in_place(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
         match self.folder.config().exists() {
             true => outcome,
@@ -191,7 +191,7 @@ impl RunFiles {
         }
     }
 
-    /// Saves a snapshot as the best policy so far, after all records written so far.
+    /// Saves the checkpoint of the best policy so far, after syncing all records.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -200,7 +200,7 @@ impl RunFiles {
         self.in_place(checkpoint::save(snapshot, &self.folder.best()).map_err(RunError::from))
     }
 
-    /// Saves a checkpoint, after all records written so far, and removes all but the newest `keep`, and the oldest
+    /// Saves a checkpoint after syncing all records; removes all but the newest `keep` checkpoints, and the oldest
     /// completions beyond their limit.
     ///
     /// # Errors
@@ -215,15 +215,15 @@ impl RunFiles {
         self.in_place(saved.map(drop).map_err(RunError::from))
     }
 
-    /// Replaces the folder of the language model.
+    /// Replaces the exported language model.
     ///
     /// # Errors
-    /// If it cannot be written; the old one is as it was then.
+    /// If it cannot be written; the previous one then remains.
     pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
         self.in_place(model_folder::replace(&self.folder.model(), |folder| model.save(folder)))
     }
 
-    /// Writes the description beside the language model, for those who are given the folder.
+    /// Writes the description of the exported language model, its model card.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -1,4 +1,4 @@
-//! The folder of a run: its settings, records, checkpoints and best policy.
+//! The run directory: settings, records, checkpoints and best policy.
 
 use super::RunError;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
@@ -11,38 +11,38 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Default parent directory of runs.
+/// Default parent of run directories.
 const RUNS: &str = "runs";
-/// The file of a run's settings.
+/// Settings of a run.
 pub const CONFIG: &str = "config.toml";
-/// The file that describes the device and the engine of a run.
+/// Device and engine of a run.
 pub const NOTE: &str = "run.json";
-/// The file of one record an iteration.
+/// Metrics, one record per iteration.
 pub const METRICS: &str = "metrics.jsonl";
-/// The file of all completions that a run has learnt from.
+/// All completions that a run has learnt from.
 pub const COMPLETIONS: &str = "completions.jsonl";
-/// The empty file that is locked by the process that trains a run.
+/// Empty file, locked by the process that trains the run.
 const LOCK: &str = "run.lock";
-/// The time to wait for a process that looks at the lock ([`RunFolder::is_locked`]).
-const GLANCE: Duration = Duration::from_millis(50);
-/// The folder of a run's checkpoints.
+/// Time to wait for a process that only tests the lock ([`RunFolder::is_locked`]).
+const LOCK_TEST_TIMEOUT: Duration = Duration::from_millis(50);
+/// Folder of a run's checkpoints.
 const CHECKPOINTS: &str = "checkpoints";
-/// The checkpoint of a run's best policy.
+/// Checkpoint of a run's best policy.
 const BEST: &str = "best";
-/// The folder of a language model as of the last save, for other programs: a run continues from its checkpoint alone.
+/// Folder of the exported language model, for other programs. A run resumes from its checkpoint alone.
 const MODEL: &str = "model";
-/// The description in that folder, by the name that model hubs show; written after the final evaluation.
+/// Description of the exported model, under the name that model hubs display. Written after the final evaluation.
 pub(super) const MODEL_CARD: &str = "model/README.md";
-/// The files of a run that no output may replace.
+/// Files of a run that no output may replace.
 const FILES: [&str; 6] = [CONFIG, NOTE, METRICS, COMPLETIONS, LOCK, CSV];
 
-/// The folder of a run.
+/// A run directory.
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     path: PathBuf,
 }
 
-/// A checkpoint found in a run, with warnings about damaged ones that were passed over.
+/// A checkpoint found in a run, with warnings about damaged ones that were skipped.
 #[derive(Debug)]
 pub struct SavedPolicy {
     /// The checkpoint.
@@ -52,13 +52,13 @@ pub struct SavedPolicy {
 }
 
 impl RunFolder {
-    /// Creates the folder of a new run: `path`, or the next free one of the name in `runs`.
+    /// Creates the directory of a new run: `path`, or the next free one for `name` in `runs`.
     ///
     /// # Errors
     /// If it exists, or cannot be created.
     pub(super) fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
         if let Some(path) = path {
-            // An empty path, which exists nowhere, could be created in the current folder.
+            // An empty path exists nowhere, but could be created in the current folder.
             if path.exists() || path.as_os_str().is_empty() {
                 return Self::unsaved(path);
             }
@@ -81,7 +81,7 @@ impl RunFolder {
         unreachable!("there is always a next number")
     }
 
-    /// A folder that is empty, or of a run that ended before its first checkpoint, for a run to begin in.
+    /// Accepts a directory that is empty, or whose run ended before its first checkpoint, for a new run.
     fn unsaved(path: PathBuf) -> Result<Self, RunError> {
         if !path.is_dir() {
             let error = io::Error::from(io::ErrorKind::NotADirectory);
@@ -96,15 +96,15 @@ impl RunFolder {
         }
     }
 
-    /// Whether a run has saved a checkpoint, be it a damaged one.
+    /// Whether a run has saved a checkpoint, even a damaged one.
     fn has_policy(&self) -> bool {
         let has_checkpoints = self.path.join(CHECKPOINTS).exists()
             && !self.store().iterations().is_ok_and(|all| all.is_empty());
         has_checkpoints || self.best().exists()
     }
 
-    /// Locks a folder that [`create`](Self::create) found free, for a run to begin in. Another run may have begun and even
-    /// ended in it since.
+    /// Locks a directory that [`create`](Self::create) found free, for a new run. Another run may have begun, or even
+    /// ended, in it since.
     ///
     /// # Errors
     /// If one has saved a checkpoint, and those of [`lock`](Self::lock).
@@ -116,8 +116,8 @@ impl RunFolder {
         }
     }
 
-    /// Opens the folder of the run that a path names: a run's folder, or else the newest of that name in `runs`, even
-    /// if the path is another folder, but for that of a model.
+    /// Opens the run that a path names: a run directory, or else the newest run of that name in `runs`, even if the
+    /// path is some other folder, unless that holds a model.
     ///
     /// # Errors
     /// If there is none, or it holds no run.
@@ -132,7 +132,7 @@ impl RunFolder {
         }
     }
 
-    /// Opens the folder of the newest run of the name in `runs` or, without a name, of the one that was written to last.
+    /// Opens the newest run of the given name in `runs`, or, without a name, the one written to last.
     ///
     /// # Errors
     /// If there is none, or it holds no run.
@@ -154,12 +154,13 @@ impl RunFolder {
         Err(RunError::NoRun(folder.path))
     }
 
-    /// The folders of the runs in `runs`, the one that was written to last first.
+    /// Run directories in `runs`, the one written to last first.
     pub fn by_last_write() -> impl Iterator<Item = Self> {
         paths_by_last_write().into_iter().filter_map(|path| Self::at(path).ok())
     }
 
-    /// Takes a folder that exists and has no links in it: to replace or remove files in one would do so elsewhere.
+    /// Opens an existing directory that contains no symbolic links, through which files elsewhere could be replaced or
+    /// removed.
     fn at(path: PathBuf) -> Result<Self, RunError> {
         if !path.is_dir() {
             return Err(RunError::Missing(path));
@@ -172,12 +173,12 @@ impl RunFolder {
         }
     }
 
-    /// The path of the folder.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name of the device that the run was on last; `None` if ranks shared it, or the file does not tell.
+    /// Name of the device of the last training process; `None` if several ranks shared the run, or it is unknown.
     pub fn device(&self) -> Option<String> {
         let note = self.note()?;
         match note.get("ranks") {
@@ -186,7 +187,7 @@ impl RunFolder {
         }
     }
 
-    /// The name of the environment of another program in which the run trains; `None` if it trains in a game.
+    /// Name of the other program's environment in which the run trains; `None` for built-in and user-defined games.
     pub fn environment(&self) -> Option<String> {
         Some(self.note()?.get("environment")?.as_str()?.to_string())
     }
@@ -196,17 +197,17 @@ impl RunFolder {
         serde_json::from_str(&text).ok()
     }
 
-    /// The path of the settings.
+    /// Path of the settings.
     pub fn config(&self) -> PathBuf {
         self.path.join(CONFIG)
     }
 
-    /// The path of the best policy's checkpoint.
+    /// Path of the best policy's checkpoint.
     pub fn best(&self) -> PathBuf {
         self.path.join(BEST)
     }
 
-    /// The path of the language model, whether there is one or not.
+    /// Path of the exported language model, which may not exist.
     pub fn model(&self) -> PathBuf {
         self.path.join(MODEL)
     }
@@ -216,12 +217,12 @@ impl RunFolder {
         self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
     }
 
-    /// Whether the final evaluation of a run that is over has its result: a language model has its card then.
+    /// Whether the final evaluation is done, as far as it leaves a file: that of a language model writes a model card.
     pub fn is_concluded(&self) -> bool {
         !self.model().is_dir() || self.path.join(MODEL_CARD).is_file()
     }
 
-    /// Checks that an output at this path would not replace a file of a run.
+    /// Checks that an output to this path would not replace a file of a run.
     ///
     /// # Errors
     /// If it would be one of the files of a run, or among the files of its checkpoints.
@@ -232,7 +233,7 @@ impl RunFolder {
             };
             Ok(Path::new(".").join(folder).canonicalize()?.join(name))
         });
-        // Where there is no such folder, nothing can be written.
+        // Without such a folder, nothing can be written.
         let Ok(place) = place else { return Ok(()) };
         let is_one_of = |path: &Path, names: &[&str]| {
             let name = path.file_name().and_then(|name| name.to_str());
@@ -246,7 +247,7 @@ impl RunFolder {
         }
     }
 
-    /// The records so far; damaged ones are left out.
+    /// Reads the records so far; damaged ones are skipped.
     ///
     /// # Errors
     /// If there is a file of them that cannot be read.
@@ -257,11 +258,11 @@ impl RunFolder {
         Ok(lines.filter_map(|line| serde_json::from_slice(&line).ok()).collect())
     }
 
-    /// Whether a process trains the run, as far as the file system has locks.
+    /// Whether a process is training the run, as far as the file system supports locks.
     pub fn is_locked(&self) -> bool {
         let Ok(file) = disk::read(&self.path.join(LOCK)) else { return false };
         let locked = file.try_lock_shared();
-        // Closing the file would not be enough, as for a `RunLock`.
+        // Closing the file would not be enough; see `RunLock`.
         let _ = file.unlock();
         matches!(locked, Err(TryLockError::WouldBlock))
     }
@@ -270,18 +271,18 @@ impl RunFolder {
         Store::new(self.path.join(CHECKPOINTS))
     }
 
-    /// Locks the run for as long as the result is kept. The second value is a warning for the user, where the file
-    /// system has no locks.
+    /// Locks the run until the result is dropped. The second value is a warning for the user if the file system does
+    /// not support locks.
     ///
     /// # Errors
     /// If it is locked, by this or another process.
     pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
         let path = self.path.join(LOCK);
         let file = disk::open(&path).map_err(RunError::file("write", &path))?;
-        // Another process that looks at the lock has it for an instant.
+        // A process that only tests the lock holds it for an instant.
         let locked = file.try_lock().or_else(|error| match error {
             TryLockError::WouldBlock => {
-                std::thread::sleep(GLANCE);
+                std::thread::sleep(LOCK_TEST_TIMEOUT);
                 file.try_lock()
             }
             error => Err(error),
@@ -297,8 +298,8 @@ impl RunFolder {
         Ok((RunLock { folder: self.clone(), file }, warning))
     }
 
-    /// The newest checkpoint from which the run can continue. Newer ones that are damaged, or whose numbers are
-    /// not finite, become warnings. Without any checkpoint it is that of the best policy, which is as complete.
+    /// Loads the newest checkpoint from which the run can resume. Newer ones that are damaged, or contain numbers that
+    /// are not finite, become warnings. Without other checkpoints it is that of the best policy, which is as complete.
     ///
     /// # Errors
     /// If there is none, or none can be read but one may be intact.
@@ -312,7 +313,7 @@ impl RunFolder {
             Err(error) => {
                 let error = match error {
                     CheckpointError::NotFound(_) | CheckpointError::NoneSaved(_) => None,
-                    // The records after the best policy would be lost with it.
+                    // Falling back to the best policy would lose the records after it.
                     error if error.may_be_intact() => return Err(error.into()),
                     error => Some(error),
                 };
@@ -334,8 +335,7 @@ impl RunFolder {
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
     }
 
-    /// The checkpoint of the best policy, which is `None` if there is none or it is damaged, and warnings for the user
-    /// in the latter case.
+    /// Loads the checkpoint of the best policy; `None` with warnings for the user if it is missing or damaged.
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
@@ -351,13 +351,13 @@ impl RunFolder {
         }
     }
 
-    /// The iteration from which the run would continue, for a message; damaged checkpoints count.
+    /// Iteration from which the run would resume, for messages; damaged checkpoints count.
     pub(super) fn saved_iteration(&self) -> Option<u64> {
         let newest = || self.store().iterations().ok()?.last().copied();
         newest().or_else(|| Some(checkpoint::load(&self.best()).ok()?.iteration))
     }
 
-    /// Writes a file, whole or not at all.
+    /// Writes a file atomically.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<(), RunError> {
         let path = self.path.join(name);
         disk::replace(&path, text.as_bytes()).map_err(RunError::file("write", &path))
@@ -365,8 +365,8 @@ impl RunFolder {
 }
 
 impl SavedPolicy {
-    /// The policy that a path names: a file with a policy and its settings, a checkpoint's folder, or a run: its
-    /// best policy, or, if that is missing or damaged, its newest checkpoint.
+    /// Loads the policy that a path names: a policy file, a checkpoint folder, or a run, of which it takes the best
+    /// policy, or, if that is missing or damaged, the newest checkpoint.
     ///
     /// # Errors
     /// If there is none, or if the best one may be intact, but cannot be read.
@@ -392,7 +392,7 @@ impl SavedPolicy {
     }
 }
 
-/// The right to train a run, which nothing else has meanwhile, in this process or another.
+/// Exclusive right to train a run, among all processes; released when dropped.
 #[derive(Debug)]
 pub struct RunLock {
     folder: RunFolder,
@@ -400,7 +400,7 @@ pub struct RunLock {
 }
 
 impl RunLock {
-    /// The run's folder.
+    /// The run directory.
     pub fn folder(&self) -> &RunFolder {
         &self.folder
     }
@@ -408,7 +408,8 @@ impl RunLock {
 
 impl Drop for RunLock {
     fn drop(&mut self) {
-        // Closing the file would leave it locked while a process that is being started still has a copy of the handle.
+        // A process that is just being started may hold a copy of the handle, which would keep the lock after closing
+        // the file.
         let _ = self.file.unlock();
     }
 }
@@ -422,7 +423,7 @@ fn newest(name: &str) -> Option<PathBuf> {
     runs.filter_map(|run| Some((number(&run)?, run))).max().map(|(_, run)| run)
 }
 
-/// The runs in `runs`, the one that was written to last first.
+/// Paths of the runs in `runs`, the one written to last first.
 fn paths_by_last_write() -> Vec<PathBuf> {
     let runs = fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
     let written = |run: &Path| {

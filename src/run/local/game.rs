@@ -1,6 +1,8 @@
-//! A game's or a dataset's run, as what [`drive`](super::drive) takes.
+//! A run of a game or a dataset.
 
-use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, Trained};
+use super::{
+    FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, TrainerStatus,
+};
 use crate::checkpoint::Checkpoint;
 use crate::device::has_kernels;
 use crate::env::Rules;
@@ -13,26 +15,27 @@ use crate::trainer::GameTrainer;
 use crate::trainer::text::CompletionRecord;
 use serde::Serialize;
 
-/// Episodes of the final evaluation.
+/// Number of episodes of the final evaluation.
 const FINAL_EPISODES: usize = 10_000;
 
 /// A run of a policy for a game.
 #[derive(Debug)]
 pub struct GameRun<G: Rules> {
     trainer: GameTrainer<G>,
-    /// Iterations of an epoch.
+    /// Number of iterations per epoch.
     epoch: u32,
-    /// The names of the actions.
+    /// Names of the actions.
     actions: Vec<String>,
 }
 
 impl<G: Rules> GameRun<G> {
-    /// A run whose epoch has so many iterations, and whose actions have these names.
+    /// Creates a run of this trainer. `epoch` is the number of iterations per epoch, `actions` the
+    /// names of the actions.
     pub fn new(trainer: GameTrainer<G>, epoch: u32, actions: Vec<String>) -> Self {
         Self { trainer, epoch, actions }
     }
 
-    /// Plays as many fresh episodes on the host as an evaluation has, or at most so many.
+    /// Plays as many fresh episodes on the host as an evaluation has, but at most `most`.
     fn play_on_host(&self, most: usize) -> Result<Scores, RunError> {
         let episodes = self.trainer.config().checkpoint.eval_episodes.min(most);
         let play =
@@ -46,14 +49,14 @@ impl<G: Rules> GameRun<G> {
     }
 }
 
-/// The passes of an update, in words.
+/// Describes the passes of an update in words.
 pub(super) fn passes(update: &UpdateConfig) -> String {
     let UpdateConfig { update_epochs: epochs, num_minibatches: steps, .. } = update;
     let plural = |n: usize, ending: &'static str| if n == 1 { "" } else { ending };
     format!("{epochs} epoch{} of {steps} minibatch{}", plural(*epochs, "s"), plural(*steps, "es"))
 }
 
-/// Plays `episodes` fresh episodes greedily and, on the same levels, by drawn actions.
+/// Plays `episodes` fresh episodes greedily and, on the same levels, with sampled actions.
 pub fn play<A: Actor, G: Rules>(policy: &A, game: G, episodes: usize, seed: u64) -> Scores {
     let play = |player| evaluate(policy, game, episodes, Stream::Evaluation, seed, player).into();
     Scores {
@@ -73,7 +76,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         self.trainer.config().seed
     }
 
-    fn trainer(&self) -> &dyn Trained {
+    fn trainer(&self) -> &dyn TrainerStatus {
         &self.trainer
     }
 
@@ -146,7 +149,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         Ok(self.trainer.restore(checkpoint)?)
     }
 
-    /// The first rank alone evaluates.
+    /// Only the first rank evaluates.
     fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
         if !self.trainer.team().is_root() {
             return Ok(FinalScores::default());

@@ -1,9 +1,9 @@
-//! Panics of a device as errors that say where the run continues.
+//! Conversion of panics to errors that say where the run can be resumed.
 
 use super::error::Saved;
 use super::{Run, RunError, RunFiles, caught_on_devices};
 
-/// Does a part of the work of a run; a panic becomes an error.
+/// Runs a part of a run's work; a panic becomes an error.
 pub(super) fn guarded<T>(
     work: String,
     part: impl FnOnce() -> Result<T, RunError>,
@@ -12,7 +12,7 @@ pub(super) fn guarded<T>(
         .unwrap_or_else(|panic| Err(RunError::Failed { work, panic, saved: None }))
 }
 
-/// Adds the state of the run's folder to an error.
+/// Adds the state of the run directory to an error.
 pub(super) fn located(
     mut error: RunError,
     run: &dyn Run,

@@ -1,4 +1,4 @@
-//! A run on this machine: what is driven, and the files that it leaves.
+//! Runs on this machine: the interface that drives them, and the files that they leave.
 
 mod drive;
 mod effort;
@@ -16,7 +16,7 @@ mod progress;
 mod report;
 mod step;
 mod text;
-mod trained;
+mod trainer_status;
 
 pub use drive::{Observer, drive, finish, restore_best};
 pub use effort::Effort;
@@ -33,7 +33,7 @@ pub use progress::{counted, short};
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
 pub use step::Step;
 pub use text::TextRun;
-pub use trained::Trained;
+pub use trainer_status::TrainerStatus;
 
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord};
@@ -41,18 +41,18 @@ use crate::text::LanguageModel;
 use crate::trainer::text::CompletionRecord;
 use serde::Serialize;
 
-/// The game or the task that a run is about. In JSON it is `"env": NAME` or `"task": NAME`.
+/// The game or task of a run. Serialised as `"env": NAME` or `"task": NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
-    /// A game.
+    /// A game, by name.
     Env(String),
-    /// A task of a language model.
+    /// A task of a language model, by name.
     Task(String),
 }
 
 impl Subject {
-    /// The name of the game or the task.
+    /// Name of the game or task.
     pub fn name(&self) -> &str {
         match self {
             Self::Env(name) | Self::Task(name) => name,
@@ -60,14 +60,14 @@ impl Subject {
     }
 }
 
-/// A part of a run with a loss of its own.
+/// A phase of a run, with its own loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Phase {
-    /// The name of the algorithm, for instance `SFT`.
+    /// Name of the algorithm, for instance `SFT`.
     pub name: &'static str,
-    /// The first iteration, from 1.
+    /// First iteration, counted from 1.
     pub first: u32,
-    /// The last iteration.
+    /// Last iteration.
     pub last: u32,
 }
 
@@ -78,67 +78,66 @@ impl std::fmt::Display for Phase {
     }
 }
 
-/// The sizes of a run, for its dry run.
+/// Sizes of a run, as shown by a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outline {
-    /// Learnt parameters.
+    /// Number of learnt parameters.
     pub num_parameters: usize,
-    /// The policy or the model, in words.
+    /// Description of the policy or model.
     #[serde(skip)]
     pub policy: String,
-    /// Episodes that are played at once: games, or an iteration's completions.
+    /// Number of episodes played at once: games, or completions of an iteration.
     pub num_envs: usize,
-    /// Steps of the whole run, if they are known beforehand.
+    /// Number of steps of the whole run, if known beforehand.
     pub env_steps: Option<u64>,
-    /// An iteration, in two lines: its rollout and its update.
+    /// Description of an iteration in two lines: its rollout and its update.
     #[serde(skip)]
     pub iteration: [String; 2],
 }
 
-/// A run in memory, whether of a game, a dataset or a language model, as one of its ranks trains it.
+/// A run in memory, of a game, a dataset or a language model, as trained by one of its ranks.
 ///
 /// All ranks must call [`Run::iterate`], [`Run::measure`], [`Run::snapshot`] and [`Run::finish`] together.
 pub trait Run {
-    /// The game or the task.
+    /// The game or task.
     fn subject(&self) -> Subject;
 
-    /// The seed of everything random.
+    /// Seed of all randomness.
     fn seed(&self) -> u64;
 
-    /// The trainer, which does the work.
-    fn trainer(&self) -> &dyn Trained;
+    /// The trainer.
+    fn trainer(&self) -> &dyn TrainerStatus;
 
-    /// The phases, in order.
+    /// Phases, in order.
     fn phases(&self) -> Vec<Phase>;
 
-    /// The sizes.
+    /// Sizes, for a dry run.
     fn outline(&self) -> Outline;
 
-    /// Iterations of an epoch, after each of which memory growth is checked.
+    /// Number of iterations per epoch. Memory growth is checked after each epoch.
     fn epoch(&self) -> u32;
 
-    /// The reason why it does not have a fast engine, if so.
+    /// The reason why the run does not use a fast engine; `None` if it does.
     fn obstacle(&self) -> Option<String> {
         None
     }
 
-    /// A warning about its phases, if there is one.
+    /// A warning about the phases, if there is one.
     fn warning(&self) -> Option<String> {
         None
     }
 
-    /// The highest score of a completion; `None` for games.
+    /// Highest possible score of a completion; `None` for games.
     fn highest_score(&self) -> Option<f64> {
         None
     }
 
-    /// Options of a resumed run with which it asks less of its device at a time, without another result; `None` on the
-    /// CPU.
+    /// Options that make the launches of a resumed run smaller, without changing its result; `None` on the CPU.
     fn smaller_launches(&self) -> Option<String> {
         None
     }
 
-    /// Trains one iteration. Returns its record and, for texts, its completions.
+    /// Trains one iteration. Returns its record and, for language models, its completions.
     ///
     /// # Errors
     /// If numbers run out of range, an environment or a task fails, or another rank fails or does not respond.
@@ -150,32 +149,32 @@ pub trait Run {
     /// If an environment or a task fails, or another rank fails or does not respond.
     fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError>;
 
-    /// Everything that it needs to continue.
+    /// Takes a checkpoint of everything needed to resume.
     ///
     /// # Errors
     /// If another rank fails or does not respond.
     fn snapshot(&self) -> Result<Checkpoint, RunError>;
 
-    /// Evaluates the policy on fresh episodes, at most so many. At the end of a run [`finish()`] restores the best one
-    /// before.
+    /// Evaluates the policy on fresh episodes, at most `most`. At the end of a run, [`finish()`] restores the best
+    /// policy first.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
     fn finish(&mut self, most: usize) -> Result<FinalScores, RunError>;
 
-    /// The language model, as it is exported; `None` for games.
+    /// The language model in the form that is exported; `None` for games.
     fn model(&self) -> Option<LanguageModel> {
         None
     }
 
-    /// Returns to the state of a checkpoint.
+    /// Restores the state of a checkpoint.
     ///
     /// # Errors
     /// If the checkpoint does not fit.
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), RunError>;
 
-    /// Trains it to its end as an iterator: an event is what happened since the last one. The rank that has its `files`
-    /// writes records and checkpoints.
+    /// Returns an iterator over the events of the run, which trains it to its end. The rank with its `files` writes
+    /// records and checkpoints.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -197,8 +196,8 @@ pub trait Run {
     /// # Ok::<(), grove::run::RunError>(())
     /// ```
     ///
-    /// [`Events::stop`] ends it early; it can be continued by another call, before [`finish()`]. Without an end, the
-    /// last iterations are in the records and in no checkpoint.
+    /// [`Events::stop`] ends the run early; another call continues it, before [`finish()`]. If the iterator is dropped
+    /// before [`Event::End`], the last iterations may be in the records but in no checkpoint.
     fn events<'a>(&'a mut self, files: Option<&'a mut RunFiles>) -> Events<'a>
     where
         Self: Sized,
@@ -206,9 +205,9 @@ pub trait Run {
         Events::new(self, files)
     }
 
-    /// Takes the record of an iteration before a resumption, so that monitors continue as well.
+    /// Observes the record of an iteration before the resume, so that monitors continue from there.
     fn replay(&mut self, _record: &IterationRecord) {}
 
-    /// Continues at a later iteration without training the ones before it, for a dry run.
+    /// Skips to a later iteration without training those in between, for a dry run.
     fn skip_to(&mut self, _iteration: u32) {}
 }

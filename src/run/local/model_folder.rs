@@ -1,4 +1,4 @@
-//! The folder of a run's language model, replaced in one step, and read again.
+//! The folder of a run's exported language model: atomic replacement and loading.
 
 use super::{RunError, RunFolder, SavedPolicy};
 use crate::checkpoint::Checkpoint;
@@ -9,10 +9,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Replaces `folder` by the one that `fill` writes at the path it is given.
+/// Replaces `folder` atomically by one that `fill` writes to the path that it is given.
 ///
 /// # Errors
-/// If it cannot be written; the old folder is as it was then.
+/// If it cannot be written; the previous folder then remains.
 pub fn replace<E: Into<RunError>>(
     folder: &Path,
     fill: impl FnOnce(&Path) -> Result<(), E>,
@@ -24,8 +24,8 @@ pub fn replace<E: Into<RunError>>(
     })
 }
 
-/// Reads a language model from a folder or a file. The adapters in the folder of a run are used with the weights only
-/// that they were trained with.
+/// Loads a language model from a folder or file. Adapters in a run directory are combined only with the weights that
+/// they were trained with.
 ///
 /// # Errors
 /// If it cannot be read, or the weights are others.
@@ -39,14 +39,14 @@ pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
     Ok(model)
 }
 
-/// The checkpoint of the run whose language model a path names, if it is one's.
+/// Loads the checkpoint of the run whose exported model a path names, if it is one.
 fn trained(model: &Path) -> Option<Checkpoint> {
     let model = model.canonicalize().ok()?;
     let run = RunFolder::find(model.parent()?).ok().filter(|run| run.model() == model)?;
     Some(SavedPolicy::find(run.path()).ok()?.checkpoint)
 }
 
-/// Finishes a replacement that a crash interrupted.
+/// Completes a replacement that a crash interrupted.
 ///
 /// # Errors
 /// If leftovers cannot be moved or removed.
@@ -59,14 +59,14 @@ fn clear(folder: &Path) -> io::Result<()> {
     fs::remove_dir_all(folder)
 }
 
-/// Waits until a folder and its files are on the disk.
+/// Waits until a folder and its files are on disk.
 fn sync(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
             sync(&path)?;
         } else {
-            // Windows syncs only files that are open for writing.
+            // Windows only syncs files that are open for writing.
             disk::sync(&File::options().write(true).open(path)?)?;
         }
     }

@@ -1,18 +1,18 @@
-//! The file `run.json`: the device, the engine and the ranks that train a run.
+//! The file `run.json`: device, engine and ranks of a run.
 //!
-//! They are not among the settings, for the result does not depend on them.
+//! They are not settings, because the result does not depend on them.
 
 use super::{Phase, Run, Subject};
 use crate::device::DeviceInfo;
 use serde::Serialize;
 
-/// The content of `run.json`.
+/// Content of `run.json`.
 #[derive(Debug, Serialize)]
 pub struct RunNote<'a> {
     grove: &'static str,
     #[serde(flatten)]
     subject: Subject,
-    /// The environment for which the game stands, if it is of another program.
+    /// Name of another program's environment, for which the game is a placeholder.
     #[serde(skip_serializing_if = "Option::is_none")]
     environment: Option<&'a str>,
     seed: u64,
@@ -26,16 +26,16 @@ pub struct RunNote<'a> {
     ranks: Vec<Share>,
 }
 
-/// A rank's part of every batch.
+/// A rank's share of every batch.
 #[derive(Debug, Serialize)]
 struct Share {
     device: String,
-    /// The first shard, and the one after the last.
+    /// First shard, and end of the shards (exclusive).
     shards: [usize; 2],
 }
 
 impl<'a> RunNote<'a> {
-    /// The note of a run of which this rank is on `device`.
+    /// Describes a run whose rank in this process uses `device`.
     pub fn new(run: &dyn Run, device: &'a DeviceInfo) -> Self {
         let (trainer, team) = (run.trainer(), run.trainer().team());
         let cuts = team.cuts(trainer.shards().count());
@@ -60,7 +60,7 @@ impl<'a> RunNote<'a> {
         }
     }
 
-    /// Names the environment for which the run's game stands.
+    /// Sets the name of the environment for which the run's game is a placeholder.
     pub fn in_environment(self, environment: Option<&'a str>) -> Self {
         Self { environment, ..self }
     }

@@ -6,17 +6,17 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Characters of a message's start and end that are kept: those of drivers can be pages, the last line of which is the
-/// cause of the others.
+/// Number of characters kept of the start and the end of a message. Messages of drivers can be pages long, with the
+/// root cause in the last line.
 const KEPT: [usize; 2] = [200, 400];
 
-/// The words between a failure and its cause in the message of a driver or of CubeCL.
+/// Text between an error and its cause in messages of drivers and CubeCL.
 const CAUSE: &str = " Caused by: ";
 
-/// The words before places in the code in such a message.
+/// Text before code locations in such messages.
 const PLACES: [&str; 3] = [" Backtrace", " No backtrace available", " Asked at:"];
 
-/// Words of a cause, and advice about it.
+/// Text of a cause, with advice about it.
 const ADVICE: [(&str, &str); 3] = [
     (
         "can't allocate buffer of size",
@@ -29,27 +29,26 @@ const ADVICE: [(&str, &str); 3] = [
     ("Too much shared memory requested", "use a model with smaller heads, or the CPU"),
 ];
 
-/// The start of the names of CubeCL's threads, each of which works for a device. They swallow panics of work that
-/// nothing waits for.
+/// Prefixes of the names of CubeCL's device threads, which swallow panics of work that nothing waits for.
 const DEVICE_THREADS: [&str; 2] = ["DSU-", "DSD-"];
 
-/// The messages of the standard library before it aborts the process.
-const LAST_WORDS: [&str; 2] =
+/// Messages of the standard library before it aborts the process.
+const ABORT_MESSAGES: [&str; 2] =
     ["panic in a destructor during cleanup", "panic in a function that cannot unwind"];
 
-/// The first panic of a device's thread that no error tells of yet.
-static UNTOLD: Mutex<Option<Panic>> = Mutex::new(None);
+/// First panic of a device thread that no error has reported yet.
+static UNREPORTED: Mutex<Option<Panic>> = Mutex::new(None);
 
-/// The last panic that can unwind.
+/// Last panic that can unwind.
 static LAST: Mutex<Option<Panic>> = Mutex::new(None);
 
-/// A panic that was caught.
+/// A caught panic.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Panic(String);
 
 impl Panic {
-    /// The panic with this payload: its message in one line.
+    /// Creates a panic from its payload: its message on one line.
     pub fn new(payload: &(dyn Any + Send)) -> Self {
         let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
             (Some(text), _) => text,
@@ -69,7 +68,7 @@ impl Panic {
     }
 }
 
-/// Shortens the message of a driver or of CubeCL to the first failure of a chain and the cause of all, without places,
+/// Shortens a message of a driver or CubeCL to the first error of a chain and the root cause, without code locations,
 /// and adds advice if there is any.
 fn concise(line: &str) -> String {
     let without_places = |part: &str| {
@@ -89,7 +88,7 @@ fn concise(line: &str) -> String {
     }
 }
 
-/// Joins a failure, up to its first colon, with its cause.
+/// Joins an error, up to its first colon, with its cause.
 fn joined(what: &str, cause: &str) -> String {
     match what.split_once(": ") {
         Some((what, _)) => format!("{what}: {cause}"),
@@ -97,7 +96,7 @@ fn joined(what: &str, cause: &str) -> String {
     }
 }
 
-/// Does some work. A panic becomes an error.
+/// Runs `work`; a panic becomes an error.
 ///
 /// # Errors
 /// If there was a panic.
@@ -105,20 +104,20 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panic::new(&*payload))
 }
 
-/// Does some work on devices. As [`caught`], but a panic of a device's thread meanwhile is an error too, as the results
-/// of the device cannot be relied on then.
+/// Runs `work` on devices. Like [`caught`], but a panic of a device thread meanwhile is also an error, since the
+/// results of the device are then unreliable.
 ///
 /// # Errors
 /// If there was a panic.
 pub fn caught_on_devices<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     let outcome = caught(work);
-    // It is the cause of later ones.
-    let untold = lock(&UNTOLD).take();
-    untold.map_or(outcome, Err)
+    // An earlier panic is the cause of later ones.
+    let unreported = lock(&UNREPORTED).take();
+    unreported.map_or(outcome, Err)
 }
 
-/// Keeps panics off stderr from now on, for a program that reports them as errors; the log has them, with their places.
-/// Where the process cannot go on after one, `fail` reports it, and the process exits with 1.
+/// Keeps panics off stderr from now on, for a program that reports them as errors; the log has them with their
+/// locations. If the process cannot continue after a panic, `fail` reports it and the process exits with 1.
 pub fn keep_silent(fail: fn(&Panic)) {
     set_hook(Box::new(move |info| heed(info, fail)));
 }
@@ -130,14 +129,14 @@ fn heed(info: &PanicHookInfo, fail: fn(&Panic)) {
         _ => tracing::debug!("{info}"),
     }
     let panic = Panic::new(info.payload());
-    if LAST_WORDS.contains(&panic.0.as_str()) {
+    if ABORT_MESSAGES.contains(&panic.0.as_str()) {
         fail(lock(&LAST).as_ref().unwrap_or(&panic));
         std::process::exit(1);
     }
     *lock(&LAST) = Some(panic.clone());
     let is_of_a_device = |name: &str| DEVICE_THREADS.iter().any(|start| name.starts_with(start));
     if thread::current().name().is_some_and(is_of_a_device) {
-        lock(&UNTOLD).get_or_insert(panic);
+        lock(&UNREPORTED).get_or_insert(panic);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A dry run: some iterations and an evaluation, measured and not saved.
+//! Dry runs: measures some iterations and an evaluation, and saves nothing.
 
 use super::{Outline, Phase, Run, RunError, Subject, counted, short};
 use crate::device::DeviceInfo;
@@ -7,10 +7,10 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
-/// The time for which the iterations of a phase are measured, and how many at most.
+/// Time spent measuring the iterations of a phase, and their maximum number.
 const MEASURED: (Duration, u32) = (Duration::from_secs(2), 20);
 
-/// The expected cost of a run.
+/// Expected cost of a run.
 #[derive(Debug, Serialize)]
 pub struct Preview<'a> {
     #[serde(flatten)]
@@ -23,17 +23,17 @@ pub struct Preview<'a> {
     iterations: u32,
     phases: Vec<PhasePreview>,
     seconds_to_first_update: f64,
-    /// The mean over all iterations.
+    /// Mean over all iterations.
     seconds_per_iteration: f64,
     seconds_per_evaluation: f64,
-    /// The whole run.
+    /// Seconds of the whole run.
     seconds: f64,
     memory_bytes: Option<u64>,
     #[serde(skip)]
     schedule: Schedule,
 }
 
-/// The expected cost of a phase.
+/// Expected cost of a phase.
 #[derive(Debug, Serialize)]
 struct PhasePreview {
     #[serde(flatten)]
@@ -41,16 +41,16 @@ struct PhasePreview {
     seconds_per_iteration: f64,
 }
 
-/// The costs of the iterations that are tried.
+/// Costs of the iterations tried so far.
 struct Trial {
-    /// The beginning of the run's preparation.
+    /// Start of the run's preparation.
     started: Instant,
     seconds_to_first_update: Option<f64>,
     memory_bytes: Option<u64>,
 }
 
 impl Trial {
-    /// Trains an iteration. Returns its seconds.
+    /// Trains an iteration and returns its seconds.
     fn iterate(&mut self, run: &mut dyn Run) -> Result<f64, RunError> {
         let began = Instant::now();
         let (record, _) = run.iterate()?;
@@ -62,7 +62,7 @@ impl Trial {
     /// Measures some iterations of a phase.
     fn phase(&mut self, run: &mut dyn Run, phase: Phase) -> Result<PhasePreview, RunError> {
         run.skip_to(phase.first - 1);
-        // The first one compiles kernels and fills caches.
+        // The first iteration compiles kernels and fills caches.
         let first = self.iterate(run)?;
         let began = Instant::now();
         let most = MEASURED.1.min(phase.last - phase.first);
@@ -76,8 +76,8 @@ impl Trial {
     }
 }
 
-/// Tries some iterations of every phase of a run, an evaluation, and the final one on one episode. `started` is when the
-/// run's preparation began.
+/// Trains some iterations of every phase of a run, an evaluation, and the final evaluation on one episode. `started` is
+/// the start of the run's preparation.
 ///
 /// # Errors
 /// If numbers run out of range, an environment or a task fails, or another rank fails or does not respond.
@@ -93,7 +93,7 @@ pub fn preview<'a>(
     let began = Instant::now();
     run.measure()?;
     let evaluation = began.elapsed().as_secs_f64();
-    // Else what fails there would show only at the end of the run.
+    // Otherwise an error in it would only show at the end of the run.
     run.finish(1)?;
     let total = |PhasePreview { phase, seconds_per_iteration }: &PhasePreview| {
         f64::from(phase.last - phase.first + 1) * seconds_per_iteration
@@ -169,7 +169,7 @@ impl Display for Preview<'_> {
     }
 }
 
-/// A time in the largest fitting unit.
+/// Formats a duration in the largest fitting unit.
 fn span(seconds: f64) -> String {
     match seconds {
         s if s < 100.0 => format!("{s:.1} s"),

@@ -1,12 +1,12 @@
-//! The time that is left of a run.
+//! Estimation of a run's remaining time.
 
 use super::Phase;
 use std::collections::VecDeque;
 
-/// Iterations over which the pace is measured at most.
+/// Maximum number of iterations over which the pace is measured.
 const RECENT: usize = 30;
 
-/// A number with a unit prefix, for instance `1.2M`.
+/// Formats a number with a unit prefix, for instance `1.2M`.
 pub fn short(x: f64) -> String {
     match x {
         x if x >= 1e9 => format!("{:.1}G", x / 1e9),
@@ -21,22 +21,22 @@ pub fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The pace of a run, from which the time left is estimated.
+/// Pace of a run, from which the remaining time is estimated.
 #[derive(Debug)]
 pub(super) struct Pace {
     phases: Vec<Phase>,
-    /// Iteration and seconds of the last iterations of the phase under way.
+    /// Iteration and seconds of the last iterations of the current phase.
     recent: VecDeque<(u32, f64)>,
 }
 
 impl Pace {
-    /// The pace of a run in these phases that begins after iteration `done`, at 0 seconds.
+    /// Creates the pace of a run with these phases that continues after iteration `done`.
     pub fn new(done: u32, phases: Vec<Phase>) -> Self {
         Self { phases, recent: VecDeque::from([(done, 0.0)]) }
     }
 
-    /// The seconds left after `iteration`, which ended after so many `seconds`. Phases to come are taken to be
-    /// as fast as the one under way.
+    /// Seconds left after `iteration`, which ended at `seconds`. Later phases are assumed to be as fast as the
+    /// current one.
     pub fn seconds_left(&mut self, iteration: u32, seconds: f64) -> Option<f64> {
         let begins = self.phases.iter().any(|phase| phase.first == iteration && phase.first > 1);
         if begins {

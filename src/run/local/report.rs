@@ -1,4 +1,4 @@
-//! The result of a run or an evaluation, as JSON and as text.
+//! Result of a run or an evaluation, as JSON and as text.
 
 use super::{Effort, Run, RunFiles, Subject, counted, short};
 use crate::checkpoint::Checkpoint;
@@ -7,22 +7,22 @@ use crate::rollout::Baseline;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
-/// The names of the rows and the columns of a confusion matrix.
+/// Label of the rows and columns of a confusion matrix, in its corner.
 const CORNER: &str = "demonstrated \\ predicted";
 
-/// Scores of fresh episodes, beside those of known players.
+/// Scores on fresh episodes, and scores of reference players.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scores {
-    /// The policy that always takes its most likely action.
+    /// Scores of the policy with its most likely actions.
     #[serde(flatten)]
     pub greedy: EvaluationRecord,
-    /// The policy that draws its actions, as in training; `None` if it was not evaluated.
+    /// Scores of the policy with sampled actions, as in training; `None` if not evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled: Option<EvaluationRecord>,
-    /// The seed of the episodes.
+    /// Seed of the episodes.
     #[serde(skip)]
     pub seed: u64,
-    /// Scores of players without a network; none for texts.
+    /// Scores of players without a network; empty for language models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub baselines: Vec<Baseline>,
 }
@@ -30,21 +30,22 @@ pub struct Scores {
 /// Quality of the best policy on held-out demonstrations.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeldOutReport {
-    /// The means over all steps.
+    /// Means over all steps.
     #[serde(flatten)]
     pub means: HeldOut,
-    /// Steps by the demonstrated action and by the policy's most likely one; none for texts.
+    /// Number of steps by demonstrated action and by the policy's most likely one; empty for language
+    /// models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub confusion: Vec<Vec<u64>>,
-    /// The names of the actions.
+    /// Names of the actions.
     #[serde(skip)]
     pub actions: Vec<String>,
 }
 
-/// The final evaluation of a run's best policy.
+/// Final evaluation of a run's best policy.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FinalScores {
-    /// Scores of fresh episodes; `None` without anything to play.
+    /// Scores on fresh episodes; `None` if there is nothing to play.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
     /// Quality on held-out demonstrations; `None` for runs that learn from rewards alone.
@@ -52,35 +53,36 @@ pub struct FinalScores {
     pub held_out: Option<HeldOutReport>,
 }
 
-/// The result of a run.
+/// Result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The game or the task.
+    /// The game or task.
     #[serde(flatten)]
     pub subject: Subject,
-    /// The run's folder.
+    /// Path of the run directory.
     pub run: String,
-    /// The device's name.
+    /// Name of the device.
     pub device: String,
-    /// The seed of everything random.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// Iterations of the whole run.
+    /// Number of iterations of the whole run.
     pub iterations: u32,
-    /// The time and the steps that it took.
+    /// Time and steps spent.
     #[serde(flatten)]
     pub effort: Effort,
-    /// The iteration of the best policy.
+    /// Iteration of the best policy.
     pub best_iteration: u64,
-    /// The place of the best policy, for the text form.
+    /// Path of the best policy, for the text form.
     #[serde(skip)]
     pub best: String,
-    /// The final evaluation of that policy.
+    /// Final evaluation of the best policy.
     #[serde(flatten)]
     pub result: FinalScores,
 }
 
 impl Effort {
-    /// The report of a run on this device, whose `best` checkpoint had this `result`; without one, its last.
+    /// Creates the report of a run on this device, whose `best` checkpoint had this `result`; without
+    /// `best`, the last one had.
     pub fn report(
         self,
         run: &dyn Run,
@@ -196,7 +198,7 @@ impl Display for Scores {
     }
 }
 
-/// The share of completions that are exactly right, in words.
+/// Describes the fraction of completions with the highest reward.
 fn exactly_right(text: &TextEvaluation) -> String {
     let TextEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
     let mut words = format!("pass@1 {pass_at_1:.4} ({:.1} % exactly right)", 100.0 * pass_at_1);
@@ -209,7 +211,7 @@ fn exactly_right(text: &TextEvaluation) -> String {
     words
 }
 
-/// A number with up to three decimals.
+/// Rounds a number to three decimals.
 fn rounded(x: f64) -> f64 {
     (1e3 * x).round() / 1e3
 }

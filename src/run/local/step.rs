@@ -1,28 +1,28 @@
-//! An iteration of a run that is done, and its figures in words.
+//! A trained iteration, and its metrics in words.
 
 use super::short;
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord};
 use crate::trainer::text::CompletionRecord;
 
-/// An iteration of a run that is done.
+/// A trained iteration of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
-    /// The record, as it is in `metrics.jsonl`.
+    /// Record, as in `metrics.jsonl`.
     pub record: IterationRecord,
-    /// The last evaluation, of this iteration or an earlier one.
+    /// Last evaluation, of this or an earlier iteration.
     pub evaluation: Option<EvaluationRecord>,
     /// Whether the policy was evaluated and is the best so far.
     pub is_best: bool,
-    /// Iterations of the whole run.
+    /// Number of iterations of the whole run.
     pub iterations: u32,
-    /// Completions of the iteration, of a language model.
+    /// Completions of the iteration; empty for games.
     pub completions: Vec<CompletionRecord>,
-    /// Seconds left at the pace of the last iterations, if it is known.
+    /// Seconds left at the pace of the last iterations, if known.
     pub seconds_left: Option<f64>,
 }
 
 impl Step {
-    /// The figures in words, the most important ones first.
+    /// Formats the metrics, most important first.
     pub fn words(&self) -> Vec<String> {
         let Self { record, evaluation, .. } = self;
         let evaluation = evaluation.as_ref();

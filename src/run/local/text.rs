@@ -1,23 +1,25 @@
-//! A language model's run, as what [`drive`](super::drive) takes.
+//! A run of a language model.
 
 use super::game::passes;
-use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, Trained};
+use super::{
+    FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, TrainerStatus,
+};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::text::LanguageModel;
 use crate::trainer::text::{CompletionRecord, Health, LanguageTrainer};
 
-/// Prompts of the final evaluation.
+/// Number of prompts of the final evaluation.
 const FINAL_PROMPTS: usize = 1000;
 
-/// A run of a language model for a task.
+/// A run of a language model on a task.
 pub struct TextRun {
     trainer: LanguageTrainer,
     health: Health,
 }
 
 impl TextRun {
-    /// A run of this trainer.
+    /// Creates a run of this trainer.
     pub fn new(trainer: LanguageTrainer) -> Self {
         Self { health: Health::new(trainer.parts()), trainer }
     }
@@ -32,13 +34,13 @@ impl Run for TextRun {
         self.trainer.config().seed
     }
 
-    fn trainer(&self) -> &dyn Trained {
+    fn trainer(&self) -> &dyn TrainerStatus {
         &self.trainer
     }
 
     fn phases(&self) -> Vec<Phase> {
         let config = self.trainer.config();
-        // A resumed run may have fewer iterations than its settings have of SFT.
+        // A resumed run may have fewer iterations than the settings have of SFT.
         let sft = if config.imitates() { u32::MAX } else { config.fit.iterations };
         let sft = sft.min(config.iterations);
         let phases = [
@@ -119,7 +121,7 @@ impl Run for TextRun {
         Ok(self.trainer.restore(checkpoint)?)
     }
 
-    /// All ranks take the first one's weights, and evaluate together.
+    /// All ranks take the first one's weights and evaluate together.
     fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
         self.trainer.follow_first()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;

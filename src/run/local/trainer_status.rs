@@ -1,34 +1,34 @@
-//! The trainer of a run, whatever its engine.
+//! Status of a trainer as a trait object, whatever its engine.
 
 use crate::parallel::{Shards, Team};
 use crate::run::Schedule;
 use crate::trainer::{Engine, Trainer};
 
-/// The state of a trainer, the same for games, datasets and texts.
-pub trait Trained {
-    /// The schedule of its run.
+/// Status of a trainer, uniform over games, datasets and language models.
+pub trait TrainerStatus {
+    /// Schedule of the run.
     fn schedule(&self) -> Schedule;
 
-    /// Iterations done.
+    /// Number of iterations done.
     fn iteration(&self) -> u32;
 
-    /// Environment steps so far; of a language model, tokens.
+    /// Environment steps so far; tokens for a language model.
     fn env_steps(&self) -> u64;
 
     /// Value and iteration of the best evaluation so far: the score, or, with held-out data, the negative loss.
     fn best(&self) -> Option<(f64, u32)>;
 
-    /// The ranks that share the run.
+    /// Ranks that share the run.
     fn team(&self) -> &Team;
 
-    /// The shards of a batch, and which of them are this rank's.
+    /// Shards of a batch, and this rank's range of them.
     fn shards(&self) -> Shards;
 
-    /// The engine, in words.
+    /// Human-readable description of the engine.
     fn engine(&self) -> String;
 }
 
-impl<E: Engine> Trained for Trainer<E>
+impl<E: Engine> TrainerStatus for Trainer<E>
 where
     for<'a> Schedule: From<&'a E::Config>,
 {
