@@ -22,10 +22,10 @@ struct Instance {
     y: f32,
     width: f32,
     height: f32,
-    turn: f32,
+    rotation: f32,
     tile: u32,
     repeat: f32,
-    shade: f32,
+    opacity: f32,
 }
 
 @group(0) @binding(0) var<uniform> wall: Layout;
@@ -83,9 +83,9 @@ struct Quad {
     @location(1) @interpolate(flat) centre: vec2<f32>,
     @location(2) @interpolate(flat) size: vec2<f32>,
     // Its cosine and sine.
-    @location(3) @interpolate(flat) turn: vec2<f32>,
+    @location(3) @interpolate(flat) rotation: vec2<f32>,
     @location(4) @interpolate(flat) tile: u32,
-    @location(5) @interpolate(flat) repeat_and_shade: vec2<f32>,
+    @location(5) @interpolate(flat) repeat_and_opacity: vec2<f32>,
 }
 
 @vertex
@@ -100,26 +100,26 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
     var quad: Quad;
     var low: vec2<f32>;
     var high: vec2<f32>;
-    if sprite.turn == 0.0 {
+    if sprite.rotation == 0.0 {
         // An upright sprite begins and ends at whole pixels, so that it keeps its look as it moves.
         low = floor(centre - 0.5 * exact + 0.5 + BORDER);
         high = max(floor(centre + 0.5 * exact + 0.5 + BORDER), low + 1.0);
         quad.centre = 0.5 * (low + high);
         quad.size = high - low;
-        quad.turn = vec2(1.0, 0.0);
+        quad.rotation = vec2(1.0, 0.0);
     } else {
         quad.centre = centre;
         quad.size = max(exact, vec2(1.0));
-        quad.turn = vec2(cos(sprite.turn), sin(sprite.turn));
-        let turn = abs(quad.turn);
-        let half = 0.5 * vec2(dot(quad.size, turn), dot(quad.size, turn.yx));
+        quad.rotation = vec2(cos(sprite.rotation), sin(sprite.rotation));
+        let rotation = abs(quad.rotation);
+        let half = 0.5 * vec2(dot(quad.size, rotation), dot(quad.size, rotation.yx));
         low = floor(centre - half);
         high = ceil(centre + half);
     }
     // Nothing leaves its plate.
     low = clamp(low, vec2(0.0), vec2<f32>(wall.plate));
     high = clamp(high, vec2(0.0), vec2<f32>(wall.plate));
-    if sprite.shade <= 0.0 {
+    if sprite.opacity <= 0.0 {
         high = low;
     }
     // Two triangles: the corners 0, 1, 2 and 2, 1, 3.
@@ -129,22 +129,22 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
     quad.position = clip_space(plate + mix(low, high, side));
     quad.plate = plate;
     quad.tile = sprite.tile;
-    quad.repeat_and_shade = vec2(sprite.repeat, sprite.shade);
+    quad.repeat_and_opacity = vec2(sprite.repeat, sprite.opacity);
     return quad;
 }
 
 @fragment
 fn paint_sprite(quad: Quad) -> @location(0) vec4<f32> {
     let d = floor(quad.position.xy) + 0.5 - quad.plate - quad.centre;
-    let turned = vec2(dot(d, quad.turn), d.y * quad.turn.x - d.x * quad.turn.y);
-    let at = turned / quad.size + 0.5;
+    let rotated = vec2(dot(d, quad.rotation), d.y * quad.rotation.x - d.x * quad.rotation.y);
+    let at = rotated / quad.size + 0.5;
     if any(at < vec2(0.0)) || any(at >= vec2(1.0)) {
         discard;
     }
-    let colour = texel(quad.tile, vec2(fract(at.x * quad.repeat_and_shade.x), at.y));
+    let colour = texel(quad.tile, vec2(fract(at.x * quad.repeat_and_opacity.x), at.y));
     if colour.a == 0.0 {
         discard;
     }
-    let shade = min(quad.repeat_and_shade.y, 1.0);
-    return vec4(colour.rgb * shade, shade);
+    let opacity = min(quad.repeat_and_opacity.y, 1.0);
+    return vec4(colour.rgb * opacity, opacity);
 }

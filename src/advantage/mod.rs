@@ -181,12 +181,12 @@ fn returns(rewards: Tensor<2>, ends: &Tensor<2>, mask: &Tensor<2>) -> Tensor<2> 
 /// `g[t] = rewards[t] + discount * (1 - ends[t]) * g[t + 1]`: `[num_steps, num_envs]`.
 fn rewards_to_go(rewards: Tensor<2>, ends: &Tensor<2>, discount: f64) -> Tensor<2> {
     let [num_steps, num_envs] = rewards.dims();
-    let going_on = (ends.clone().neg() + 1.0) * discount;
+    let continues = (ends.clone().neg() + 1.0) * discount;
     let row = |tensor: &Tensor<2>, t: usize| tensor.clone().slice([t..t + 1, 0..num_envs]);
     let mut rows = Vec::with_capacity(num_steps);
     let mut credit = Tensor::zeros([1, num_envs], &rewards.device());
     for t in (0..num_steps).rev() {
-        credit = row(&rewards, t) + row(&going_on, t) * credit;
+        credit = row(&rewards, t) + row(&continues, t) * credit;
         rows.push(credit.clone());
     }
     rows.reverse();

@@ -83,7 +83,7 @@ impl Display for Finding {
 
 /// Findings of a check and the amount of play behind them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckReport {
     /// Problems, errors first; empty if there are none.
     pub findings: Vec<Finding>,
     /// Number of episodes started.
@@ -95,8 +95,8 @@ pub struct Checked {
 /// Plays a game natively and reports problems.
 ///
 /// `rollout::check_on_device` compares the kernels of the game with its native rules.
-pub fn check<G: Rules>(game: G, options: &CheckOptions) -> Checked {
-    let mut checked = Checked { findings: sizes(game), ..Checked::default() };
+pub fn check<G: Rules>(game: G, options: &CheckOptions) -> CheckReport {
+    let mut checked = CheckReport { findings: sizes(game), ..CheckReport::default() };
     if checked.findings.iter().all(|finding| !finding.is_error) {
         let mut player = Player::new(game, options);
         for episode in 0..options.episodes {

@@ -21,13 +21,13 @@ pub struct Sprite {
     /// Height in cells.
     pub height: f32,
     /// Rotation about the centre in radians, clockwise.
-    pub turn: f32,
+    pub rotation: f32,
     /// Tile, one of [`tile`].
     pub tile: u32,
     /// Number of times the tile is repeated across the width.
     pub repeat: f32,
     /// Opacity, 0 to 1; sprites of opacity 0 are skipped.
-    pub shade: f32,
+    pub opacity: f32,
 }
 
 #[cube]
@@ -39,10 +39,10 @@ impl Sprite {
             y,
             width,
             height,
-            turn: 0.0f32.runtime(),
+            rotation: 0.0f32.runtime(),
             tile,
             repeat: 1.0f32.runtime(),
-            shade: 1.0f32.runtime(),
+            opacity: 1.0f32.runtime(),
         }
     }
 }
@@ -55,7 +55,7 @@ pub fn between(a: f32, b: f32, part: f32) -> f32 {
 }
 
 /// Host-side description of a game's scene: title, size and background.
-pub trait Setting {
+pub trait SceneInfo {
     /// Human-readable name of the game.
     fn title(&self) -> &'static str;
 
@@ -87,7 +87,7 @@ pub trait Setting {
 
 /// The sprites of a game, in functions that run natively and in kernels, like [`Rules`].
 #[cube]
-pub trait Look: Rules + Setting {
+pub trait Look: Rules + SceneInfo {
     /// Returns sprite `i`, for `i < num_sprites`, at progress `part` (0 to 1) of the animation from
     /// `before` to `now`. `now` is one step after `before`, or equal to it.
     fn sprite(

@@ -21,7 +21,7 @@ mod recall;
 
 pub use breakout::{Breakout, BreakoutActions, BreakoutObservation, BreakoutState};
 pub use cartpole::{CartPole, CartPoleState};
-pub use catch::{Catch, CatchState, Observation};
+pub use catch::{Catch, CatchObservation, CatchState};
 pub use fruit::{Fruit, FruitObservation, FruitState};
 pub use recall::{Recall, RecallState};
 

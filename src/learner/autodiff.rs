@@ -7,7 +7,7 @@ use super::order::{Minibatch, parts};
 use super::plan::Plan;
 use super::schedule::{entropy_coef, first_update};
 use super::share::Share;
-use super::update::{Updating, take_steps};
+use super::update::{UpdateSteps, take_steps};
 use super::weights::{Weights, split, sum_ranks};
 use crate::data::Trajectory;
 use crate::device::{self, indices};
@@ -253,7 +253,7 @@ struct AutodiffUpdate<'a> {
     figures: Tensor<1>,
 }
 
-impl Updating for AutodiffUpdate<'_> {
+impl UpdateSteps for AutodiffUpdate<'_> {
     type Minibatch = Minibatch;
     /// The gradient, and its sums: `[num_params]`, `[SUMS]`.
     type Gradient = (Tensor<1>, Tensor<1>);

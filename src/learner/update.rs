@@ -4,7 +4,7 @@ use crate::parallel::TeamError;
 use crate::settings::UpdateConfig;
 
 /// A learner in the middle of an update.
-pub(super) trait Updating {
+pub(super) trait UpdateSteps {
     /// The data of one optimizer step.
     type Minibatch;
     /// A gradient with the sums of its loss, in host memory or on the device that computed it.
@@ -30,7 +30,7 @@ pub(super) trait Updating {
 
 /// Takes an optimizer step for each minibatch, until `target_kl` ends the update. Returns the number of minibatches that
 /// were processed.
-pub(super) fn take_steps<U: Updating>(
+pub(super) fn take_steps<U: UpdateSteps>(
     update: &mut U,
     minibatches: &[U::Minibatch],
     config: &UpdateConfig,

@@ -110,7 +110,7 @@ pub struct Phases {
     pub rollout: f64,
     /// Computing advantages.
     pub advantage: f64,
-    /// Updating the policy.
+    /// UpdateSteps the policy.
     pub update: f64,
     /// Scoring completions with the task's verifier; `None` for games.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use super::args::CheckArgs;
 use super::games::{Games, Playable};
 use super::say::{tell, tell_json};
 use crate::device::{self, DeviceInfo};
-use crate::env::{self, CheckOptions, Checked, Finding};
+use crate::env::{self, CheckOptions, CheckReport, Finding};
 use crate::run::counted;
 use crate::trainer::new_settings;
 use anyhow::{Result, bail};
@@ -22,7 +22,7 @@ pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
     let chosen = device::choose(&args.device)?;
     let options =
         CheckOptions { episodes: args.episodes, seed: args.seed, ..CheckOptions::default() };
-    let Checked { findings, episodes, steps } = env::check(game, &options);
+    let CheckReport { findings, episodes, steps } = env::check(game, &options);
     let has_kernels = device::has_kernels(&chosen.device);
     #[cfg(feature = "kernels")]
     let mut findings = findings;

@@ -1,4 +1,4 @@
-//! Checks of a game's settings.
+//! Validation of a game's settings.
 
 use super::games::Playable;
 use super::models::Models;
@@ -7,7 +7,7 @@ use crate::settings::{ConfigError, TrainConfig};
 use crate::trainer::saved_config;
 use anyhow::{Context, Result};
 
-/// Reads the settings of a checkpoint and validates them, since a file may hold anything.
+/// Reads and validates the settings of a checkpoint, which may come from anyone.
 pub fn saved<G: Playable>(models: &Models, checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
     let (game, config) = saved_config::<G>(checkpoint)?;
     validate(models, &game, &config).context("the checkpoint's settings cannot be used")?;

@@ -4,7 +4,7 @@ use super::args::DemoArgs;
 use super::checks::saved;
 use super::games::{Games, Playable};
 use super::models::Models;
-use super::patience::patiently;
+use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::data::{Columns, DatasetWriter, End, Manifest};
@@ -26,7 +26,7 @@ pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
     (games.find_or_default(args.game.as_deref())?.demo)(&games.models, &args)
 }
 
-/// A description of the dataset.
+/// Description of the dataset.
 #[derive(Serialize)]
 struct Report<'a> {
     env: &'a str,
@@ -64,7 +64,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
     };
     let mut writer = DatasetWriter::create(&args.out, manifest)?;
     let what = format!("Playing {}.", counted(args.episodes as usize, "episode"));
-    let scores = patiently(&what, || write_episodes(&mut writer, game, &player, args))?;
+    let scores = with_note(&what, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
     let Evaluation { mean_score, std_error, .. } = Evaluation::of(&scores);
     let steps: u64 = scores.iter().map(|[_, steps]| *steps as u64).sum();
@@ -85,7 +85,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
     ))
 }
 
-/// Plays the episodes, and writes them shard by shard. Returns the score and the steps of each.
+/// Plays the episodes and writes them shard by shard. Returns score and number of steps of each.
 fn write_episodes<G: Playable>(
     writer: &mut DatasetWriter,
     game: G,

@@ -4,7 +4,7 @@ use super::args::EvalArgs;
 use super::checks::saved;
 use super::games::{Games, Playable};
 use super::models::Models;
-use super::patience::patiently;
+use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
@@ -101,7 +101,7 @@ fn report(
         Subject::Task(_) => "held-out prompts".to_string(),
     };
     let what = format!("Evaluating on {what}, greedy and sampled.");
-    let scores = patiently(&what, scores)?;
+    let scores = with_note(&what, scores)?;
     // A run may be named by its game.
     let folder = RunFolder::find(&args.run);
     let run = folder.as_ref().map_or(&*args.run, RunFolder::path).display().to_string();

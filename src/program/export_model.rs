@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A description of what was written.
+/// Description of the written files.
 #[derive(Serialize)]
 struct Report<'a> {
     out: String,
@@ -24,7 +24,7 @@ struct Report<'a> {
     is_adapter: bool,
 }
 
-/// The folder or the file of the language model that a path names, and the run that trained it, if the path is a run's.
+/// Finds the folder or file of the language model that a path names, and the run that trained it, if it belongs to one.
 pub fn find(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
     let is_file = path.is_file() && path.extension().is_some_and(|end| end == "gguf");
     let is_model = ["config.json", "adapter_config.json"].iter().any(|it| path.join(it).is_file());
@@ -35,7 +35,7 @@ pub fn find(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
     Some((run.model(), Some(run)))
 }
 
-/// The name for an exported file: that of the folder that a path names, or of the file without its ending.
+/// Name of an exported file: that of the folder, or of the file without its extension.
 pub fn stem(path: &Path) -> String {
     let name = match path.is_file() {
         true => path.file_stem(),

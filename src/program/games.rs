@@ -1,4 +1,4 @@
-//! The games and models of a program, type-erased, as commands receive them.
+//! Type-erased games and models of a program, as the commands receive them.
 
 use super::args::{CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs, TrainArgs};
 use super::bench::BenchArgs;
@@ -22,13 +22,13 @@ pub type References = &'static [(&'static str, f64)];
 /// A new run of a game.
 pub struct NewRun<'a> {
     pub args: &'a RunArgs,
-    /// Settings over the game's defaults.
+    /// Settings that override the game's defaults.
     pub file: toml::Table,
-    /// The run or the policy file whose weights initialise it; `None` for fresh ones.
+    /// Run or policy file that provides the initial weights; `None` for fresh ones.
     pub from: Option<&'a Path>,
 }
 
-/// The lock of a resumed run, until its first rank takes it.
+/// Lock of a resumed run, until its first rank takes it.
 pub type Lock = Mutex<Option<RunLock>>;
 
 /// A saved run to resume.
@@ -39,7 +39,7 @@ pub struct SavedRun<'a> {
     pub checkpoint: &'a Checkpoint,
 }
 
-/// The commands for one game, with its type erased.
+/// The commands for one game, type-erased.
 #[derive(Clone, Copy)]
 pub struct GameCommands {
     pub train: fn(&Games, &NewRun) -> Result<()>,
@@ -51,7 +51,7 @@ pub struct GameCommands {
     pub settings: fn(&SettingsArgs) -> Result<()>,
     pub check: fn(&CheckArgs) -> Result<()>,
     pub export: fn(&Models, &ExportArgs, &Checkpoint) -> Result<()>,
-    /// The complete default settings of a run.
+    /// Complete default settings of a run.
     pub defaults: fn() -> Result<toml::Table>,
     /// Reference scores for the game's parameters in these settings.
     pub references: fn(toml::Table) -> Result<References>,
@@ -61,13 +61,13 @@ pub struct GameCommands {
 #[derive(Clone)]
 pub struct Games {
     entries: Arc<Catalog<GameCommands>>,
-    /// The placeholder game of datasets that were imported from a table.
+    /// Placeholder game for datasets imported from tables.
     table: GameCommands,
     pub models: Models,
 }
 
 impl Games {
-    /// A program without games, with the commands for its tables.
+    /// Creates a program without games, with the commands for tables.
     pub fn new(table: GameCommands) -> Self {
         Self { entries: Arc::default(), table, models: Models::default() }
     }
@@ -80,7 +80,8 @@ impl Games {
     /// Adds a game, or replaces the one of the same name.
     ///
     /// # Panics
-    /// If its name is that of a setting or a section of runs, in whose place its own settings would be, or of a task.
+    /// If it has the name of a task, or of a setting or section of runs, which would clash with its own section of
+    /// settings.
     pub fn add<G: Playable>(&mut self, commands: GameCommands) {
         let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
         assert!(
@@ -100,12 +101,12 @@ impl Games {
         Arc::get_mut(&mut self.entries).expect("games are not shared before the program runs")
     }
 
-    /// The names of the games, comma-separated: `fruit, catch, cartpole`.
+    /// Names of the games, comma-separated: `fruit, catch, cartpole`.
     pub fn names(&self) -> String {
         self.entries.names()
     }
 
-    /// Finds a game by name; the placeholder of a table is none.
+    /// Finds a game by name; the placeholder for tables does not count.
     pub fn find(&self, name: &str) -> Result<&GameCommands> {
         match self.entries.find(name) {
             Some(game) => Ok(game),
@@ -136,7 +137,7 @@ impl Games {
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
         let (games, tasks) = (self.names(), task::names());
-        // Gymnasium's ids have a version.
+        // IDs in Gymnasium end in a version.
         let lower = name.to_lowercase();
         let (plain, version) = lower.rsplit_once("-v").unwrap_or((lower.as_str(), ""));
         let known = games.split(", ").chain(tasks.split(", "));

@@ -75,7 +75,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     Ok(())
 }
 
-/// The prompt of the command line, or else a held-out one of the run's task.
+/// The prompt on the command line, or a held-out one of the run's task.
 fn prompt(args: &GenerateArgs) -> Result<String> {
     let example = held_out_prompt(&args.model);
     let Some(prompt) = &args.prompt else {
@@ -91,7 +91,7 @@ fn prompt(args: &GenerateArgs) -> Result<String> {
     Ok(prompt.clone())
 }
 
-/// Loads the model that a path names: the best one of a run, that of a checkpoint, or one in a folder or a file.
+/// Loads the model that a path names: the best model of a run, that of a checkpoint, or one in a folder or file.
 fn load(path: &Path) -> Result<LanguageModel> {
     let has = |name: &str| path.join(name).is_file();
     let is_checkpoint = has("manifest.json") && !has("config.json");
@@ -122,7 +122,7 @@ fn held_out_prompt(path: &Path) -> Result<String> {
     Ok(task.prompt(Split::Test, 0)?.text)
 }
 
-/// The tokens of the prompt, if they leave room for a completion.
+/// Tokenizes the prompt, and checks that it leaves room for a completion.
 fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Result<Vec<u32>> {
     let messages = match args.raw || model.template.is_none() {
         true => Vec::new(),
@@ -145,21 +145,21 @@ fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Re
     Ok(tokens)
 }
 
-/// A completion printed while it is generated.
+/// A completion that is printed while it is generated.
 struct Stdout<'a> {
     model: &'a LanguageModel,
     stops: &'a [String],
-    /// Bytes of the text that have been printed.
+    /// Number of bytes of the text that have been printed.
     printed: Mutex<usize>,
 }
 
 impl Stdout<'_> {
-    /// Prints the text of tokens as far as it is settled.
+    /// Prints the text of tokens as far as it is final.
     fn print(&self, tokens: &[u32]) {
         let text = self.model.text(tokens);
         let end = settled(&text, self.stops);
         let mut printed = self.printed.lock().expect("no holder of the lock panics");
-        // A tokenizer may change earlier text, too, so that no character begins there any more.
+        // A tokenizer may also change earlier text, so `printed` need not be a character boundary any more.
         if let Some(new) = text.get(*printed..end).filter(|new| !new.is_empty()) {
             // A closed pipe is noticed when the rest is printed.
             let _ = write!(stdout(), "{new}");
@@ -173,8 +173,8 @@ impl Stdout<'_> {
     }
 }
 
-/// The length of the part of a text that no later token changes: a character may be incomplete, and a stop text may have
-/// begun. Nothing from a stop text on belongs to it, since a token may end after the stop text in it.
+/// Length of the part of a text that later tokens cannot change: the last character may be incomplete, and a stop text
+/// may have begun. Text from a stop text on is excluded, since a token may extend beyond the stop text.
 fn settled(text: &str, stops: &[String]) -> usize {
     if let Some(before) = stop::before(text, stops) {
         return before.len();

@@ -1,19 +1,19 @@
-//! Unknown options: the name of a setting is rewritten as `--set`, and others get a hint.
+//! Hints for unknown options; the name of a setting is rewritten as `--set`.
 
 use crate::settings::overlay;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 
-/// The commands that take `--set` with the settings of a run.
+/// Commands that take `--set` with settings of a run.
 const WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
-/// Settings that have an option of their own.
+/// Settings with an option of their own.
 const OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
-/// Other programs' names for the length of a run.
+/// Names of other programs for the number of iterations.
 const FOR_LENGTH: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
 
-/// Rewrites the unknown option of a command line as a `--set`, if it is the name of a setting and has a value: `--lr 1e-3`
-/// is `--set lr=1e-3`.
+/// Rewrites the unknown option of a command line as `--set` if it is the name of a setting and has a value: `--lr 1e-3`
+/// becomes `--set lr=1e-3`.
 pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsString>> {
     as_setting(&unknown_option(error, words)?, words)
 }
@@ -36,7 +36,7 @@ fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
     Some(words)
 }
 
-/// The unknown option of the parser's error, if the command has settings.
+/// The unknown option in the parser's error, if the command has settings.
 fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let has_settings =
         words.get(1).is_some_and(|command| WITH_SETTINGS.iter().any(|it| command == it));
@@ -48,12 +48,12 @@ fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
     .filter(|option| option.starts_with('-'))
 }
 
-/// The parser's error for a command line, with a better hint if an unknown option means a setting.
+/// Adds a better hint to the parser's error if an unknown option means a setting.
 pub fn improved(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let names_similar = error.get(ContextKind::SuggestedArg).is_some();
     let option = unknown_option(&error, words).filter(|_| !names_similar);
     let Some(option) = option else { return error };
-    // Passing the option as a value, which the parser proposes, is never meant here.
+    // The parser suggests passing the option as a value, which is never meant here.
     error.remove(ContextKind::Suggested);
     if let Some(hint) = hint(&option) {
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
@@ -62,7 +62,7 @@ pub fn improved(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// The hint for an option that does not exist; `None` if no setting is like it.
+/// The hint for an unknown option; `None` if it resembles no setting.
 fn hint(option: &str) -> Option<String> {
     let name = option.trim_start_matches('-').replace('-', "_");
     if ["env", "env_id", "game", "task"].contains(&&*name) {

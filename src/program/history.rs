@@ -1,4 +1,4 @@
-//! A run read from its files: its settings, its records, and its state.
+//! A run as read from its files: settings, records and state.
 
 use super::games::{Games, References};
 use super::say::{say, sentence, visible};
@@ -19,10 +19,10 @@ use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// Settings by their full names, for instance `optimizer.learning_rate`.
+/// Settings by full name, for instance `optimizer.learning_rate`.
 pub type Flat = BTreeMap<String, Value>;
 
-/// The settings of an update whose product is its number of optimiser steps.
+/// Settings of an update whose product is its number of optimizer steps.
 const STEPS: [&str; 2] = ["update_epochs", "num_minibatches"];
 
 /// A run on disk.
@@ -40,9 +40,9 @@ pub struct History {
 pub enum State {
     /// A process is training it.
     Running,
-    /// The training has ended as the settings say.
+    /// Training ended according to the settings.
     Finished,
-    /// The run can be resumed.
+    /// Can be resumed.
     Interrupted,
 }
 
@@ -59,8 +59,8 @@ impl History {
         Ok(Self { path, settings, records, environment, is_locked })
     }
 
-    /// Reads all runs in a folder and in folders inside it, in order of their names, with a warning for each that cannot
-    /// be read; of a run's own folder, that run.
+    /// Reads all runs in a folder and its subfolders, sorted by name, with a warning for each that cannot be read. If
+    /// the folder is itself a run directory, reads that run.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
         if is_run(folder) {
             return Ok(vec![Self::read(folder)?]);
@@ -84,19 +84,19 @@ impl History {
         Ok(runs.filter(|path| is_run(path)).filter_map(read).collect())
     }
 
-    /// The name of the game or of the task.
+    /// Name of the game or task.
     pub fn subject(&self) -> &str {
         let name = |key: &str| self.settings.get(key)?.as_str();
         name("env").or_else(|| name("task")).unwrap_or("?")
     }
 
-    /// A setting of a section that is a text; empty if there is none.
+    /// A string setting in a section; empty if there is none.
     fn text(&self, section: &str, key: &str) -> &str {
         let section = self.settings.get(section);
         section.and_then(|section| section.get(key)?.as_str()).unwrap_or_default()
     }
 
-    /// The name of the environment of another program in which it trains, else that of the game or of the task.
+    /// Name of the other program's environment in which it trains, otherwise of the game or task.
     pub fn title(&self) -> &str {
         self.environment.as_deref().unwrap_or(self.subject())
     }
@@ -111,7 +111,7 @@ impl History {
         self.text("loss", "loss_type") == LossType::Nll.name()
     }
 
-    /// Whether its iterations follow from its epochs and its data, unless `--iterations` has set them.
+    /// Whether its iterations were computed from epochs and data, rather than set by `--iterations`.
     pub fn counts_epochs(&self) -> bool {
         let is_finite = |task: &str| task::find(task).is_ok_and(|task| task.file.is_some());
         self.imitates() && (!self.is_text() || is_finite(self.subject()))
@@ -128,8 +128,8 @@ impl History {
         policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.sizes()))
     }
 
-    /// The settings that differ from the defaults of the game or the task, or of `grove fit` with it; `None` if this
-    /// program does not know its defaults.
+    /// Settings that differ from the defaults of the game or task, or of `grove fit` with it; `None` if this program
+    /// does not know its defaults.
     pub fn changes(&self, games: &Games) -> Option<Flat> {
         let all = match self.is_text() {
             true => self.language_defaults(),
@@ -149,7 +149,7 @@ impl History {
             return Ok(defaults);
         }
         let defaults = overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?);
-        // Epochs of fewer optimiser steps than an iteration are a shorter one (`Source::train_epochs`).
+        // Epochs of fewer optimizer steps than an iteration shorten the iteration (`Source::train_epochs`).
         let is_shorter = self.iterations() == 1 && steps(&self.settings) < steps(&defaults);
         let Some(Value::Table(own)) = self.settings.get("update").filter(|_| is_shorter) else {
             return Ok(defaults);
@@ -159,14 +159,14 @@ impl History {
         Ok(overlay::merged(defaults, Table::from_iter([("update".to_string(), own.into())])))
     }
 
-    /// The defaults for a small model and for a large one: how many parameters a model has is not in the settings.
+    /// Defaults for a small and for a large model, since the settings do not tell the number of parameters.
     fn language_defaults(&self) -> Result<Vec<Table>> {
         let (subject, path) = (self.subject(), self.text("model", "path"));
         let own = (task::find(subject)?.defaults)();
         let of_size = |num_params: usize| {
             let model = (path, (path != TINY).then_some(num_params));
             let mut config = language_defaults(subject, self.imitates(), model, Precision::F32)?;
-            // As a shorter run has it.
+            // As in a shorter run.
             config.fit.iterations = config.fit.iterations.min(self.iterations());
             Ok(language_settings(subject, &own, &config))
         };
@@ -177,48 +177,48 @@ impl History {
         let settings = self.settings.clone();
         Ok(match self.is_text() {
             true => Schedule::from(&load_language_settings(settings)?.2),
-            // The game may be of another program.
+            // The game may be unknown to this program.
             false => Schedule::from(&overlay::from_table::<TrainConfig>(settings)?),
         })
     }
 
-    /// Iterations of the whole run; 0 if its settings cannot be read.
+    /// Number of iterations of the whole run; 0 if its settings cannot be read.
     pub fn iterations(&self) -> u32 {
         self.schedule().map_or(0, |schedule| schedule.iterations)
     }
 
-    /// The best evaluation and its iteration: by its score, or by its loss on held-out demonstrations.
+    /// Best evaluation and its iteration, by score or by loss on held-out demonstrations.
     pub fn best(&self) -> Option<(u32, &EvaluationRecord)> {
         let all = self.records.iter();
         let evaluations =
             all.filter_map(|record| Some((record.iteration, record.evaluation.as_ref()?)));
-        // The first of equals, as the trainer keeps it.
+        // The first of equals, as in the trainer.
         evaluations.rev().max_by(|a, b| value(a.1).total_cmp(&value(b.1)))
     }
 
-    /// The best score of an evaluation; `None` without one.
+    /// Best score of an evaluation; `None` without evaluations.
     pub fn best_score(&self) -> Option<f64> {
         let (_, evaluation) = self.best()?;
         (evaluation.episodes > 0).then_some(evaluation.mean_score)
     }
 
-    /// Iterations done.
+    /// Number of iterations done.
     pub fn iteration(&self) -> u32 {
         self.records.last().map_or(0, |record| record.iteration)
     }
 
-    /// Environment steps of all episodes; of texts, tokens.
+    /// Environment steps of all episodes; tokens for language models.
     pub fn env_steps(&self) -> u64 {
         self.records.last().map_or(0, |record| record.env_steps)
     }
 
     /// Seconds of all iterations, without evaluations.
     pub fn seconds(&self) -> f64 {
-        // The sum of no floats is -0.
+        // The sum of no floats would be -0.
         self.records.iter().fold(0.0, |sum, record| sum + record.seconds.total)
     }
 
-    /// The state, by the run's lock and its schedule.
+    /// Determines the state from the run's lock and schedule.
     pub fn state(&self) -> State {
         let best = self.best().map(|(iteration, evaluation)| (value(evaluation), iteration));
         let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
@@ -229,7 +229,7 @@ impl History {
         }
     }
 
-    /// The mean scores of the game's reference players.
+    /// Mean scores of the game's reference players.
     pub fn references(&self, games: &Games) -> References {
         let references =
             games.find(self.subject()).and_then(|game| (game.references)(self.settings.clone()));
@@ -237,18 +237,18 @@ impl History {
     }
 }
 
-/// The optimiser steps of an iteration of a game, if the settings have them.
+/// Number of optimizer steps per iteration of a game's run, if the settings determine it.
 fn steps(settings: &Table) -> Option<i64> {
     let count = |key: &str| settings.get("update")?.get(key)?.as_integer();
     STEPS.iter().try_fold(1_i64, |steps, key| steps.checked_mul(count(key)?))
 }
 
-/// The value by which evaluations are compared; the lowest of all where nothing could be scored.
+/// Value by which evaluations are compared; the lowest if nothing could be scored.
 fn value(evaluation: &EvaluationRecord) -> f64 {
     evaluation.value().unwrap_or(f64::NEG_INFINITY)
 }
 
-/// Reads the runs that paths name: runs, or folders of runs.
+/// Reads the runs that paths name, which are runs or folders of runs.
 pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<History>> {
     let mut runs = Vec::new();
     for path in paths {
@@ -265,7 +265,7 @@ pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<History>> {
     Ok(runs)
 }
 
-/// Whether a folder is a run's, or may not be looked into.
+/// Whether a folder is a run directory, or cannot be inspected.
 fn is_run(path: &Path) -> bool {
     match path.join(crate::run::CONFIG).metadata() {
         Ok(found) => found.is_file(),
@@ -273,7 +273,7 @@ fn is_run(path: &Path) -> bool {
     }
 }
 
-/// The paths in a folder, in order of their names.
+/// Paths in a folder, sorted by name.
 fn inside(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|it| it.path()).collect();
     paths.sort_by_key(|path| natural(path));
@@ -288,13 +288,13 @@ fn natural(path: &Path) -> (String, u64) {
     (stem, number)
 }
 
-/// A table of settings by their full names.
+/// Flattens a table to settings by full name.
 pub fn flat(table: &Table) -> Flat {
     overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
-/// Formats settings in one line, by the last part of their names where no other of `all` ends the same:
-/// `learning_rate=0.001 seed=2`. Of paths only the last part is said; digests and the folders of verifiers are left out.
+/// Formats settings on one line, by the last part of their names where that is unique among `all`: `learning_rate=0.001
+/// seed=2`. Paths are reduced to their last part; digests and the folders of verifiers are left out.
 pub fn words<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
     all: &Flat,
@@ -317,13 +317,13 @@ pub fn words<'a>(
     settings.map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a figure of a table; `-` where there is none.
+/// Formats a number in a table; `-` if there is none.
 pub fn figure(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.3}"))
 }
 
-/// Formats a table with aligned columns: those of `numbers` to the right, the others to the left. Control characters are
-/// escaped: names of runs and settings may be of other people.
+/// Formats a table with aligned columns, the columns `numbers` to the right and the others to the left. Control
+/// characters are escaped, since names of runs and settings may come from others.
 pub fn aligned(header: &[&str], rows: &[Vec<String>], numbers: impl RangeBounds<usize>) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();

@@ -1,4 +1,4 @@
-//! Ctrl-C and other requests to terminate: the first lets the program finish its work, the second ends it.
+//! Handling of Ctrl-C and other termination signals: the first lets the program finish its work, the second ends it.
 
 use super::say::say;
 use anyhow::{Context, Result};
@@ -6,10 +6,10 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time in which a second signal counts as a duplicate: some launchers send it to the process and to its group.
+/// Time in which a second signal counts as a duplicate, since some launchers signal the process and its group.
 const ECHO: Duration = Duration::from_millis(500);
 
-/// The exit status of a program that Ctrl-C ends at once, by the convention of shells: 128 + SIGINT.
+/// Exit status of a program ended by Ctrl-C, by shell convention: 128 + SIGINT.
 pub const STOPPED: i32 = 130;
 
 /// A listener for Ctrl-C.
@@ -19,12 +19,12 @@ pub struct Interrupt {
 }
 
 struct State {
-    /// The moment of the first signal.
+    /// Time of the first signal.
     seen: Option<Instant>,
     answer: Option<&'static str>,
 }
 
-/// The meaning of a signal after those before it.
+/// Meaning of a signal, given those before it.
 #[derive(Debug, PartialEq)]
 enum Heard {
     First,
@@ -47,7 +47,7 @@ impl State {
 }
 
 impl Interrupt {
-    /// Listens from now on. The first Ctrl-C is answered on stderr; the second ends the program. A process has one
+    /// Starts listening. The first Ctrl-C prints `answer` on stderr; the second ends the program. A process has one
     /// listener, with the answer of the first call.
     pub fn listen(answer: Option<&'static str>) -> Result<Self> {
         static ONE: Mutex<Option<Interrupt>> = Mutex::new(None);
@@ -79,8 +79,8 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Counts the end of stdin as a signal, unless there is one for the same reason: the process at the other end asks this
-    /// one to stop, or was killed.
+    /// Treats the end of stdin as a signal, unless there is one for the same reason: the process at the other end
+    /// requests a stop, or was killed.
     pub fn follow_stdin(&self) {
         let listener = self.clone();
         std::thread::spawn(move || {
@@ -107,7 +107,7 @@ impl Interrupt {
         self.state().seen.is_some()
     }
 
-    /// Stops answering, since there is nothing left to finish.
+    /// Stops printing the answer, since there is nothing left to finish.
     pub fn say_nothing(&self) {
         self.state().answer = None;
     }
@@ -125,8 +125,8 @@ impl Interrupt {
     }
 }
 
-/// The signals that this process was started to ignore, which must stay so: `nohup` ignores the end of a terminal, and
-/// `&` in a script Ctrl-C.
+/// Signals that this process was started to ignore, which must remain so: `nohup` ignores the end of a terminal, `&` in
+/// a script ignores Ctrl-C.
 #[cfg(unix)]
 fn ignored() -> Vec<libc::c_int> {
     let is_ignored = |signal: &libc::c_int| {

@@ -1,7 +1,7 @@
 //! Several runs at once, as child processes of this program.
 //!
-//! A process each keeps runs apart: one that fails stops no other, and the result of a run does not depend on the
-//! threads that it has.
+//! Separate processes isolate runs: one that fails stops no other, and the result of a run does not depend on its
+//! number of threads.
 
 use super::args::{RunArgs, TrainArgs};
 use super::interrupt::{Interrupt, STOPPED};
@@ -19,18 +19,18 @@ use std::time::Duration;
 /// Interval at which Ctrl-C is polled.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The number of runs side by side, and the threads of each.
+/// Number of runs side by side, and threads per run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// Runs at a time.
+    /// Number of runs at a time.
     pub count: usize,
-    /// Threads of each.
+    /// Number of threads per run.
     pub threads: usize,
 }
 
 impl Lanes {
-    /// Divides the threads of this machine, or those that `--threads` asks for, among `runs`. Runs on a device other than
-    /// the CPU go one after another.
+    /// Divides this machine's threads, or those of `--threads`, among `runs` runs. On devices other than the CPU, runs
+    /// are trained one after another.
     pub fn new(args: &TrainArgs, runs: usize) -> Result<Self> {
         let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
@@ -54,14 +54,14 @@ impl Lanes {
     }
 }
 
-/// A word of a command line: an option with its value, which may be a path of any bytes.
+/// A word of a command line: an option with its value, which may be a path of arbitrary bytes.
 pub fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
     let mut word = OsString::from(format!("--{name}="));
     word.push(value);
     word
 }
 
-/// The words of a command line that trains as `args` ask for, without seed, threads, folder and form of output.
+/// Words of a command line that trains as `args` request, without seed, threads, run directory and output format.
 pub fn words(args: &TrainArgs) -> Vec<OsString> {
     let RunArgs { config, device, engine, precision, iterations, timeout, set, .. } = &args.run;
     let VerifierArgs { verifier, verifier_sandbox, verifier_allow, trust } = &args.verifier;
@@ -93,8 +93,8 @@ pub fn words(args: &TrainArgs) -> Vec<OsString> {
     first.chain(paths).chain(texts).chain(lists).chain(last).collect()
 }
 
-/// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON that each prints
-/// to `done`, in the order in which they end. After Ctrl-C or an error no run is started, and those under way save and
+/// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON printed by each
+/// to `done`, in order of completion. After Ctrl-C or an error no further run is started, and running ones save and
 /// end.
 pub fn side_by_side(
     lanes: Lanes,
@@ -143,8 +143,8 @@ pub fn side_by_side(
     }
 }
 
-/// Starts a run, which saves and ends with its stdin: when this process is killed, it does not train on where nobody waits
-/// for it.
+/// Starts a run, which saves and ends when its stdin closes: if this process is killed, the run does not continue
+/// unattended.
 fn start(words: &[OsString], threads: usize) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
@@ -157,8 +157,8 @@ fn start(words: &[OsString], threads: usize) -> Result<Child> {
     command.spawn().context("cannot start a run")
 }
 
-/// The JSON that a run has printed, or its error. For a run that a signal ended before it listened for signals, the
-/// report says only that it was interrupted.
+/// The JSON printed by a run, or its error. If a signal ended a run before it listened for signals, the report only
+/// says that it was interrupted.
 fn result(output: Output) -> Result<Value> {
     if was_stopped(output.status) {
         return Ok(json!({ "interrupted": true }));
@@ -169,13 +169,13 @@ fn result(output: Output) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("a run has printed no report")
 }
 
-/// Whether Ctrl-C, a closed terminal or a polite request ended a run at once.
+/// Whether Ctrl-C, a closed terminal or SIGTERM ended a run immediately.
 fn was_stopped(status: ExitStatus) -> bool {
     let by_signal = signal(status).is_some_and(|signal| [1, 2, 3, 15].contains(&signal));
     status.code() == Some(STOPPED) || by_signal
 }
 
-/// The signal that ended a run, if one did.
+/// The signal that ended a run, if any.
 fn signal(status: ExitStatus) -> Option<i32> {
     #[cfg(unix)]
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
@@ -184,7 +184,7 @@ fn signal(status: ExitStatus) -> Option<i32> {
     signal
 }
 
-/// Why a run failed: its last error, or what ended it.
+/// Reason for the failure of a run: its last error, or what ended it.
 fn failure(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     match (signal(output.status), last_error(&text)) {
@@ -195,7 +195,7 @@ fn failure(output: &Output) -> String {
     }
 }
 
-/// The last error in the output of a run, which begins a line and may have several.
+/// Last error message in a run's output, which starts on a new line and may span several.
 fn last_error(text: &str) -> Option<&str> {
     const START: &str = "error: ";
     let begins_line = |at: &usize| *at == 0 || text[..*at].ends_with('\n');
@@ -203,8 +203,8 @@ fn last_error(text: &str) -> Option<&str> {
     at.map(|at| text[at + START.len()..].trim())
 }
 
-/// Asks a run to save and end, by a signal that it does not ignore where a script has started this program by `&`, and
-/// that ends one which does not listen yet. A terminal also sends its Ctrl-C to the run; both count as one request.
+/// Asks a run to save and end, with a signal that is not ignored even if a script started this program with `&`, and
+/// that ends a run that does not listen yet. A terminal also sends its Ctrl-C to the run; both count as one request.
 #[cfg(unix)]
 fn tell_to_stop(process: u32) {
     // SAFETY: sending a signal has no preconditions. The process is a child that was not waited for yet, or has just

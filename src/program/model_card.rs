@@ -1,4 +1,4 @@
-//! The model card of a trained language model: its training, its scores, and how to load it.
+//! Model card of a trained language model: its training, its scores, and how to load it.
 
 use super::games::Games;
 use super::history::{History, flat};
@@ -8,7 +8,8 @@ use crate::trainer::text::TINY;
 use std::fmt::Write;
 use toml::Value;
 
-/// The card of a run's model, in the form of Hugging Face's hub. `result` is the final evaluation, if there was one.
+/// Writes the card of a run's model, in the format of the Hugging Face Hub. `result` is the final evaluation, if
+/// any.
 pub fn card(
     games: &Games,
     run: &History,
@@ -51,7 +52,7 @@ pub fn card(
         let _ = write!(text, "\n## On other held-out prompts\n\n```text\n{scores}\n```\n");
     }
     let changes = run.changes(games).unwrap_or_else(|| flat(&run.settings));
-    // Paths are of use on one machine alone.
+    // Paths are only meaningful on this machine.
     let is_told = |value: &Value| value.as_str().is_none_or(|text| !text.contains(['/', '\\']));
     let settings = changes.iter().filter(|(_, value)| is_told(value));
     let settings: String = settings.map(|(key, value)| format!("{key} = {value}\n")).collect();
@@ -64,7 +65,7 @@ pub fn card(
     text + &usage(model)
 }
 
-/// The commands that load the model.
+/// Commands that load the model.
 fn usage(model: &LanguageModel) -> String {
     let python = match model.adapters.is_some() {
         true => {

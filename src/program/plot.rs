@@ -11,17 +11,17 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use toml::Value;
 
-/// The settings by which runs are not grouped: the seed, and those on which training does not depend.
+/// Settings that do not separate groups: the seed, and those that do not affect training.
 const IGNORED: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
 
-/// Runs with the same settings, of each seed one.
+/// Runs with the same settings, one per seed.
 struct Group {
     settings: Flat,
     runs: Vec<History>,
 }
 
 impl Group {
-    /// Adds a run; of several with one seed, that with the most iterations stays.
+    /// Adds a run. Of several runs with the same seed, the one with the most iterations is kept.
     fn add(&mut self, run: History) {
         let seed = run.settings.get("seed");
         match self.runs.iter_mut().find(|own| own.settings.get("seed") == seed) {
@@ -36,11 +36,11 @@ impl Group {
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// The runs that have the figure.
+    /// Number of runs that have the metric.
     runs: usize,
-    /// The last place that all of them have reached.
+    /// Last position that all of them have reached.
     x: Option<f64>,
-    /// The mean there, and its 95 % interval; the latter `None` for a single run.
+    /// Mean at that position, and its 95 % interval; no interval for a single run.
     y: Option<f64>,
     interval: Option<[f64; 2]>,
 }
@@ -90,7 +90,7 @@ fn row(line: &Line, runs: usize) -> Row {
     Row { name: line.name.clone(), runs, x, y, interval: line.band.interval.last().copied() }
 }
 
-/// Runs in groups of the same settings and environment, in the order of their first ones.
+/// Groups runs with the same settings and environment, in order of their first runs.
 fn grouped(runs: Vec<History>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
@@ -106,8 +106,8 @@ fn grouped(runs: Vec<History>) -> Vec<Group> {
     groups
 }
 
-/// Names that tell the groups apart: what they train and whether by `grove fit`, if that differs, the settings in which
-/// those with the same game or task differ from each other and from its defaults, and a run where that is not enough.
+/// Distinct names of the groups: what they train and whether by `grove fit`, if that differs, settings that differ
+/// among groups with the same game or task and from its defaults, and a run's name if that is not enough.
 fn names(games: &Games, groups: &[Group]) -> Vec<String> {
     let subject = |group: &Group| {
         let run = &group.runs[0];

@@ -8,23 +8,23 @@ use crate::run::{Subject, short};
 use anyhow::Result;
 use serde::Serialize;
 
-/// A run in the list.
+/// A listed run.
 #[derive(Serialize)]
 struct Listed {
     run: String,
     #[serde(flatten)]
     subject: Subject,
-    /// The environment of another program for which the game stands.
+    /// Name of another program's environment, for which the game is a placeholder.
     #[serde(skip_serializing_if = "Option::is_none")]
     environment: Option<String>,
     model: String,
-    /// Settings that differ from the defaults, without iterations that follow from epochs; `None` if the game is of
-    /// another program.
+    /// Settings that differ from the defaults, without iterations computed from epochs; `None` if this program does
+    /// not know the game.
     changes: Option<Flat>,
-    /// The same in words.
+    /// The same, formatted.
     #[serde(skip)]
     words: String,
-    /// The best mean score of an evaluation; `None` without one.
+    /// Best mean score of an evaluation; `None` without evaluations.
     best_score: Option<f64>,
     best_iteration: Option<u32>,
     iteration: u32,

@@ -1,4 +1,4 @@
-//! `grove train --seeds 1..5`: the same run by several seeds, and what they give together.
+//! `grove train --seeds 1..5`: trains the same run with several seeds and summarises the scores.
 
 use super::args::TrainArgs;
 use super::history::{aligned, figure};
@@ -13,18 +13,18 @@ use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
 
-/// The answer to Ctrl-C.
+/// Answer to Ctrl-C.
 const STOPPING: &str = "Waiting for the running processes to finish their iteration and save.";
 
-/// The result of all seeds.
+/// Summary over all seeds.
 #[derive(Serialize)]
 struct Summary {
-    /// The reports of the runs, in order of their seeds.
+    /// Reports of the runs, in order of their seeds.
     runs: Vec<Value>,
-    /// The mean score; `None` if a run has none, as the two that follow.
+    /// Mean score; this and the next two are `None` if a run has no score.
     mean: Option<f64>,
     interquartile_mean: Option<f64>,
-    /// The 95 % bootstrap interval of the interquartile mean; `None` for a single run.
+    /// 95 % bootstrap interval of the interquartile mean; `None` for a single run.
     interval: Option<[f64; 2]>,
 }
 
@@ -75,7 +75,8 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     }
 }
 
-/// How to train what is left: the runs that were cut, and the seeds `waiting` to begin; `None` if nothing is.
+/// Instructions to train what is left: interrupted runs, and `waiting` seeds that have not begun; `None` if
+/// nothing is left.
 fn rest(runs: &[Value], waiting: &[u64]) -> Option<String> {
     let cut = runs.iter().filter(|report| report["interrupted"] == true);
     let cut: Vec<String> = cut.map(|report| text(&report["run"])).collect();
@@ -89,7 +90,7 @@ fn rest(runs: &[Value], waiting: &[u64]) -> Option<String> {
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-/// The command lines of the runs.
+/// Command lines of the runs.
 fn jobs(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
     let common = words(args);
     let job = |seed: &u64| {
@@ -137,7 +138,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
     ))
 }
 
-/// The score of a run's best policy on fresh episodes; `None` where nothing is played.
+/// Score of a run's best policy on fresh episodes; `None` if nothing was played.
 pub fn score(report: &Value) -> Option<f64> {
     report["mean_score"].as_f64()
 }

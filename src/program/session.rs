@@ -1,12 +1,12 @@
-//! A run in the terminal, from its announcement over its progress and its live page to its report.
+//! A run in the terminal: announcement, progress, live page and report.
 
 use super::args::RunArgs;
 use super::games::{Games, Lock, SavedRun};
 use super::history::History;
 use super::interrupt::Interrupt;
 use super::model_card;
-use super::patience::{patiently, patiently_at};
 use super::progress::ProgressLine;
+use super::progress_note::{with_note, with_note_if};
 use super::ranks;
 use super::say::{say, tell, tell_json};
 use super::terminal::{Page, Terminal};
@@ -24,29 +24,29 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The answer to Ctrl-C.
+/// Answer to Ctrl-C.
 const FINISHING: &str = "Finishing this iteration and saving. Press Ctrl-C again to stop at once.";
 
-/// The origin of a run.
+/// Origin of a run.
 #[derive(Clone, Copy)]
 pub enum Origin<'a> {
-    /// A new run; its folder gets this name.
+    /// A new run, with the name of its run directory.
     New(&'a str),
     /// A saved run to resume.
     Saved(SavedRun<'a>),
 }
 
-/// The context in which this process trains a run.
+/// Context in which this process trains a run.
 pub struct Session<'a> {
     pub args: &'a RunArgs,
-    /// The games of the program, for the live page.
+    /// Games of the program, for the live page.
     pub games: &'a Games,
     pub origin: Origin<'a>,
-    /// The moment when its preparation began.
+    /// Start of the preparation.
     pub started: Instant,
 }
 
-/// The files of a run, and the port of its live page, which its first rank has.
+/// Files of a run and the port of its live page; only its first rank has them.
 struct Home {
     files: RunFiles,
     port: Option<Port>,
@@ -54,14 +54,14 @@ struct Home {
 }
 
 impl Home {
-    /// Creates the files of a new run, or opens those of one that continues and takes its lock; `None` for ranks other
-    /// than the first.
+    /// Creates the files of a new run, or opens those of a resumed one and takes its lock; `None` for ranks other than
+    /// the first.
     fn open(session: &Session, run: &mut dyn Run, settings: &str) -> Result<Option<Self>> {
         if !run.trainer().team().is_root() {
             return Ok(None);
         }
         let args = session.args;
-        // Before anything is written.
+        // Binds the port before anything is written.
         let port = || Port::take(watch::HOST, args.port.unwrap_or(watch::PORT));
         let port = args.watch.then(port).transpose()?;
         let (files, lock, warning) = match session.origin {
@@ -83,7 +83,7 @@ impl Home {
     }
 }
 
-/// Locks a run for this process, if it is the one that writes.
+/// Locks a run for this process if it is the one that writes.
 pub fn lock(folder: &RunFolder) -> Result<Lock> {
     if !ranks::is_first() {
         return Ok(Lock::default());
@@ -98,14 +98,14 @@ pub fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| say!("warning: {warning}"));
 }
 
-/// The checkpoint of the policy that a path names, with its warnings printed.
+/// Loads the checkpoint of the policy that a path names, and prints its warnings.
 pub fn saved_policy(path: &Path) -> Result<Checkpoint> {
     let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(path)?;
     warn(&warnings);
     Ok(checkpoint)
 }
 
-/// Checks that a run is not over, its final evaluation included.
+/// Checks that a run is not over, including its final evaluation.
 fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let trainer = run.trainer();
     let (path, iteration) = (folder.path().to_path_buf(), trainer.iteration());
@@ -113,7 +113,7 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     match schedule.end(iteration, trainer.best()) {
         None | Some(End::Seconds) => Ok(()),
         Some(_) if !folder.is_concluded() && iteration <= schedule.iterations => Ok(()),
-        // What it has done may be more than the command line asks for.
+        // It may have done more iterations than the command line requests.
         Some(End::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
         Some(End::Score) => bail!(RunError::Reached { path, score: schedule.stop.score }),
         Some(End::Patience) => {
@@ -122,8 +122,7 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     }
 }
 
-/// The sentence about a run that ended before its last iteration; `None` for one that did not, or that ran out of
-/// patience.
+/// A note about a run that ended before its last iteration; `None` if it did not, or ran out of patience.
 fn early_end(end: Option<End>, schedule: &Schedule) -> Option<String> {
     match end {
         None => Some("Interrupted".to_string()),
@@ -153,7 +152,7 @@ impl Session<'_> {
     }
 
     /// Trains a run with these settings to its end or to Ctrl-C, then evaluates and reports its best policy; a dry run
-    /// is only tried. `next` is the command to print at the end, by the run's folder.
+    /// is only tried. `next` gives the command to suggest at the end, from the run directory.
     pub fn train(
         &self,
         chosen: &Chosen,
@@ -165,14 +164,14 @@ impl Session<'_> {
             true => self.dry_run(&mut run, chosen),
             false => self.train_to_end(&mut run, chosen, settings, next),
         };
-        // A device that failed may fail again as its memory is freed, which says nothing new.
+        // Freeing the memory of a failed device may fail again, which tells nothing new.
         let freed = caught(|| drop(run));
         outcome.and_then(|()| Ok(freed?))
     }
 
     /// Prints the expected cost of a run.
     fn dry_run(&self, run: &mut dyn Run, chosen: &Chosen) -> Result<()> {
-        let preview = patiently("Trying some iterations and an evaluation.", || {
+        let preview = with_note("Trying some iterations and an evaluation.", || {
             preview(run, &chosen.info, self.started)
         })?;
         if self.args.json { tell_json(&preview) } else { tell(preview) }
@@ -188,7 +187,7 @@ impl Session<'_> {
         if let Origin::Saved(saved) = &self.origin {
             check_unfinished(run, saved.folder)?;
         }
-        // From the first file on, a run that is interrupted is saved.
+        // Once the first file exists, an interrupted run is saved.
         let interrupt = Interrupt::listen(Some(FINISHING))?;
         if self.args.stop_with_stdin {
             interrupt.follow_stdin();
@@ -211,13 +210,13 @@ impl Session<'_> {
         };
         let is_first = home.is_some();
         let files = home.as_mut().map(|home| &mut home.files);
-        // The evaluation of a language model takes long, and is that of the run that continues.
+        // Evaluating a language model takes long, and is left to the resumed run.
         let is_left = effort.end.is_none() && matches!(run.subject(), Subject::Task(_));
         let result = if is_left {
             restore_best(run, &files, best.as_ref())?;
             FinalScores::default()
         } else {
-            patiently_at(is_first, message, || finish(run, files, best.as_ref()))?
+            with_note_if(is_first, message, || finish(run, files, best.as_ref()))?
         };
         let Some(home) = home else { return Ok(()) };
         if !is_left && let Some(model) = run.model() {
@@ -227,7 +226,7 @@ impl Session<'_> {
         }
         let report = effort.report(run, &home.files, &chosen.info.name, best.as_ref(), result);
         self.conclude(&report, run.trainer().schedule(), home.path(), next)?;
-        // The run is over, and another process may continue it while its page stays.
+        // The run is over. Another process may resume it while its page is still served.
         drop(home);
         if server.is_some() && effort.end.is_some() {
             interrupt.say_nothing();
@@ -256,7 +255,7 @@ impl Session<'_> {
         Ok(effort?)
     }
 
-    /// Prints how a run ended, its report, and how to go on.
+    /// Prints how a run ended, its report, and how to continue.
     fn conclude(
         &self,
         report: &Report,
@@ -282,7 +281,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Prints what is trained and on which hardware, and writes a note of it to the run's folder.
+    /// Prints what is trained and on which hardware, and records it in the run directory.
     fn announce(&self, run: &dyn Run, chosen: &Chosen, home: &Home) -> Result<()> {
         let verb = match self.origin {
             Origin::New(_) => "Training",
@@ -332,7 +331,7 @@ fn capitalized(text: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A path as text, as settings hold it.
+/// A path as a string for settings.
 ///
 /// # Errors
 /// If it is not UTF-8.
@@ -346,22 +345,22 @@ pub fn in_settings(path: &Path) -> Result<String> {
     Ok(text.to_string())
 }
 
-/// The canonical path of an existing file or folder, as settings hold it.
+/// Canonical path of an existing file or folder, as a string for settings.
 pub fn whole(path: &Path) -> Result<String> {
     in_settings(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
 }
 
-/// A path quoted for a shell, where it must be.
+/// Quotes a path for a shell, if needed.
 pub fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     match text.starts_with('-') {
-        // Not an option.
+        // Prevents it from being taken for an option.
         true => word(&format!("./{text}")),
         false => word(&text),
     }
 }
 
-/// A word quoted for a shell, where it must be.
+/// Quotes a word for a shell, if needed.
 pub fn word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
     match text.chars().all(is_plain) && !text.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
 use super::games::{Games, SavedRun};
-use super::patience::after;
+use super::progress_note::with_note_after;
 use super::ranks;
 use super::say::say;
 use super::session::{Origin, Session, in_settings, quoted, warn, whole, word};
@@ -396,7 +396,7 @@ pub fn task(
 pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
     let has_verifier = !text(&own, "verifier").is_empty();
     let open = || (task::find(name)?.open)(own);
-    let task = if has_verifier { after(SLOW_VERIFIER, FLUSH, open)? } else { open()? };
+    let task = if has_verifier { with_note_after(SLOW_VERIFIER, FLUSH, open)? } else { open()? };
     task.notes().iter().for_each(|note| say!("{note}"));
     Ok(task)
 }

@@ -4,7 +4,7 @@ use super::args::{RunArgs, TrainArgs};
 use super::checks::{saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
 use super::history::{History, State};
-use super::patience::{patiently, patiently_at};
+use super::progress_note::{with_note, with_note_if};
 use super::ranks::{self, Rank};
 use super::seeds;
 use super::session::{self, Origin, Session};
@@ -221,7 +221,7 @@ fn take_part<G: Playable>(
     let network = |chosen: &Chosen| session.games.models.network(game, config, &chosen.device);
     let (chosen, team) = match (&source, &session.origin) {
         (None, Origin::New(_)) => rank.choose_by(|chosen| {
-            patiently(&format!("Trying a rollout on {}.", chosen.info.name), || {
+            with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
                 let alone = Team::alone();
                 let trial = ranks::trainer(game, network(chosen), config, chosen, None, alone);
                 trial.map(|mut trial| trial.rehearsed_seconds())
@@ -230,7 +230,7 @@ fn take_part<G: Playable>(
         _ => rank.choose()?,
     };
     let what = "Initialising the policy's weights.";
-    let network = patiently_at(team.is_root(), what, || network(&chosen));
+    let network = with_note_if(team.is_root(), what, || network(&chosen));
     let network = match from {
         Some(run) => first_policy::<G>(network, run)
             .with_context(|| format!("cannot start from the policy in {}", run.display()))?,

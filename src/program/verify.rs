@@ -1,7 +1,7 @@
 //! `grove verify`: audits a verifier by the rewards of solutions and of worthless answers.
 
 use super::history::figure;
-use super::patience::patiently;
+use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::text;
 use super::verifier::VerifyArgs;
@@ -20,7 +20,7 @@ struct Report {
 pub fn run(args: VerifyArgs) -> Result<()> {
     let task = text::task(args.task, args.task_data, &args.verifier, &args.set)?;
     let results =
-        patiently("Verifying answers.", || audit(&*task, Split::Test, args.prompts, args.attack))?;
+        with_note("Verifying answers.", || audit(&*task, Split::Test, args.prompts, args.attack))?;
     let report = Report { task: task.name().to_string(), results };
     if args.json { tell_json(&report) } else { tell(&report) }
 }

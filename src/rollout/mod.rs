@@ -2,7 +2,7 @@
 //!
 //! [`NativeRollout`] plays on CPU threads. [`StepwiseRollout`] plays on any device, with the rules
 //! as a kernel and the policy as any Burn module. `FusedRollout` plays on CubeCL devices with rules
-//! and multi-layer perceptron in one kernel. All play the same games for the same seed. [`Watched`]
+//! and multi-layer perceptron in one kernel. All play the same games for the same seed. [`LiveGames`]
 //! games advance step by step for display.
 
 mod baselines;
@@ -11,28 +11,28 @@ mod env_lanes;
 mod env_state;
 mod evaluate;
 mod host;
+mod live_games;
 mod masks;
+mod memory;
 mod native;
 #[cfg(feature = "kernels")]
 mod on_device;
 mod player;
 mod random;
-mod remembered;
 mod stepwise;
-mod watched;
 
 pub use baselines::{Baseline, baselines};
 pub use batch::{Autoreset, Batch, EnvError, StepBuffers};
 pub use env_state::{EnvStatesError, env_words};
 pub use evaluate::{Evaluation, evaluate, play_episodes};
 pub use host::{HostRollout, play_host_episodes};
+pub use live_games::{Choice, LiveGames};
 pub use native::NativeRollout;
 #[cfg(feature = "kernels")]
 pub use on_device::*;
 pub use player::Player;
 pub use random::play_at_random;
 pub use stepwise::StepwiseRollout;
-pub use watched::{Choice, Watched};
 
 use crate::rng::{Stream, draw, uniform};
 use burn::cubecl;

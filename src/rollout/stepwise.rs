@@ -6,9 +6,9 @@
 use super::env_lanes::EnvLanes;
 use super::env_state::{self, EnvState, legal_bits};
 use super::masks::masked;
+use super::memory::GamesMemory;
 #[cfg(feature = "kernels")]
 use super::on_device::{DeviceBranches, stepwise_bytes};
-use super::remembered::Remembered;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::host::floats;
 use crate::data::{End, HostTrajectory, Trajectory};
@@ -71,23 +71,23 @@ impl<G: Rules> StepwiseRollout<G> {
     /// Plays `num_steps` steps of every game.
     pub fn collect(&mut self, policy: &Network, iteration: u32) -> Trajectory {
         let keys = self.keys.at(iteration);
-        let mut remembered =
-            Remembered::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
-        let first = remembered.now.clone();
+        let mut memory =
+            GamesMemory::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
+        let first = memory.now.clone();
         let mut trajectory = match &mut self.branches {
             #[cfg(feature = "kernels")]
             Branches::Device(branches) => {
-                branches.collect(self.game, &self.config, keys, policy, &mut remembered)
+                branches.collect(self.game, &self.config, keys, policy, &mut memory)
             }
             Branches::Host(branches) => {
                 let branches = std::mem::take(branches);
                 let (trajectory, branches) =
-                    self.collect_on_host(policy, keys, &branches, &mut remembered);
+                    self.collect_on_host(policy, keys, &branches, &mut memory);
                 self.branches = Branches::Host(branches);
                 trajectory
             }
         };
-        self.memory = remembered.branches;
+        self.memory = memory.branches;
         trajectory.memory = first;
         trajectory
     }
@@ -142,7 +142,7 @@ impl<G: Rules> StepwiseRollout<G> {
         policy: &Network,
         keys: RolloutKeys,
         branches: &[EnvState<G>],
-        remembered: &mut Remembered,
+        memory: &mut GamesMemory,
     ) -> (Trajectory, Vec<EnvState<G>>) {
         let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
         let points = env_state::branch_points(&self.config, keys);
@@ -168,7 +168,7 @@ impl<G: Rules> StepwiseRollout<G> {
                 trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
             }
             let obs = TensorData::new(obs, [num_envs, features]);
-            let logits = floats(remembered.act(policy, Tensor::from_data(obs, &self.device)));
+            let logits = floats(memory.act(policy, Tensor::from_data(obs, &self.device)));
             let mut ends = Vec::with_capacity(num_envs);
             for (i, (env, row)) in envs.iter_mut().zip(logits.chunks_exact(num_actions)).enumerate()
             {
@@ -190,7 +190,7 @@ impl<G: Rules> StepwiseRollout<G> {
                 trajectory.scores[slot] = played.score;
                 ends.push(f32::from(played.ended()));
             }
-            remembered.after_step(t, || {
+            memory.after_step(t, || {
                 Tensor::from_data(TensorData::new(ends, [num_envs]), &self.device)
             });
             for (branch, point) in branches.iter_mut().zip(&points) {

@@ -1,6 +1,6 @@
 //! The task `add`: add two numbers. Partial rewards give small models a start.
 
-use super::drawn::Drawn;
+use super::generated::GeneratedTask;
 use super::split::Random;
 use super::text::{agreement, indicator, last_number};
 use super::{Completion, Part, Prompt, Task};
@@ -25,7 +25,7 @@ static PARTS: LazyLock<[Part; 4]> = LazyLock::new(|| {
     ]
 });
 
-impl Drawn for Add {
+impl GeneratedTask for Add {
     const NAME: &'static str = "add";
     // After 100, as for the other tasks, a tenth of the sums are right, and rewards alone teach no more carries.
     const FIT_ITERATIONS: u32 = 300;
@@ -72,7 +72,7 @@ impl Drawn for Add {
 mod tests {
     use super::*;
     use crate::task::Split;
-    use crate::task::drawn::scores;
+    use crate::task::generated::scores;
     use serde_json::json;
 
     fn rewards(answer: &str) -> Vec<f64> {

@@ -1,6 +1,6 @@
 //! The task `countdown`: write an expression of given numbers, each used at most once, that equals a target.
 
-use super::drawn::Drawn;
+use super::generated::GeneratedTask;
 use super::split::Random;
 use super::text::indicator;
 use super::{Completion, Expression, Part, Prompt, Rational};
@@ -24,7 +24,7 @@ settings! {
 static PARTS: LazyLock<[Part; 2]> =
     LazyLock::new(|| [Part::new("exact", 0.8), Part::new("format", 0.2)]);
 
-impl Drawn for Countdown {
+impl GeneratedTask for Countdown {
     const NAME: &'static str = "countdown";
 
     fn reward_parts() -> &'static [Part] {
@@ -111,7 +111,7 @@ impl Countdown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::drawn::scores;
+    use crate::task::generated::scores;
     use crate::task::{Split, Task};
 
     fn parts(answer: &str) -> Vec<f64> {

@@ -26,11 +26,11 @@ pub(crate) mod cache;
 mod countdown;
 #[cfg(not(target_family = "wasm"))]
 mod data;
-mod drawn;
 mod error;
 mod expression;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod external;
+mod generated;
 mod json;
 mod judge;
 #[cfg(not(target_family = "wasm"))]
@@ -41,13 +41,13 @@ pub mod ocaml;
 mod parallel;
 #[cfg(not(target_family = "wasm"))]
 mod process;
+mod prompt_set;
 #[cfg(not(target_family = "wasm"))]
 mod records;
 mod registry;
 mod reverse;
 #[cfg(unix)]
 pub mod sandbox;
-mod set;
 mod settings;
 mod sort;
 mod split;
@@ -65,9 +65,9 @@ pub use expression::{Expression, Rational};
 pub use external::{Verifier, VerifierOptions, VerifierSandbox};
 pub use json::{Json, Object};
 pub use judge::judge;
+pub use prompt_set::PromptSet;
 pub use registry::{BuiltIn, PYTHON, TASKS, find, names};
 pub use reverse::Reverse;
-pub use set::PromptSet;
 pub use settings::TaskSettings;
 pub use sort::Sort;
 pub use split::Split;

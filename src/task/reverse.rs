@@ -1,6 +1,6 @@
 //! The task `reverse`: write letters in reverse order.
 
-use super::drawn::Drawn;
+use super::generated::GeneratedTask;
 use super::split::Random;
 use super::text::{agreement, indicator};
 use super::{Completion, Part, Prompt, Task};
@@ -22,7 +22,7 @@ static PARTS: LazyLock<[Part; 3]> = LazyLock::new(|| {
     [Part::new("exact", 0.5), Part::new("letters", 0.4), Part::new("format", 0.1)]
 });
 
-impl Drawn for Reverse {
+impl GeneratedTask for Reverse {
     const NAME: &'static str = "reverse";
 
     fn reward_parts() -> &'static [Part] {
@@ -65,7 +65,7 @@ impl Drawn for Reverse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::drawn::scores;
+    use crate::task::generated::scores;
     use serde_json::json;
 
     fn rewards(answer: &str) -> Vec<f64> {

@@ -1,6 +1,6 @@
 //! The task `sort`: write digits in ascending order.
 
-use super::drawn::Drawn;
+use super::generated::GeneratedTask;
 use super::split::Random;
 use super::text::{agreement, digits, indicator};
 use super::{Completion, Part, Prompt, Task};
@@ -19,7 +19,7 @@ settings! {
 static PARTS: LazyLock<[Part; 3]> =
     LazyLock::new(|| [Part::new("exact", 0.5), Part::new("digits", 0.4), Part::new("format", 0.1)]);
 
-impl Drawn for Sort {
+impl GeneratedTask for Sort {
     const NAME: &'static str = "sort";
 
     fn reward_parts() -> &'static [Part] {
@@ -63,7 +63,7 @@ impl Drawn for Sort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::drawn::scores;
+    use crate::task::generated::scores;
     use serde_json::json;
 
     fn rewards(answer: &str) -> Vec<f64> {

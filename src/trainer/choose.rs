@@ -6,7 +6,7 @@ use super::fused::FusedEngine;
 #[cfg(feature = "general")]
 use super::general::GeneralEngine;
 use super::native::NativeEngine;
-use super::part::Part;
+use super::rank_part::RankPart;
 use crate::data::Pieces;
 use crate::device;
 use crate::env::{HostEnvs, Rules};
@@ -19,7 +19,7 @@ use burn::tensor::Device;
 
 /// The engine that a run uses.
 #[derive(Debug)]
-pub(super) enum Engines<G: Rules> {
+pub(super) enum AnyEngine<G: Rules> {
     Native(Box<NativeEngine<G>>),
     #[cfg(feature = "general")]
     General(Box<GeneralEngine<G>>),
@@ -31,17 +31,17 @@ pub(super) enum Engines<G: Rules> {
 macro_rules! with_engine {
     ($engines:expr, $engine:ident => $run:expr) => {
         match $engines {
-            $crate::trainer::choose::Engines::Native($engine) => $run,
+            $crate::trainer::choose::AnyEngine::Native($engine) => $run,
             #[cfg(feature = "general")]
-            $crate::trainer::choose::Engines::General($engine) => $run,
+            $crate::trainer::choose::AnyEngine::General($engine) => $run,
             #[cfg(feature = "kernels")]
-            $crate::trainer::choose::Engines::Fused($engine) => $run,
+            $crate::trainer::choose::AnyEngine::Fused($engine) => $run,
         }
     };
 }
 pub(super) use with_engine;
 
-impl<G: Rules> Engines<G> {
+impl<G: Rules> AnyEngine<G> {
     /// Creates the engine requested by `config.engine`, by default the fastest that supports the run, with this rank's
     /// part of the run. It learns from `data` or from environments on the `host` instead of from games, if given.
     pub fn new(
@@ -52,12 +52,12 @@ impl<G: Rules> Engines<G> {
         data: Option<Pieces>,
         host: Option<HostEnvs>,
         team: &Team,
-    ) -> Result<(Self, Part), TeamError> {
+    ) -> Result<(Self, RankPart), TeamError> {
         let obstacle = obstacle(&model, config, device, team, host.as_ref());
         #[cfg(feature = "general")]
         if obstacle.is_some() {
             let least = crate::learner::AUTODIFF_SHARD_STEPS;
-            let (part, data) = Part::new(config, data, team, least)?;
+            let (part, data) = RankPart::new(config, data, team, least)?;
             let engine = GeneralEngine::new(game, model, part.clone(), data, host, device);
             return Ok((Self::General(Box::new(engine)), part));
         }
@@ -67,12 +67,12 @@ impl<G: Rules> Engines<G> {
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
             let mlp = model.get::<Mlp>().expect("kernels take perceptrons alone").clone();
-            let (part, data) = Part::new(config, data, team, crate::learner::SHARD_STEPS)?;
+            let (part, data) = RankPart::new(config, data, team, crate::learner::SHARD_STEPS)?;
             let engine = FusedEngine::new(game, (model, mlp), part.clone(), data, device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
         let learner = host_learner(&model, config).expect("built-in networks have a host learner");
-        let (part, data) = Part::new(config, data, team, learner.shard_steps())?;
+        let (part, data) = RankPart::new(config, data, team, learner.shard_steps())?;
         let engine = NativeEngine::new(game, (model, learner), part.clone(), data, host);
         Ok((Self::Native(Box::new(engine)), part))
     }

@@ -3,7 +3,7 @@
 
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
-use super::part::Part;
+use super::rank_part::RankPart;
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCORE_SUM};
@@ -21,7 +21,7 @@ use burn::tensor::{Device, Tensor};
 pub(super) struct FusedEngine<G: Rules> {
     /// The trained model with its initial weights.
     model: Network,
-    part: Part,
+    part: RankPart,
     device: Device,
     source: Source<FusedRollout<G>, Box<DeviceData>>,
     /// Weights of this iteration's windows, until `advantages` takes them.
@@ -44,11 +44,11 @@ impl<G: Rules> FusedEngine<G> {
     pub fn new(
         game: G,
         (model, mlp): (Network, Mlp),
-        part: Part,
+        part: RankPart,
         data: Option<Pieces>,
         device: &Device,
     ) -> Self {
-        let Part { config, team, shards, games, rollout } = &part;
+        let RankPart { config, team, shards, games, rollout } = &part;
         let mut learner = FusedLearner::new(mlp, config);
         learner.share_mut().assign(games.clone(), team.clone());
         let source = match data {
@@ -89,7 +89,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             Some((ahead, recording, branches)) if ahead == iteration => (recording, branches),
             _ => games.play(&self.learner.policy(), iteration),
         };
-        games.go_on_from(branches);
+        games.continue_from(branches);
         Ok(recording)
     }
 
@@ -97,7 +97,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         if let Some(weights) = self.weights.take() {
             return Ok(weights);
         }
-        let Part { config, team, rollout, .. } = &self.part;
+        let RankPart { config, team, rollout, .. } = &self.part;
         Ok(shared_recording_advantages(recording, rollout, &config.advantage, team)?)
     }
 

@@ -2,7 +2,7 @@
 
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
-use super::part::Part;
+use super::rank_part::RankPart;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::host::by_time;
@@ -18,7 +18,7 @@ use burn::tensor::{Device, Tensor};
 /// Stepwise rollouts, advantages by tensor operations and updates by autodiff.
 #[derive(Debug)]
 pub(super) struct GeneralEngine<G: Rules> {
-    part: Part,
+    part: RankPart,
     device: Device,
     source: Source<StepwiseRollout<G>, Box<DeviceData>>,
     /// Environments on the host, in place of the games.
@@ -32,12 +32,12 @@ impl<G: Rules> GeneralEngine<G> {
     pub fn new(
         game: G,
         model: Network,
-        part: Part,
+        part: RankPart,
         data: Option<Pieces>,
         host: Option<HostEnvs>,
         device: &Device,
     ) -> Self {
-        let Part { config, team, shards, games, rollout } = &part;
+        let RankPart { config, team, shards, games, rollout } = &part;
         let mut learner = Learner::new(model, config);
         learner.share_mut().assign(games.clone(), team.clone());
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
@@ -92,7 +92,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         if let Some(weights) = self.weights.take() {
             return Ok(weights);
         }
-        let Part { config, team, shards, rollout, .. } = &self.part;
+        let RankPart { config, team, shards, rollout, .. } = &self.part;
         let (mask, config) = (trajectory.mask(rollout.auto_reset), &config.advantage);
         let RolloutConfig { group_size, learn_steps, .. } = *rollout;
         if team.size() == 1 && device::has_kernels(&self.device) {
@@ -119,7 +119,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         stats: Tensor<1>,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        let Part { config, team, rollout, .. } = &self.part;
+        let RankPart { config, team, rollout, .. } = &self.part;
         // Number of counted steps of each game, where it varies.
         let (mut rewards, mut lengths) = (trajectory.rewards.clone(), None);
         if !config.plays_all_steps() {

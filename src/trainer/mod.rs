@@ -9,7 +9,7 @@ mod game;
 #[cfg(feature = "general")]
 mod general;
 mod native;
-mod part;
+mod rank_part;
 mod reduction;
 mod snapshot;
 mod stream;

@@ -1,7 +1,7 @@
 //! The fast engine on the CPU: native code on all threads, for built-in networks.
 
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
-use super::part::Part;
+use super::rank_part::RankPart;
 use super::{TrainError, in_pool};
 use crate::advantage::HostAdvantages;
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
@@ -18,7 +18,7 @@ use burn::tensor::{Tensor, TensorData};
 pub(super) struct NativeEngine<G: Rules> {
     /// The trained model with its initial weights.
     model: Network,
-    part: Part,
+    part: RankPart,
     source: Source<NativeRollout<G>, ()>,
     /// Environments on the host, instead of the games.
     host: Option<HostRollout>,
@@ -33,13 +33,13 @@ impl<G: Rules> NativeEngine<G> {
     pub fn new(
         game: G,
         (model, mut learner): (Network, Box<dyn HostLearner>),
-        part: Part,
+        part: RankPart,
         data: Option<Pieces>,
         host: Option<HostEnvs>,
     ) -> Self {
         learner.share_mut().assign(part.games.clone(), part.team.clone());
         let mut buffers = Default::default();
-        let Part { rollout, config, shards, .. } = &part;
+        let RankPart { rollout, config, shards, .. } = &part;
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
@@ -77,7 +77,7 @@ impl<G: Rules> NativeEngine<G> {
     /// Sums over the games of all ranks.
     fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
         let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
-        let Part { games, team, .. } = &self.part;
+        let RankPart { games, team, .. } = &self.part;
         let of_shard = |shard: usize| {
             let sums = &sums[games.places_of(shard)];
             std::array::from_fn(|i| sums.iter().map(|sums| sums[i]).sum())
@@ -133,7 +133,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     ) -> Result<HostAdvantages, TrainError> {
         let mut advantages = std::mem::take(&mut self.buffers.1);
         if let Source::Games(_) = self.source {
-            let Part { config, team, shards, rollout, .. } = &self.part;
+            let RankPart { config, team, shards, rollout, .. } = &self.part;
             advantages.compute(trajectory, rollout, &config.advantage, (shards, team))?;
         }
         Ok(advantages)

@@ -2,7 +2,7 @@
 
 use super::instance::{Instance, of_each};
 use crate::env::Rules;
-use crate::env::look::{Setting, Sprite, between, tile};
+use crate::env::look::{SceneInfo, Sprite, between, tile};
 
 /// Width of a feature in cells: from -1 at the left over 0 in the middle to 1 at the right.
 const WIDTH: u32 = 6;
@@ -33,7 +33,7 @@ impl Bars {
     }
 }
 
-impl Setting for Bars {
+impl SceneInfo for Bars {
     fn title(&self) -> &'static str {
         "Features"
     }
@@ -86,7 +86,7 @@ fn bar(scene: &Bars, i: u32, value: f32) -> Instance {
     let tile = if length < 0.0 { tile::BAR_LESS } else { tile::BAR_MORE };
     let mut sprite = Sprite::upright(x + 0.5 * length, y, length.abs(), THICKNESS, tile);
     // Sprites are at least one pixel wide, so a bar of length 0 is hidden instead.
-    sprite.shade = if length.abs() > 1e-3 { 1.0 } else { 0.0 };
+    sprite.opacity = if length.abs() > 1e-3 { 1.0 } else { 0.0 };
     sprite
 }
 
@@ -104,10 +104,10 @@ mod tests {
         {
             let bar = bar(&scene, 0, value);
             assert_eq!((bar.x - 0.5 * bar.width, bar.x + 0.5 * bar.width), (left, right));
-            assert_eq!(bar.shade, 1.0);
+            assert_eq!(bar.opacity, 1.0);
         }
-        assert_eq!(bar(&scene, 0, 0.0).shade, 0.0);
-        assert_eq!(bar(&scene, 0, f32::NAN).shade, 0.0);
+        assert_eq!(bar(&scene, 0, 0.0).opacity, 0.0);
+        assert_eq!(bar(&scene, 0, f32::NAN).opacity, 0.0);
     }
 
     #[test]

@@ -39,10 +39,10 @@ fn store(words: &mut [u32], sprite: &Sprite, at: usize) {
     words[first + 1] = to_bits(sprite.y);
     words[first + 2] = to_bits(sprite.width);
     words[first + 3] = to_bits(sprite.height);
-    words[first + 4] = to_bits(sprite.turn);
+    words[first + 4] = to_bits(sprite.rotation);
     words[first + 5] = sprite.tile;
     words[first + 6] = to_bits(sprite.repeat);
-    words[first + 7] = to_bits(sprite.shade);
+    words[first + 7] = to_bits(sprite.opacity);
 }
 
 /// Computes the sprites of one game per unit.

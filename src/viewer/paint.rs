@@ -2,7 +2,7 @@
 
 use super::atlas::{Atlas, Rgba, TILE};
 use super::{Cells, Instance, Plate, Wall};
-use crate::env::look::Setting;
+use crate::env::look::SceneInfo;
 
 /// Offset added before positions are truncated, so that rounding errors do not decide cases on a
 /// pixel border. Matches `shaders/sprites.wgsl`.
@@ -44,7 +44,7 @@ impl Picture {
 /// # Panics
 /// If the number of sprites does not match `count`, or the picture does not have `width * height *
 /// 4` bytes.
-pub fn paint(game: &dyn Setting, count: usize, instances: &[Instance], picture: &mut Picture) {
+pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Instance], picture: &mut Picture) {
     assert_eq!(instances.len(), count * game.num_sprites(), "instances: [count * num_sprites]");
     let bytes = picture.width as usize * picture.height as usize * 4;
     assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");
@@ -56,14 +56,14 @@ pub fn paint(game: &dyn Setting, count: usize, instances: &[Instance], picture: 
     paint_backgrounds(game, &wall, picture);
     for (i, sprites) in instances.chunks_exact(game.num_sprites().max(1)).enumerate() {
         let plate = wall.plate(i);
-        for sprite in sprites.iter().filter(|sprite| sprite.shade > 0.0) {
+        for sprite in sprites.iter().filter(|sprite| sprite.opacity > 0.0) {
             paint_sprite(sprite, &wall, plate, picture);
         }
     }
 }
 
 /// Paints the background of the first plate and copies it to the others.
-fn paint_backgrounds(setting: &dyn Setting, wall: &Wall, picture: &mut Picture) {
+fn paint_backgrounds(info: &dyn SceneInfo, wall: &Wall, picture: &mut Picture) {
     let atlas = Atlas::get();
     // Maps each pixel of a line to its cell and to the pixel within that cell's tile.
     let places = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {
@@ -75,7 +75,7 @@ fn paint_backgrounds(setting: &dyn Setting, wall: &Wall, picture: &mut Picture) 
         };
         (0..pixels).map(place).collect()
     };
-    let (columns, rows) = (setting.columns(), setting.rows());
+    let (columns, rows) = (info.columns(), info.rows());
     let across = places(wall.width, columns);
     let first = wall.plate(0);
     let mut tiles = Vec::new();
@@ -88,7 +88,7 @@ fn paint_backgrounds(setting: &dyn Setting, wall: &Wall, picture: &mut Picture) 
         }
         let (row, inside) = place;
         if last.is_none_or(|(last, _)| last != row) {
-            tiles = (0..columns).map(|column| setting.background(column, row)).collect();
+            tiles = (0..columns).map(|column| info.background(column, row)).collect();
         }
         let texels: Vec<&[Rgba]> = tiles.iter().map(|tile| atlas.row(*tile, inside)).collect();
         let pixels = picture.row(first.x, line, wall.width);
@@ -123,7 +123,7 @@ impl Placed {
             let high = (centre * scale + 0.5 * size * scale + 0.5 + BORDER).floor().max(low + 1.0);
             (low, high)
         };
-        if sprite.turn == 0.0 {
+        if sprite.rotation == 0.0 {
             let (left, right) = side(sprite.x, sprite.width);
             let (top, bottom) = side(sprite.y, sprite.height);
             return Self {
@@ -135,7 +135,7 @@ impl Placed {
                 sin: 0.0,
             };
         }
-        let (sin, cos) = sprite.turn.sin_cos();
+        let (sin, cos) = sprite.rotation.sin_cos();
         let (x, y) = (sprite.x * scale, sprite.y * scale);
         let (width, height) = ((sprite.width * scale).max(1.0), (sprite.height * scale).max(1.0));
         let half_x = 0.5 * (width * cos.abs() + height * sin.abs());
@@ -178,19 +178,19 @@ fn paint_sprite(sprite: &Instance, wall: &Wall, plate: Plate, picture: &mut Pict
             }
             let colour = atlas.row(sprite.tile, inside(v))[inside((u * sprite.repeat).fract())];
             if colour[3] > 0 {
-                *pixel = blend(*pixel, colour, sprite.shade);
+                *pixel = blend(*pixel, colour, sprite.opacity);
             }
         }
     }
 }
 
-/// Blends an opaque colour with opacity `shade` over an opaque pixel.
-fn blend(under: Rgba, over: Rgba, shade: f32) -> Rgba {
-    if shade >= 1.0 {
+/// Blends an opaque colour with opacity `opacity` over an opaque pixel.
+fn blend(under: Rgba, over: Rgba, opacity: f32) -> Rgba {
+    if opacity >= 1.0 {
         return over;
     }
     let mix = |under: u8, over: u8| {
-        (f32::from(under) * (1.0 - shade) + f32::from(over) * shade + 0.5) as u8
+        (f32::from(under) * (1.0 - opacity) + f32::from(over) * opacity + 0.5) as u8
     };
     std::array::from_fn(|i| mix(under[i], over[i]))
 }

@@ -3,7 +3,7 @@
 use super::atlas::{Atlas, TILE};
 use super::instance::WORDS;
 use super::{Cells, Instance, Wall};
-use crate::env::look::Setting;
+use crate::env::look::SceneInfo;
 
 /// Shader source.
 const SHADER: &str = include_str!("../../shaders/sprites.wgsl");
@@ -37,7 +37,7 @@ impl Renderer {
         device: &wgpu::Device,
         queue: &wgpu::Queue,
         format: wgpu::TextureFormat,
-        game: &dyn Setting,
+        game: &dyn SceneInfo,
     ) -> Self {
         let cells = Cells::of(game);
         let Cells { columns, rows } = cells;

@@ -2,7 +2,7 @@
 
 use super::{Bars, Instance, bars, instances};
 use crate::env::Rules;
-use crate::env::look::{Look, Setting};
+use crate::env::look::{Look, SceneInfo};
 
 /// Computes sprites interpolated between the states before and after a step.
 type Sprites<G> = fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mut Vec<Instance>);
@@ -10,7 +10,7 @@ type Sprites<G> = fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mu
 /// A background with sprites.
 pub struct Scene<G: Rules> {
     game: G,
-    setting: Box<dyn Setting>,
+    info: Box<dyn SceneInfo>,
     sprites: Sprites<G>,
 }
 
@@ -20,18 +20,18 @@ impl<G: Rules> Scene<G> {
     where
         G: Look,
     {
-        Self { game, setting: Box::new(game), sprites: instances::<G> }
+        Self { game, info: Box::new(game), sprites: instances::<G> }
     }
 
     /// Creates the scene that shows a game's features as bars.
     pub fn features(game: G) -> Self {
-        let setting = Box::new(Bars::new(game.num_features()));
-        Self { game, setting, sprites: bars::<G> }
+        let info = Box::new(Bars::new(game.num_features()));
+        Self { game, info, sprites: bars::<G> }
     }
 
     /// The static part of the scene.
-    pub fn setting(&self) -> &dyn Setting {
-        &*self.setting
+    pub fn info(&self) -> &dyn SceneInfo {
+        &*self.info
     }
 
     /// Replaces the contents of `into` with the sprites at progress `part` (0 to 1) from `before` to

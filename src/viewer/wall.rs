@@ -1,6 +1,6 @@
 //! Layout of a wall of games within a picture.
 
-use crate::env::look::Setting;
+use crate::env::look::SceneInfo;
 
 /// Gap between two plates in pixels: half a cell.
 fn gap(scale: f32) -> f32 {
@@ -43,8 +43,8 @@ pub struct Cells {
 
 impl Cells {
     /// Size of a game's scene.
-    pub fn of(setting: &dyn Setting) -> Self {
-        Self { columns: setting.columns(), rows: setting.rows() }
+    pub fn of(info: &dyn SceneInfo) -> Self {
+        Self { columns: info.columns(), rows: info.rows() }
     }
 }
 

@@ -7,8 +7,8 @@ use super::{cpu, floats};
 use burn::tensor::{Device, Tensor};
 use grove::data::Trajectory;
 use grove::env::{
-    Breakout, BreakoutActions, BreakoutObservation, CartPole, Catch, Fruit, FruitObservation,
-    Observation, Recall, Rules,
+    Breakout, BreakoutActions, BreakoutObservation, CartPole, Catch, CatchObservation, Fruit,
+    FruitObservation, Recall, Rules,
 };
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
@@ -28,7 +28,7 @@ pub const SHORT_FRUIT: Fruit = Fruit {
 };
 
 /// Catch with a board observation of more cells than there are specialised features on the CPU.
-pub const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: Observation::Board };
+pub const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: CatchObservation::Board };
 
 /// Breakout with sticky actions and short episodes.
 pub const STICKY_BREAKOUT: Breakout = Breakout {

@@ -1,13 +1,13 @@
 //! The registry of games: the program, the page and the trained policies agree with it.
 
 use crate::support::{grove, stdout};
-use grove::env::look::Setting;
+use grove::env::look::SceneInfo;
 use grove::env::{Env, NAMES};
 use std::path::Path;
 use tempfile::TempDir;
 
 /// Checks that a game has the texts that the page shows.
-fn tells<G: Env + Default + Setting>() {
+fn tells<G: Env + Default + SceneInfo>() {
     let game = G::default();
     assert!(!game.title().is_empty() && !game.rules().is_empty(), "{}", G::NAME);
     assert!(game.idle().is_none_or(|idle| (idle as usize) < game.num_actions()), "{}", G::NAME);

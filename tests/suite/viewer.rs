@@ -122,11 +122,15 @@ fn nothing_that_is_seen_jumps() {
             let mut last = games.instances(0.0);
             for part in 1..=PARTS {
                 let sprites = games.instances(f32::from(part) / f32::from(PARTS));
-                for (a, b) in last.iter().zip(&sprites).filter(|(a, b)| a.shade * b.shade > 0.0) {
+                for (a, b) in last.iter().zip(&sprites).filter(|(a, b)| a.opacity * b.opacity > 0.0)
+                {
                     let moved = (a.x - b.x).hypot(a.y - b.y);
                     // A step moves a sprite by one cell, or slightly more for a landing fruit.
                     assert!(moved <= 1.5 / f32::from(PARTS), "{game:?}, step {step}: {a:?}, {b:?}");
-                    assert!((a.turn - b.turn).abs() < 0.1, "{game:?}, step {step}: {a:?}, {b:?}");
+                    assert!(
+                        (a.rotation - b.rotation).abs() < 0.1,
+                        "{game:?}, step {step}: {a:?}, {b:?}"
+                    );
                 }
                 last = sprites;
             }
@@ -142,7 +146,7 @@ fn a_fruit_keeps_its_look_and_lands_in_the_basket_or_beside_it() {
     let (mut caught, mut missed) = (0, 0);
     for _ in 0..200 {
         let is_fruit =
-            |s: &&Instance| (tile::APPLE..=tile::PUFF).contains(&s.tile) && s.shade > 0.0;
+            |s: &&Instance| (tile::APPLE..=tile::PUFF).contains(&s.tile) && s.opacity > 0.0;
         let fruits = |sprites: &[Instance]| -> Vec<Vec<Instance>> {
             let games = sprites.chunks_exact(sprites.len() / 40);
             games.map(|game| game.iter().filter(is_fruit).copied().collect()).collect()
@@ -183,7 +187,7 @@ fn scenes_hold_nothing_but_tiles_of_the_atlas() {
             games.step();
             for sprite in games.instances(0.6) {
                 assert!(sprite.tile < tiles && sprite.width >= 0.0, "{sprite:?}");
-                assert!((0.0..=1.0).contains(&sprite.shade), "{sprite:?}");
+                assert!((0.0..=1.0).contains(&sprite.opacity), "{sprite:?}");
             }
         }
     }
@@ -224,10 +228,10 @@ pub fn wild_sprites(num_sprites: usize, cells: Cells) -> Vec<Instance> {
             y: [0.0, y, y / 2.0, y + 3.0][k % 4],
             width: x,
             height: y * 1.5,
-            turn: [0.0, 0.7, -2.0][k % 3],
+            rotation: [0.0, 0.7, -2.0][k % 3],
             tile: tile::BASKET_MIDDLE,
             repeat: 3.0,
-            shade: [1.0, 0.5][k % 2],
+            opacity: [1.0, 0.5][k % 2],
         };
     }
     sprites

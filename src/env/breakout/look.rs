@@ -1,11 +1,11 @@
 //! Look of Breakout: a chequered board, a wall in three colours, a ball with a trail, and a paddle.
 
 use super::{BOTTOM, BRICKS, Breakout, BreakoutState, SIDE};
-use crate::env::look::{Look, Setting, Sprite, between, tile};
+use crate::env::look::{Look, SceneInfo, Sprite, between, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-impl Setting for Breakout {
+impl SceneInfo for Breakout {
     fn title(&self) -> &'static str {
         "Breakout"
     }
@@ -69,7 +69,7 @@ impl Look for Breakout {
             let tile = comptime!(tile::BRICK_RED + (number / SIDE) % 3);
             let bricks = select(part < 0.5f32, before.bricks, now.bricks);
             let mut brick = Sprite::upright(x, y, 1.0f32, 1.0f32, tile);
-            brick.shade = ((bricks >> comptime!(number % BRICKS)) & 1) as f32;
+            brick.opacity = ((bricks >> comptime!(number % BRICKS)) & 1) as f32;
             brick
         } else if comptime!(number == BRICKS) {
             let x = between(before.last_x as f32, now.last_x as f32, part) + 0.5f32;

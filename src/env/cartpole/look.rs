@@ -1,7 +1,7 @@
 //! Look of CartPole: a cart on an outdoor track, at four cells per metre.
 
 use super::{CartPole, CartPoleState, LENGTH, TAU, X_LIMIT, cos_small, sin_small};
-use crate::env::look::{Look, Setting, Sprite, between, sky, tile, variant};
+use crate::env::look::{Look, SceneInfo, Sprite, between, sky, tile, variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -20,7 +20,7 @@ const JOINT_Y: f32 = 5.8;
 const WHEEL_RADIUS: f32 = 0.4;
 const WHEEL_X: f32 = 0.6;
 
-impl Setting for CartPole {
+impl SceneInfo for CartPole {
     fn title(&self) -> &'static str {
         "Cart pole"
     }
@@ -84,7 +84,7 @@ impl Look for CartPole {
             let half = comptime!(LENGTH * METRE);
             let (end_x, end_y) = (x + sin_small(theta) * half, JOINT_Y - cos_small(theta) * half);
             let mut pole = Sprite::upright(end_x, end_y, 2.0f32 * half, 1.0f32, tile::POLE);
-            pole.turn = theta - comptime!(std::f32::consts::FRAC_PI_2);
+            pole.rotation = theta - comptime!(std::f32::consts::FRAC_PI_2);
             pole.repeat = comptime!(2.0 * LENGTH * METRE);
             pole
         } else if comptime!(i == 1) {
@@ -94,7 +94,7 @@ impl Look for CartPole {
         } else if comptime!(i < 4) {
             let side = comptime!(if i == 2 { -WHEEL_X } else { WHEEL_X });
             let mut wheel = Sprite::upright(x + side, WHEEL_Y, 1.0f32, 1.0f32, tile::WHEEL);
-            wheel.turn = moved * comptime!(1.0 / WHEEL_RADIUS);
+            wheel.rotation = moved * comptime!(1.0 / WHEEL_RADIUS);
             wheel
         } else {
             Sprite::upright(x, JOINT_Y, 1.0f32, 1.0f32, tile::HUB)

@@ -1,11 +1,11 @@
 //! Look of Catch: a chequered board, a ball and a paddle.
 
 use super::{Catch, CatchState};
-use crate::env::look::{Look, Setting, Sprite, between, tile};
+use crate::env::look::{Look, SceneInfo, Sprite, between, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-impl Setting for Catch {
+impl SceneInfo for Catch {
     fn title(&self) -> &'static str {
         "Catch"
     }

@@ -21,7 +21,7 @@ settings! {
         /// Columns of the board.
         columns: u32 = 5, in whole(1..=256);
         /// Observation of the policy: four `features`, or the `board` cell by cell.
-        observation: Observation;
+        observation: CatchObservation;
     }
     rules = Catch::rules;
 }
@@ -29,7 +29,7 @@ settings! {
 names! {
     /// Observation of Catch.
     #[derive(Default)]
-    pub enum Observation {
+    pub enum CatchObservation {
         /// Four features: the ball's column and row, the paddle's column, and the ball's horizontal
         /// offset from the paddle, each scaled to [-1, 1].
         #[default]
@@ -49,7 +49,7 @@ impl Catch {
         let Self { rows, columns, observation } = self;
         let cells = rows * columns;
         let words = format!("at most {MAX_CELLS} where catch.observation is `board`");
-        let is_small = *observation == Observation::Features || cells <= MAX_CELLS;
+        let is_small = *observation == CatchObservation::Features || cells <= MAX_CELLS;
         limit(is_small, "rows * catch.columns", cells, words)
     }
 
@@ -79,11 +79,11 @@ impl Env for Catch {
         vec![Scripted::new("chaser", towards)]
     }
 
-    /// Depends on [`Observation`].
+    /// Depends on [`CatchObservation`].
     fn num_features(&self) -> usize {
         match self.observation {
-            Observation::Features => 4,
-            Observation::Board => (self.rows * self.columns) as usize,
+            CatchObservation::Features => 4,
+            CatchObservation::Board => (self.rows * self.columns) as usize,
         }
     }
 
@@ -110,10 +110,10 @@ impl Env for Catch {
 
     fn feature_name(&self, i: usize) -> String {
         match self.observation {
-            Observation::Features => {
+            CatchObservation::Features => {
                 ["ball: column", "ball: row", "paddle: column", "ball: to the right"][i].to_string()
             }
-            Observation::Board => {
+            CatchObservation::Board => {
                 let columns = self.columns as usize;
                 format!("column {}, row {}", i % columns, i / columns)
             }
@@ -151,7 +151,7 @@ fn cell(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f3
     }
 }
 
-/// Feature `i` of [`Observation::Features`].
+/// Feature `i` of [`CatchObservation::Features`].
 #[cube]
 #[inline(always)]
 fn number(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
@@ -193,7 +193,7 @@ impl Rules for Catch {
 
     #[inline(always)]
     fn feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
-        if comptime!(game.observation == Observation::Board) {
+        if comptime!(game.observation == CatchObservation::Board) {
             cell(state, i, game)
         } else {
             number(state, i, game)

@@ -1,7 +1,7 @@
 //! Look of the fruit catcher: an orchard, with leaves above the grid and a meadow below.
 
 use super::{Fruit, FruitState};
-use crate::env::look::{FRUIT_KINDS, Look, Setting, Sprite, between, sky, tile, variant};
+use crate::env::look::{FRUIT_KINDS, Look, SceneInfo, Sprite, between, sky, tile, variant};
 use crate::rng::mix;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -13,7 +13,7 @@ const PIECES: usize = 3;
 /// Fraction of a step that a missed fruit falls before it bursts.
 const TO_GROUND: f32 = 0.7;
 
-impl Setting for Fruit {
+impl SceneInfo for Fruit {
     fn title(&self) -> &'static str {
         "Fruit catcher"
     }
@@ -89,7 +89,7 @@ fn basket(
     let y = comptime!((game.height + MARGIN) as f32 - 0.5);
     let mut sprite = Sprite::upright(left + offset, y, width, 1.0f32, tile);
     sprite.repeat = width;
-    sprite.shade = comptime!(if seen { 1.0f32 } else { 0.0 });
+    sprite.opacity = comptime!(if seen { 1.0f32 } else { 0.0 });
     sprite
 }
 
@@ -125,7 +125,7 @@ fn falling(
     let size = select(caught, 1.0f32 - late, 1.0f32);
     let mut sprite = fruit(before, i, row + select(moving, fall, 0.0f32), size);
     sprite.tile = select(missed && part > TO_GROUND, comptime!(tile::PUFF), sprite.tile);
-    sprite.shade = select(there && !(lands && part >= 1.0f32), 1.0f32, 0.0f32);
+    sprite.opacity = select(there && !(lands && part >= 1.0f32), 1.0f32, 0.0f32);
     sprite
 }
 
@@ -134,7 +134,7 @@ fn falling(
 fn appearing(before: &FruitState, now: &FruitState, part: f32, #[comptime] i: usize) -> Sprite {
     let appears = now.has_fruit(i) && now.row(i) == 0 && before.tick != now.tick && part > 0.0f32;
     let mut sprite = fruit(now, i, part - 1.0f32, between(0.25f32, 1.0f32, part));
-    sprite.shade = select(appears, 1.0f32, 0.0f32);
+    sprite.opacity = select(appears, 1.0f32, 0.0f32);
     sprite
 }
 

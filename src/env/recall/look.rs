@@ -2,7 +2,7 @@
 //! and the currently lit one is shown above the basket.
 
 use super::{Recall, RecallState};
-use crate::env::look::{Look, Setting, Sprite, between, sky, tile, variant};
+use crate::env::look::{Look, SceneInfo, Sprite, between, sky, tile, variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -14,7 +14,7 @@ const PATH_ROW: u32 = ROWS - 2;
 const FIRST: f32 = 2.5;
 const LAST: f32 = COLUMNS as f32 - 1.5;
 
-impl Setting for Recall {
+impl SceneInfo for Recall {
     fn title(&self) -> &'static str {
         "Recall"
     }

@@ -15,7 +15,7 @@ use crate::learner::means::SUMS;
 use crate::learner::optimizer::{AdamW, factors};
 use crate::learner::schedule::{entropy_coef, first_update};
 use crate::learner::share::Share;
-use crate::learner::update::Updating;
+use crate::learner::update::UpdateSteps;
 use crate::learner::weights::Weights;
 use crate::model::Observer;
 use crate::objective::{Coefficients, CoefficientsLaunch, Form, LossConfig};
@@ -329,7 +329,7 @@ impl<'a, O: Observer> Update<'a, O> {
     }
 }
 
-impl<O: Observer> Updating for Update<'_, O> {
+impl<O: Observer> UpdateSteps for Update<'_, O> {
     /// Place of a minibatch in the order of the games.
     type Minibatch = Range<usize>;
     /// The gradient, followed by its sums: `[num_params + SUMS]`.

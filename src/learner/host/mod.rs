@@ -21,7 +21,7 @@ use super::order::Minibatch;
 use super::plan::Plan;
 use super::schedule::entropy_coef;
 use super::share::Share;
-use super::update::{Updating, take_steps};
+use super::update::{UpdateSteps, take_steps};
 use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
 use crate::objective::weights::Sizes;
 use crate::parallel::{Node, TeamError};
@@ -126,7 +126,7 @@ struct HostUpdate<'a, L: ?Sized> {
     sums: UpdateSums,
 }
 
-impl<L: HostLearner + ?Sized> Updating for HostUpdate<'_, L> {
+impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     type Minibatch = Minibatch;
     type Gradient = Node;
 

@@ -13,7 +13,7 @@ mod host;
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order;
-use super::update::{Updating, take_steps};
+use super::update::{UpdateSteps, take_steps};
 use crate::device::{fetch, release_freed_memory};
 use crate::model::saved::Numbers;
 use crate::objective::LossConfig;
@@ -388,7 +388,7 @@ struct TextUpdate<'a> {
     norms: Vec<Tensor<1>>,
 }
 
-impl Updating for TextUpdate<'_> {
+impl UpdateSteps for TextUpdate<'_> {
     /// Groups, in order.
     type Minibatch = Vec<usize>;
     type Gradient = (Gradient, Sums);

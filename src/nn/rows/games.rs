@@ -33,12 +33,12 @@ pub struct Game {
 }
 
 /// Attention over a game's own steps and the earlier ones in its memory.
-struct Remembered<'a> {
+struct SequenceAttention<'a> {
     piece: &'a Piece,
     scratch: PieceScratch,
 }
 
-impl Attend for Remembered<'_> {
+impl Attend for SequenceAttention<'_> {
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let shape = weights.shape.head_shape();
         let Activations { heads, attended, log_totals, .. } = activations;
@@ -52,12 +52,12 @@ impl Attend for Remembered<'_> {
 }
 
 /// Attention of the current step of [`LANES`] games over their memory, to which the step is appended.
-struct Remembering<'a> {
+struct StepAttention<'a> {
     memory: &'a mut [Lanes],
     scratch: PieceScratch,
 }
 
-impl Attend for Remembering<'_> {
+impl Attend for StepAttention<'_> {
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let (shape, heads) = (&weights.shape, weights.shape.head_shape());
         let (size, kv) = (heads.query_size(), heads.kv_size());
@@ -114,7 +114,7 @@ impl SequenceModel for DecoderSequences {
         obs.clone_into(&mut game.obs);
         game.tape.rotate(&self.weights.rope, memory[0].iter().map(|seen| *seen as usize));
         self.scratches.with(|scratch| {
-            let mut attend = Remembering { memory, scratch: std::mem::take(&mut scratch.game) };
+            let mut attend = StepAttention { memory, scratch: std::mem::take(&mut scratch.game) };
             self.game_forward(game, Retention::Nothing, &mut attend, scratch);
             scratch.game = attend.scratch;
         });
@@ -138,7 +138,7 @@ impl SequenceModel for DecoderSequences {
             for (i, game) in games.zip(&mut *record) {
                 let piece = self.begin(of, i, game);
                 let own = std::mem::take(&mut scratch.game);
-                let mut attend = Remembered { piece: &piece, scratch: own };
+                let mut attend = SequenceAttention { piece: &piece, scratch: own };
                 self.game_forward(game, self.retention, &mut attend, scratch);
                 scratch.game = attend.scratch;
                 game.piece = Some(piece);
@@ -267,7 +267,7 @@ impl DecoderSequences {
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
         let of = ForwardRecord { tape, pieces: std::slice::from_ref(piece) };
-        let mut attend = Remembered { piece, scratch: std::mem::take(&mut scratch.game) };
+        let mut attend = SequenceAttention { piece, scratch: std::mem::take(&mut scratch.game) };
         for number in (0..weights.shape.num_layers).rev() {
             weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
         }

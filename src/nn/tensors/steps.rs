@@ -14,7 +14,7 @@ pub(super) struct Steps {
     pub(super) positions: Tensor<2>,
     /// The number of episodes begun in the sequence: `[batch, num_steps]`; 0 in that of the memory.
     episodes: Tensor<2>,
-    memory: Option<Remembered>,
+    memory: Option<MemoryRows>,
     context: usize,
     products: Products,
     /// The factor of the scores.
@@ -22,7 +22,7 @@ pub(super) struct Steps {
 }
 
 /// The steps in memory.
-struct Remembered {
+struct MemoryRows {
     /// The age of each row of memory, 0 for the newest: `[batch, context]`.
     ages: Tensor<2>,
     /// Steps ever remembered of the episode: `[batch, 1]`.
@@ -40,18 +40,18 @@ impl Steps {
         let context = shape.context;
         let count_up = |to: usize| Tensor::<1, burn::tensor::Int>::arange(0..to as i64, &device);
         let times = count_up(steps).float().reshape([1, steps]);
-        let remembered = memory.map(|memory| memory.clone().narrow(1, 0, 1));
+        let counts = memory.map(|memory| memory.clone().narrow(1, 0, 1));
         let episodes = starts.clone().cumsum(1);
         let first = (starts * times.clone()).cummax(1);
         let mut positions = times - first;
-        let memory = remembered.map(|count| {
-            let goes_on = episodes.clone().equal_elem(0.0).float();
-            positions = positions.clone() + goes_on * count.clone();
+        let memory = counts.map(|count| {
+            let continues = episodes.clone().equal_elem(0.0).float();
+            positions = positions.clone() + continues * count.clone();
             let rows = count_up(context).reshape([1, context]);
             let newest = count.clone().int() + (context as i32 - 1);
             let ages = (newest.expand([batch, context]) - rows.expand([batch, context]))
                 .remainder_scalar(context as i32);
-            Remembered { ages: ages.float(), count }
+            MemoryRows { ages: ages.float(), count }
         });
         let scale = shape.head_shape().scale;
         Self { positions, episodes, memory, context, products, scale }
@@ -62,7 +62,7 @@ impl Steps {
         &self,
         queries: Tensor<4>,
         own: &KeysValues,
-        remembered: Option<&KeysValues>,
+        cached: Option<&KeysValues>,
     ) -> Tensor<3> {
         let [_, steps, _, _] = queries.dims();
         let mut attended = Vec::with_capacity(steps.div_ceil(QUERIES));
@@ -72,7 +72,7 @@ impl Steps {
             let part = |x: &Tensor<4>| x.clone().narrow(1, first, to - first);
             let mut mask = self.mask(from..to, first);
             let mut keys_values = own.each_ref().map(part);
-            if let (Some(memory), Some(old)) = (&self.memory, remembered)
+            if let (Some(memory), Some(old)) = (&self.memory, cached)
                 && from + 1 < self.context
             {
                 mask = Tensor::cat(vec![self.memory_mask(memory, from..to), mask], 2);
@@ -104,7 +104,7 @@ impl Steps {
     }
 
     /// The mask of the rows of memory: `[batch, queries, context]`.
-    fn memory_mask(&self, memory: &Remembered, queries: std::ops::Range<usize>) -> Tensor<3> {
+    fn memory_mask(&self, memory: &MemoryRows, queries: std::ops::Range<usize>) -> Tensor<3> {
         let [batch, context] = memory.ages.dims();
         let (from, count) = (queries.start, queries.len());
         let filled = memory.ages.clone().lower(memory.count.clone().expand([batch, context]));

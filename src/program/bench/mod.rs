@@ -120,7 +120,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     publish(args, &report)
 }
 
-/// The settings of a run of the sizes that the command line names.
+/// Settings of a run with the sizes on the command line.
 fn sized(args: &BenchArgs, defaults: &TrainConfig) -> Result<TrainConfig> {
     let mut config = defaults.clone();
     ensure!(
@@ -144,7 +144,7 @@ fn sized(args: &BenchArgs, defaults: &TrainConfig) -> Result<TrainConfig> {
     Ok(config)
 }
 
-/// Prints a report, and writes it to the file that the command line names. If one fails, there is the other.
+/// Prints a report, and writes it to the requested file. If one of the two fails, the other is still done.
 fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> {
     let printed = if args.json { tell_json(report) } else { tell(report.to_string().trim_end()) };
     if let Some(path) = &args.out {
@@ -163,8 +163,7 @@ fn greedy_score<G: Rules>(trainer: &GameTrainer<G>) -> f64 {
     evaluate(&policy, game, EVAL_EPISODES, stream, 0, Player::Greedy).mean_score
 }
 
-/// Measures the seconds that the game's default run takes until its greedy policy reaches `score`, for each
-/// seed.
+/// Measures the seconds until the greedy policy of the game's default run reaches `score`, for each seed.
 fn time_to_score<G: Rules>(
     models: &Models,
     game: G,

@@ -1,9 +1,9 @@
-//! Text of a drawn buffer, with the colours of its cells as escape sequences.
+//! Conversion of a drawn buffer to text with ANSI colours.
 
 use ratatui_core::buffer::{Buffer, CellWidth};
 use ratatui_core::style::Color;
 
-/// The rows of a buffer as lines without trailing spaces.
+/// Converts the rows of a buffer to lines without trailing spaces.
 pub fn lines(buffer: &Buffer, has_colors: bool) -> String {
     let rows = buffer.content().chunks(usize::from(buffer.area.width));
     let lines = rows.map(|row| {
@@ -32,7 +32,7 @@ pub fn lines(buffer: &Buffer, has_colors: bool) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The escape sequence of a colour in use here.
+/// Escape sequence of a colour.
 const fn sequence(color: Color) -> &'static str {
     match color {
         Color::Green => "\u{1b}[32m",

@@ -1,4 +1,4 @@
-//! Keys pressed during a run, on terminals of Unix.
+//! Keys pressed during a run, on Unix terminals.
 
 use std::sync::mpsc::Receiver;
 
@@ -11,7 +11,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Listens on stdin; `None` if it is no terminal, or that of another process in the foreground.
+    /// Listens on stdin; `None` if it is not a terminal, or another process is in its foreground.
     pub fn listen() -> Option<Self> {
         #[cfg(unix)]
         return unix::listen();
@@ -19,7 +19,7 @@ impl Keys {
         None
     }
 
-    /// The next key, if one has been pressed.
+    /// Returns the next key, if one has been pressed.
     pub fn next(&self) -> Option<u8> {
         self.pressed.try_recv().ok()
     }
@@ -39,7 +39,7 @@ mod unix {
 
     const STDIN: libc::c_int = libc::STDIN_FILENO;
 
-    /// The terminal's mode to restore.
+    /// Terminal mode to restore.
     static BEFORE: Mutex<Option<libc::termios>> = Mutex::new(None);
 
     /// A terminal without line editing and echo, until it is dropped or the process exits.
@@ -116,9 +116,9 @@ mod unix {
         Some(Keys { pressed, _mode: Mode { is_over } })
     }
 
-    /// Sets the mode again if the terminal waits for whole lines, as it does after Ctrl-Z and `fg`.
+    /// Sets the mode again if the terminal is in line mode, as after Ctrl-Z and `fg`.
     fn set_again(mode: &libc::termios) {
-        // Once the mode is restored it stays so.
+        // Once the mode has been restored, it stays so.
         let Ok(before) = BEFORE.lock() else { return };
         // SAFETY: all bits 0 are a valid `termios`, which the first call fills in; `mode` is one of this terminal.
         unsafe {
@@ -130,7 +130,7 @@ mod unix {
         }
     }
 
-    /// Makes a read in the background fail, where it would stop the whole process.
+    /// Makes reads from a background process fail instead of stopping the process.
     fn refuse_to_stop() {
         // SAFETY: all bits 0 are a valid set, which the calls fill in; the mask is that of this thread alone.
         unsafe {

@@ -1,4 +1,4 @@
-//! The dashboard of a run: curves, figures and completions above its progress line, in terminals with room for it.
+//! Dashboard of a run in a large terminal: curves, metrics and completions above the progress line.
 
 mod ansi;
 mod keys;
@@ -22,27 +22,27 @@ use std::time::{Duration, Instant};
 
 /// Minimum columns and rows of a terminal for the dashboard.
 const ROOM: (u16, u16) = (100, 28);
-/// Rows of the curves, columns of the figures beside them, and completions shown below them.
+/// Rows of the curves, columns of the metrics beside them, and number of completions below them.
 const CURVES: u16 = 13;
 const FIGURES: u16 = 38;
 const COMPLETIONS: usize = 4;
-/// The name of the curve of scores in training.
+/// Name of the curve of training scores.
 const SCORE: &str = "score, sampled";
-/// Maximum points of a curve, beyond which every second one is dropped: more than a terminal has columns.
+/// Maximum number of points per curve, beyond which every second one is dropped: more than a terminal has columns.
 const POINTS: usize = 2000;
-/// Minimum time between two pictures: drawing each iteration would slow fast runs.
+/// Minimum time between frames; drawing every iteration would slow down fast runs.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// The state that the dashboard shows.
+/// State of the dashboard.
 #[derive(Default)]
 pub struct Dashboard {
-    /// Iterations of the whole run.
+    /// Number of iterations of the whole run.
     total: u32,
     sampled: Vec<(f64, f64)>,
     greedy: Vec<(f64, f64)>,
-    /// The name of the first curve.
+    /// Name of the first curve.
     name: &'static str,
-    /// Whether an iteration had a score.
+    /// Whether any iteration had a score.
     has_scores: bool,
     figures: Vec<String>,
     completions: Vec<String>,
@@ -50,7 +50,7 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// A dashboard for a run of `total` iterations, if stderr is a terminal with room for it.
+    /// Creates a dashboard for a run of `total` iterations; `None` if stderr is not a terminal that is large enough.
     pub fn new(total: u32) -> Option<Self> {
         let term = Term::stderr();
         let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
@@ -62,8 +62,8 @@ impl Dashboard {
         Self { total, name: SCORE, ..Self::default() }
     }
 
-    /// Takes the figures of an iteration. Returns the picture in lines, if it is time for a new one; an empty one if the
-    /// terminal has become too small.
+    /// Adds the metrics of an iteration. Returns the lines of a frame if one is due; an empty frame if the terminal has
+    /// become too small.
     pub fn show(&mut self, step: &Step) -> Option<String> {
         let record = &step.record;
         let x = f64::from(record.iteration);
@@ -87,8 +87,8 @@ impl Dashboard {
         })
     }
 
-    /// Names the first curve, and returns its value: the loss of SFT and of learning from data, otherwise the score of
-    /// the iterations that have one. The points of one kind make room for those of the other.
+    /// Sets the name of the first curve and returns its value: the loss for SFT and for learning from data, otherwise
+    /// the score of the iterations that have one. If the kind changes, its points are discarded.
     fn first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
         self.has_scores |= record.score.is_some();
         let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.fit);
@@ -132,7 +132,7 @@ impl Dashboard {
         let x = Axis::default().bounds([0.0, total]).labels(["0".into(), self.total.to_string()]);
         let y = Axis::default().bounds([low, high]).labels([number(low), number(high)]);
         let always = (Constraint::Percentage(100), Constraint::Percentage(100));
-        // The corner from which the curve keeps away.
+        // Placed where the curve is not.
         let is_high = self.sampled.last().is_some_and(|(_, y)| 2.0 * y > low + high);
         let corner = if is_high { LegendPosition::BottomRight } else { LegendPosition::TopRight };
         Chart::new(curves)
@@ -147,7 +147,7 @@ fn paragraph(lines: &[String]) -> Paragraph<'_> {
     Paragraph::new(lines.iter().map(|line| Line::raw(line.as_str())).collect::<Vec<_>>())
 }
 
-/// Adds a finite point to a curve.
+/// Adds a point to a curve if it is finite.
 fn add(curve: &mut Vec<(f64, f64)>, point: Option<(f64, f64)>) {
     curve.extend(point.filter(|(_, y)| y.is_finite()));
     if curve.len() > POINTS {
@@ -161,7 +161,7 @@ fn number(x: f64) -> String {
     if x.abs() < 100.0 { format!("{x:.2}") } else { format!("{x:.0}") }
 }
 
-/// The figures beside the curves, one per line.
+/// The metrics beside the curves, one per line.
 fn figures(record: &IterationRecord) -> Vec<String> {
     let unit = if record.text.is_some() { "tokens" } else { "steps" };
     let mut lines = vec![
@@ -181,7 +181,7 @@ fn figures(record: &IterationRecord) -> Vec<String> {
     lines
 }
 
-/// The shares of an iteration's phases, a line each.
+/// The fractions of an iteration's phases, one per line.
 fn phases(seconds: &Seconds) -> Vec<String> {
     let Some(phases) = seconds.phases.filter(|_| seconds.total > 0.0) else { return Vec::new() };
     let parts =
@@ -192,7 +192,7 @@ fn phases(seconds: &Seconds) -> Vec<String> {
     parts.into_iter().filter_map(line).collect()
 }
 
-/// The best and the worst completions of an iteration with their rewards, a line each.
+/// The best and the worst completions of an iteration with their rewards, one per line.
 fn completions(records: &[CompletionRecord]) -> Vec<String> {
     let mut judged: Vec<(f64, &CompletionRecord)> =
         records.iter().filter_map(|record| Some((record.reward?, record))).collect();

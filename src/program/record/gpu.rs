@@ -1,7 +1,7 @@
 //! Rendering on a GPU.
 
 use crate::device::graphics_setup;
-use crate::env::look::Setting;
+use crate::env::look::SceneInfo;
 use crate::viewer::{Instance, Offscreen, Picture, Renderer};
 use anyhow::Result;
 use burn::tensor::Device;
@@ -13,14 +13,14 @@ impl Gpu {
     /// Creates a renderer for pictures of `width` x `height` pixels; `None` if the device cannot render.
     pub fn new(
         device: &Device,
-        setting: &dyn Setting,
+        info: &dyn SceneInfo,
         width: u32,
         height: u32,
     ) -> Result<Option<Self>> {
         let Some(setup) = graphics_setup(device) else { return Ok(None) };
         let (device, queue) = (&setup.device, &setup.queue);
         let offscreen = Offscreen::new(device, queue, width, height)?;
-        let renderer = Renderer::new(device, queue, Offscreen::FORMAT, setting);
+        let renderer = Renderer::new(device, queue, Offscreen::FORMAT, info);
         Ok(Some(Self(renderer, offscreen)))
     }
 

@@ -22,7 +22,7 @@ use crate::device;
 use crate::disk::Unfinished;
 use crate::env::Rules;
 use crate::model::NativePolicy;
-use crate::rollout::{Player, Watched};
+use crate::rollout::{LiveGames, Player};
 use crate::trainer::saved_game_name;
 use crate::viewer::{Cells, Instance, Picture, Scene, Wall, paint};
 use animation::{Animation, Frames};
@@ -75,7 +75,7 @@ pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
 struct Recording<'a, G: Rules> {
     args: &'a RecordArgs,
     policy: NativePolicy,
-    games: Watched<G>,
+    games: LiveGames<G>,
     scene: Scene<G>,
     instances: Vec<Instance>,
     /// The renderer on a GPU, which draws what the CPU paints; `None` on the CPU.
@@ -95,19 +95,19 @@ pub fn record<G: Playable>(
     let format = Format::of(&args.out)?;
     let (game, config) = saved::<G>(models, checkpoint)?;
     let scene = scene(game);
-    let cells = Cells::of(scene.setting());
+    let cells = Cells::of(scene.info());
     let (width, height) = size(cells, args)?;
-    let (frames, delay) = frames(scene.setting().steps_per_second());
+    let (frames, delay) = frames(scene.info().steps_per_second());
     let policy = models.load_policy(checkpoint, game, &config)?;
     let chosen = device::choose(&args.device)?;
-    let gpu = Gpu::new(&chosen.device, scene.setting(), width, height)?;
+    let gpu = Gpu::new(&chosen.device, scene.info(), width, height)?;
     if gpu.is_none() && chosen.info.kind != "cpu" {
         bail!("the device `{}` cannot render pictures; use cpu or wgpu", args.device);
     }
     let mut recording = Recording {
         args,
         policy,
-        games: Watched::new(game, args.games, args.seed),
+        games: LiveGames::new(game, args.games, args.seed),
         scene,
         instances: Vec::new(),
         gpu,
@@ -191,7 +191,7 @@ impl<G: Rules> Recording<'_, G> {
         scene.sprites(games.before(), &now, part, instances);
         match gpu {
             Some(gpu) => gpu.paint(now.len(), instances, picture)?,
-            None => paint(scene.setting(), now.len(), instances, picture),
+            None => paint(scene.info(), now.len(), instances, picture),
         }
         if self.args.score {
             let Picture { width, height, .. } = self.picture;

@@ -1,16 +1,16 @@
-//! Rendering on a GPU in a build without them.
+//! Stub of GPU rendering for builds without it.
 
-use crate::env::look::Setting;
+use crate::env::look::SceneInfo;
 use crate::viewer::{Instance, Picture};
 use anyhow::Result;
 use burn::tensor::Device;
 
-/// A renderer on a GPU: there is none.
+/// A renderer on a GPU, which this build does not have.
 pub enum Gpu {}
 
 impl Gpu {
-    /// Finds that the device cannot render.
-    pub fn new(_: &Device, _: &dyn Setting, _: u32, _: u32) -> Result<Option<Self>> {
+    /// Reports that the device cannot render.
+    pub fn new(_: &Device, _: &dyn SceneInfo, _: u32, _: u32) -> Result<Option<Self>> {
         Ok(None)
     }
 

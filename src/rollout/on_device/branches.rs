@@ -1,4 +1,5 @@
-//! Stepwise rollouts on a device: the rules as kernels, the policy in Burn's tensors.
+//! Branch points of stepwise rollouts on a device, and the loop that plays an iteration from them: the rules as
+//! kernels, the policy in Burn's tensors.
 
 use super::RolloutKeys;
 use super::env_kernels::{download_envs, upload_envs};
@@ -7,7 +8,7 @@ use crate::data::Trajectory;
 use crate::device::has_kernels;
 use crate::env::Rules;
 use crate::model::Network;
-use crate::rollout::remembered::Remembered;
+use crate::rollout::memory::GamesMemory;
 use crate::settings::{RolloutConfig, Start};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
@@ -32,14 +33,14 @@ impl DeviceBranches {
         config: &RolloutConfig,
         keys: RolloutKeys,
         policy: &Network,
-        remembered: &mut Remembered,
+        memory: &mut GamesMemory,
     ) -> Trajectory {
         let buffers = Buffers::new(game, config, keys, &self.device);
         buffers.start(self.envs.as_deref());
         for t in 0..config.num_steps {
-            let logits = remembered.act(policy, buffers.obs(t));
+            let logits = memory.act(policy, buffers.obs(t));
             buffers.step(logits, t);
-            remembered.after_step(t, || buffers.ends(t));
+            memory.after_step(t, || buffers.ends(t));
         }
         let (trajectory, branches) = buffers.finish();
         self.envs = (config.start == Start::Branch).then(|| Box::new(branches));

@@ -7,7 +7,7 @@ use crate::settings::{RolloutConfig, Start};
 use burn::tensor::{Device, Int, Tensor};
 
 /// Games on a device that advance step by step indefinitely; the counterpart of
-/// [`Watched`](crate::rollout::Watched) on the CPU.
+/// [`LiveGames`](crate::rollout::LiveGames) on the CPU.
 #[derive(Clone, Debug)]
 pub struct DeviceGames<G: Rules> {
     rollout: FusedRollout<G>,

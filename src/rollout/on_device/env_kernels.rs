@@ -52,9 +52,9 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Initial states of an iteration; `going_on` is true if there was a previous iteration.
-    pub fn of(config: &RolloutConfig, going_on: bool) -> Self {
-        match (config.start, going_on) {
+    /// Initial states of an iteration; `continues` is true if there was a previous iteration.
+    pub fn of(config: &RolloutConfig, continues: bool) -> Self {
+        match (config.start, continues) {
             (Start::Level, _) => Self::Level,
             (Start::Branch, false) => Self::Staggered,
             (Start::Branch, true) => Self::Branch,

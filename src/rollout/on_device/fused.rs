@@ -116,12 +116,12 @@ impl<G: Rules> FusedRollout<G> {
     /// If the policy does not match the game.
     pub fn collect(&mut self, policy: &FlatMlp, iteration: u32) -> Recording {
         let (recording, branches) = self.play(policy, iteration);
-        self.go_on_from(branches);
+        self.continue_from(branches);
         recording
     }
 
     /// Plays an iteration like [`FusedRollout::collect`] without changing the rollout. To continue
-    /// from it, pass the branches to [`FusedRollout::go_on_from`].
+    /// from it, pass the branches to [`FusedRollout::continue_from`].
     pub fn play(&self, policy: &FlatMlp, iteration: u32) -> (Recording, Branches) {
         let (game, config) = (self.game, &self.config);
         assert_eq!(policy.shape.features, game.num_features(), "the policy's features");
@@ -160,7 +160,7 @@ impl<G: Rules> FusedRollout<G> {
     }
 
     /// Sets the branch points from which the next iteration starts.
-    pub fn go_on_from(&mut self, branches: Branches) {
+    pub fn continue_from(&mut self, branches: Branches) {
         self.branches = branches;
     }
 

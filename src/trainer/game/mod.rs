@@ -11,9 +11,9 @@ pub use snapshot::{
     saved_game_name,
 };
 
-use super::choose::{Engines, first_network, obstacle, precision_obstacle, with_engine};
+use super::choose::{AnyEngine, first_network, obstacle, precision_obstacle, with_engine};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
-use super::part::Part;
+use super::rank_part::RankPart;
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::Pieces;
 use crate::device;
@@ -37,8 +37,8 @@ pub struct GameEngine<G: Rules> {
     game: G,
     device: Device,
     /// This rank's part of the run.
-    part: Part,
-    engine: Engines<G>,
+    part: RankPart,
+    engine: AnyEngine<G>,
     /// Steps played, or learnt from a dataset, since the start of the run.
     steps: u64,
     /// Bytes uploaded to the device before the first iteration.
@@ -162,7 +162,8 @@ impl<G: Rules> GameTrainer<G> {
         );
         let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
         device::take_transfers();
-        let (engine, part) = Engines::new(game, model, config, device, learnt, host.clone(), team)?;
+        let (engine, part) =
+            AnyEngine::new(game, model, config, device, learnt, host.clone(), team)?;
         let uploaded = device::take_transfers().uploaded;
         let device = device.clone();
         let steps = 0;
@@ -312,7 +313,7 @@ impl<G: Rules> Engine for GameEngine<G> {
 
     fn runs_in_pool(&self) -> bool {
         // Environments on the host stay on the caller's thread, which may block on their lock.
-        let is_native = matches!(self.engine, Engines::Native(_)) && self.host.is_none();
+        let is_native = matches!(self.engine, AnyEngine::Native(_)) && self.host.is_none();
         is_native && may_enter_pool(&self.part.team)
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::choose::{first_network, with_engine};
 use super::super::engine::{PolicyEngine, State};
-use super::super::part::{all_games, all_parts, own_games, own_memory};
+use super::super::rank_part::{all_games, all_parts, own_games, own_memory};
 use super::super::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
     VERSION, WEIGHTS, read_params, saved_table, unreadable,

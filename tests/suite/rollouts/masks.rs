@@ -9,7 +9,7 @@ use grove::env::{Episode, Rules, new_game, play};
 use grove::model::{Mlp, NativeMlp};
 use grove::rng::{Stream, draw};
 use grove::rollout::{
-    FusedRollout, NativeRollout, Player, RolloutKeys, StepwiseRollout, Watched, evaluate,
+    FusedRollout, LiveGames, NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate,
 };
 use grove::settings::{LossType, Start, TrainConfig};
 use grove::trainer::Trainer;
@@ -84,7 +84,7 @@ fn scores_are_those_of_the_rules_and_not_the_rewards() {
 fn evaluated_and_watched_games_heed_masks_too() {
     let native = NativeMlp::new(&policy());
     for player in [Player::Greedy, Player::Sampling] {
-        let mut watched = Watched::new(LEDGE, 19, 7);
+        let mut watched = LiveGames::new(LEDGE, 19, 7);
         for _ in 0..40 {
             let choices = watched.choose(&native, player);
             for (choice, state) in choices.iter().zip(watched.now()) {

@@ -4,7 +4,7 @@ use super::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
 use crate::shared::meadow::Meadow;
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::env::{Breakout, CartPole, Catch, Observation, Recall, Rules};
+use grove::env::{Breakout, CartPole, Catch, CatchObservation, Recall, Rules};
 use grove::rollout::play_at_random;
 
 /// Sums over the games.
@@ -54,7 +54,7 @@ fn a_game_alone_is_the_game_among_others() {
 /// reward of 1 or -1.
 #[test]
 fn the_sums_are_those_of_the_rules() {
-    let game = Catch { observation: Observation::Board, ..Catch::default() };
+    let game = Catch { observation: CatchObservation::Board, ..Catch::default() };
     for device in [Some(cpu()), adapter()].into_iter().flatten() {
         let sums = sums(game, 200, 9, 3, &device);
         let rewards: Vec<f32> = sums.iter().map(|sum| sum - 9.0 * 2.0).collect();

@@ -69,10 +69,12 @@ fn read(
     let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let instance = |bytes: &[u8]| {
         let words: Vec<u32> = bytes.chunks_exact(4).map(word).collect();
-        let [x, y, width, height, turn, tile, repeat, shade] = words[..] else { unreachable!() };
+        let [x, y, width, height, rotation, tile, repeat, opacity] = words[..] else {
+            unreachable!()
+        };
         let [x, y, width, height] = [x, y, width, height].map(f32::from_bits);
-        let [turn, repeat, shade] = [turn, repeat, shade].map(f32::from_bits);
-        Instance { x, y, width, height, turn, tile, repeat, shade }
+        let [rotation, repeat, opacity] = [rotation, repeat, opacity].map(f32::from_bits);
+        Instance { x, y, width, height, rotation, tile, repeat, opacity }
     };
     bytes.chunks_exact(size_of::<Instance>()).map(instance).collect()
 }
@@ -84,18 +86,18 @@ fn assert_close(a: &Instance, b: &Instance, what: &str) {
         && near(a.y, b.y)
         && near(a.width, b.width)
         && near(a.height, b.height)
-        && near(a.turn, b.turn)
+        && near(a.rotation, b.rotation)
         && near(a.repeat, b.repeat)
-        && near(a.shade, b.shade);
+        && near(a.opacity, b.opacity);
     assert!(same, "{what}: {a:?} instead of {b:?}");
 }
 
 /// Asserts that pictures agree up to rounding and a few pixels on the borders of rotated sprites.
-fn assert_same(drawn: &Picture, painted: &Picture, turned: bool, what: &str) {
+fn assert_same(drawn: &Picture, painted: &Picture, rotated: bool, what: &str) {
     let pixels = drawn.pixels.chunks_exact(4).zip(painted.pixels.chunks_exact(4));
     let off = pixels.filter(|(a, b)| a.iter().zip(*b).any(|(a, b)| a.abs_diff(*b) > 1)).count();
     let all = painted.pixels.len() / 4;
-    let allowed = if turned { all / 500 } else { 0 };
+    let allowed = if rotated { all / 500 } else { 0 };
     assert!(off <= allowed, "{what}: {off} of {all} pixels differ");
 }
 
@@ -181,9 +183,9 @@ fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
         let mut compare = |count: usize, sprites: &[Instance]| {
             renderer.draw(offscreen.view(), width, height, count, sprites);
             paint(&game, count, sprites, &mut painted);
-            let turned = sprites.iter().any(|sprite| sprite.turn != 0.0);
+            let rotated = sprites.iter().any(|sprite| sprite.rotation != 0.0);
             let what = format!("{game:?}, {count} games, {width} x {height}");
-            assert_same(&offscreen.read().unwrap(), &painted, turned, &what);
+            assert_same(&offscreen.read().unwrap(), &painted, rotated, &what);
         };
         for count in [1, 7, 211] {
             compare(count, &sprites[..count * num_sprites]);

@@ -4,7 +4,7 @@ use crate::shown::{Boards, boards};
 use grove::checkpoint::Checkpoint;
 use grove::data::Manifest;
 use grove::env::Playable;
-use grove::env::look::Setting;
+use grove::env::look::SceneInfo;
 use grove::model::NativePolicy;
 use grove::settings::{ConfigError, TrainConfig};
 use grove::trainer::{config_toml, load_policy, saved_config};
@@ -41,7 +41,7 @@ pub trait Kind {
     /// The game's training defaults.
     fn defaults(&self) -> Result<TrainConfig, ConfigError>;
     /// The background of its picture.
-    fn setting(&self) -> &dyn Setting;
+    fn info(&self) -> &dyn SceneInfo;
     /// `count` games, from the first levels of a seed.
     fn start(&self, count: usize, seed: u64) -> Box<dyn Boards>;
     /// Whether `other` is the same game with the same parameters.
@@ -136,8 +136,8 @@ impl<G: Playable> Kind for Game<G> {
         TrainConfig::of(&self.game)
     }
 
-    fn setting(&self) -> &dyn Setting {
-        self.scene.setting()
+    fn info(&self) -> &dyn SceneInfo {
+        self.scene.info()
     }
 
     fn start(&self, count: usize, seed: u64) -> Box<dyn Boards> {

@@ -138,7 +138,7 @@ impl Screen {
                 Ok(())
             }
             Canvas::Plain(Plain { context, picture, .. }) => {
-                paint(show.kind.setting(), show.boards(), sprites, picture);
+                paint(show.kind.info(), show.boards(), sprites, picture);
                 let Picture { width, height, pixels } = &*picture;
                 let refused = |_| JsError::new("the canvas does not take the picture");
                 let data =
@@ -159,7 +159,7 @@ impl Gpu {
         let view = target.texture.create_view(&Default::default());
         if self.renderer.as_ref().is_none_or(|(drawn, _)| !drawn.is(&**kind)) {
             let format = self.configuration.format;
-            let renderer = Renderer::new(&self.device, &self.queue, format, kind.setting());
+            let renderer = Renderer::new(&self.device, &self.queue, format, kind.info());
             self.renderer = Some((kind.clone(), renderer));
         }
         if let Some((_, renderer)) = &mut self.renderer {

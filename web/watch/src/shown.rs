@@ -2,7 +2,7 @@
 
 use grove::env::Playable;
 use grove::model::NativePolicy;
-use grove::rollout::{Choice, Player, Watched};
+use grove::rollout::{Choice, LiveGames, Player};
 use grove::viewer::{Instance, Scene};
 use std::rc::Rc;
 
@@ -48,7 +48,7 @@ pub struct Standing {
     pub level: u32,
 }
 
-/// [`Watched`] games and their scene, without their type.
+/// [`LiveGames`] games and their scene, without their type.
 pub trait Boards {
     /// The number of games.
     fn count(&self) -> usize;
@@ -70,12 +70,12 @@ pub trait Boards {
 /// Games and their scene.
 struct GameBoards<G: Playable> {
     scene: Rc<Scene<G>>,
-    games: Watched<G>,
+    games: LiveGames<G>,
 }
 
 /// `count` games, from the first levels of a seed.
 pub fn boards<G: Playable>(scene: Scene<G>, game: G, count: usize, seed: u64) -> Box<dyn Boards> {
-    Box::new(GameBoards { scene: Rc::new(scene), games: Watched::new(game, count, seed) })
+    Box::new(GameBoards { scene: Rc::new(scene), games: LiveGames::new(game, count, seed) })
 }
 
 impl<G: Playable> Boards for GameBoards<G> {

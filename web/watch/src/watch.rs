@@ -328,7 +328,7 @@ impl Show {
 
     /// The layout of the games in a picture of this size, in pixels: `[columns, left, top, width, height, gap]`.
     pub fn plates(&self, width: u32, height: u32) -> Vec<u32> {
-        let cells = Cells::of(self.kind.setting());
+        let cells = Cells::of(self.kind.info());
         let wall = Wall::fit(cells, self.boards(), width, height);
         vec![wall.columns, wall.left, wall.top, wall.width, wall.height, wall.gap]
     }

@@ -8,7 +8,7 @@ use crate::settings::{RolloutConfig, Start};
 use burn::tensor::{Device, Tensor};
 
 /// Policy memory of the games during an iteration.
-pub(super) struct Remembered {
+pub(super) struct GamesMemory {
     /// Memory at the start of an episode.
     fresh: Option<Tensor<2>>,
     /// Current memory.
@@ -19,7 +19,7 @@ pub(super) struct Remembered {
     device: Device,
 }
 
-impl Remembered {
+impl GamesMemory {
     /// Creates the memory at the start of an iteration; `memory` is that of the groups' branch points,
     /// `[num_groups, memory_size]`.
     pub fn new(

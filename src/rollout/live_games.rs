@@ -19,7 +19,7 @@ pub struct Choice {
 
 /// Games on the CPU with their states before the last step.
 #[derive(Clone, Debug)]
-pub struct Watched<G: Rules> {
+pub struct LiveGames<G: Rules> {
     game: G,
     envs: Vec<EnvState<G>>,
     before: Vec<G::State>,
@@ -28,12 +28,12 @@ pub struct Watched<G: Rules> {
     action_keys: Vec<u32>,
     /// Number of steps since the start, over all episodes.
     time: u32,
-    memory: Remembered,
+    memory: PolicyMemory,
 }
 
 /// Policy memory of the games, `[memory_size]` lanes per block of [`LANES`] games.
 #[derive(Clone, Debug, Default)]
-struct Remembered {
+struct PolicyMemory {
     /// Memory before the choice of an action.
     now: Vec<Lanes>,
     /// Memory after it, kept apart so that a choice can be repeated before the games advance.
@@ -42,7 +42,7 @@ struct Remembered {
     begun: Vec<bool>,
 }
 
-impl Remembered {
+impl PolicyMemory {
     /// Creates empty memory for `count` games.
     fn new(count: usize) -> Self {
         Self { begun: vec![true; count], ..Self::default() }
@@ -81,14 +81,14 @@ impl Remembered {
     }
 
     /// Commits the memory after a step of the games.
-    fn go_on(&mut self) {
+    fn commit(&mut self) {
         if !self.next.is_empty() {
             self.now = std::mem::take(&mut self.next);
         }
     }
 }
 
-impl<G: Rules> Watched<G> {
+impl<G: Rules> LiveGames<G> {
     /// Creates games on the first levels of an [`evaluate`](super::evaluate()) with
     /// [`Stream::Evaluation`] and this seed: game `i` starts on level `i`.
     ///
@@ -106,7 +106,7 @@ impl<G: Rules> Watched<G> {
             before: envs.iter().map(|env| env.state).collect(),
             ended: vec![false; count],
             action_keys: numbers.map(|i| action_key(actions, i)).collect(),
-            memory: Remembered::new(count),
+            memory: PolicyMemory::new(count),
             envs,
             time: 0,
         }
@@ -130,7 +130,7 @@ impl<G: Rules> Watched<G> {
     /// # Panics
     /// If the number of `actions` differs from the number of games.
     pub fn step(&mut self, actions: &[u32]) {
-        self.go_on(actions, false);
+        self.advance(actions, false);
     }
 
     /// Steps every game whose episode has not ended.
@@ -138,12 +138,12 @@ impl<G: Rules> Watched<G> {
     /// # Panics
     /// If the number of `actions` differs from the number of games.
     pub fn step_unless_ended(&mut self, actions: &[u32]) {
-        self.go_on(actions, true);
+        self.advance(actions, true);
     }
 
-    fn go_on(&mut self, actions: &[u32], wait: bool) {
+    fn advance(&mut self, actions: &[u32], wait: bool) {
         assert_eq!(actions.len(), self.envs.len(), "actions: [count]");
-        self.memory.go_on();
+        self.memory.commit();
         for (i, EnvState { state, episode }) in self.envs.iter_mut().enumerate() {
             if self.ended[i] && wait {
                 self.before[i] = *state;
@@ -193,7 +193,7 @@ impl<G: Rules> Watched<G> {
         self.envs.len()
     }
 
-    /// States before the last step, `[count]`; equal to [`Watched::now`] if there was none.
+    /// States before the last step, `[count]`; equal to [`LiveGames::now`] if there was none.
     pub fn before(&self) -> &[G::State] {
         &self.before
     }
@@ -254,16 +254,16 @@ mod tests {
             for (policy, player) in
                 policies.iter().flat_map(|policy| players.map(|player| (policy, player)))
             {
-                let mut watched = Watched::new(game, 19, 7);
+                let mut games = LiveGames::new(game, 19, 7);
                 let mut scores = vec![None; 19];
                 while scores.iter().any(Option::is_none) {
-                    let choices = watched.choose(policy, player);
-                    assert_eq!(watched.choose(policy, player), choices, "asked again");
+                    let choices = games.choose(policy, player);
+                    assert_eq!(games.choose(policy, player), choices, "asked again");
                     let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
-                    watched.step(&actions);
+                    games.step(&actions);
                     for (i, score) in scores.iter_mut().enumerate() {
-                        if watched.ended(i) && score.is_none() {
-                            *score = Some(f64::from(watched.episode(i).score));
+                        if games.ended(i) && score.is_none() {
+                            *score = Some(f64::from(games.episode(i).score));
                         }
                     }
                 }
@@ -279,33 +279,33 @@ mod tests {
     #[test]
     fn an_ended_game_stands_for_a_step_and_goes_on_with_its_next_level() {
         let game = Catch::default();
-        let mut watched = Watched::new(game, 1, 3);
-        let level = watched.episode(0).level;
+        let mut games = LiveGames::new(game, 1, 3);
+        let level = games.episode(0).level;
         for _ in 0..game.rows - 1 {
-            assert!(!watched.ended(0));
-            watched.step(&[1]);
+            assert!(!games.ended(0));
+            games.step(&[1]);
         }
-        assert!(watched.ended(0) && watched.now()[0].ball_row == game.rows - 1);
-        assert_eq!(watched.episode(0).level, level);
-        watched.step(&[1]);
-        assert!(!watched.ended(0) && watched.episode(0).time == 0);
-        assert_ne!(watched.episode(0).level, level);
-        assert_eq!(watched.now()[0], watched.before()[0]);
+        assert!(games.ended(0) && games.now()[0].ball_row == game.rows - 1);
+        assert_eq!(games.episode(0).level, level);
+        games.step(&[1]);
+        assert!(!games.ended(0) && games.episode(0).time == 0);
+        assert_ne!(games.episode(0).level, level);
+        assert_eq!(games.now()[0], games.before()[0]);
     }
 
     #[test]
     fn a_duel_goes_on_from_where_a_game_stands_and_waits_at_the_end() {
-        let mut watched = Watched::new(Catch::default(), 19, 3);
+        let mut games = LiveGames::new(Catch::default(), 19, 3);
         let [_, policy] = policies(Catch::default());
         for _ in 0..5 {
-            let choices = watched.choose(&policy, Player::Greedy);
-            watched.step(&choices.iter().map(|choice| choice.action).collect::<Vec<_>>());
+            let choices = games.choose(&policy, Player::Greedy);
+            games.step(&choices.iter().map(|choice| choice.action).collect::<Vec<_>>());
         }
         // Both also start with the memory of the game.
-        let alone = watched.choose(&policy, Player::Greedy)[17].clone();
-        let mut duel = watched.duel(17, 2);
+        let alone = games.choose(&policy, Player::Greedy)[17].clone();
+        let mut duel = games.duel(17, 2);
         assert_eq!(duel.choose(&policy, Player::Greedy), vec![alone.clone(), alone]);
-        assert_eq!([duel.episode(0), duel.episode(1)], [watched.episode(17); 2]);
+        assert_eq!([duel.episode(0), duel.episode(1)], [games.episode(17); 2]);
         duel.step_unless_ended(&[0, 2]);
         let [left, right] = duel.now()[..] else { panic!("two games") };
         assert!(left.paddle < right.paddle && left.ball_row == right.ball_row);
@@ -313,9 +313,9 @@ mod tests {
             duel.step_unless_ended(&[0, 2]);
         }
         assert!(duel.ended(0) && duel.ended(1));
-        assert_eq!(duel.episode(0).level, watched.episode(17).level);
+        assert_eq!(duel.episode(0).level, games.episode(17).level);
         duel.step(&[0, 2]);
         assert_eq!(duel.episode(0), duel.episode(1));
-        assert_ne!(duel.episode(0).level, watched.episode(17).level);
+        assert_ne!(duel.episode(0).level, games.episode(17).level);
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// A rank's part of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct RankPart {
     /// The settings of the run.
     pub config: TrainConfig,
     /// The ranks that share the run.
@@ -21,7 +21,7 @@ pub(super) struct Part {
     pub rollout: RolloutConfig,
 }
 
-impl Part {
+impl RankPart {
     /// Creates this rank's part, with its windows of `data` if the run learns from a dataset; the shards of a minibatch
     /// have at least `least` steps.
     ///

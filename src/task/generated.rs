@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 
 /// The settings of such a task, which are the task itself.
-pub(super) trait Drawn:
+pub(super) trait GeneratedTask:
     Settings + Default + Serialize + DeserializeOwned + Copy + Send + Sync + 'static
 {
     const NAME: &'static str;
@@ -29,7 +29,7 @@ pub(super) trait Drawn:
     fn longest(&self) -> usize;
 }
 
-impl<D: Drawn> TaskSettings for D {
+impl<D: GeneratedTask> TaskSettings for D {
     const NAME: &'static str = D::NAME;
     const FIT_ITERATIONS: u32 = D::FIT_ITERATIONS;
 
@@ -38,7 +38,7 @@ impl<D: Drawn> TaskSettings for D {
     }
 }
 
-impl<D: Drawn> Task for D {
+impl<D: GeneratedTask> Task for D {
     fn name(&self) -> &str {
         D::NAME
     }
@@ -66,7 +66,11 @@ impl<D: Drawn> Task for D {
 
 /// The scores of an answer to a prompt with these fields.
 #[cfg(test)]
-pub(super) fn scores(task: &impl Drawn, fields: serde_json::Value, answer: &str) -> Vec<f64> {
+pub(super) fn scores(
+    task: &impl GeneratedTask,
+    fields: serde_json::Value,
+    answer: &str,
+) -> Vec<f64> {
     let fields = fields.as_object().unwrap().clone();
     let prompt = Prompt::new(String::new(), String::new(), fields);
     task.verify(&[Completion::new(&prompt, answer)]).unwrap().remove(0).parts

@@ -1,4 +1,4 @@
-//! A message on stderr for work that takes longer than a second; in a terminal with the time that it has taken.
+//! Notes on stderr about work that takes longer than a second; in a terminal, with the time elapsed.
 
 use super::say::{self, say};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -10,22 +10,22 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Interval at which the message is redrawn.
 const TICK: Duration = Duration::from_millis(125);
 
-/// Does some work, and prints `what` it is on stderr if it takes longer than a second.
-pub fn patiently<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    after(SHORT, what, work)
+/// Runs `work`, and prints the note `what` if it takes longer than a second.
+pub fn with_note<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    with_note_after(SHORT, what, work)
 }
 
-/// Does the work of a rank as [`patiently`] does; only the first rank prints.
-pub fn patiently_at<T>(is_first: bool, what: &str, work: impl FnOnce() -> T) -> T {
-    if is_first { patiently(what, work) } else { work() }
+/// Runs `work` like [`with_note`]; only the first rank prints.
+pub fn with_note_if<T>(is_first: bool, what: &str, work: impl FnOnce() -> T) -> T {
+    if is_first { with_note(what, work) } else { work() }
 }
 
-/// Does some work, and prints a line on stderr if it takes longer than this time.
-pub fn after<T>(time: Duration, what: &str, work: impl FnOnce() -> T) -> T {
-    telling(time, |done| show(what, time, done), work)
+/// Runs `work`, and prints the note `what` if it takes longer than `time`.
+pub fn with_note_after<T>(time: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+    while_working(time, |done| show(what, time, done), work)
 }
 
-/// Prints a line or, in a terminal, shows it until the work is done, with a clock that starts at `begun`.
+/// Prints a note or, in a terminal, shows it with a clock that starts at `begun` until the work is done.
 fn show(what: &str, begun: Duration, done: &Receiver<()>) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if bar.is_hidden() || say::is_silent() {
@@ -40,9 +40,9 @@ fn show(what: &str, begun: Duration, done: &Receiver<()>) {
     bar.finish_and_clear();
 }
 
-/// Does some work, and calls `tell` meanwhile if it takes longer than this time. The channel that `tell` gets closes when
-/// the work is done.
-fn telling<T>(
+/// Runs `work`, and meanwhile calls `tell` if it takes longer than `time`. The channel passed to `tell` closes when the
+/// work is done.
+fn while_working<T>(
     time: Duration,
     tell: impl FnOnce(&Receiver<()>) + Send,
     work: impl FnOnce() -> T,
@@ -68,7 +68,7 @@ mod tests {
     fn a_message_comes_while_work_takes_longer_and_at_no_other_time() {
         let (tell, told) = channel();
         // This work takes until the message has come.
-        telling(Duration::ZERO, |_| tell.send(()).unwrap(), || told.recv().unwrap());
-        telling(Duration::MAX, |_| panic!("the work took no time"), || ());
+        while_working(Duration::ZERO, |_| tell.send(()).unwrap(), || told.recv().unwrap());
+        while_working(Duration::MAX, |_| panic!("the work took no time"), || ());
     }
 }
