@@ -1,5 +1,5 @@
-//! The progress of a run on stderr: a line that fits the terminal with a history above it, or, without a terminal,
-//! the history alone.
+//! Progress of a run on stderr: a line that fits the terminal, with a history above it; without a terminal, the history
+//! alone.
 
 use super::args::RunArgs;
 use super::dashboard::Dashboard;
@@ -15,28 +15,28 @@ const BAR: usize = 10;
 const LEFT: usize = 14;
 /// Columns of a terminal of unknown size.
 const COLUMNS: usize = 80;
-/// Maximum redraws of a dashboard per second, which is as often as it has a new picture.
+/// Maximum redraws of a dashboard per second, equal to its frame rate.
 const DASHBOARD_HZ: u8 = 5;
 
-/// The progress line with the history above it.
+/// Progress line with the history above it.
 pub struct ProgressLine {
     bar: ProgressBar,
     dashboard: Option<Dashboard>,
     is_silent: bool,
     total: u32,
-    /// The iteration of the last line of the history.
+    /// Iteration of the last line of the history.
     last_line: u32,
 }
 
 impl ProgressLine {
-    /// The progress of a run of `total` iterations, of which `done` are done, in the form that the command line asks for.
-    /// Several `ranks` have no dashboard, whose keys could keep the other ranks waiting.
+    /// Creates the progress of a run of `total` iterations, of which `done` are done, in the format that the command
+    /// line requests. Runs of several `ranks` have no dashboard, since its keys could keep the other ranks waiting.
     pub fn new(args: &RunArgs, ranks: usize, done: u32, total: u32) -> Self {
         let has_keys = !args.quiet && !args.plain && ranks == 1;
         let dashboard = has_keys.then(|| Dashboard::new(total)).flatten();
         let target = match (args.quiet, &dashboard) {
             (true, _) => ProgressDrawTarget::hidden(),
-            // Lines of pictures take the terminal, and the run, longer.
+            // Redrawing whole frames more often would slow down the terminal and the run.
             (false, Some(_)) => ProgressDrawTarget::stderr_with_hz(DASHBOARD_HZ),
             (false, None) => ProgressDrawTarget::stderr(),
         };
@@ -56,7 +56,7 @@ impl ProgressLine {
     /// Shows an iteration.
     pub fn show(&mut self, step: &Step) {
         let Self { bar, dashboard, is_silent, total, last_line } = self;
-        // A terminal may change its size.
+        // The terminal may have been resized.
         let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
         if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(step)) {
             bar.set_prefix(picture);
@@ -71,7 +71,7 @@ impl ProgressLine {
         let due = !*is_silent && (iteration - *last_line >= total / LINES || iteration == total);
         if step.record.evaluation.is_some() && due {
             *last_line = iteration;
-            // Without a bar stderr is no terminal: the line may be as long as it is.
+            // Without a bar, stderr is not a terminal, and lines may be of any length.
             let most = match bar.is_hidden() {
                 true => usize::MAX,
                 false => columns.saturating_sub(2 * digits + 3),
@@ -94,7 +94,7 @@ impl ProgressLine {
     }
 }
 
-/// A line of as many whole parts as fit into these columns.
+/// Joins as many whole parts as fit into `columns`.
 fn fit(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     for part in parts {
@@ -107,7 +107,7 @@ fn fit(parts: &[String], columns: usize) -> String {
     line
 }
 
-/// A time left in its two largest units, for instance `3m 20s`.
+/// Formats a duration by its two largest units, for instance `3m 20s`.
 fn clock(seconds: f64) -> String {
     let seconds = seconds.ceil().min(1e9) as u64;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);

@@ -1,4 +1,4 @@
-//! The ranks of a run: this process alone, threads of it with a device each, or processes under MPI.
+//! Ranks of a run: this process alone, its threads with a device each, or MPI processes.
 
 use super::args::RunArgs;
 use super::games::Playable;
@@ -17,18 +17,18 @@ use std::any::Any;
 use std::path::Path;
 use std::time::Duration;
 
-/// The error for `--dry-run` with more than one rank.
+/// Error for `--dry-run` with more than one rank.
 const DRY_RUN: &str = "--dry-run is for one rank: name one device, and start one process";
 
 /// A rank of a run in this process.
 pub struct Rank {
     pub team: Team,
-    /// The name of its device.
+    /// Name of its device.
     device: String,
 }
 
 impl Rank {
-    /// The rank for texts, for which `auto` is the CPU.
+    /// The same rank for a language model, for which `auto` means the CPU.
     pub fn for_texts(mut self) -> Self {
         if self.device == "auto" {
             self.device = "cpu".into();
@@ -42,7 +42,7 @@ impl Rank {
         self.on(chosen)
     }
 
-    /// Starts its device as [`Rank::choose`] does, but where `auto` finds a GPU that may be slower than the CPU, the run is
+    /// Starts its device like [`Rank::choose`]. If `auto` finds a GPU that may be slower than the CPU, the run is
     /// rehearsed on both: `rehearse` returns the seconds that a part of it takes.
     pub fn choose_by(self, rehearse: impl FnMut(&Chosen) -> Result<f64>) -> Result<(Chosen, Team)> {
         let mut chosen = device::choose(&self.device)?;
@@ -72,7 +72,7 @@ impl Rank {
     }
 }
 
-/// The collective that sums vectors on the devices, if these are several of CUDA in this process.
+/// Creates the collective that sums vectors on the devices, if several CUDA devices belong to this process.
 fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     let is_cuda =
         |(at, name): (usize, &String)| name.starts_with("cuda:") && !names[..at].contains(name);
@@ -104,7 +104,7 @@ pub fn trainer<G: Playable>(
         return Ok(make(network, data, team)?);
     }
     let mut trial = make(network.clone(), None, team.clone())?;
-    // The first time, kernels are compiled.
+    // The first rehearsal compiles kernels.
     trial.rehearse();
     let speed = trial.shards().own_items().len() as f64 / trial.rehearse();
     let speeds = team.all_gather_numbers(&[speed])?.concat();
@@ -112,20 +112,20 @@ pub fn trainer<G: Playable>(
     Ok(make(network, None, team)?)
 }
 
-/// The ranks that can share a run here: processes that MPI has started, or threads.
+/// Ranks that can share a run here: MPI processes or threads.
 pub struct Ranks<'a> {
-    /// A device for each thread, or for each process on a machine.
+    /// A device per thread, or per process on a machine.
     devices: Vec<&'a str>,
     timeout: Duration,
 }
 
 impl<'a> Ranks<'a> {
-    /// The ranks on the devices of this list, with commas between them.
+    /// Creates the ranks on a comma-separated list of devices.
     pub fn of(devices: &'a str) -> Self {
         Self { devices: devices.split(',').map(str::trim).collect(), timeout: TIMEOUT }
     }
 
-    /// The kind of the ranks, for a report.
+    /// Kind of the ranks, for reports.
     pub fn name(&self) -> &'static str {
         match (ranks(), &self.devices[..]) {
             (Some(_), _) => "processes under MPI",
@@ -134,7 +134,7 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    /// The maximum number of ranks; those of a single device are threads of the CPU.
+    /// Maximum number of ranks; those of a single device are threads of the CPU.
     pub fn most(&self) -> usize {
         ranks().unwrap_or(match self.devices[..] {
             [_] => rayon::current_num_threads(),
@@ -143,7 +143,7 @@ impl<'a> Ranks<'a> {
     }
 
     /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Each thread
-    /// has the share of the CPU that it would have among `most` threads.
+    /// gets the share of the CPU that it would have among `most` threads.
     pub fn run<T: Send>(
         &self,
         count: usize,
@@ -164,7 +164,7 @@ impl<'a> Ranks<'a> {
             let result =
                 (rank < count).then(|| work(Rank { team: team(count), device })).transpose()?;
             if count < size {
-                // The processes beyond `count` wait as long as it takes.
+                // Processes beyond `count` wait as long as necessary.
                 mpi::team(size, Duration::from_secs(86_400)).total(&[0.0])?;
             }
             return Ok(result.filter(|_| rank == 0));
@@ -178,19 +178,19 @@ impl<'a> Ranks<'a> {
     }
 }
 
-/// The rank of this process and the number of processes, if MPI has started several.
+/// Rank of this process and number of processes, if MPI has started several.
 fn process() -> Option<(usize, usize)> {
     mpi::rank().filter(|(_, size)| *size > 1)
 }
 
-/// The number of processes that MPI has started, if several.
+/// Number of processes that MPI has started, if several.
 fn ranks() -> Option<usize> {
     process().map(|(_, size)| size)
 }
 
-/// Runs `work` for each rank of a run in this process: a thread for each device that is asked for, or one rank.
-/// If MPI has started several processes, each is a rank, and takes the device of its number among those on its
-/// machine. Each waits `timeout` for another, unless the command line says otherwise.
+/// Runs `work` for each rank of a run in this process: a thread per requested device, or one rank. If MPI has started
+/// several processes, each is a rank and uses the device of its number among those on its machine. A rank waits at most
+/// `timeout` for another, unless the command line says otherwise.
 pub fn run(
     args: &RunArgs,
     timeout: Duration,
@@ -200,13 +200,13 @@ pub fn run(
     let all = Ranks { timeout, ..Ranks::of(&args.device) };
     let count = ranks().unwrap_or(all.devices.len());
     if args.dry_run && count > 1 {
-        // The first rank alone reports it.
+        // Only the first rank reports it.
         return if is_first() { Err(anyhow!(DRY_RUN)) } else { Ok(()) };
     }
     all.run(count, count, &work).map(drop)
 }
 
-/// Runs `work` on a thread for each device, each with the share of the CPU's threads that it would have among `most`.
+/// Runs `work` on a thread per device, each with the share of the CPU's threads that it would have among `most`.
 /// Returns the first one's result.
 fn on_threads<T: Send>(
     devices: &[&str],
@@ -230,7 +230,7 @@ fn on_threads<T: Send>(
         let panicked = |payload: Box<dyn Any + Send>| Err(Panic::new(&*payload).into());
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
     });
-    // An error about another rank says less than that rank's own.
+    // An error about another rank is less specific than that rank's own.
     let is_own = |result: &Result<T>| result.as_ref().is_err_and(|error| !is_about_others(error));
     let failed =
         results.iter().position(is_own).or_else(|| results.iter().position(Result::is_err));
@@ -248,7 +248,7 @@ fn is_about_others(error: &Error) -> bool {
     error.chain().any(team)
 }
 
-/// Finds the processes that MPI has started with this one, if it has. Only the first of them speaks.
+/// Connects to the other processes that MPI has started, if any. Only the first of them prints.
 pub fn start() -> Result<()> {
     if mpi::is_launched() {
         mpi::start().map_err(Error::msg)?;
@@ -276,7 +276,7 @@ fn same_program(team: &Team) -> Result<()> {
     Ok(team.agree("build of the program", &sha256(&program)?)?)
 }
 
-/// Checks that all processes learn from the same files; threads of one process do in any case.
+/// Checks that all processes learn from the same files; threads of one process always do.
 pub fn same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
     if are_threads() {
         return Ok(());
@@ -289,7 +289,7 @@ pub fn same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
     Ok(team.agree("dataset", &lines.join("\n"))?)
 }
 
-/// The first half of a file's SHA-256, in hexadecimal digits.
+/// First half of a file's SHA-256, hexadecimal.
 fn sha256(file: &Path) -> Result<String> {
     let digest =
         input::sha256(file, u64::MAX).with_context(|| format!("cannot read {}", file.display()))?;
@@ -313,7 +313,7 @@ pub fn fail(error: &Error) {
             cause.is::<TrainError>() || matches!(cause.downcast_ref(), Some(RunError::Train(_)))
         };
         if rank > 0 && (is_about_others(error) || error.chain().any(is_common)) {
-            // Long enough to be ended by another.
+            // Long enough for another process to end this one.
             std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
         }
         speak();

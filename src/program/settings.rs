@@ -37,8 +37,8 @@ fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
     print(&language_settings(name, &own, &config), task.settings, args)
 }
 
-/// The default settings of a run that may be SFT alone (`fit`), for a task and a model with so many parameters; `None` for
-/// a fresh one.
+/// Default settings of a run on a task, or of SFT alone if `fit`, for a model with this number of parameters; `None`
+/// for a new model.
 pub fn language_defaults(
     task: &str,
     fit: bool,
@@ -70,7 +70,7 @@ struct Report<'a> {
     settings: Vec<Listed>,
 }
 
-/// Prints settings, those of the game or the task with their own declarations.
+/// Prints settings; those of the game or task come with their own declarations.
 fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
     let subject = if table.contains_key("task") { "task" } else { "env" };
     if args.schema {
@@ -87,7 +87,7 @@ fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
 /// Declarations of settings.
 type Declared = &'static [schema::Setting];
 
-/// The declarations of the run whose settings a table holds.
+/// Declarations of the settings in a table.
 fn declared(table: &Table) -> Declared {
     match table.contains_key("task") {
         true => LanguageConfig::SETTINGS,
@@ -95,7 +95,7 @@ fn declared(table: &Table) -> Declared {
     }
 }
 
-/// Settings of a table, each with its declaration if it has one.
+/// Settings of a table, each with its declaration if there is one.
 struct Section<'a> {
     name: &'a str,
     settings: Vec<(&'a str, &'a Value, Option<&'static schema::Setting>)>,
@@ -118,8 +118,8 @@ impl Section<'_> {
     }
 }
 
-/// The sections of a complete table in the order of declaration: settings without a section, the game's or
-/// the task's own, and those of the run.
+/// Sections of a complete table in order of declaration: settings without a section, the game's or task's own, and
+/// those of the run.
 fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
     let declared = declared(table);
     let mut sections = vec![section("", table, declared)];
@@ -136,7 +136,7 @@ fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
     sections
 }
 
-/// The values of a table in the order of declaration, after those that are not declared.
+/// Values of a table in order of declaration, preceded by undeclared ones.
 fn section<'a>(name: &'a str, table: &'a Table, declared: Declared) -> Section<'a> {
     let declared = in_table(declared);
     let place = |key: &str| declared.iter().position(|setting| setting.key == key);
@@ -148,8 +148,8 @@ fn section<'a>(name: &'a str, table: &'a Table, declared: Declared) -> Section<'
     Section { name, settings }
 }
 
-/// A settings file in the order of declaration, with a comment before each setting: meaning and range. `own` are
-/// the declarations of the game or the task.
+/// Formats a settings file in order of declaration, with the meaning and range of each setting in a comment before it.
+/// `own` are the declarations of the game or task.
 pub fn commented(text: &str, own: Declared) -> Result<String, toml::de::Error> {
     Ok(in_order(&text.parse()?, own))
 }
@@ -171,7 +171,7 @@ fn in_order(table: &Table, own: Declared) -> String {
     text
 }
 
-/// A comment of lines no longer than [`WIDTH`].
+/// Formats a comment with lines of at most [`WIDTH`] characters.
 fn comment(text: &str) -> String {
     let (mut comment, mut length) = ("#".to_string(), 1);
     for word in text.split(' ') {

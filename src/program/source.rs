@@ -1,4 +1,4 @@
-//! The dataset of a run that learns from demonstrations instead of playing.
+//! Dataset of a run that learns from demonstrations instead of playing.
 
 use super::games::Playable;
 use super::session::whole;
@@ -11,18 +11,18 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A dataset that a run learns from, cut into windows.
+/// A dataset to learn from, cut into windows.
 pub struct Source {
-    /// The steps to learn from, and those that are held out.
+    /// Steps to learn from, and held-out steps.
     pub demonstrations: Demonstrations,
-    /// The names of the actions, if the dataset has them.
+    /// Names of the actions, if the dataset has them.
     pub actions: Vec<String>,
-    /// The files with the steps.
+    /// Files with the steps.
     pub files: Vec<PathBuf>,
 }
 
 impl Source {
-    /// Opens the dataset that the settings of a new run name, and notes there which one it is; `None` for runs that
+    /// Opens the dataset in the settings of a new run, and records there which dataset it is; `None` for runs that
     /// play.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Source {
         Self::new(game, config, dataset).map(Some)
     }
 
-    /// Opens the dataset of a saved run, at the place to which it has `moved`, if it has.
+    /// Opens the dataset of a saved run, at the path `moved` if it has moved.
     ///
     /// # Errors
     /// Those of [`Source::identify`], and one if it is not the run's dataset.
@@ -71,14 +71,15 @@ impl Source {
         let manifest = dataset.manifest().clone();
         check_game(game, &manifest, &config.data.path)?;
         let files = dataset.files().into_iter().map(Path::to_path_buf).collect();
-        // A game's observation is a row; of a table it may be several.
+        // A game's observation is one row; a table's may be several.
         let width = if G::PLAYABLE { game.num_features() } else { manifest.features.len().max(1) };
         let steps = dataset.steps(width, game.num_actions())?;
         let demonstrations = demonstrations(game, &config.data, &manifest, steps)?;
         Ok(Self { demonstrations, actions: manifest.actions, files })
     }
 
-    /// Sets the iterations that make `data.epochs`. Epochs of fewer optimiser steps than an iteration are a shorter one.
+    /// Sets the number of iterations to that of `data.epochs` epochs. If an epoch has fewer optimizer steps than an
+    /// iteration, iterations become shorter.
     pub fn train_epochs(&self, config: &mut TrainConfig) {
         let steps = self.batches(config).saturating_mul(config.data.epochs as usize);
         let update = &mut config.update;
@@ -88,21 +89,21 @@ impl Source {
         config.iterations = self.iterations(config, config.data.epochs);
     }
 
-    /// The number of iterations of so many epochs, at least 1.
+    /// Number of iterations of `epochs` epochs, at least 1.
     pub fn iterations(&self, config: &TrainConfig, epochs: u32) -> u32 {
         let steps = config.update.update_epochs * config.update.num_minibatches;
         let epochs = self.batches(config).saturating_mul(epochs as usize);
         epochs.div_ceil(steps).clamp(1, u32::MAX as usize) as u32
     }
 
-    /// Batches of an epoch.
+    /// Number of batches per epoch.
     fn batches(&self, config: &TrainConfig) -> usize {
         let windows = self.demonstrations.learnt.len();
         windows / config.data.batch_size.min(windows)
     }
 }
 
-/// Checks that a dataset is of the run's game, with the same settings.
+/// Checks that a dataset is of the run's game, with the same parameters.
 fn check_game<G: Playable>(game: G, manifest: &Manifest, path: &str) -> Result<()> {
     let Manifest { env, settings: recorded, .. } = manifest;
     if env != G::NAME {
@@ -117,7 +118,7 @@ fn check_game<G: Playable>(game: G, manifest: &Manifest, path: &str) -> Result<(
     Ok(())
 }
 
-/// Cuts the steps of a dataset into windows, to learn from and held out.
+/// Cuts the steps of a dataset into windows for learning and for validation.
 fn demonstrations<G: Playable>(
     game: G,
     data: &DataConfig,
@@ -146,7 +147,7 @@ fn demonstrations<G: Playable>(
     Ok(Demonstrations { learnt, held_out })
 }
 
-/// The episodes to learn from, and those that are held out: by the manifest, else by the settings.
+/// Episodes to learn from, and held-out ones: by the manifest, otherwise by the settings.
 fn parts(data: &DataConfig, manifest: &Manifest, steps: &Shards) -> Result<[Vec<Range<usize>>; 2]> {
     let episodes = steps.episodes();
     let [learnt, held_out] = match manifest.held_out.is_empty() {

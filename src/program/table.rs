@@ -1,19 +1,19 @@
-//! The placeholder game of a labelled table, so that it is learnt like demonstrations of a game: it has the table's
-//! features, and its labels as actions, but cannot be played.
+//! Placeholder game for a labelled table, so that it can be learnt like demonstrations: its features and labels
+//! (the actions) are those of the table, and it cannot be played.
 
 use crate::env::{Bits, Env, Outcome, Rules};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// The dimensions of a table.
+/// Dimensions of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Table {
     /// Number of feature columns.
     pub columns: u32,
     /// Number of labels, which are the actions.
     pub labels: u32,
-    /// Number of rows in an observation, the current one last.
+    /// Number of rows per observation, the current one last.
     pub stack: u32,
 }
 

@@ -10,33 +10,33 @@ use crate::run::{Observer, Step};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 
-/// The terminal as the observer of a run; ranks other than the first show nothing.
+/// Observer that shows a run in the terminal; ranks other than the first show nothing.
 pub struct Terminal<'a> {
     interrupt: Interrupt,
-    /// The progress, and the page that a key opens; `None` for ranks other than the first.
+    /// Progress, and the page that a key opens; `None` for ranks other than the first.
     line: Option<(ProgressLine, Page<'a>)>,
     keys: Option<Keys>,
     stops: Cell<bool>,
     saves: Cell<bool>,
 }
 
-/// The page of the run, opened by a key.
+/// The run's live page, opened by a key.
 pub struct Page<'a> {
     games: &'a Games,
     folder: PathBuf,
-    /// The server; `None` before the first time.
+    /// The server; `None` until first opened.
     server: RefCell<Option<Server>>,
 }
 
 impl<'a> Terminal<'a> {
-    /// A terminal with this progress, which listens for keys if `line` has a dashboard.
+    /// Creates a terminal with this progress, which listens for keys if `line` has a dashboard.
     pub fn new(interrupt: Interrupt, line: Option<(ProgressLine, Page<'a>)>) -> Self {
         let has_keys = line.as_ref().is_some_and(|(line, _)| line.has_dashboard());
         let keys = has_keys.then(Keys::listen).flatten();
         Self { interrupt, line, keys, stops: Cell::new(false), saves: Cell::new(false) }
     }
 
-    /// Removes all that is below the history, and restores the terminal's mode.
+    /// Clears everything below the history, and restores the terminal's mode.
     pub fn finish(&mut self) {
         self.keys = None;
         if let Some((line, _)) = &self.line {
@@ -50,7 +50,7 @@ impl<'a> Terminal<'a> {
         }
     }
 
-    /// Acts on a key.
+    /// Handles a key.
     fn press(&self, key: u8) {
         match key {
             b'q' => self.stops.set(true),
@@ -107,12 +107,12 @@ impl Observer for Terminal<'_> {
 }
 
 impl<'a> Page<'a> {
-    /// The page of the run in this folder, with games that it can play.
+    /// Creates the page of the run in `folder`, which can play `games`.
     pub fn new(games: &'a Games, folder: &Path) -> Self {
         Self { games, folder: folder.to_path_buf(), server: RefCell::default() }
     }
 
-    /// Serves the run at a free port and opens a browser; `tell` prints a line.
+    /// Serves the run on a free port and opens a browser; `tell` prints a line.
     fn open(&self, tell: impl Fn(String)) {
         if self.server.borrow().is_some() {
             return;
@@ -125,7 +125,7 @@ impl<'a> Page<'a> {
             Ok((url, server)) => {
                 *self.server.borrow_mut() = Some(server);
                 tell(format!("The page is at {url}."));
-                // Where no browser can be opened, the address is enough.
+                // If no browser can be opened, the printed address suffices.
                 let _ = open::that_detached(url);
             }
             Err(error) => tell(format!("warning: cannot open the page: {error:#}")),

@@ -1,4 +1,4 @@
-//! `grove train` and `grove fit` of a language model: the settings, the task and the model of a run.
+//! `grove train` and `grove fit` of a language model: settings, task and model of a run.
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
 use super::games::{Games, SavedRun};
@@ -26,11 +26,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use toml::{Table, Value};
 
-/// The default time that a rank waits for another: texts take longer than games, and their lengths differ between
+/// Default time that a rank waits for another. Completions take longer than games, and their lengths differ between
 /// ranks.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The error for `--engine` with a language model.
+/// Error for `--engine` with a language model.
 pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
 
 /// Delay before the warning about a verifier that does not answer, and the warning.
@@ -38,7 +38,7 @@ const SLOW_VERIFIER: Duration = Duration::from_secs(5);
 const FLUSH: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
                      print(..., flush=True).";
 
-/// Whether the command line asks for a language model.
+/// Whether the command line requests a language model.
 pub fn is_requested(args: &TrainArgs) -> bool {
     args.model.is_some()
         || args.task_data.is_some()
@@ -46,13 +46,13 @@ pub fn is_requested(args: &TrainArgs) -> bool {
         || args.run.settings().is_ok_and(|file| file.contains_key("task"))
 }
 
-/// Whether `fit` learns from texts: those of a file or of a task.
+/// Whether `fit` learns from texts, in a file or from a task.
 pub fn is_text(args: &FitArgs) -> bool {
     let is_lines = args.data.is_file() || args.data.extension().is_some_and(|end| end == "jsonl");
     args.model.is_some() || is_lines || named_task(&args.data).is_some()
 }
 
-/// The name of a task, if the path is one and no file.
+/// Name of a task, if the path names one and is not a file.
 fn named_task(path: &Path) -> Option<String> {
     let name = path.to_str().filter(|name| !path.exists() && task::find(name).is_ok())?;
     Some(name.to_string())
@@ -63,7 +63,7 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
     saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
 }
 
-/// The name of the task of a language model's checkpoint.
+/// Name of the task of a language model's checkpoint.
 pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
     Ok(text(&saved_language_settings(checkpoint)?, "task").to_string())
 }
@@ -93,7 +93,7 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     begin(games, &TextRequest { task, data, verifier: &verifier, model, fit: false }, &run)
 }
 
-/// The folder of the model of another run, which is one like any other; without such a run, the path itself.
+/// Path of the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
 fn model_of(run: PathBuf) -> Result<PathBuf> {
     let Ok(folder) = RunFolder::find(&run) else { return Ok(run) };
     if !folder.has_model() {
@@ -103,7 +103,7 @@ fn model_of(run: PathBuf) -> Result<PathBuf> {
     Ok(folder.model())
 }
 
-/// Fine-tunes on the solutions of a task or of a file.
+/// Fine-tunes a model on the solutions of a task or file.
 pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, model, verifier, run } = args;
     let task = named_task(&data);
@@ -111,10 +111,10 @@ pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     begin(games, &TextRequest { task, data, verifier: &verifier, model, fit: true }, &run)
 }
 
-/// The command line of a new run.
+/// Command line of a new run.
 struct TextRequest<'a> {
     task: Option<String>,
-    /// The file of prompts of the task `data`.
+    /// File of prompts for the task `data`.
     data: Option<PathBuf>,
     verifier: &'a VerifierArgs,
     model: Option<PathBuf>,
@@ -123,7 +123,7 @@ struct TextRequest<'a> {
 }
 
 impl TextRequest<'_> {
-    /// The task's name and the settings of it on the command line.
+    /// Name of the task and its settings on the command line.
     fn task(&self, file: &Table) -> Result<(String, Table)> {
         let mut own = Table::new();
         let mut asked = self.task.as_deref();
@@ -159,7 +159,7 @@ impl TextRequest<'_> {
         }
     }
 
-    /// The name of the run's folder, up to its number: the task's or the file's.
+    /// Name of the run directory without its number: that of the task or file.
     fn folder(&self, task: &str) -> String {
         let stem =
             self.data.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy());
@@ -168,8 +168,7 @@ impl TextRequest<'_> {
         stem.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()
     }
 
-    /// The command to print at the end of the run in `folder`: GRPO after SFT alone, if its settings are the
-    /// defaults, so that the command needs none.
+    /// Command to suggest at the end of the run in `folder`: GRPO after SFT alone, if that needs no further settings.
     fn next(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
         let is_default = args.set.is_empty() && args.config.is_none();
         let prompt = || Some(task.prompt(Split::Test, 0).ok()?.text);
@@ -187,8 +186,8 @@ impl TextRequest<'_> {
     }
 }
 
-/// Opens the task of a saved run: its file of prompts at the place `data` if that is given, and its verifier as the
-/// command line permits. Updates the task's settings `own` to match.
+/// Opens the task of a saved run, with its file of prompts at the path `data` if given, and its verifier if the command
+/// line permits it. Updates the task's settings `own` to match.
 pub fn reopen(
     name: &str,
     own: &mut Table,
@@ -216,7 +215,8 @@ pub fn reopen(
     open(name, own.clone())
 }
 
-/// Opens the task of a new run, and puts the whole path of its file of prompts and the file's SHA-256 into its settings.
+/// Opens the task of a new run, and records the absolute path of its file of prompts and the file's SHA-256 in its
+/// settings.
 fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
     let file = file(name, own)?;
     if let Some((key, path)) = &file {
@@ -233,30 +233,30 @@ fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
     Ok(task)
 }
 
-/// The setting of a task's file of prompts and its path, if the prompts are in a file.
+/// Setting with a task's file of prompts and its path, if the prompts are in a file.
 fn file(name: &str, own: &Table) -> Result<Option<(&'static str, String)>> {
     let file = task::find(name)?.file.map(|key| (key, text(own, key).to_string()));
     Ok(file.filter(|(_, path)| !path.is_empty()))
 }
 
-/// A setting that is a text; empty if there is none.
+/// A string setting; empty if there is none.
 fn text<'a>(own: &'a Table, key: &str) -> &'a str {
     own.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// A run of a language model, ready to start or to resume.
 struct Prepared {
-    /// The name of the task, and its settings.
+    /// Name and settings of the task.
     name: String,
     own: Table,
     config: LanguageConfig,
     task: Arc<dyn Task>,
-    /// The initial model, until the ranks have it; `None` for a fresh one.
+    /// Initial model, until all ranks have taken it; `None` for a new one.
     model: Mutex<Option<LanguageModel>>,
 }
 
 impl Prepared {
-    /// Trains the run on all its ranks. `next` is the command to print at the end, by the run's folder.
+    /// Trains the run on all its ranks. `next` gives the command to suggest at the end, from the run directory.
     fn train(&self, session: &Session, next: impl Fn(&str) -> String + Sync) -> Result<()> {
         let Self { name, own, config, task, .. } = self;
         let settings = language_settings(name, own, config);
@@ -278,8 +278,8 @@ impl Prepared {
         })
     }
 
-    /// Clones the model for a rank, after a check that all ranks train it with these settings. Drops the shared copy then,
-    /// so that the first update does not copy the weights.
+    /// Clones the model for a rank, after checking that all ranks train it with these settings. Afterwards the shared
+    /// copy is dropped, so that the first update does not copy the weights.
     fn take_model(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
         let lock = || self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let model = lock().clone();
@@ -305,7 +305,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         )]);
     }
     let num_params = model.as_ref().map(|model| model.shape.num_params());
-    // Texts run on the CPU unless a device is named.
+    // Language models run on the CPU unless a device is named.
     let precision = fastest_precision(if args.device == "auto" { "cpu" } else { &args.device });
     let defaults = language_defaults(&name, request.fit, (&path, num_params), precision)?;
     let options = (&args.set[..], args.seed, args.iterations);
@@ -338,7 +338,7 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     run.train(&session, |folder| format!("grove watch {folder}"))
 }
 
-/// The path of a new run's model: that of `--model`, else that of the settings, from a file or by `--set`.
+/// Path of a new run's model: that of `--model`, otherwise that of the settings in a file or from `--set`.
 pub fn model_path(
     task: &str,
     model: Option<&Path>,
@@ -356,7 +356,7 @@ pub fn model_path(
     Ok(path.unwrap_or(TINY).to_string())
 }
 
-/// The settings of a new run, the task's and its own: defaults, file, command line.
+/// Settings of a new run, the task's and its own: defaults, file, command line.
 pub fn settings(
     (name, asked): (&str, Table),
     defaults: LanguageConfig,
@@ -377,7 +377,7 @@ pub fn settings(
     Ok((own, config))
 }
 
-/// The task that a command line names, directly or by a file of prompts.
+/// Task on the command line, by name or by a file of prompts.
 pub fn task(
     task: Option<String>,
     data: Option<PathBuf>,
@@ -392,7 +392,7 @@ pub fn task(
     open(&name, own)
 }
 
-/// Opens a task, and prints its notes.
+/// Opens a task and prints its notes.
 pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
     let has_verifier = !text(&own, "verifier").is_empty();
     let open = || (task::find(name)?.open)(own);
@@ -401,7 +401,7 @@ pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
     Ok(task)
 }
 
-/// Loads the model that a run begins with; `None` for a fresh one.
+/// Loads the initial model of a run; `None` for a new one.
 pub fn load(path: &str) -> Result<Option<LanguageModel>> {
     if path == TINY {
         return Ok(None);
@@ -409,7 +409,7 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
     load_from(Path::new(path)).map(Some)
 }
 
-/// Loads the model in a folder or a file.
+/// Loads the model in a folder or file.
 pub fn load_from(path: &Path) -> Result<LanguageModel> {
     load_model(path).with_context(|| format!("cannot use the model in {}", path.display()))
 }

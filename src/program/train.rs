@@ -1,4 +1,4 @@
-//! `grove train`: a run of a game, new or resumed.
+//! `grove train` for games: new and resumed runs.
 
 use super::args::{RunArgs, TrainArgs};
 use super::checks::{saved, validate};
@@ -21,8 +21,8 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 use std::time::Instant;
 
-/// Settings of a run that starts from a policy: AdamW's first steps are of full size, however small the gradient,
-/// and would undo much of the policy's training.
+/// Settings of a run that starts from a policy. The first steps of AdamW have full size even if gradients are
+/// small, and would undo much of the policy's training.
 const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
@@ -48,7 +48,7 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     (game.train)(games, &NewRun { args: &run, file, from: from.as_deref() })
 }
 
-/// Resumes a run, by default on the device that it was on.
+/// Resumes a run, by default on its previous device.
 fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let folder = folder_to_resume(&args)?;
     let lock = session::lock(&folder)?;
@@ -85,7 +85,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     (games.source(&saved_name)?.resume)(games, &args, saved)
 }
 
-/// The run that the command line names by its folder, its game or its task.
+/// Finds the run that the command line names by run directory, game or task.
 fn folder_to_resume(args: &TrainArgs) -> Result<RunFolder> {
     let name = args.game.as_deref();
     let path = name.filter(|name| is_folder(args, name)).map(Path::new);
@@ -96,12 +96,12 @@ fn folder_to_resume(args: &TrainArgs) -> Result<RunFolder> {
     }
 }
 
-/// Whether the command line has the folder of a run in the place of a game.
+/// Whether the command line names a run directory instead of a game.
 fn is_folder(args: &TrainArgs, name: &str) -> bool {
     args.run.run_dir.is_none() && Path::new(name).is_dir()
 }
 
-/// Whether a device of this name is here. Drivers are not asked for the CPU.
+/// Whether a device of this name is available. Drivers are not queried for the CPU.
 fn is_present(name: &str) -> bool {
     name == "cpu" || device::list().iter().any(|device| device.name == name)
 }
@@ -130,7 +130,7 @@ fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
     Ok(newest)
 }
 
-/// The game that is named: on the command line, else in the file.
+/// Name of the game, on the command line or in the settings file.
 fn game_name<'a>(asked: Option<&'a str>, file: &'a toml::Table) -> Result<Option<&'a str>> {
     let in_file = match file.get("env") {
         Some(toml::Value::String(name)) => Some(name.as_str()),
@@ -150,7 +150,7 @@ pub fn start<G: Playable>(games: &Games, run: &NewRun) -> Result<()> {
     ranks::run(run.args, TIMEOUT, |rank| begin::<G>(games, run, rank))
 }
 
-/// One rank's part in a new run.
+/// Trains one rank of a new run.
 fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
     let NewRun { args, file, from } = run;
@@ -188,7 +188,7 @@ pub fn resume<G: Playable>(games: &Games, args: &TrainArgs, saved: SavedRun) -> 
     ranks::run(&args.run, TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
 }
 
-/// One rank's part in a resumed run.
+/// Trains one rank of a resumed run.
 fn resume_rank<G: Playable>(
     games: &Games,
     args: &TrainArgs,
@@ -207,8 +207,8 @@ fn resume_rank<G: Playable>(
     take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))
 }
 
-/// One rank's part in a run of these settings, new or resumed. A new one may start `from` a policy. `next` is the
-/// command to print at the end, by the run's folder.
+/// Trains one rank of a run with these settings, new or resumed. A new one may start `from` a policy. `next` gives
+/// the command to suggest at the end, from the run directory.
 fn take_part<G: Playable>(
     session: &Session,
     rank: Rank,
@@ -238,7 +238,7 @@ fn take_part<G: Playable>(
     };
     let settings = config_toml(&game, config);
     if let Some(source) = &source {
-        // Before the settings, which hold a digest of the dataset that says less.
+        // Checked before the settings, whose digest of the dataset would give a less helpful error.
         ranks::same_data(&team, &source.files)?;
     }
     team.agree("setting", &settings)?;
@@ -260,7 +260,7 @@ fn take_part<G: Playable>(
     session.train(&chosen, run, &commented(&settings, G::settings())?, next)
 }
 
-/// The network with the weights of the best policy of a run of the same game and network.
+/// Gives the network the weights of the best policy of a run with the same game and network.
 fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
     let checkpoint = session::saved_policy(run)?;
     saved_config::<G>(&checkpoint)?;

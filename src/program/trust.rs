@@ -1,5 +1,5 @@
-//! Consent to what a task may run: a run or a settings file may come from another person, whose verifier is a shell
-//! command, or who permits code without a sandbox.
+//! Consent to run code: a run or settings file may come from someone else, and name a verifier (a shell command) or
+//! permit code without a sandbox.
 
 use super::verifier::VerifierArgs;
 use crate::disk::{self, input};
@@ -10,13 +10,13 @@ use std::io::Write;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// The file of the cache with digests of the settings that this user has approved, one per line.
+/// Cache file with digests of the settings that this user has approved, one per line.
 const GIVEN: &str = "verifiers";
-/// The settings that are approved: the command, its folder, and what its sandbox permits.
+/// Approved settings: the command, its folder, and the permissions of its sandbox.
 const COVERED: [&str; 5] = ["verifier", "folder", SANDBOX[0], SANDBOX[1], SANDBOX[2]];
-/// The settings of a verifier's sandbox.
+/// Settings of a verifier's sandbox.
 const SANDBOX: [&str; 3] = ["sandbox", "network", "readable"];
-/// The setting of a task that permits code without a sandbox.
+/// Setting of a task that permits code without a sandbox.
 const UNSAFE: &str = "unsafe";
 
 /// Permits what the settings of a task run if the command line has `--trust`, or gives the verifier and all that its
@@ -47,7 +47,7 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
     let loose: Vec<&str> = SANDBOX.into_iter().filter(|key| !is_strict(own, key)).collect();
     let is_given = args.verifier.is_some() || is_set(name, set, "verifier");
     let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
-    // A command in no folder or in a relative one is another command in another place.
+    // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let whole = std::env::current_dir().unwrap_or_default().join(folder);
     approve(&covered(own, &whole), is_given, || {
         let place = if folder.is_empty() { "this folder" } else { folder };
@@ -61,7 +61,7 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
     })
 }
 
-/// The settings that an approval covers, as text, with the folder in which the command runs.
+/// Settings that an approval covers, as text, with the folder in which the command runs.
 fn covered(own: &Table, folder: &Path) -> String {
     let covered =
         COVERED.into_iter().filter_map(|key| Some((key.to_string(), own.get(key)?.clone())));
@@ -70,7 +70,7 @@ fn covered(own: &Table, folder: &Path) -> String {
     covered.to_string()
 }
 
-/// Permits something that this user has approved before, or approves now, which the cache remembers.
+/// Permits what this user has approved before, or approves now, and remembers the approval in the cache.
 fn approve(what: &str, is_given: bool, refused: impl FnOnce() -> String) -> Result<()> {
     let line = disk::sha256(what);
     let file = cache::folder().map(|folder| folder.join(GIVEN));
@@ -82,14 +82,14 @@ fn approve(what: &str, is_given: bool, refused: impl FnOnce() -> String) -> Resu
         bail!(refused());
     }
     if let Some(file) = file {
-        // Where this fails, the user is asked again.
+        // If this fails, the user is asked again.
         let opened = File::options().create(true).append(true).open(file);
         let _ = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
     }
     Ok(())
 }
 
-/// Whether a setting of the sandbox permits no more than its default.
+/// Whether a sandbox setting permits no more than its default.
 fn is_strict(own: &Table, key: &str) -> bool {
     match own.get(key) {
         None => true,

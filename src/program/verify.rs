@@ -1,4 +1,4 @@
-//! `grove verify`: audits a verifier by the rewards of solutions and of worthless answers.
+//! `grove verify`: audits a verifier by its rewards for solutions and worthless answers.
 
 use super::history::figure;
 use super::progress_note::with_note;
@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
-/// The result of an audit.
+/// Result of an audit.
 #[derive(Serialize)]
 struct Report {
     task: String,
@@ -26,7 +26,7 @@ pub fn run(args: VerifyArgs) -> Result<()> {
 }
 
 impl Report {
-    /// Conclusions about the verifier from the rewards, a sentence each.
+    /// Conclusions about the verifier from its rewards, one sentence each.
     fn findings(&self) -> Vec<String> {
         let (solutions, worthless): (Vec<_>, Vec<_>) =
             self.results.iter().partition(|result| result.answer == "the solution");
@@ -62,7 +62,7 @@ impl Report {
     }
 }
 
-/// Formats a reward; one that is too small for the digits is not shown as 0.
+/// Formats a reward; a small nonzero one is not shown as 0.
 fn reward(value: Option<f64>) -> String {
     match value {
         Some(value) if value > 0.0 && value < 5e-4 => "<0.001".to_string(),

@@ -1,4 +1,4 @@
-//! `grove sweep`: trains runs with many settings to find the best.
+//! `grove sweep`: trains runs with many settings to find the best ones.
 
 mod report;
 mod results;
@@ -31,13 +31,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
-/// The answer to Ctrl-C.
+/// Answer to Ctrl-C.
 const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command \
                         continues the sweep.";
-/// Maximum trials of a sweep: many more than anybody trains, and few enough to be listed.
+/// Maximum number of trials of a sweep: far more than anyone trains, and few enough to list.
 const MOST_TRIALS: usize = 1_000_000;
 
-/// Keys of a sweep's file that some searches do not use.
+/// Keys of a sweep's file that only some searches use.
 const OF_SEARCHES: [(&str, &[Search]); 5] = [
     ("trials", &[Search::Random, Search::Halving, Search::Tpe]),
     ("steps", &[Search::Grid]),
@@ -46,24 +46,24 @@ const OF_SEARCHES: [(&str, &[Search]); 5] = [
     ("batch", &[Search::Tpe]),
 ];
 
-/// The file of a sweep.
+/// File of a sweep.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SweepFile {
     game: String,
     search: Search,
-    /// Trials in all; a grid has as many as it has points.
+    /// Total number of trials; a grid has as many as it has points.
     trials: usize,
-    /// Seeds of each trial, as `--seeds` takes them.
+    /// Seeds of each trial, in the format of `--seeds`.
     seeds: String,
-    /// Steps of a grid in a range of numbers.
+    /// Grid steps per range of numbers.
     steps: usize,
-    /// Rounds of halving, each with this many times the iterations of the one before.
+    /// Factor between the iterations of successive rounds of halving.
     eta: u32,
     rounds: u32,
-    /// Trials of TPE that are chosen at once.
+    /// Number of TPE trials chosen at once.
     batch: usize,
-    /// The seed of the search itself.
+    /// Seed of the search itself.
     seed: u32,
     settings: Table,
     #[serde(deserialize_with = "space::read")]
@@ -88,13 +88,13 @@ impl Default for SweepFile {
     }
 }
 
-/// A sweep under way.
+/// A sweep in progress.
 struct Sweep<'a> {
     file: SweepFile,
     args: &'a SweepArgs,
     folder: PathBuf,
     seeds: Vec<u64>,
-    /// Iterations of a whole run.
+    /// Number of iterations of a whole run.
     iterations: u32,
     results: Results,
 }
@@ -152,7 +152,7 @@ impl<'a> Sweep<'a> {
         allow_fractions(&mut file.space, &settings);
         let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;
-        // The default of a task depends on its model.
+        // The defaults of a task depend on its model.
         let known = if is_task { &file.settings } else { &settings };
         let iterations = known.get("iterations").and_then(toml::Value::as_integer);
         let iterations = match iterations {
@@ -179,7 +179,7 @@ impl<'a> Sweep<'a> {
         Ok(Self { file, args, folder, seeds, iterations, results })
     }
 
-    /// Writes the text of the sweep's file to its folder, or checks that the folder is of the same one.
+    /// Writes the text of the sweep's file to its folder, or checks that the folder belongs to the same file.
     fn claim(&self, text: &str) -> Result<()> {
         let path = self.folder.join("sweep.toml");
         let before = input::if_present(input::read_description(&path));
@@ -209,7 +209,7 @@ impl<'a> Sweep<'a> {
             let is_done = |number: &usize| {
                 self.seeds.iter().all(|seed| self.results.contains_key(&(*number, round, *seed)))
             };
-            // A run that something else has stopped has no result either.
+            // A run that something else has stopped has no result, either.
             if interrupt.seen() || !numbers.iter().all(is_done) {
                 bail!(
                     "interrupted; the same command continues the sweep in {}",
@@ -230,7 +230,7 @@ impl<'a> Sweep<'a> {
         Report::new(self, &trials, first_scores).print(self)
     }
 
-    /// The scores of a trial by its seeds; `None` unless all runs have one.
+    /// Scores of a trial by seed; `None` unless all runs have one.
     fn scores(&self, trial: usize, round: u32) -> Option<Vec<f64>> {
         self.seeds.iter().map(|seed| self.results.get(&(trial, round, *seed))?.score).collect()
     }
@@ -269,7 +269,7 @@ impl<'a> Sweep<'a> {
         let file = disk::open(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut ended, all) = match self.file.search {
-            // Its batches are too small to be worth a count each.
+            // Batches are too small for a count of their own.
             Search::Tpe => (self.results.len(), self.file.trials * self.seeds.len()),
             _ => (0, open.len()),
         };
@@ -310,7 +310,7 @@ impl<'a> Sweep<'a> {
         TrainArgs { game: Some(self.file.game.clone()), run, ..TrainArgs::default() }
     }
 
-    /// The folder of a run.
+    /// Folder of a run.
     fn run_folder(&self, trial: usize, round: u32, seed: u64) -> PathBuf {
         let rounds = if self.file.search == Search::Halving {
             format!("-round-{round}")
@@ -320,7 +320,7 @@ impl<'a> Sweep<'a> {
         self.folder.join(format!("trial-{trial}{rounds}-seed-{seed}"))
     }
 
-    /// The command line of a run: it continues if it was interrupted, and otherwise begins anew.
+    /// Command line of a run, which resumes it if it was interrupted and otherwise starts it afresh.
     fn words(&self, trial: &Trial, number: usize, round: u32, seed: u64) -> Result<Vec<OsString>> {
         let folder = self.run_folder(number, round, seed);
         let mut words = vec!["train".into(), option("device", &self.args.device)];
@@ -340,8 +340,8 @@ impl<'a> Sweep<'a> {
         Ok(words)
     }
 
-    /// Adds the settings of all trials, and the iterations of a round, to those that are searched. The keys are full
-    /// names.
+    /// Completes the searched settings with those common to all trials and with the iterations of the round. Keys are
+    /// full names.
     fn completed(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
         let common = overlay::flat(&self.file.settings);
         let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
@@ -352,15 +352,17 @@ impl<'a> Sweep<'a> {
         settings
     }
 
-    /// The iterations of a run in a round of halving.
+    /// Number of iterations of a run in a round of halving.
     fn iterations_of(&self, round: u32) -> u32 {
         let shorter = self.file.eta.saturating_pow(self.file.rounds - 1 - round);
         (self.iterations / shorter).max(1)
     }
 }
 
-/// Whether a folder holds a run that was interrupted after a checkpoint. It is an error if another process trains it,
-/// for instance one that outlived the sweep that started it.
+/// Whether a folder holds a run that was interrupted after a checkpoint.
+///
+/// # Errors
+/// If another process is training it, for instance one that outlived the sweep that started it.
 fn is_resumable(folder: &Path) -> Result<bool> {
     let Ok(run) = RunFolder::find(folder) else { return Ok(false) };
     if run.is_locked() {
@@ -373,7 +375,7 @@ fn is_resumable(folder: &Path) -> Result<bool> {
     Ok(run.latest().is_ok() && is_interrupted())
 }
 
-/// Makes the ranges of settings that may be fractional so, also where their ends are written as whole numbers.
+/// Makes the ranges of fractional settings fractional even if their ends are written as integers.
 fn allow_fractions(space: &mut Space, settings: &Table) {
     for (name, range) in space {
         let fraction = Table::from_iter([(name.clone(), toml::Value::Float(0.5))]);
@@ -383,7 +385,7 @@ fn allow_fractions(space: &mut Space, settings: &Table) {
     }
 }
 
-/// Checks that no setting is named in two ways, of which one would win silently.
+/// Checks that no setting has two names in the file, of which one would silently win.
 fn check_names(file: &SweepFile) -> Result<()> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
     let fixed = overlay::flat(&file.settings).map(|(name, _)| name);

@@ -1,5 +1,5 @@
-//! The result of a sweep: trials from best to worst (of halving by rounds, the last first), the importance of each setting,
-//! and the best settings.
+//! Report of a sweep: trials from best to worst (for halving by round, last round first), the importance of each
+//! setting, and the best settings.
 
 use super::search::{Trial, ranked};
 use super::space::{Point, Range, Space, index};
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// Parts of a range of numbers that are compared for a setting's importance.
+/// Number of parts of a range of numbers that are compared for a setting's importance.
 const PARTS: usize = 4;
 
-/// The result of a sweep.
+/// Report of a sweep.
 #[derive(Serialize)]
 pub struct Report {
     trials: Vec<Ranked>,
-    /// The share of the variance of scores that each setting explains by itself.
+    /// Fraction of the variance of scores that each setting explains by itself.
     importance: BTreeMap<String, f64>,
     best: String,
 }
@@ -36,12 +36,12 @@ struct Ranked {
     settings: BTreeMap<String, Value>,
     scores: Vec<f64>,
     mean: Option<f64>,
-    /// The 95 % bootstrap interval of the mean over seeds; `None` for a single one.
+    /// 95 % bootstrap interval of the mean over seeds; `None` for a single seed.
     interval: Option<[f64; 2]>,
 }
 
 impl Report {
-    /// The report of these trials, whose importance is measured by their scores in their first round.
+    /// Creates the report of these trials, with importance measured by their scores in the first round.
     pub fn new(sweep: &Sweep, trials: &[Trial], first_scores: Vec<Option<f64>>) -> Self {
         let order = best_first(sweep.file.search, trials);
         let row = |i: usize| {
@@ -65,7 +65,7 @@ impl Report {
         }
     }
 
-    /// Writes the best settings, and prints the report.
+    /// Writes the best settings and prints the report.
     pub fn print(&self, sweep: &Sweep) -> Result<()> {
         disk::replace(Path::new(&self.best), self.best_settings(sweep)?.as_bytes())
             .with_context(|| format!("cannot write {}", self.best))?;
@@ -101,7 +101,7 @@ impl Report {
         Ok(())
     }
 
-    /// The settings of the best trial as a settings file.
+    /// Settings of the best trial as a settings file.
     fn best_settings(&self, sweep: &Sweep) -> Result<String> {
         let best = &self.trials[0];
         let all = sweep.completed(best.settings.clone(), best.round);
@@ -113,7 +113,7 @@ impl Report {
     }
 }
 
-/// Trials from the best to the worst. Those of a later round of halving have had more iterations; those that failed are
+/// Sorts trials from best to worst: those of later rounds of halving first, since they had more iterations; failed ones
 /// last.
 fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
     let mut order = ranked(trials, |_| true);
@@ -124,7 +124,7 @@ fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
     order
 }
 
-/// The share of the variance of scores that lies between the parts of each setting's range (the correlation ratio, or
+/// Fraction of the variance of scores that lies between the parts of each setting's range (the correlation ratio, or
 /// first-order Sobol index, estimated in bins), at most 1.
 fn importance(space: &Space, scored: &[(&Point, f64)]) -> BTreeMap<String, f64> {
     let scores: Vec<f64> = scored.iter().map(|(_, score)| *score).collect();

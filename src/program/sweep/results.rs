@@ -1,4 +1,4 @@
-//! The results of a sweep's runs, and their file.
+//! Results of a sweep's runs, and their file.
 
 use super::{Search, SweepFile};
 use crate::disk::{self, input};
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// The file of results inside a sweep, a line for each run.
+/// File of results inside a sweep, one line per run.
 pub const RESULTS: &str = "results.jsonl";
 
-/// The result of a run, as the file of results keeps it.
+/// Result of a run, as stored in the file of results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunResult {
     pub trial: usize,
     pub round: u32,
     pub seed: u64,
-    /// The score of the best policy on fresh episodes; `None` if the run failed.
+    /// Score of the best policy on fresh episodes; `None` if the run failed.
     pub score: Option<f64>,
     pub error: Option<String>,
 }
@@ -24,8 +24,8 @@ pub struct RunResult {
 /// Results by trial, round and seed.
 pub type Results = BTreeMap<(usize, u32, u64), RunResult>;
 
-/// Removes the results of failed runs, so that these are tried again: a full disk or a lack of memory may have been the
-/// reason. A failure by which TPE has chosen its next batch stays, since other trials would follow from a success.
+/// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
+/// reason. A failure that TPE already used to choose its next batch stays, since a success would lead to other trials.
 pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     results.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);
@@ -36,7 +36,7 @@ pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
     results.retain(|(_, batch, _), result| result.error.is_none() || has_next(*batch));
 }
 
-/// Reads the results in a file, and cuts a torn last line off, so that the next one begins a line.
+/// Reads the results in a file, and removes an incomplete last line, so that the next one starts on a new line.
 pub fn read_results(path: &Path) -> io::Result<Results> {
     let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::new()) };
     let (mut results, mut end) = (Results::new(), 0);

@@ -1,7 +1,6 @@
-//! Searches: the trials of each round, from the results of the rounds before.
+//! Search algorithms: each chooses the trials of a round from the results of earlier rounds.
 //!
-//! A round depends on nothing but the file of the sweep and earlier results, so that a sweep that was interrupted
-//! continues to the same table.
+//! A round depends only on the sweep's file and earlier results, so an interrupted sweep continues to the same table.
 
 use super::SweepFile;
 use super::space::{Point, Range, grid, grid_size, index, random, settings};
@@ -9,7 +8,7 @@ use crate::rng::{draw, uniform};
 use serde::Deserialize;
 use std::collections::HashSet;
 
-/// A way to choose trials.
+/// A search algorithm.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Search {
@@ -18,8 +17,8 @@ pub enum Search {
     /// Independent draws (Bergstra and Bengio 2012).
     #[default]
     Random,
-    /// Successive halving (Jamieson and Talwalkar 2016), by rounds: random trials begin with few iterations, and the best
-    /// of each round continue with more.
+    /// Successive halving (Jamieson and Talwalkar 2016): random trials start with few iterations, and the best of each
+    /// round continue with more.
     Halving,
     /// Tree-structured Parzen estimators (Bergstra et al. 2011).
     Tpe,
@@ -28,15 +27,15 @@ pub enum Search {
 /// A trial with its score, if it has one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
-    /// The place of its settings.
+    /// Position of its settings in the space.
     pub point: Point,
-    /// The last round that it was trained in.
+    /// Last round in which it was trained.
     pub round: u32,
-    /// The mean score over its seeds; `None` if a run failed, which is worse than all others.
+    /// Mean score over its seeds; `None` if a run failed, which ranks below all scores.
     pub score: Option<f64>,
 }
 
-/// The trials to train in a round, by their numbers, adding new ones to `trials`; none if the search is over.
+/// Selects the trials of a round by index, appending new ones to `trials`; empty if the search is over.
 pub fn round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usize> {
     let first = trials.len();
     let points: Vec<Point> = match (sweep.search, round) {
@@ -51,7 +50,7 @@ pub fn round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usiz
     (first..trials.len()).collect()
 }
 
-/// Trials from the best to the worst; of equals the first.
+/// Sorts trials from best to worst, keeping the order of equal ones.
 pub fn ranked(trials: &[Trial], of: impl Fn(&Trial) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..trials.len()).filter(|i| of(&trials[*i])).collect();
     let score = |i: usize| trials[i].score.unwrap_or(f64::NEG_INFINITY);
@@ -68,10 +67,10 @@ fn promoted(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
     best
 }
 
-/// Attempts to draw new settings before known ones are taken.
+/// Attempts to draw new settings before repeated ones are accepted.
 const ATTEMPTS: u32 = 1000;
 
-/// So many new points, without settings that another trial has as long as there are others.
+/// Draws `count` new points, avoiding the settings of other trials while there are others.
 fn drawn(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
     let words = |point: &Point| format!("{:?}", settings(&sweep.space, point));
     let mut known: HashSet<String> = trials.iter().map(|trial| words(&trial.point)).collect();
@@ -79,7 +78,7 @@ fn drawn(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
     let new = |number: usize| {
         let attempt = |i: u32| {
             let seed = if i == 0 { sweep.seed } else { draw(sweep.seed, u32::MAX - i) };
-            // TPE leaves more and more to chance.
+            // Each further attempt of TPE considers fewer candidates, and so leaves more to chance.
             match (sweep.search, CANDIDATES.checked_shr(i).unwrap_or(0)) {
                 (Search::Tpe, count @ 1..) => parzen(sweep, trials, seed, number as u32, count),
                 _ => random(&sweep.space, seed, number as u32),
@@ -92,13 +91,13 @@ fn drawn(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
     (trials.len()..trials.len() + count).map(new).collect()
 }
 
-/// Candidates among which TPE chooses.
+/// Number of candidates among which TPE chooses.
 const CANDIDATES: u32 = 24;
-/// The share of trials that count as good; those that failed never do.
+/// Fraction of trials that count as good; failed ones never do.
 const GOOD: f64 = 0.25;
 
-/// A new point: for each setting independently, of some candidates drawn near good trials, the one with the highest ratio
-/// of its density under the good trials to that under the others.
+/// Draws a new point: for each setting independently, of `candidates` values drawn near good trials, the one with the
+/// highest ratio of its density among good trials to that among the others.
 fn parzen(sweep: &SweepFile, trials: &[Trial], seed: u32, number: u32, candidates: u32) -> Point {
     let order = ranked(trials, |_| true);
     if order.len() < sweep.batch {
@@ -129,19 +128,19 @@ fn parzen(sweep: &SweepFile, trials: &[Trial], seed: u32, number: u32, candidate
     sweep.space.values().enumerate().map(dimension).collect()
 }
 
-/// The bandwidth of kernels at `count` places.
+/// Bandwidth of kernels at `count` positions.
 fn bandwidth(count: usize) -> f64 {
     (1.0 / (count as f64 + 1.0)).max(0.08)
 }
 
-/// The density of normal kernels at these places, and of one uniform one over [0, 1].
+/// Density at `x` of a mixture of normal kernels at these positions and one uniform distribution over [0, 1].
 fn kernel_density(places: &[f64], x: f64) -> f64 {
     let width = bandwidth(places.len());
     let kernel = |place: &f64| (-0.5 * ((x - place) / width).powi(2)).exp() / (width * 2.506_628_3);
     (1.0 + places.iter().map(kernel).sum::<f64>()) / (places.len() as f64 + 1.0)
 }
 
-/// A draw from that density; a choice is drawn anew one time in four.
+/// Draws from that density; a choice is drawn uniformly one time in four.
 fn candidate(places: &[f64], key: u32, choices: Option<usize>) -> f64 {
     let u = |i: u32| f64::from(uniform(draw(key, i)));
     let at = index(u(0), places.len() + 1);
@@ -157,7 +156,7 @@ fn candidate(places: &[f64], key: u32, choices: Option<usize>) -> f64 {
     }
 }
 
-/// A number reflected at the ends of [0, 1) until it is inside: clamped, many candidates would be an end itself.
+/// Reflects a number at the ends of [0, 1) until it is inside; clamping would turn many candidates into an end.
 fn reflected(x: f64) -> f64 {
     let x = x.rem_euclid(2.0);
     x.min(2.0 - x).min(1.0 - f64::EPSILON)

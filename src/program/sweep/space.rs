@@ -1,4 +1,4 @@
-//! The space of settings that a sweep searches, as points of a unit cube.
+//! Space of settings that a sweep searches, as a unit cube.
 
 use crate::rng::{draw, uniform};
 use anyhow::{Result, bail};
@@ -6,19 +6,19 @@ use serde::{Deserialize, Deserializer, de::Error};
 use std::collections::BTreeMap;
 use toml::Value;
 
-/// The forms of a range in a file.
+/// Formats of a range in the file.
 const FORMS: &str =
     "the values of a setting are `linear = [LOW, HIGH]`, `log = [LOW, HIGH]` or `choices = [...]`";
 
-/// The values that a setting may take.
+/// Values that a setting may take.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(try_from = "toml::Table")]
 pub enum Range {
-    /// Evenly spread between two numbers; whole if both are.
+    /// Uniform between two numbers; integers if both are.
     Linear([Value; 2]),
-    /// Evenly spread in the logarithm; whole if both ends are.
+    /// Log-uniform between two numbers; integers if both are.
     Log([Value; 2]),
-    /// One of these.
+    /// One of several values.
     Choices(Vec<Value>),
 }
 
@@ -40,7 +40,7 @@ impl TryFrom<toml::Table> for Range {
     }
 }
 
-/// An entry of `[space]`: a range, or a section of them, as in `[settings]`.
+/// An entry of `[space]`: a range, or a section of ranges, as in `[settings]`.
 #[derive(Deserialize)]
 #[serde(try_from = "toml::Table")]
 enum Entry {
@@ -63,7 +63,7 @@ impl TryFrom<toml::Table> for Entry {
     }
 }
 
-/// Reads `[space]`: a setting has its full name in quotes, or stands in its section.
+/// Parses `[space]`, in which a setting has its full name in quotes or is in its section.
 pub fn read<'de, D: Deserializer<'de>>(source: D) -> Result<Space, D::Error> {
     let mut space = Space::new();
     for (name, entry) in BTreeMap::<String, Entry>::deserialize(source)? {
@@ -82,13 +82,13 @@ pub fn read<'de, D: Deserializer<'de>>(source: D) -> Result<Space, D::Error> {
     Ok(space)
 }
 
-/// The ranges of the settings that are searched, by their names.
+/// Ranges of the searched settings by name.
 pub type Space = BTreeMap<String, Range>;
-/// A place in the space: a number in [0, 1) for each setting, in order of their names.
+/// A point of the space: a number in [0, 1) for each setting, in order of their names.
 pub type Point = Vec<f64>;
 
 impl Range {
-    /// Checks that there is something to choose from.
+    /// Checks that the range has something to choose from.
     pub fn check(&self, name: &str) -> Result<()> {
         match self {
             Self::Choices(values) if values.is_empty() => bail!("{name}: choices is an empty list"),
@@ -109,8 +109,7 @@ impl Range {
         }
     }
 
-    /// Makes the ends fractional, so that the values between whole ones are not rounded: for a setting that is not a
-    /// whole number.
+    /// Makes the ends fractional, so that values between integers are not rounded: for fractional settings.
     pub fn allow_fractions(&mut self) {
         if let Self::Linear(ends) | Self::Log(ends) = self {
             for end in ends {
@@ -119,7 +118,7 @@ impl Range {
         }
     }
 
-    /// The value at a place in [0, 1).
+    /// Value at a position in [0, 1).
     pub fn at(&self, place: f64) -> Value {
         match self {
             Self::Choices(values) => values[index(place, values.len())].clone(),
@@ -128,7 +127,7 @@ impl Range {
         }
     }
 
-    /// The number of values in a grid with `steps` values for each range of numbers.
+    /// Number of values in a grid with `steps` values per range of numbers.
     pub fn steps(&self, steps: usize) -> usize {
         match self {
             Self::Choices(values) => values.len(),
@@ -136,7 +135,7 @@ impl Range {
         }
     }
 
-    /// The number of choices; `None` for a range of numbers.
+    /// Number of choices; `None` for a range of numbers.
     pub fn choices(&self) -> Option<usize> {
         match self {
             Self::Choices(values) => Some(values.len()),
@@ -145,7 +144,7 @@ impl Range {
     }
 }
 
-/// The choice among `count` at a place in [0, 1).
+/// Index of the choice among `count` at a position in [0, 1).
 pub fn index(place: f64, count: usize) -> usize {
     ((place * count as f64) as usize).min(count - 1)
 }
@@ -164,7 +163,7 @@ fn between(
     let value = from(to(low) + (to(high) - to(low)) * place).clamp(low, high);
     match ends.iter().all(Value::is_integer) {
         true => Value::Integer(value.round() as i64),
-        // Few digits, so that a table and a settings file stay readable; the ends stay what they are.
+        // Few digits, so that tables and settings files stay readable; the ends are exact.
         false => {
             let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
             Value::Float(rounded.clamp(low, high))
@@ -172,19 +171,18 @@ fn between(
     }
 }
 
-/// A random point of a space: number `trial` of those of a seed.
+/// Random point of a space: the one of number `trial` for a seed.
 pub fn random(space: &Space, seed: u32, trial: u32) -> Point {
     let key = draw(seed, trial);
     (0..space.len() as u32).map(|i| f64::from(uniform(draw(key, i)))).collect()
 }
 
-/// The maximum number of points of a grid; `None` if it overflows.
+/// Maximum number of points of a grid; `None` on overflow.
 pub fn grid_size(space: &Space, steps: usize) -> Option<usize> {
     space.values().try_fold(1_usize, |size, range| size.checked_mul(range.steps(steps)))
 }
 
-/// All points of a grid with `steps` values for each range of numbers, the ends included; without those that a range of
-/// whole numbers has twice.
+/// All points of a grid with `steps` values per range of numbers, ends included, without duplicates of integer values.
 pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
     let mut points = vec![Point::new()];
     for range in space.values() {
@@ -205,7 +203,7 @@ pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
     points
 }
 
-/// The settings at a point.
+/// Settings at a point.
 pub fn settings(space: &Space, point: &[f64]) -> BTreeMap<String, Value> {
     let pairs = space.iter().zip(point);
     pairs.map(|((name, range), place)| (name.clone(), range.at(*place))).collect()

@@ -1,4 +1,4 @@
-//! The description of a run as a JSON object.
+//! Description of a run as a JSON object.
 
 use super::live::{Policy, Run};
 use crate::program::games::Games;
