@@ -109,7 +109,7 @@ pub fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
     new.finish()
 }
 
-/// Writes a file that a user asked for, as [`Unfinished::output`]; a device or a pipe is written to.
+/// Writes a file that a user requested, as [`Unfinished::output`]; a device or a pipe is written to.
 pub fn output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     if path.metadata().is_ok_and(|old| !old.is_file()) {
         return fill(&mut OpenOptions::new().write(true).open(path)?);
@@ -142,7 +142,7 @@ impl Unfinished {
         Ok(Self { file, path, target: target.to_path_buf(), is_finished: false })
     }
 
-    /// Creates the file for an output that a user asked for: a file in its place, which must be writable, is replaced
+    /// Creates the file for an output that a user requested: a file in its place, which must be writable, is replaced
     /// at the end of links, and keeps its permissions.
     pub fn output(target: &Path) -> io::Result<Self> {
         if !target.exists() {

@@ -47,7 +47,7 @@ pub enum CheckpointError {
     MissingSection {
         /// The checkpoint's iteration.
         iteration: u64,
-        /// The section asked for.
+        /// Name of the requested section.
         name: String,
     },
 

@@ -75,7 +75,7 @@ impl Store {
     ///
     /// # Errors
     /// [`CheckpointError::NoneSaved`] or [`CheckpointError::NoneIntact`] if there is none, the error of
-    /// the newest that [may be intact](CheckpointError::may_be_intact) if there is such a one, and the
+    /// the newest that [may be intact](CheckpointError::may_be_intact) if there is one, and the
     /// errors of [`iterations`](Store::iterations).
     pub fn latest(&self) -> Result<Latest, CheckpointError> {
         self.latest_usable(|_| Ok(()))

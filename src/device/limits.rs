@@ -3,14 +3,14 @@
 use super::kernels::{largest_buffer, workgroup_memory};
 use burn::tensor::Device;
 
-/// The reason why a device has no buffer of so many bytes for `what`, a singular noun phrase; `None` if it has one, as
+/// The reason why a device has no buffer of `bytes` bytes for `what`, a singular noun phrase; `None` if it has one, as
 /// the CPU always does.
 pub fn buffer_obstacle(device: &Device, what: &str, bytes: u64) -> Option<String> {
     largest_buffer(device).and_then(|most| beyond(what, bytes, most))
 }
 
 /// The reason why the cubes of a device have too little workgroup memory for `what`, a singular noun phrase, which needs
-/// so many bytes; `None` if they have enough, and on the CPU.
+/// `bytes` bytes; `None` if they have enough, and on the CPU.
 pub fn workgroup_obstacle(device: &Device, what: &str, bytes: usize) -> Option<String> {
     let most = workgroup_memory(device).filter(|most| bytes > *most)?;
     Some(format!("{what} needs {bytes} bytes of workgroup memory, but the device has {most}"))

@@ -168,7 +168,7 @@ pub fn list() -> Vec<DeviceInfo> {
 /// A wgpu device is started once per process; later calls with the same name share it.
 ///
 /// # Errors
-/// If the name is unknown, not compiled in or not on this machine, its number is none, or the device fails to start.
+/// If the name is unknown, not compiled in or not on this machine, its index is not a number, or the device fails to start.
 pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
     if name == "auto" {
         let (info, reason) = best()?;

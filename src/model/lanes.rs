@@ -50,7 +50,7 @@ pub(crate) fn sample_lanes(
     }
 }
 
-/// The most likely action of one lane, the first of equals.
+/// The most likely action of one lane; the first one if several are equally likely.
 pub(crate) fn argmax_lane(logits: &[Lanes], lane: usize) -> u32 {
     let mut best = 0;
     for (action, logit) in logits.iter().enumerate() {

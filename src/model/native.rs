@@ -86,7 +86,7 @@ impl Network {
     /// features, which are then its own.
     ///
     /// # Panics
-    /// If a user-defined network does not take so many features, or in a build without the feature `general`.
+    /// If a user-defined network does not take this number of features, or in a build without the feature `general`.
     pub(crate) fn sizes(&self, num_features: usize) -> [usize; 2] {
         // The values of the parameters, which may be on a device, do not matter.
         let zeros = vec![0.0; self.num_params()];

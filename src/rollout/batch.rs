@@ -189,7 +189,7 @@ impl<G: Rules> Batch<G> {
     ///
     /// # Errors
     /// If an action is out of range or illegal, or a game has ended and was not reset where
-    /// [`Autoreset::Disabled`] asks for it; no game is stepped then.
+    /// [`Autoreset::Disabled`] requires it; no game is stepped then.
     ///
     /// # Panics
     /// If a buffer has another size than documented.

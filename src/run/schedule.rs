@@ -125,7 +125,7 @@ mod tests {
         assert_eq!([ends(19, None), ends(20, None)], [None, Some(End::Patience)]);
         assert_eq!([ends(49, Some(30)), ends(50, Some(30))], [None, Some(End::Patience)]);
         assert_eq!([ends(99, Some(99)), ends(100, Some(99))], [None, Some(End::Iterations)]);
-        // The best evaluation was not due: the run ends with one that is, not after so many iterations.
+        // The best evaluation was not due: the run ends with the next one that is due, not with the iteration itself.
         assert_eq!([ends(29, Some(15)), ends(30, Some(15))], [None, Some(End::Patience)]);
         assert_eq!(SCHEDULE.end(20, None), None, "without patience it never ends early");
     }

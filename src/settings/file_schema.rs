@@ -105,7 +105,7 @@ mod tests {
         // A file may not have these, which other trainers give to other settings.
         assert_eq!(at("/properties/batch_size"), None);
         assert!(at("/properties/data/properties/batch_size").is_some());
-        // Two sections have a learning rate there, so that the short name is none.
+        // Two sections have a learning rate there, so the short name is ambiguous.
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
         let texts = file_schema(LanguageConfig::SETTINGS, ("task", &[]), &table);
         assert_eq!(texts.pointer("/properties/learning_rate"), None);

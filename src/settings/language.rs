@@ -180,7 +180,7 @@ impl LanguageConfig {
         Self::sized(path, path == TINY)
     }
 
-    /// The defaults for a model and a task for which `tiny` takes so many SFT iterations before GRPO.
+    /// The defaults for a model and a task for which `tiny` takes `fit_iterations` SFT iterations before GRPO.
     pub fn for_task(path: &str, fit_iterations: u32) -> Self {
         let mut config = Self::for_model(path);
         if path == TINY {
@@ -190,7 +190,7 @@ impl LanguageConfig {
         config
     }
 
-    /// The defaults for a pretrained model of so many parameters, which needs no SFT first. A small one is trained in f32,
+    /// The defaults for a pretrained model of `num_params` parameters, which needs no SFT first. A small one is trained in f32,
     /// any other in `precision`.
     pub fn for_trained(path: &str, num_params: usize, precision: Precision) -> Self {
         let is_small = num_params < SMALL;
@@ -200,7 +200,7 @@ impl LanguageConfig {
         config
     }
 
-    /// The defaults for SFT alone, for a model of so many parameters; `None` for `tiny`. A small one is trained in f32,
+    /// The defaults for SFT alone, for a model of `num_params` parameters; `None` for `tiny`. A small one is trained in f32,
     /// any other in `precision`.
     pub fn imitating(path: &str, num_params: Option<usize>, precision: Precision) -> Self {
         let is_small = num_params.is_none_or(|num_params| num_params < SMALL);
@@ -229,7 +229,7 @@ impl LanguageConfig {
         config
     }
 
-    /// Iterations in which SFT passes over so many prompts `fit.epochs` times.
+    /// Number of iterations in which SFT passes over `prompts` prompts `fit.epochs` times.
     pub fn epochs(&self, prompts: u64) -> u32 {
         let texts = prompts.saturating_mul(u64::from(self.fit.epochs));
         let iterations = texts.div_ceil(self.generation.num_prompts as u64);

@@ -16,7 +16,7 @@ pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
     device::largest_buffer(device).map(|most| most.min(MAX_BUFFER_BYTES))
 }
 
-/// The number of items of so many bytes that a buffer of at most `most` bytes holds, and at least 1.
+/// The number of items of `bytes` bytes each that fit in a buffer of at most `most` bytes, at least 1.
 pub(super) fn items(bytes: u64, most: Option<u64>) -> usize {
     let items = most.map_or(u64::MAX, |most| most / bytes);
     usize::try_from(items).unwrap_or(usize::MAX).max(1)

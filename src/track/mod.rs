@@ -38,7 +38,7 @@ pub struct Trackers {
 }
 
 impl Trackers {
-    /// Opens the trackers that `settings`, a run's complete settings, ask for, in the run's `folder`. Entries after
+    /// Opens the trackers enabled in `settings`, a run's complete settings, in the run's `folder`. Entries after
     /// the last of `records` are dropped, and those that a file lacks are added.
     pub fn open(folder: &Path, settings: &Table, records: &[IterationRecord]) -> Self {
         let section = settings.get("tracking").cloned();

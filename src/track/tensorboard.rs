@@ -32,7 +32,7 @@ pub(super) struct Events {
 
 impl Events {
     /// Opens or creates the event file in a folder. Events after the last of the run's `records` are cut off, and so is
-    /// a torn last one; without records the file begins anew.
+    /// a torn last one; without records a new file begins.
     ///
     /// # Errors
     /// If the folder or the file cannot be read or written.

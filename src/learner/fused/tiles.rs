@@ -5,7 +5,7 @@ use crate::model::kernels::MlpShape;
 
 /// Workgroup memory available on every device, in bytes.
 const SHARED_BYTES: usize = 16 * 1024;
-/// Samples of a unit's part of a layer, if a tile has so many.
+/// Maximum number of samples in a unit's part of a layer.
 const PART: usize = 8;
 /// Floats between rows in workgroup memory: with them, units that read neighbouring rows read from different banks.
 const PADDING: usize = 4;

@@ -248,7 +248,7 @@ impl<'a, O: Observer> Update<'a, O> {
         totals
     }
 
-    /// The number of items of a launch, if each takes so many FLOP.
+    /// Number of items per launch, if each takes `flops` FLOP.
     fn launch_items(&self, flops: f64) -> usize {
         launch_items(flops, self.learner.share.config.launch_size)
     }

@@ -6,7 +6,7 @@ use crate::nn::tensors::Decoder;
 use burn::tensor::{Device, Int, Tensor};
 
 impl DecoderShape {
-    /// The shape that settings ask for.
+    /// The shape of a decoder with these settings.
     pub fn new(num_features: usize, num_actions: usize, config: &PolicyConfig) -> Self {
         let decoder = &config.own.decoder;
         Self {

@@ -103,7 +103,7 @@ impl GruSequences {
         network
     }
 
-    /// Packs the weights of all layers anew.
+    /// Repacks the weights of all layers.
     fn repack(&mut self) {
         let Self { params, encoder, input_gates, memory_gates, head, .. } = self;
         let layers = encoder.iter_mut().chain([input_gates, memory_gates, head]);
@@ -157,7 +157,7 @@ impl GruSequences {
 }
 
 impl Layer {
-    /// Packs the weight anew.
+    /// Repacks the weight.
     fn repack(&mut self, params: &[f32]) {
         let sizes @ [inputs, outputs] = [self.inputs, self.outputs];
         let weight = View::rows(&params[self.weight.clone()], outputs);

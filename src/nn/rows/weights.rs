@@ -23,7 +23,7 @@ pub struct Weights {
     /// Adapters that are learnt instead of the weights, if any.
     pub(super) adapters: Option<Adapters>,
     pub(super) packed: Arc<PackedWeights>,
-    /// Whether packed copies in f32 are kept; else large weights are packed anew for each product, a block at a time.
+    /// Whether packed copies in f32 are kept; else large weights are repacked for each product, a block at a time.
     /// Copies in bf16 are always kept.
     pub(super) keep_packed: bool,
     /// The threads of a pass.
@@ -61,7 +61,7 @@ impl LinearLayout {
     /// Calls `work` with the weight, `[inputs, outputs]`; a stored matrix is expanded for the call alone.
     ///
     /// `parallelism` is that of the pass: where passes run in parallel, the initialisation of a cell must not wait for other
-    /// threads, since a waiting thread steals other work, which may ask for the same cell.
+    /// threads, since a waiting thread steals other work, which may need the same cell.
     fn with_view<T>(
         &self,
         params: &DecoderParams,

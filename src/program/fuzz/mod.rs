@@ -1,7 +1,7 @@
 //! Fuzz tests of the readers of foreign files: on any mutation of a small valid file, a reader must return.
 //!
 //! The suite tries some cases of each. `GROVE_FUZZ_SECONDS=600 cargo test --release --lib fuzz:: -- --test-threads 1`
-//! tries each for so many seconds of processor time, and also fails on a case that takes more than five of them;
+//! tries each for this many seconds of processor time, and also fails on a case that takes more than five of them;
 //! `ulimit -v` bounds their memory. A failure names its seed; `GROVE_FUZZ_SEED=0x1f00000200` repeats it.
 
 mod mutation;

@@ -49,7 +49,7 @@ static UNBUILT: File = File {
 ",
 };
 
-/// The file that a request for this path asks for.
+/// The file at a path in a request.
 pub fn find(path: &str) -> Option<&'static File> {
     let path = if path == "/" { "/index.html" } else { path };
     let unbuilt = (DIST.is_empty() && path == UNBUILT.path).then_some(&UNBUILT);

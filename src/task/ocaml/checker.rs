@@ -58,7 +58,7 @@ impl Checker {
         Self::start_cached(compiler, limits, cache::folder().as_deref())
     }
 
-    /// Starts a server that is cached in a folder; anew if the one there does not run.
+    /// Starts the server that is cached in a folder; recompiles it if it does not run.
     fn start_cached(
         compiler: &Compiler,
         limits: OcamlLimits,
@@ -144,7 +144,7 @@ impl Checker {
                     return Ok(Err(why));
                 }
                 Ok(Answer::Report { report, is_whole }) => {
-                    // Code that was stopped by a signal, or asked for what it may not use, may be an attack.
+                    // Code that was stopped by a signal, or used a forbidden name, may be an attack.
                     if is_whole && !matches!(report.compiled, Compiled::Refused(_)) {
                         lock(idle).push(server);
                     }

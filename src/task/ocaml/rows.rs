@@ -46,7 +46,7 @@ pub fn problem(row: &Map<String, Value>) -> Result<Problem, String> {
         digests: OnceLock::new(),
         inferred: OnceLock::new(),
     };
-    // Drawn anew in each process, so that no answer can have learnt it.
+    // Random in each process, so that no answer can have learnt it.
     let mark = format!("{:016x}", RandomState::new().build_hasher().finish());
     problem.tests = assertions::parse(&tests, problem.name(), &mark)?;
     Ok(problem)

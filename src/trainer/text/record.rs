@@ -38,7 +38,7 @@ pub struct CompletionRecord {
     pub advantage: f32,
     /// Whether it was cut off.
     pub truncated: bool,
-    /// The reason why the verifier could not judge it, if so.
+    /// Reason why the verifier could not judge it; `None` if it could.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -161,7 +161,7 @@ mod avx512 {
         let blocks = keys.len() / (queries.len() / Q).div_ceil(N);
         let mut block = 0;
         while block < blocks {
-            // SAFETY: so many blocks are left.
+            // SAFETY: at least this number of blocks is left.
             block += unsafe {
                 match blocks - block {
                     4.. => some_blocks::<Q, N, 4>(queries, keys, scale, scores, length, block),
@@ -175,7 +175,7 @@ mod avx512 {
     /// Fills the scores of blocks `first..first + B`; returns `B`.
     ///
     /// # Safety
-    /// As for [`compare`]; there are so many blocks.
+    /// As for [`compare`]; the blocks exist.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn some_blocks<const Q: usize, const N: usize, const B: usize>(
@@ -278,7 +278,7 @@ mod avx512 {
         for row in 0..tokens.div_ceil(N) {
             let mut words = [_mm512_setzero_si512(); V];
             for (v, words) in words.iter_mut().enumerate() {
-                // SAFETY: there are so many rows of `dim` words, and the mask leaves out what is beyond the head.
+                // SAFETY: the rows of `dim` words exist, and the mask leaves out what is beyond the head.
                 *words = unsafe {
                     let start = values.as_ptr().add(row * dim + from + v * LANES);
                     _mm512_maskz_loadu_epi32(mask(v), start.cast())
