@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_would_read_beyond_is_refused() {
+    fn out_of_bounds_recordings_are_rejected() {
         let message = |part: Result<Part, RecordingError>| part.unwrap_err().to_string();
         assert!(part([2, 5, 3], [2, 5, 3], 3).is_ok());
         assert!(part([2, 5, 3], [3, 5, 3], 3).is_ok_and(|part| part.has_scores()));

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_learnt_from_tells_the_scales() {
+    fn scales_come_from_training_rows_only() {
         let rows = Rows {
             features: vec!["x".to_string(), "still".to_string()],
             unnamed: Vec::new(),

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_marked_is_left_out() {
+    fn unlabelled_rows_are_left_out() {
         let mut columns = columns();
         columns.weights = vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0];
         let episodes = columns.episodes();

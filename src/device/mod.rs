@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_refused_for_what_is_wrong_with_it() {
+    fn an_invalid_name_is_rejected_with_the_reason() {
         let refusal = |name: &str| choose(name).unwrap_err().to_string();
         for name in ["cpu:", "cpu:x", "cpu:-1", "cpu:+0", "cpu:0:0"] {
             let expected =

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_measured_one_by_one() {
+    fn devices_are_measured_separately() {
         let device = Device::flex();
         let devices = [None, Some(&device)];
         for (device, bytes) in devices.into_iter().zip([7, 3]) {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused() {
+    fn invalid_rows_are_rejected() {
         let error = |file: &[u8]| rows(file).next().unwrap().1.unwrap_err().to_string();
         assert!(error(b"1,a\"b\n").starts_with("a quote of line 1 is within a cell"));
         assert_eq!(error(b"1,\xff\n"), "line 1 is not UTF-8");

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn what_is_no_file_is_refused_at_once() {
+    fn non_regular_files_are_rejected_at_once() {
         let folder = TempDir::new().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_for_its_field_is_named() {
+    fn an_oversized_field_is_named() {
         let mut state = Mixed::unpack(|_| u32::MAX);
         assert_eq!(state.too_large(), None);
         state.wide = 1 << 30;

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn decay_leaves_out_what_is_spared() {
+    fn weight_decay_skips_spared_parameters() {
         let mut config = TrainConfig::for_game("any").optimizer;
         config.weight_decay = 1.0;
         let step = |spared: &[Range<usize>]| {

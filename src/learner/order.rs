@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn members_take_together_what_one_would() {
+    fn several_processes_together_take_the_batches_of_one() {
         // 7 groups of 3 games in 4 shards, two for each of two ranks.
         for data in [false, true] {
             let shards = Shards::new(7, 4).times(3);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn iterations_over_data_go_on_where_the_last_ended() {
+    fn iterations_over_data_continue_where_the_last_ended() {
         let shards = Shards::new(73, 5);
         let mut batches = Batches::of_shards(&config(true), shards.clone());
         // 7 batches per epoch, 4 per iteration.

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_iterations_are_kept_alike_by_a_run_that_was_interrupted() {
+    fn an_interrupted_run_keeps_the_same_newest_iterations() {
         let folder = tempfile::tempdir().unwrap();
         let record = |iteration: u32| serde_json::json!({"iteration": iteration, "text": "x".repeat(iteration as usize % 7)});
         let train = |lines: &mut JsonLines, from: u32, to: u32| {

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_in_the_mean_what_the_module_says() {
+    fn expected_gradients_are_as_documented() {
         let kl: f32 = (0..3).map(|a| POLICY[a] * (POLICY[a] / REFERENCE[a]).ln()).sum();
         let forward: [f32; 3] =
             std::array::from_fn(|a| POLICY[a] * ((POLICY[a] / REFERENCE[a]).ln() - kl));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn smoothed_labels_cost_what_cross_entropy_says() {
+    fn label_smoothing_equals_pytorchs_cross_entropy() {
         let device = Device::flex();
         let row = |values: [f64; 2]| Tensor::<2>::from_data([values], &device);
         // Log-probabilities of two steps over three actions.

@@ -353,7 +353,7 @@ mod tests {
     use crate::settings::LanguageConfig;
 
     #[test]
-    fn settings_are_named_by_as_much_as_tells_them_apart() {
+    fn settings_are_named_by_the_shortest_unique_suffix() {
         let text =
             "iterations = 9\nseed = 2\n[fit]\niterations = 3\n[optimizer]\nlearning_rate = 1e-31";
         let all = flat(&text.parse::<Table>().unwrap());

@@ -188,7 +188,7 @@ mod tests {
     use crate::settings::{TrainConfig, overlay};
 
     #[test]
-    fn a_line_has_a_run_of_each_seed_and_the_settings_that_tell_it_apart() {
+    fn a_line_groups_seeds_and_is_named_by_its_distinctive_settings() {
         let folder = tempfile::TempDir::new().unwrap();
         let fit =
             "data = { path = '/home/me/shown', digest = '5f3a' }\nloss = { loss_type = 'nll' }";

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_game_stands_for_a_step_and_goes_on_with_its_next_level() {
+    fn an_ended_game_pauses_for_a_step_and_starts_its_next_level() {
         let game = Catch::default();
         let mut games = LiveGames::new(game, 1, 3);
         let level = games.episode(0).level;
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duel_goes_on_from_where_a_game_stands_and_waits_at_the_end() {
+    fn a_duel_continues_from_a_games_state_and_waits_at_the_end() {
         let mut games = LiveGames::new(Catch::default(), 19, 3);
         let [_, policy] = policies(Catch::default());
         for _ in 0..5 {

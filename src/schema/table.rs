@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_key_and_what_is_wrong_with_it() {
+    fn an_error_names_the_key_and_the_defect() {
         let read = |text: &str| read::<Outer>("game.", text.parse().unwrap(), &[]);
         let message = read("inner = { sizes = [1, 'two'] }").unwrap_err();
         assert!(message.starts_with("`game.inner.sizes`: "), "{message}");

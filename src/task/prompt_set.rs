@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_come_in_their_order_and_an_empty_split_is_told() {
+    fn test_prompts_keep_their_order_and_an_empty_split_is_an_error() {
         let prompt = |i: u64| Prompt { text: i.to_string(), ..Prompt::default() };
         let set = PromptSet { train: vec![], test: (0..5).map(prompt).collect() };
         for index in 0..12 {

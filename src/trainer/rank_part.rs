@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn games_are_put_together_as_they_were_taken_apart() {
+    fn game_states_are_reassembled_in_order() {
         let (words, groups) = (5, 7);
         let all: Vec<u32> = (0..words * groups).collect();
         let memory: Vec<f32> = (0..3 * groups).map(|i| i as f32).collect();

@@ -1,4 +1,4 @@
-//! A program that serves, and a browser that says exactly what it is told to say.
+//! A served program, and a client that sends exactly the bytes of a test.
 
 #[cfg(unix)]
 use crate::support::hear_ctrl_c;

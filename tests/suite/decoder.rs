@@ -64,7 +64,7 @@ fn a_decoder_acts_the_same_natively_and_by_tensors() {
 }
 
 #[test]
-fn a_decoder_learns_what_none_without_memory_can() {
+fn a_decoder_learns_a_task_that_needs_memory() {
     assert_learns_recall(ModelKind::Decoder, 12);
 }
 

@@ -85,7 +85,7 @@ fn a_run_that_is_resumed_with_smaller_launches_learns_the_same() {
 }
 
 #[test]
-fn what_waits_and_what_does_not_give_the_same_bytes() {
+fn blocking_and_async_forms_give_the_same_bytes() {
     for device in [Some(cpu()), adapter()].into_iter().flatten() {
         for engine in [Engine::Auto, Engine::General] {
             let config = config(engine, Start::Branch);
@@ -152,7 +152,7 @@ fn all_ways_agree() {
 }
 
 #[test]
-fn a_policy_too_wide_for_the_kernels_is_trained_the_general_way_and_told_why() {
+fn a_policy_too_wide_for_the_kernels_uses_the_general_engine_and_says_why() {
     let Some(device) = adapter() else { return };
     let mut config = config(Engine::Auto, Start::Branch);
     config.policy.hidden = vec![300];

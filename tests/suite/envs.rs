@@ -19,7 +19,7 @@ fn none(findings: &[Finding], context: &str) {
 }
 
 #[test]
-fn nothing_is_wrong_with_the_games_of_this_library() {
+fn built_in_games_pass_their_checks() {
     fn holds<G: Rules>(game: G) {
         let options = CheckOptions::default();
         none(&check(game, &options).findings, &format!("{game:?}"));
@@ -223,7 +223,7 @@ fn found(fault: Fault) -> Vec<Finding> {
 }
 
 #[test]
-fn what_is_wrong_with_a_game_is_found() {
+fn mistakes_in_a_game_are_found() {
     none(&found(Fault::Nothing), "nothing");
     for (fault, subject, is_error, word) in [
         (Fault::HugeFeature, Subject::Features, false, "reaches"),

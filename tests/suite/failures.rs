@@ -1,4 +1,4 @@
-//! Programs whose engine panics: one sentence, an exit status of 1, and a run that continues.
+//! Programs whose engine panics: a one-line error, exit status 1, and a run that can be resumed.
 
 use crate::own_game::own;
 use crate::support::stderr;

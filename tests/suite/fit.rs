@@ -158,12 +158,12 @@ fn goes_on_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
 }
 
 #[test]
-fn a_perceptron_goes_on_in_the_middle_of_an_epoch() {
+fn a_perceptron_resumes_in_the_middle_of_an_epoch() {
     goes_on_exactly(Fruit::default(), &config(ModelKind::Mlp, 1));
 }
 
 #[test]
-fn a_recurrent_network_goes_on_in_the_middle_of_an_epoch() {
+fn a_recurrent_network_resumes_in_the_middle_of_an_epoch() {
     goes_on_exactly(Recall::default(), &config(ModelKind::Gru, 5));
 }
 
@@ -320,7 +320,7 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
 }
 
 #[test]
-fn a_fit_ends_where_nothing_gets_better_and_goes_on_as_any_run() {
+fn a_fit_stops_without_improvement_and_can_be_resumed() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let mut writer = DatasetWriter::create(&folder.join("shown"), Manifest::new("catch")).unwrap();

@@ -138,7 +138,7 @@ fn adapters_are_added_to_the_weights_or_written_alone() {
 }
 
 #[test]
-fn forms_that_files_cannot_tell_are_refused() {
+fn ambiguous_pre_tokenizers_are_rejected() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("model.gguf");
     for name in ["gemma3", "olmo2", "llama", "rope_yarn"] {

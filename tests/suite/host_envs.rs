@@ -233,7 +233,7 @@ impl Memoryless for Line {
 }
 
 #[test]
-fn a_network_of_ones_own_plays_in_environments() {
+fn a_user_defined_network_plays_in_host_environments() {
     let mut config = config();
     config.policy.kind = ModelKind::UserDefined("line".to_string());
     let device = Device::flex();

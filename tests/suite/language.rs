@@ -110,7 +110,7 @@ fn folders_of_transformers_give_its_logits_and_its_text() {
 }
 
 #[test]
-fn what_is_saved_is_loaded_again() {
+fn saved_checkpoints_load_again() {
     for name in FOLDERS {
         let (model, expected) = load(name);
         let copy = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn what_is_saved_is_loaded_again() {
 }
 
 #[test]
-fn models_that_begin_from_nothing_are_saved_and_loaded() {
+fn new_models_are_saved_and_loaded() {
     let shape = load("qwen2").0.shape;
     let tiny = LanguageModel::tiny(&shape, "0123456789,=\n", 3);
     assert_eq!(tiny.shape.num_actions, 14);

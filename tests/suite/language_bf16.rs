@@ -54,7 +54,7 @@ fn the_first_update_is_of_the_very_policy_that_acted() {
 }
 
 #[test]
-fn a_run_goes_on_where_it_was_and_depends_on_no_thread() {
+fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
     let config = config();
     let run = |threads: usize, cut: u32| -> Checkpoint {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

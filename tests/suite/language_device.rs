@@ -342,7 +342,7 @@ fn room_for_long_completions_takes_no_square_of_their_length() {
 }
 
 #[test]
-fn in_half_precision_the_policy_that_learns_is_the_one_that_acts() {
+fn half_precision_policies_learn_and_act_alike() {
     let device = Device::flex();
     let sampling = Sampling { max_new_tokens: 11, ..Sampling::default() };
     for (precision, unit) in [(Precision::F16, 1e-3), (Precision::Bf16, 8e-3)] {

@@ -212,7 +212,7 @@ fn turned(a: &[f32], columns: usize) -> Vec<f32> {
 }
 
 #[test]
-fn adapters_are_as_what_they_add_in_the_matrices_themselves() {
+fn adapters_equal_their_products_merged_into_the_matrices() {
     let targets = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
     for (shape, config) in [
         (shape(), LoraConfig::new(3)),

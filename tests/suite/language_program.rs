@@ -1,4 +1,4 @@
-//! The program with language models: tasks of one's own, fitting, interruptions, and what it says to bad input.
+//! The program with language models: user-defined tasks, fitting, interruptions, and errors about bad input.
 
 use crate::support::{adapter, grove, interrupted_run, json, kind, refusal, stderr};
 use serde_json::Value;
@@ -76,7 +76,7 @@ fn assert_same(a: &Path, b: &Path) {
 }
 
 #[test]
-fn a_task_of_ones_own_is_learnt_with_a_verifier_and_needs_no_second_word() {
+fn a_user_defined_task_is_learnt_and_resumes_without_options() {
     let folder = TempDir::new().unwrap();
     let place = folder.path().join("here");
     fs::create_dir(&place).unwrap();
@@ -128,7 +128,7 @@ fn a_task_of_ones_own_is_learnt_with_a_verifier_and_needs_no_second_word() {
 }
 
 #[test]
-fn texts_are_fitted_and_rewards_go_on_from_there() {
+fn grpo_continues_from_a_fitted_model() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     sums(folder, "completion");
@@ -195,7 +195,7 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
 
 #[test]
 #[ignore = "slow: 30 s of processor time on a software adapter"]
-fn texts_are_learnt_on_a_device_and_gone_on_with_on_the_cpu() {
+fn a_language_run_on_a_device_resumes_on_the_cpu() {
     if adapter().is_none() {
         return;
     }

@@ -47,7 +47,7 @@ fn snapshot(trainer: &LanguageTrainer) -> Checkpoint {
 }
 
 #[test]
-fn a_run_goes_on_where_it_was_and_depends_on_no_thread() {
+fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
     let f32 = MomentPrecision::F32;
     for (resample, moments) in [(0, f32), (2, f32), (0, MomentPrecision::Bf16)] {
         let mut config = config();
@@ -92,7 +92,7 @@ fn the_first_update_is_of_the_very_policy_that_acted() {
 }
 
 #[test]
-fn the_policy_that_is_learnt_is_the_one_that_draws() {
+fn learner_and_sampler_use_the_same_policy() {
     let mut config = config();
     (config.fit.iterations, config.update.num_minibatches) = (0, 1);
     (config.generation.top_k, config.generation.top_p) = (4, 0.8);
@@ -340,7 +340,7 @@ fn imitation_alone_learns_to_sort_three_digits() {
 }
 
 #[test]
-fn the_program_trains_goes_on_and_evaluates() {
+fn the_program_trains_resumes_and_evaluates() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run");
     let run = path.to_str().unwrap();

@@ -225,7 +225,7 @@ fn a_built_in_network_with_other_actions_is_refused() {
 
 #[test]
 #[should_panic(expected = "has 4 features and 2 actions, but the game `catch` has 4 and 3")]
-fn a_model_of_ones_own_with_other_actions_is_refused() {
+fn a_user_defined_model_with_other_actions_is_rejected() {
     let policy = PolicyConfig::mlp(&[8], Activation::Relu);
     let model = Residual::new(4, 2, &policy, 1, &cpu());
     let _ = Trainer::with_model(Catch::default(), model, &short_run(Start::Branch), &cpu());
@@ -234,7 +234,7 @@ fn a_model_of_ones_own_with_other_actions_is_refused() {
 /// It learns by default, too: in the program of `own_models`.
 #[test]
 #[ignore = "slow: 10 s of processor time"]
-fn a_model_of_ones_own_learns() {
+fn a_user_defined_model_learns() {
     let config = TrainConfig { iterations: 30, ..TrainConfig::for_game(Catch::NAME) };
     let model = residual(64, 1, &cpu());
     let mut trainer = Trainer::with_model(Catch::default(), model, &config, &cpu());
@@ -247,7 +247,7 @@ fn a_model_of_ones_own_learns() {
 }
 
 #[test]
-fn a_recurrent_policy_learns_what_none_without_memory_can() {
+fn a_recurrent_policy_learns_a_task_that_needs_memory() {
     assert_eq!(TrainConfig::for_game(Recall::NAME).policy.kind, ModelKind::Gru);
     assert_learns_recall(ModelKind::Gru, 30);
 }

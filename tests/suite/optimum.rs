@@ -67,7 +67,7 @@ fn try_everything(game: &Fruit, basket: i64, fruits: &[(i64, i64)], steps: u32) 
 }
 
 #[test]
-fn value_iteration_finds_what_trying_everything_finds() {
+fn value_iteration_agrees_with_exhaustive_search() {
     for game in SMALL {
         let left = i64::from(game.basket) / 2;
         let (mut sum, mut starts) = (0.0, 0.0);
@@ -109,7 +109,7 @@ fn transitions_are_those_of_games_as_they_are_played() {
 }
 
 #[test]
-fn the_optimum_that_is_told_is_the_optimum() {
+fn the_reported_optimum_is_exact() {
     let process = Process::new(Fruit::default()).unwrap();
     assert_eq!(process.num_states(), 3_565_600);
     for (max_steps, value) in [(100, 7.7502), (200, 16.0452)] {

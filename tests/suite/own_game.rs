@@ -19,7 +19,7 @@ const WORDS: &str = "GROVE_TEST_WORDS";
 
 /// Not a test but that program, where [`own`] has started this executable once more.
 #[test]
-fn program_of_ones_own() {
+fn own_program() {
     let Ok(words) = std::env::var(WORDS) else { return };
     let words = words.lines().map(OsString::from);
     let program = match std::env::var("GROVE_TEST_ALONE").is_ok() {
@@ -35,7 +35,7 @@ fn command(folder: &Path, arguments: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let words: Vec<_> = ["own"].into_iter().chain(arguments.split(' ')).collect();
     command
-        .args(["--exact", "own_game::program_of_ones_own", "--nocapture"])
+        .args(["--exact", "own_game::own_program", "--nocapture"])
         .env(WORDS, words.join("\n"))
         .current_dir(folder);
     command
@@ -56,7 +56,7 @@ pub fn json(folder: &Path, arguments: &str) -> serde_json::Value {
 }
 
 #[test]
-fn every_command_is_there_for_a_game_of_ones_own() {
+fn every_command_takes_a_user_defined_game() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let settings = "--device cpu --set num_groups=8 --set corridor.length=4 --set eval_episodes=50";

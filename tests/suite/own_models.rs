@@ -67,7 +67,7 @@ fn saved(folder: &Path, run: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn every_command_is_there_for_models_of_ones_own() {
+fn every_command_takes_user_defined_models() {
     for kind in ["residual", "leaky"] {
         let folder = TempDir::new().unwrap();
         let folder = folder.path();
@@ -118,7 +118,7 @@ fn every_command_is_there_for_models_of_ones_own() {
 }
 
 #[test]
-fn a_model_of_ones_own_learns_in_the_program_and_an_unknown_one_is_refused() {
+fn a_user_defined_model_learns_in_the_program_and_an_unknown_one_is_rejected() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let report =

@@ -1,4 +1,4 @@
-//! The policies that come along.
+//! The trained policies in `assets/`.
 
 use grove::env::{Breakout, CartPole, Catch, Fruit, Recall, Rules};
 use grove::rng::Stream;
@@ -25,7 +25,7 @@ fn share_of_optimum<G: Rules + DeserializeOwned>() -> f64 {
 }
 
 #[test]
-fn the_policies_that_come_along_play_as_well_as_training_leads_to() {
+fn shipped_policies_play_as_well_as_trained_ones() {
     assert!(share_of_optimum::<Fruit>() > 0.98);
     assert!(share_of_optimum::<Catch>() > 0.99);
     assert!(share_of_optimum::<CartPole>() > 0.99);

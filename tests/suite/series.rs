@@ -44,13 +44,13 @@ fn fit(patterns: u32, more: &[&str]) -> (f64, f64) {
 }
 
 #[test]
-fn a_perceptron_tells_marks_nearly_as_well_as_can_be() {
+fn a_perceptron_labels_a_series_nearly_optimally() {
     let (accuracy, best) = fit(20_000, &["--set", "data.epochs=10"]);
     assert!(accuracy > best - 0.01, "{accuracy} of {best}");
 }
 
 #[test]
-fn a_decoder_tells_marks_nearly_as_well_as_can_be() {
+fn a_decoder_labels_a_series_nearly_optimally() {
     let sizes = ["policy.kind=decoder", "hidden_size=32", "num_layers=1"];
     let sizes = [&sizes[..], &["learning_rate=6e-3", "data.epochs=6"]].concat();
     let set: Vec<_> = sizes.iter().flat_map(|size| ["--set", size]).collect();
@@ -60,7 +60,7 @@ fn a_decoder_tells_marks_nearly_as_well_as_can_be() {
 }
 
 #[test]
-fn the_best_accuracy_is_what_the_best_guess_comes_to() {
+fn the_optimal_accuracy_is_that_of_the_best_guess() {
     let series = Series::new(100_000, 7);
     let (found, n) = (series.best_from(0), series.marks.len() as f64);
     let error = (optimum() * (1.0 - optimum()) / n).sqrt();
@@ -68,7 +68,7 @@ fn the_best_accuracy_is_what_the_best_guess_comes_to() {
 }
 
 #[test]
-fn a_run_on_a_table_tells_and_goes_on_and_is_no_game() {
+fn a_run_on_a_table_reports_and_resumes_but_cannot_be_played() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     import(folder, 400);

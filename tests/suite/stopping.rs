@@ -37,7 +37,7 @@ fn a_run_ends_with_the_score_that_it_was_to_reach() {
 }
 
 #[test]
-fn a_run_ends_after_its_seconds_and_goes_on_for_as_many_again() {
+fn a_run_ends_after_its_seconds_and_resumes_for_as_many_again() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let report = json(folder, &train("catch", "run", &["--set", "stop.seconds=1e-6"]));
@@ -82,7 +82,7 @@ fn updates_end_at_their_divergence() {
 }
 
 #[test]
-fn a_resumed_run_changes_what_it_may_and_keeps_the_rest() {
+fn a_resumed_run_accepts_changeable_settings_only() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "2"]));

@@ -175,7 +175,7 @@ pub fn launches(work: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn a_test_that_wants_an_adapter_says_aloud_that_there_is_none() {
+fn a_test_without_its_adapter_prints_that_it_was_skipped() {
     let test = "rollouts::native_and_stepwise_play_the_same_games_on_an_adapter";
     let run = |required: &str| {
         Command::new(std::env::current_exe().unwrap())

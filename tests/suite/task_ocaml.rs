@@ -96,7 +96,7 @@ fn solutions_are_accepted_and_wrong_answers_are_not() {
 }
 
 #[test]
-fn errors_are_counted_one_by_one() {
+fn errors_are_counted_individually() {
     let task = open();
     let problem = problem(&task, "fold/total");
     let types = |code: &str| report(&task, problem, code).types;
@@ -150,7 +150,7 @@ fn the_reward_has_stages() {
 /// A completion that could stop its server, or reach out by other means, is refused by the system even
 /// where the check of names is off.
 #[test]
-fn the_system_refuses_what_leads_out() {
+fn the_sandbox_blocks_ways_out() {
     let task = open();
     let (signature, calls) = ("val f : unit -> int", vec!["f ()"]);
     let value = |code: &str| {

@@ -113,7 +113,7 @@ fn motion_begins_with_the_state_before_and_ends_with_the_state_now() {
 }
 
 #[test]
-fn nothing_that_is_seen_jumps() {
+fn sprites_move_continuously() {
     fn holds<G: Look>(game: G) {
         let mut games = Games::new(game, 3);
         const PARTS: u16 = 32;

@@ -217,7 +217,7 @@ fn clients_that_do_not_read_take_no_memory() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_ends_it_with_0_whoever_is_connected() {
+fn ctrl_c_ends_the_server_with_0_despite_open_connections() {
     let folder = folder_with_run("1");
     let mut server = watch(folder.path());
     let mut events = server.events(None);

@@ -433,7 +433,7 @@ fn any_number_of_threads_gives_the_same_bytes() {
 }
 
 #[test]
-fn a_restored_learner_goes_on_exactly() {
+fn a_restored_learner_continues_exactly() {
     let mut case = case();
     case.config.loss.kl_coef = 0.1;
     let mut learner = PerceptronLearner::new(&case.policy(), &case.config);

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn invalid_ranges_are_rejected() {
         for text in [
             "{ log = [0.0, 1.0] }",
             "{ linear = [2, 2] }",

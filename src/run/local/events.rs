@@ -297,7 +297,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_tells_of_its_iterations_and_its_end() {
+    fn a_run_yields_events_for_iterations_and_its_end() {
         let mut run = run(5);
         let events: Vec<Event> = run.events(None).collect::<Result<_, _>>().unwrap();
         let [steps @ .., Event::End(effort)] = &events[..] else { panic!("{events:?}") };
@@ -319,7 +319,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_that_is_stopped_goes_on_with_other_events() {
+    fn a_stopped_run_continues_with_new_events() {
         let mut run = run(5);
         let mut events = run.events(None);
         assert!(matches!(events.next(), Some(Ok(Event::Iteration(_)))));

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_are_missing_are_told_when_a_run_continues() {
+    fn missing_records_give_a_warning_on_resume() {
         let place = TempDir::new().unwrap();
         let path = place.path().join("run");
         let mut run = run(4);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_failures_is_told_by_its_cause_with_advice() {
+    fn a_chain_of_errors_is_reported_by_its_root_cause_with_advice() {
         let text = |message: &str| Panic::new(&message.to_string()).to_string();
         let chain = |cause: &str| {
             format!(

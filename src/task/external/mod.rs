@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verifier_that_answers_nothing_is_told_to_flush() {
+    fn a_silent_verifier_gets_advice_to_flush() {
         // Answers that stay in a buffer are none, however long they are waited for.
         let options = VerifierOptions { timeout: 0.01, ..VerifierOptions::new("cat > /dev/null") };
         let mut verifier = Verifier::start(options).unwrap();

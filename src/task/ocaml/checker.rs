@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_damaged_server_in_the_cache_is_compiled_anew() {
+    fn a_damaged_server_in_the_cache_is_recompiled() {
         let Ok(compiler) = Compiler::at("ocamlc") else {
             return eprintln!("NOT TESTED: there is no OCaml compiler");
         };

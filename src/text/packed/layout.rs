@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_knows_its_piece_and_what_follows() {
+    fn every_row_has_its_piece_and_successors() {
         let texts = [
             Text { prompt: &[5, 6], completions: vec![&[1, 2, 3], &[4]] },
             Text { prompt: &[7], completions: vec![] },

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_half_of_it_is_refused() {
+    fn messages_round_trip_and_truncated_ones_are_rejected() {
         let all = groups(4);
         let bytes = write(&all);
         assert_eq!(read(&bytes), Some(all.clone()));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_member_cannot_do_ends_all_and_names_it() {
+    fn a_failure_in_one_process_ends_all_and_names_it() {
         std::thread::scope(|scope| {
             for team in threads(3, TIMEOUT) {
                 scope.spawn(move || {

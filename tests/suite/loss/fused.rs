@@ -95,7 +95,7 @@ fn fused_rollouts_advantages_and_updates_fit_together() {
 }
 
 #[test]
-fn the_fused_learner_says_what_it_takes() {
+fn the_fused_learner_reports_which_policies_it_supports() {
     let takes = |hidden: &'static [usize]| {
         FusedLearner::takes(&mlp(Sizes { hidden, ..SMALL }, None, &cpu()))
     };

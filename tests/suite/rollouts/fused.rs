@@ -51,7 +51,7 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
 }
 
 #[test]
-fn games_that_are_shown_go_on_step_by_step_as_natively() {
+fn games_on_a_device_advance_as_native_ones() {
     let Some(device) = adapter() else { return };
     let (game, count) = (Catch { rows: 4, ..Catch::default() }, 37);
     let mut config = config(count, 1, 1, Start::Branch);

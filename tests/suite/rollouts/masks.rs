@@ -104,7 +104,7 @@ fn evaluated_and_watched_games_heed_masks_too() {
 }
 
 #[test]
-fn what_is_never_legal_is_never_learnt() {
+fn illegal_actions_are_never_learnt() {
     let mut config = TrainConfig { iterations: 30, ..TrainConfig::for_game("ledge") };
     (config.rollout.num_groups, config.rollout.group_size) = (16, 8);
     (config.rollout.num_steps, config.rollout.learn_steps) = (16, 16);

@@ -111,7 +111,7 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
 }
 
 #[test]
-fn a_branching_group_goes_on_from_one_of_its_members() {
+fn a_branching_group_continues_from_one_of_its_games() {
     check_branches(SHORT_FRUIT);
     check_branches(Catch::default());
     check_branches(CartPole { max_steps: 30 });

@@ -49,7 +49,7 @@ fn recall_is_what_its_description_says() {
 }
 
 #[test]
-fn what_is_seen_at_the_end_says_nothing_about_the_cue() {
+fn the_last_observation_is_independent_of_the_cue() {
     let game = Recall::default();
     let mut counts = [[0u32; 4]; 4];
     for number in 0..16_000 {

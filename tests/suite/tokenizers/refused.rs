@@ -289,7 +289,7 @@ fn vocabularies_whose_parts_do_not_fit_or_grow_without_bound_are_refused() {
 }
 
 #[test]
-fn pointers_of_git_lfs_are_told_from_the_files_themselves() {
+fn git_lfs_pointers_are_recognised() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
     for name in ["model.safetensors", "tokenizer.json"] {
         let copy = TempDir::new().unwrap();

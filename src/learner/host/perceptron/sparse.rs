@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_listed() {
+    fn invalid_numbers_are_listed() {
         let mut nonzeros = Nonzeros::default();
         nonzeros.list(rows(&board(2, &[(1, 3, f32::NAN)]), &[0, 65]), 65);
         assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [0, 1]);

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_over_caches_finds_what_a_whole_sequence_finds() {
+    fn attention_over_caches_equals_attention_over_a_sequence() {
         let mut draws = Draws::new(11);
         for round in 0..24 {
             let format = [CacheFormat::F32, CacheFormat::Bf16][round / 12];

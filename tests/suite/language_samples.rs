@@ -1,4 +1,4 @@
-//! Output of a language model in training besides its metrics: examples, and answers to somebody.
+//! Sample completions of a language model in training: of held-out prompts, and of a user's.
 
 use grove::task::{Split, find};
 use grove::text::generate::Sampling;
@@ -19,7 +19,7 @@ fn trainer() -> LanguageTrainer {
 }
 
 #[test]
-fn examples_are_of_prompts_that_are_not_learnt_from_and_leave_the_run_as_it_was() {
+fn sample_completions_use_held_out_prompts_and_do_not_change_the_run() {
     let mut trainer = trainer();
     let mut other = self::trainer();
     trainer.iterate().unwrap();
@@ -45,7 +45,7 @@ fn examples_are_of_prompts_that_are_not_learnt_from_and_leave_the_run_as_it_was(
 }
 
 #[test]
-fn a_prompt_of_somebody_is_answered_or_refused_in_a_sentence() {
+fn a_users_prompt_is_completed_or_rejected() {
     let trainer = trainer();
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };

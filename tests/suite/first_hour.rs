@@ -1,8 +1,8 @@
-//! The first hour with the program: what people type first, and what it prints.
+//! The first hour with the program: common first commands and their output.
 
-use crate::support::{grove, json, refusal, stderr, stdout, train};
 #[cfg(target_os = "linux")]
-use crate::words::{in_terminal, without_escapes};
+use crate::output::{in_terminal, without_escapes};
+use crate::support::{grove, json, refusal, stderr, stdout, train};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn add_is_learnt_with_its_defaults() {
 }
 
 #[test]
-fn the_next_step_after_a_fit_goes_on_from_it() {
+fn the_command_suggested_after_a_fit_continues_from_it() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let line = |i: u32| {
@@ -93,7 +93,7 @@ fn the_next_step_after_a_fit_goes_on_from_it() {
 }
 
 #[test]
-fn what_people_type_first_is_taken() {
+fn common_first_commands_work() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let more = ["--iterations", "1", "--lr", "3e-3", "--set", "hidden=12"];

@@ -1,7 +1,7 @@
-//! Runs of language models that several members share: whoever they are, the bytes are the same.
+//! Runs of language models that a team of several ranks shares: the bytes are those of one rank.
 
-use crate::members::{assert_same_runs, cpus, on_ranks, params};
 use crate::support::{adapter, json, kind, refusal, stderr};
+use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
 use grove::parallel::{TIMEOUT, threads};
 use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, find};
@@ -130,7 +130,7 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
 }
 
 #[test]
-fn a_run_goes_on_with_other_members() {
+fn a_run_resumes_with_another_team() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
@@ -219,7 +219,7 @@ impl Task for Failing {
     }
 }
 
-/// The results of three members' iterations, by rank; at rank 1 the verifier may fail.
+/// Results of the iterations of three ranks, by rank; at rank 1 the verifier may fail.
 fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
     let mut config = LanguageConfig::for_model("tiny");
     config.model.tiny.hidden_size = 16;
@@ -248,7 +248,7 @@ fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
 }
 
 #[test]
-fn a_verifier_that_fails_at_one_member_ends_all() {
+fn a_verifier_that_fails_in_one_process_ends_the_run() {
     for ended in three(true) {
         let error = ended.unwrap_err();
         assert!(error.starts_with("rank 1 failed:") && error.contains("it has broken"), "{error}");
@@ -256,7 +256,7 @@ fn a_verifier_that_fails_at_one_member_ends_all() {
 }
 
 #[test]
-fn what_members_tell_each_other_is_told() {
+fn completions_exchanged_between_processes_arrive_intact() {
     let all = three(false).into_iter().map(Result::unwrap).collect::<Vec<_>>();
     for records in &all {
         for (record, first) in records.iter().zip(&all[0]) {

@@ -1,4 +1,4 @@
-//! Runs with failures: nothing is lost, and nothing hangs.
+//! Runs under failures: nothing is lost, and nothing hangs.
 
 use crate::support::{grove, json, refusal, start, stderr, stdout, train, wait_for};
 use grove::checkpoint::{self, Store};

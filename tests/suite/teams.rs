@@ -1,6 +1,6 @@
-//! Runs that several members share: whoever they are, the bytes are the same, and who fails is named.
+//! Runs that a team of several ranks shares: the bytes are those of one rank, and a rank that fails is named.
 //!
-//! Members are threads here. The processes of MPI need `mpirun` and a program that was built with the feature
+//! Ranks are threads here. MPI processes need `mpirun` and a program that was built with the feature
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
 use crate::support::{assert_same_files, grove, json, refusal, stderr, train, wait_for};
@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Devices for so many members on the CPU.
+/// Devices for this number of ranks on the CPU.
 pub fn cpus(members: usize) -> String {
     vec!["cpu"; members].join(",")
 }
@@ -72,7 +72,7 @@ fn any_number_of_members_gives_the_same_bytes() {
 }
 
 #[test]
-fn a_run_goes_on_with_other_members() {
+fn a_run_resumes_with_another_team() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &shared("catch", "whole", "cpu", &["--set", "save_every=5"]));
@@ -118,7 +118,7 @@ fn demonstrations_are_shared_too() {
 }
 
 #[test]
-fn what_members_tell_each_other_is_told() {
+fn completions_exchanged_between_processes_arrive_intact() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let one = ["--set", "num_minibatches=1", "--set", "update_epochs=1", "--set", "kl_coef=0"];
@@ -162,7 +162,7 @@ pub fn params(folder: &Path, dir: &str, iterations: u32) -> Vec<f32> {
 
 #[test]
 #[ignore = "slow: 62 s of processor time on a software adapter"]
-fn devices_share_a_run_and_come_to_what_one_does() {
+fn several_devices_reach_the_result_of_one() {
     if crate::support::adapter().is_none() {
         return;
     }
