@@ -1,7 +1,7 @@
 """Grove: GRPO, vectorised everywhere.
 
 - :func:`make_vec` and ``gymnasium.make("grove/Fruit-v0")``: the built-in games as Gymnasium environments;
-- :func:`train`: training of policies for built-in games and for environments of Python, and of language models;
+- :func:`train`: training of policies for built-in games and for Python environments, and of language models;
 - :class:`Policy` and :class:`LanguageModel`: trained models;
 - :class:`Tracker`: a callback that logs a run's records to W&B or Trackio.
 """

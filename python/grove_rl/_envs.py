@@ -18,10 +18,10 @@ from ._threads import use_threads
 
 _MAX_SEED = 1 << 63
 
-#: The most games of a batch.
+#: Maximum number of games in a batch.
 _MAX_ENVS = 1 << 30
 
-#: Features and games from which on native code steps with all threads.
+#: Product of features and games from which on native code steps with all threads.
 _PARALLEL = 1 << 16
 
 
@@ -48,7 +48,7 @@ def _settings(game: str, parameters: dict[str, Any]) -> str:
 
 
 def _seed(seed: Any) -> int:
-    """Returns a seed as a number of Python."""
+    """Validates a seed and returns it as an ``int``."""
     if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
         raise ValueError(f"a seed is {seed!r}, but must be a whole number, at least 0 and less than 2^64")
     return int(seed)
@@ -83,6 +83,10 @@ def _masks(native: _native.Games, *envs: int) -> dict[str, Any]:
 
 class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
     """A batch of games of one kind, stepped by native code with the GIL released.
+
+    >>> envs = grove_rl.make_vec("fruit", num_envs=4096)
+    >>> obs, infos = envs.reset(seed=0)
+    >>> obs, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
 
     Environment ``i`` of seed ``s`` plays episode ``i`` of ``grove eval --seed s``. A list of seeds gives each
     environment the episode that ``gymnasium.make(...).reset(seed=...)`` plays. Both hold for the environments that a

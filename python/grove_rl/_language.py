@@ -25,10 +25,14 @@ _ARGUMENTS = ("prompts", "completions")
 
 
 class LanguageModel:
-    """A language model on the CPU."""
+    """A language model on the CPU.
+
+    >>> model = grove_rl.LanguageModel.load("runs/sort-1")
+    >>> model.generate("52031844>")
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Loads a model from a folder of Hugging Face's form, a GGUF file or a run."""
+        """Loads a model from a Hugging Face folder, a GGUF file or a run."""
         use_threads()
         self._native = _native.LanguageModel(path)
         self.num_params = self._native.num_params
@@ -36,7 +40,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LanguageModel:
-        """Loads a model from a folder of Hugging Face's form, a GGUF file or a run."""
+        """Loads a model from a Hugging Face folder, a GGUF file or a run."""
         return cls(path)
 
     def generate(
@@ -56,7 +60,7 @@ class LanguageModel:
     ) -> Any:
         """Completes a prompt, or each of a list of prompts.
 
-        Ctrl-C ends it after the token under way.
+        Ctrl-C ends it after the current token.
 
         Args:
             prompts: A text or a conversation, or a list of either. Conversations need a model with a chat template.
@@ -115,7 +119,7 @@ class LanguageModel:
 
 
 def _is_list(value: Any) -> TypeGuard[Iterable[Any]]:
-    """Whether iterating over a value gives items in order: a dict gives its keys, and a table the names of its columns."""
+    """Whether iterating over a value yields its items in order, unlike a dict (its keys) or a table (its column names)."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set) and not _is_table(value)
 
 
@@ -129,7 +133,7 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     if isinstance(prompt, str):
         return prompt, []
     if isinstance(prompt, np.ndarray):
-        # As the rows of a table that was read from a file of columns have it.
+        # Rows of tables read from Parquet files contain arrays.
         prompt = prompt.tolist()
     messages = [message for message in prompt if isinstance(message, Mapping)] if isinstance(prompt, Sequence) else []
     if not messages or len(messages) != len(prompt):
@@ -141,7 +145,7 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _record(item: PromptLike) -> dict[str, Any]:
-    """Returns an item of a task as the library takes it."""
+    """Converts an item of a task to the native code's format."""
     columns = dict(item) if isinstance(item, Mapping) else {"prompt": item}
     if "prompt" not in columns:
         raise ValueError(f"a prompt has the columns {list(columns)}, but none named `prompt`")
@@ -159,17 +163,17 @@ def _record(item: PromptLike) -> dict[str, Any]:
     fields = {"prompt": messages or prompt, "columns": text_of_columns}
     solution = columns.get("solution")
     if isinstance(solution, int | float) and not isinstance(solution, bool):
-        # Learnt as text, as that of a file of prompts is.
+        # Learnt as text, like a solution in a file of prompts.
         solution = json.dumps(solution)
     if isinstance(solution, str):
         fields["solution"] = solution
-    # What the chat template gets besides the messages, as in TRL.
+    # Inputs of the chat template besides the messages, as in TRL.
     values = {name: columns[name] for name in ("chat_template_kwargs", "tools") if messages and name in columns}
     return {"text": text, "messages": messages, "fields": fields, **values}
 
 
 class Judge:
-    """The reward functions of a run, as native code calls them."""
+    """Adapter through which native code calls the reward functions of a run."""
 
     def __init__(self, functions: Sequence[RewardFn]) -> None:
         names = [getattr(function, "__name__", "reward") for function in functions]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-#: Names of settings of environments of Python, whose defaults differ, with their sections and Grove's own names.
+#: Names of settings of Python environments, whose defaults differ, with their sections and Grove's own names.
 HOST_NAMES = {
     **{
         name: ("rollout", name)

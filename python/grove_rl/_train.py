@@ -1,4 +1,4 @@
-"""Training, of policies and of language models."""
+"""Training of policies and language models."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ._threads import use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
 
-#: Steps of an episode of an environment that names no limit.
+#: Maximum number of steps per episode for environments without a limit.
 _MAX_STEPS = 1000
 
-#: Environments of Python by default: few, since they are slow, in groups large enough that one of them succeeds early,
-#: and several epochs, which cost little beside the steps.
+#: Defaults for Python environments: few, since they are slow, in groups large enough that a member succeeds early, and
+#: several epochs, which cost little compared with the steps.
 _ROLLOUT = {"num_groups": 2, "group_size": 32}
 _UPDATE = {"update_epochs": 10}
 
@@ -39,15 +39,15 @@ class Report:
 
     #: Folder of the run.
     run: str
-    #: Mean score of the best policy over fresh episodes, its most likely actions taken.
+    #: Mean score of the best policy with its most likely actions, over fresh episodes.
     mean_score: float
     #: Seconds of training.
     seconds: float
-    #: Steps of all episodes; of language models, tokens.
+    #: Steps of all episodes; tokens for language models.
     env_steps: int
-    #: The whole report, with the names of the program's JSON output.
+    #: The complete report, with the keys of the program's JSON output.
     details: dict[str, Any] = field(repr=False)
-    #: Space of the observations of environments of Python.
+    #: Observation space of a Python environment.
     observation_space: gymnasium.Space[Any] | None = field(default=None, repr=False)
 
     def policy(self) -> Policy:
@@ -72,36 +72,42 @@ def train(
 ) -> Report:
     """Trains a policy by GRPO, or a language model if ``task`` is given.
 
-    Ctrl-C ends a run after the iteration under way; its folder then holds what it has learnt. A second Ctrl-C ends it at
-    once. Environments, reward functions and the callback are called on the thread that calls this. Runs in environments
-    of Python and with reward functions cannot be resumed. What the run warns of (the onset of a collapse, growing memory)
-    is a ``UserWarning``. Arguments that do not apply are refused.
+    >>> report = grove_rl.train("CartPole-v1", iterations=20)
+    >>> action = report.policy()(obs)
+
+    Ctrl-C ends the run after the current iteration, with its policy saved; a second Ctrl-C ends it at once. Environments,
+    reward functions and the callback are called on the calling thread. Runs in Python environments or with reward functions
+    cannot be resumed. Warnings, such as the onset of a collapse or growing memory, are issued as ``UserWarning``. Arguments
+    that do not apply are rejected.
 
     Args:
-        what: A name of :func:`grove_rl.games`; or the id of an environment of Gymnasium; or a function that makes
-            an environment, or a list of such functions. A level is ``reset(seed=...)``, and the environments of a
-            group share it. Observations are flattened; actions are ``Discrete`` or ``MultiDiscrete``.
+        what: A built-in game (:func:`grove_rl.games`), the id of a Gymnasium environment, a function that makes an
+            environment, or a list of such functions. The environments of a group are reset with the same
+            ``reset(seed=...)``. Observations are flattened; actions are ``Discrete`` or ``MultiDiscrete``.
         task: Prompts of a language model: strings, conversations (lists of messages), or dicts with ``prompt`` and
             further columns.
         reward: Functions of ``(prompts, completions, **columns)`` that return a number for each completion, or
-            ``None`` for one that they do not judge. NaN is refused, as infinity is.
-        model: A language model's folder or file, or ``tiny``, the default, for a fresh one.
+            ``None`` for one that they do not judge. NaN and infinity are rejected.
+        model: Folder or file of a language model; ``tiny`` (the default) is a small new one.
         reward_weights: A weight for each of the reward functions.
-        eval_task: Held-out prompts; the last tenth of ``task``, at least one, if none are given.
+        eval_task: Held-out prompts; by default the last tenth of ``task``, at least one.
         device: ``auto``, ``cpu``, ``wgpu:0``, ``cuda:0`` and so on; by default ``auto`` for built-in games and the
             CPU otherwise.
         run_dir: A new folder; by default the next free one in ``runs``.
-        callback: A function that takes every iteration's record, as in ``metrics.jsonl``. If it returns ``False``
-            the run is saved and stops.
-        num_processes: Worker processes that step environments of Python; 0 to step them in this process. Functions that
-            make environments, and what they refer to, must be picklable by ``cloudpickle``.
+        callback: A function that receives the record of every iteration, as in ``metrics.jsonl``. If it returns
+            ``False``, the run is saved and stopped.
+        num_processes: Number of worker processes that step Python environments; 0 to step them in this process. Functions
+            that make environments, and the objects that they refer to, must be picklable by ``cloudpickle``.
         max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit, or 1000 if it
             has none. Replaces the limit of an id; environments that a function makes keep a lower limit of their own.
-        **settings: Settings as in a settings file: ``iterations=100``, ``rollout={"num_groups": 8}``. A name
-            without its section will do if it is unambiguous: ``learning_rate=1e-3``.
+        **settings: Settings as in a settings file: ``iterations=100``, ``rollout={"num_groups": 8}``. The section may
+            be omitted where the name is unambiguous: ``learning_rate=1e-3``.
 
     Returns:
-        The result.
+        Scores, duration and folder of the run.
+
+    Raises:
+        ValueError: If an argument or setting is invalid; the message names it and its valid values.
     """
     if callback is not None and not callable(callback):
         raise ValueError(f"`callback` is {callback!r}, but must be a function of a record")
@@ -147,9 +153,9 @@ def _refuse(arguments: dict[str, Any], what: str) -> None:
 
 
 def _prepare(device: str) -> None:
-    """Makes this process ready for a run on a device."""
+    """Prepares this process for a run on a device."""
     use_threads()
-    # As the program does: a graphics library that looks for a Wayland server would complain on stderr without it.
+    # As the program does: without it, a graphics library that looks for a Wayland server prints a warning.
     if device != "cpu" and os.name == "posix":
         os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
 
@@ -230,10 +236,10 @@ def _train_envs(
 
 
 def _own_limit(env: gymnasium.Env[Any, Any]) -> int | None:
-    """Returns the steps after which an environment truncates its episodes, if it names them."""
+    """Returns the number of steps after which an environment truncates its episodes, if it declares one."""
     if env.spec is not None and env.spec.max_episode_steps is not None:
         return env.spec.max_episode_steps
-    # An environment that is not registered has no description, but may be wrapped.
+    # An unregistered environment has no spec, but may be wrapped.
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, gymnasium.wrappers.TimeLimit):
             return env._max_episode_steps
@@ -242,7 +248,7 @@ def _own_limit(env: gymnasium.Env[Any, Any]) -> int | None:
 
 
 def _check_memory(num_envs: int, num_steps: int, num_features: int) -> None:
-    """Checks that this machine can hold the observations of a rollout: native code would end the process if not."""
+    """Checks that the observations of a rollout fit in memory; native code would abort the process otherwise."""
     try:
         np.empty((num_envs, num_steps, num_features), np.float32)
     except (MemoryError, ValueError):
@@ -254,7 +260,7 @@ def _check_memory(num_envs: int, num_steps: int, num_features: int) -> None:
 
 
 def _warn_of_close(error: Exception) -> None:
-    """Warns the caller of :func:`train` of an exception of an environment's ``close``."""
+    """Warns the caller of :func:`train` about an exception in an environment's ``close``."""
     warnings.warn(f"an environment failed when it was closed: {error!r}", stacklevel=4)
 
 

@@ -1,4 +1,4 @@
-//! Training in environments of Python.
+//! Training in Python environments.
 //!
 //! A batch of Python is an object with arrays and two methods: `reset()` and `step()` read `levels` or `actions`,
 //! where -1 leaves an environment alone, and write `obs`, `rewards`, `terminated` and `truncated`.
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 /// The first exception of a batch, to be raised when its run has stopped.
 type Raised = Arc<Mutex<Option<PyErr>>>;
 
-/// A batch of environments of Python.
+/// A batch of Python environments.
 struct PythonEnvs {
     object: Py<PyAny>,
     sizes: [usize; 3],
@@ -108,7 +108,7 @@ impl HostVecEnv for PythonEnvs {
     }
 }
 
-/// Trains a policy in a batch of environments of Python, whose name (`environment`) and `spaces`, which are JSON, the run's
+/// Trains a policy in a batch of Python environments, whose name (`environment`) and `spaces`, which are JSON, the run's
 /// folder keeps; `name` is that of the folder, and `changes` is a JSON object of changes to the defaults. Returns the
 /// report as JSON.
 #[pyfunction]

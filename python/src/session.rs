@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Interval at which signals are handled during work that can be interrupted.
 const SIGNALS: Duration = Duration::from_millis(50);
 
-/// The file of a run's folder that describes the spaces of environments of Python.
+/// The file of a run's folder that describes the spaces of Python environments.
 const SPACES: &str = "spaces.json";
 
 /// The surroundings of a run.
@@ -33,7 +33,7 @@ pub struct Session {
     run_dir: Option<PathBuf>,
     /// A function that takes every iteration's record as JSON and may return `False` to stop the run.
     callback: Option<Py<PyAny>>,
-    /// The spaces of environments of Python, as JSON.
+    /// The spaces of Python environments, as JSON.
     pub spaces: Option<String>,
     /// The name of the environment of Python.
     pub environment: Option<String>,

@@ -1,4 +1,4 @@
-"""Policies of environments of Python, from their files."""
+"""Policies of Python environments, from their files."""
 
 import shutil
 import threading
