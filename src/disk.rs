@@ -1,7 +1,7 @@
-//! Changes to the files of a run, one step each, so that tests can make any of them fail.
+//! Durable changes of files. Each passes a fault point, at which tests can make it fail.
 //!
-//! A link in the place of a file is refused: a run that comes from another user could use one to overwrite a file
-//! elsewhere. A crash may undo a change until the file, or for names its folder, is synced.
+//! Symbolic links in place of files are rejected: a run that comes from another user could use one to overwrite a file
+//! elsewhere. A crash may undo a change until the file (for a name, its folder) has been synced.
 
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +17,7 @@ pub mod input;
 
 pub use folder::{FolderError, beside, replace_folder, settle};
 
-/// The SHA-256 of some bytes, in hexadecimal digits.
+/// SHA-256 of some bytes, hexadecimal.
 pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
@@ -26,7 +26,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Open options that refuse a symbolic link and do not wait for the other end of a pipe.
+/// Open options that reject a symbolic link and do not wait for the other end of a pipe.
 fn no_links() -> OpenOptions {
     let options = &mut OpenOptions::new();
     #[cfg(unix)]
@@ -36,34 +36,34 @@ fn no_links() -> OpenOptions {
 
 /// Creates a folder whose parent exists.
 pub fn create_folder(path: &Path) -> io::Result<()> {
-    step()?;
+    fault_point()?;
     fs::create_dir(path)
 }
 
-/// Creates a folder and its parents, and waits until the names of those that were missing are on the disk.
+/// Creates a folder and its missing parents, and syncs their names.
 pub fn create_folders(path: &Path) -> io::Result<()> {
     let all = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
     let missing: Vec<&Path> = all.take_while(|folder| !folder.exists()).collect();
-    step()?;
+    fault_point()?;
     fs::create_dir_all(path)?;
     missing.into_iter().rev().filter_map(Path::parent).try_for_each(sync_folder)
 }
 
-/// Creates a file with this content, and waits until it is on the disk.
+/// Creates a file with this content, and syncs it.
 pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    step()?;
+    fault_point()?;
     let mut file = File::create_new(path)?;
     write(&mut file, bytes)?;
     sync(&file)
 }
 
-/// Opens a file to append to it, and creates it if it is missing.
-pub fn open(path: &Path) -> io::Result<File> {
-    step()?;
+/// Opens a file for appending, and creates it if it is missing.
+pub fn open_append(path: &Path) -> io::Result<File> {
+    fault_point()?;
     input::open_with(no_links().create(true).append(true), path)
 }
 
-/// Opens a file to read it; unlike [`input::open`], refuses a symbolic link.
+/// Opens a file for reading; unlike [`input::open`], rejects a symbolic link.
 pub fn read(path: &Path) -> io::Result<File> {
     input::open_with(no_links().read(true), path)
 }
@@ -74,13 +74,13 @@ pub fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     if faults::is_next() {
         file.write_all(&bytes[..bytes.len() / 2])?;
     }
-    step()?;
+    fault_point()?;
     file.write_all(bytes)
 }
 
 /// Waits until a file is on the disk.
 pub fn sync(file: &File) -> io::Result<()> {
-    step()?;
+    fault_point()?;
     #[cfg(test)]
     if faults::are_on() {
         return Ok(());
@@ -88,9 +88,9 @@ pub fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Truncates a file to `length` bytes, and waits until that is on the disk.
-pub fn cut(path: &Path, length: u64) -> io::Result<()> {
-    step()?;
+/// Truncates a file to `length` bytes, and syncs it.
+pub fn truncate(path: &Path, length: u64) -> io::Result<()> {
+    fault_point()?;
     let file = input::open_with(no_links().write(true), path)?;
     file.set_len(length)?;
     sync(&file)
@@ -102,48 +102,48 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| write(file, bytes))
 }
 
-/// Replaces a file by what `fill` writes to an [`Unfinished`] one.
+/// Replaces a file atomically by what `fill` writes.
 pub fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let mut new = Unfinished::create(path)?;
+    let mut new = PendingFile::create(path)?;
     fill(&mut new.file)?;
     new.finish()
 }
 
-/// Writes a file that a user requested, as [`Unfinished::output`]; a device or a pipe is written to.
+/// Writes an output that a user requested, like [`PendingFile::output`]; a device or pipe is written to directly.
 pub fn output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     if path.metadata().is_ok_and(|old| !old.is_file()) {
         return fill(&mut OpenOptions::new().write(true).open(path)?);
     }
-    let mut new = Unfinished::output(path)?;
+    let mut new = PendingFile::output(path)?;
     fill(&mut new.file)?;
     new.finish()
 }
 
-/// A file that is called `.NAME.tmp` until it is complete and replaces its target: a full disk leaves the old one as it
-/// is. It is removed if it is dropped before; what a killed process leaves is replaced by the next one.
-pub struct Unfinished {
+/// A new file, named `.NAME.tmp` until it is complete and replaces its target, so that a full disk leaves the old one
+/// unchanged. Dropping it before removes it; the remains of a killed process are replaced by the next one.
+pub struct PendingFile {
     /// The file, to be written.
     pub file: File,
-    /// Path until then, for another process to write to.
+    /// Temporary path, for another process to write to.
     pub path: PathBuf,
     target: PathBuf,
     is_finished: bool,
 }
 
-impl Unfinished {
+impl PendingFile {
     fn create(target: &Path) -> io::Result<Self> {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
         let path = target.with_file_name(format!(".{name}.tmp"));
         match remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => step()?,
+            _ => fault_point()?,
         }
         let file = File::create_new(&path)?;
         Ok(Self { file, path, target: target.to_path_buf(), is_finished: false })
     }
 
-    /// Creates the file for an output that a user requested: a file in its place, which must be writable, is replaced
-    /// at the end of links, and keeps its permissions.
+    /// Creates the file for an output that a user requested. An existing file must be writable; it is replaced
+    /// where links lead to it, and its permissions are kept.
     pub fn output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
             return Self::create(target);
@@ -166,7 +166,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for PendingFile {
     fn drop(&mut self) {
         if !self.is_finished {
             // A part of the new file would keep a full disk full.
@@ -177,23 +177,23 @@ impl Drop for Unfinished {
 
 /// Renames a file or a folder.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    step()?;
+    fault_point()?;
     fs::rename(from, to)
 }
 
 /// Removes a file, or a link itself.
 pub fn remove_file(path: &Path) -> io::Result<()> {
-    step()?;
+    fault_point()?;
     fs::remove_file(path)
 }
 
 /// Removes an empty folder.
 pub fn remove_folder(path: &Path) -> io::Result<()> {
-    step()?;
+    fault_point()?;
     fs::remove_dir(path)
 }
 
-/// Waits until the names in a folder are on the disk, where the system can do that and lets the user open the folder.
+/// Syncs the names in a folder, where the system supports that and the user may open the folder.
 pub fn sync_folder(path: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(());
@@ -206,10 +206,10 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Counts a change, which a test can make fail.
-pub fn step() -> io::Result<()> {
+/// Counts a change, and fails if a test injects a fault here.
+pub fn fault_point() -> io::Result<()> {
     #[cfg(test)]
-    faults::step()?;
+    faults::fault_point()?;
     Ok(())
 }
 

@@ -44,7 +44,7 @@ pub(super) fn is_next() -> bool {
     })
 }
 
-pub(super) fn step() -> io::Result<()> {
+pub(super) fn fault_point() -> io::Result<()> {
     let Some(State { fault, done }) = STATE.get() else { return Ok(()) };
     let fails = is_next() || matches!(fault, Fault::Stop(at) if done > at);
     STATE.set(Some(State { fault, done: done + 1 }));

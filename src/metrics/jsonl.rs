@@ -40,11 +40,11 @@ impl JsonLines {
             let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
             match has_gaps {
                 true => rewrite(path, |_, line| keeps(line)),
-                false => disk::cut(path, end),
+                false => disk::truncate(path, end),
             }
             .map_err(failed(path, "written"))?;
         }
-        let file = disk::open(path).map_err(failed(path, "written"))?;
+        let file = disk::open_append(path).map_err(failed(path, "written"))?;
         Ok(Self { path: path.to_path_buf(), file })
     }
 
@@ -81,11 +81,11 @@ impl JsonLines {
             return Ok(());
         }
         if bytes == 0 {
-            return disk::cut(path, 0).map_err(failed(path, "written"));
+            return disk::truncate(path, 0).map_err(failed(path, "written"));
         }
         let start = disk::read(path).and_then(|file| newest_from(file, length, bytes));
         let start = start.map_err(failed(path, "read"))?;
-        let rewritten = rewrite(path, |at, _| at >= start).and_then(|()| disk::open(path));
+        let rewritten = rewrite(path, |at, _| at >= start).and_then(|()| disk::open_append(path));
         *file = rewritten.map_err(failed(path, "written"))?;
         Ok(())
     }

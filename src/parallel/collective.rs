@@ -35,7 +35,7 @@ impl Collective {
     /// rank's device.
     ///
     /// # Errors
-    /// If a rank has ended or is silent. This is checked first, because NCCL would wait forever.
+    /// If a rank has ended or does not respond. This is checked first, because NCCL would wait forever.
     pub fn sum(&self, team: &Team, ours: Tensor<1>) -> Result<Tensor<1>, TeamError> {
         team.total(&[0.0])?;
         let (size, bytes) = (self.devices.len(), size_of::<f32>() * ours.dims()[0]);

@@ -9,7 +9,7 @@ pub enum TeamError {
          allows"
     )]
     Silent {
-        /// The silent rank.
+        /// The rank that does not respond.
         rank: usize,
         /// The timeout, seconds.
         seconds: u64,

@@ -38,7 +38,7 @@ pub trait Link: Send {
     /// message need not be waited for.
     ///
     /// # Errors
-    /// If a rank has ended, or has been silent for longer than the timeout.
+    /// If a rank has ended, or has not responded within the timeout.
     fn exchange(&mut self, outbox: &[&[u8]], inbox: &mut [&mut [u8]]) -> Result<(), TeamError>;
 }
 
@@ -216,7 +216,7 @@ impl Team {
     /// `2 (size - 1) / size` times the bytes of a vector.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn sum(&self, shards: &Shards, nodes: Vec<Node>, len: NodeLen) -> Result<Node, TeamError> {
         let Some(mut wire) = self.wire() else {
             let nodes = nodes.into_iter().map(|node| (node.shards.clone(), node)).collect();
@@ -229,7 +229,7 @@ impl Team {
     /// numbers of this rank's shards, in order.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn sum_numbers<const N: usize>(
         &self,
         shards: &Shards,
@@ -250,7 +250,7 @@ impl Team {
     /// Sums one vector and some numbers per rank, of equal lengths on all ranks.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn sum_ranks(&self, vector: Vec<f32>, numbers: Vec<f64>) -> Result<Node, TeamError> {
         let len = NodeLen { vector: vector.len(), numbers: numbers.len() };
         let ours = Node { shards: self.rank..self.rank + 1, vector, numbers };
@@ -261,7 +261,7 @@ impl Team {
     /// Sums numbers over all ranks. Meant for sums that are exact in any order, such as counts.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn total(&self, counts: &[f64]) -> Result<Vec<f64>, TeamError> {
         let mut totals = vec![0.0; counts.len()];
         for theirs in self.all_gather_numbers(counts)? {
@@ -273,7 +273,7 @@ impl Team {
     /// Collects the numbers of every rank, equally many of each, in order of rank.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn all_gather_numbers(&self, ours: &[f64]) -> Result<Vec<Vec<f64>>, TeamError> {
         let Some(mut wire) = self.wire() else { return Ok(vec![ours.to_vec()]) };
         wire.all_gather(self, ours, vec![vec![0.0; ours.len()]; self.size()])
@@ -282,7 +282,7 @@ impl Team {
     /// Collects the bytes of every rank, of any length, in order of rank.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn all_gather(&self, ours: &[u8]) -> Result<Vec<Vec<u8>>, TeamError> {
         let lengths = self.all_gather_numbers(&[ours.len() as f64])?;
         let Some(mut wire) = self.wire() else { return Ok(vec![ours.to_vec()]) };
@@ -292,7 +292,7 @@ impl Team {
     /// Returns the bytes of rank 0 on every rank; `ours` is ignored on the others.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn broadcast(&self, ours: &[u8]) -> Result<Vec<u8>, TeamError> {
         let ours = if self.is_root() { ours } else { &[] };
         Ok(self.all_gather(ours)?.swap_remove(0))
@@ -301,7 +301,7 @@ impl Team {
     /// Whether `ours` is true on any rank.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn any(&self, ours: bool) -> Result<bool, TeamError> {
         Ok(self.total(&[f64::from(u8::from(ours))])?[0] > 0.0)
     }
@@ -310,7 +310,7 @@ impl Team {
     /// the error.
     ///
     /// # Errors
-    /// [`TeamError::Differs`], equal on all ranks, or if a rank has ended or is silent.
+    /// [`TeamError::Differs`], equal on all ranks, or if a rank has ended or does not respond.
     pub fn agree(&self, what: &str, ours: &str) -> Result<(), TeamError> {
         let all = self.all_gather(ours.as_bytes())?;
         match all.iter().position(|theirs| *theirs != all[0]) {

@@ -1,6 +1,6 @@
 //! Ranks that are MPI processes, started by `mpirun`, `srun` or another launcher.
 //!
-//! All messages are non-blocking, so that a wait can time out and name the silent rank.
+//! All messages are non-blocking, so that a wait can time out and name the rank that does not respond.
 
 use super::wait::Wait;
 use super::{Link, Team, TeamError};

@@ -11,7 +11,7 @@ impl Team {
     /// equally many pieces of the same lengths, in the same order; the sums are returned in that order.
     ///
     /// # Errors
-    /// If a rank has ended or is silent.
+    /// If a rank has ended or does not respond.
     pub fn sum_pieces(
         &self,
         shards: &Shards,

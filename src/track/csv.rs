@@ -85,7 +85,7 @@ impl Tracker for Rows {
 /// Replaces a file in one step, and opens the new one to append to it.
 fn replaced(path: &Path, header: &str, rows: &str) -> io::Result<File> {
     disk::replace(path, [header, rows].concat().as_bytes())?;
-    disk::open(path)
+    disk::open_append(path)
 }
 
 #[cfg(test)]

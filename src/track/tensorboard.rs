@@ -45,13 +45,13 @@ impl Events {
         let events = messages(&bytes).into_iter();
         let events = events.map_while(|event| Some((event.end + 4, step(&bytes[event])?)));
         let kept: Vec<(usize, u64)> = events.take_while(|(_, step)| *step <= done).collect();
-        let file = disk::open(&path)?;
+        let file = disk::open_append(&path)?;
         if let Some((end, step)) = kept.last().filter(|_| kept.len() >= HEADER && done > 0) {
-            disk::cut(&path, *end as u64)?;
+            disk::truncate(&path, *end as u64)?;
             let last = records.iter().rfind(|record| record.env_steps <= *step);
             return Ok(Self { file, iterations: last.map_or(0, |record| record.iteration) });
         }
-        disk::cut(&path, 0)?;
+        disk::truncate(&path, 0)?;
         let mut events = Self { file, iterations: 0 };
         events.append(event(0).bytes(3, "brain.Event:2"))?;
         events.append(event(0).message(5, hyper_parameters(settings)))?;

@@ -19,7 +19,7 @@ use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::checkpoint::Checkpoint;
 use crate::device;
-use crate::disk::Unfinished;
+use crate::disk::PendingFile;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{LiveGames, Player};
@@ -116,12 +116,12 @@ pub fn record<G: Playable>(
         interrupt: Interrupt::listen(None)?,
     };
     let cannot = || format!("cannot write {}", args.out.display());
-    let unfinished = Unfinished::output(&args.out).with_context(cannot)?;
-    let mut file = BufWriter::new(&unfinished.file);
+    let pending = PendingFile::output(&args.out).with_context(cannot)?;
+    let mut file = BufWriter::new(&pending.file);
     let frames = match format {
         Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames)?,
         Format::Mp4 => {
-            let mp4 = Mp4::new(&unfinished.path, width, height, delay);
+            let mp4 = Mp4::new(&pending.path, width, height, delay);
             recording.animate(mp4, frames)?
         }
         Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames)?,
@@ -133,8 +133,8 @@ pub fn record<G: Playable>(
     };
     file.flush().with_context(cannot)?;
     drop(file);
-    let bytes = unfinished.file.metadata().with_context(cannot)?.len();
-    unfinished.finish().with_context(cannot)?;
+    let bytes = pending.file.metadata().with_context(cannot)?.len();
+    pending.finish().with_context(cannot)?;
     let report = Report {
         env: G::NAME,
         iteration: checkpoint.iteration,

@@ -266,7 +266,7 @@ impl<'a> Sweep<'a> {
             );
         }
         let path = self.folder.join(RESULTS);
-        let file = disk::open(&path);
+        let file = disk::open_append(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut ended, all) = match self.file.search {
             // Batches are too small for a count of their own.

@@ -43,7 +43,7 @@ pub fn read_results(path: &Path) -> io::Result<Results> {
     for line in input::lines(file) {
         let line = line?;
         if !line.ends_with(b"\n") {
-            disk::cut(path, end)?;
+            disk::truncate(path, end)?;
             break;
         }
         end += line.len() as u64;
@@ -76,7 +76,7 @@ mod tests {
         let torn = [line(0).as_bytes(), line(1).as_bytes(), &third[..middle]].concat();
         fs::write(&path, torn).unwrap();
         assert_eq!(read_results(&path).unwrap().len(), 2);
-        let mut file = disk::open(&path).unwrap();
+        let mut file = disk::open_append(&path).unwrap();
         disk::write(&mut file, line(3).as_bytes()).unwrap();
         let trials: Vec<_> = read_results(&path).unwrap().into_keys().map(|key| key.0).collect();
         assert_eq!(trials, [0, 1, 3]);

@@ -278,7 +278,7 @@ impl RunFolder {
     /// If it is locked, by this or another process.
     pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
         let path = self.path.join(LOCK);
-        let file = disk::open(&path).map_err(RunError::file("write", &path))?;
+        let file = disk::open_append(&path).map_err(RunError::file("write", &path))?;
         // A process that only tests the lock holds it for an instant.
         let locked = file.try_lock().or_else(|error| match error {
             TryLockError::WouldBlock => {

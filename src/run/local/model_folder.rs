@@ -18,7 +18,7 @@ pub fn replace<E: Into<RunError>>(
     fill: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), RunError> {
     disk::replace_folder(folder, clear, |new| {
-        disk::step().map_err(RunError::file("write", new))?;
+        disk::fault_point().map_err(RunError::file("write", new))?;
         fill(new).map_err(Into::into)?;
         sync(new).map_err(RunError::file("write", new))
     })
@@ -55,7 +55,7 @@ pub fn settle(folder: &Path) -> Result<(), RunError> {
 }
 
 fn clear(folder: &Path) -> io::Result<()> {
-    disk::step()?;
+    disk::fault_point()?;
     fs::remove_dir_all(folder)
 }
 
