@@ -1,21 +1,22 @@
 //! Grove: Group Relative Policy Optimisation (GRPO), vectorised everywhere.
 //!
-//! Environments, policy and learner run on the same device: any GPU, or the CPU. Data flow through the
-//! modules in this order:
+//! Environments, policy and learner run on the same device: any GPU, or the CPU. The modules, in the order in
+//! which data flow through them:
 //!
-//! - [`settings`]: settings, their defaults and limits, declared by [`schema`]; [`device`]: device selection;
-//! - [`rng`]: counter-based random numbers;
-//! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
-//! - [`task`]: language tasks, whose levels are prompts and whose rewards come from verifiers;
-//! - [`nn`]: operators and layers of neural networks; [`model`]: policies and the distribution over actions;
-//!   [`text`]: language models;
-//! - [`rollout`]: plays games with a policy and records a trajectory ([`data`]);
-//! - [`advantage`]: group-relative advantages;
-//! - [`objective`]: the losses, one file each; [`math`]: scalar formulas shared by all engines;
-//! - [`learner`]: gradients and AdamW; [`parallel`]: data-parallel ranks;
-//! - [`trainer`]: the training loop; [`checkpoint`]: saved state; [`metrics`]: records;
-//!   [`run`]: a run in time and on disk; `track`: its records for other tools; [`export`]: its policy for other tools;
-//! - [`viewer`]: rendering of games; `program`: the command line; `plot`: its learning curves.
+//! - [`settings`]: settings of a run, whose names, defaults and ranges [`schema`] declares
+//! - [`device`]: devices by name, and transfers between them and the host
+//! - [`rng`]: counter-based random numbers, the same on every device
+//! - [`mod@env`]: games, whose rules are written once for CPU and GPU
+//! - [`task`]: language tasks: prompts, and verifiers that compute rewards
+//! - [`nn`]: operators of neural networks, and decoders as data; [`model`]: policies of games; [`text`]: language
+//!   models
+//! - [`rollout`]: games played with a policy; [`data`]: the trajectories that it records, and datasets
+//! - [`advantage`]: group-relative advantages
+//! - [`objective`]: the losses, one file each; [`math`]: scalar formulas shared by all engines
+//! - [`learner`]: gradients and AdamW; [`parallel`]: ranks that share a run
+//! - [`trainer`]: the training loop; [`checkpoint`]: saved state; [`metrics`]: records of a run
+//! - [`run`]: a run on disk; `track`: copies of its records for TensorBoard and as CSV; [`export`]: policies as ONNX
+//! - [`viewer`]: pictures of games; `program`: the command line; `plot`: learning curves
 //!
 //! ```
 //! use burn::tensor::Device;

@@ -145,7 +145,7 @@ impl Learner {
     ) -> Result<(Vec<Minibatch>, Counts), TeamError> {
         let ([steps, num_envs], device) = (mask.dims(), mask.device());
         if self.stays_on_device() {
-            let minibatches = self.share.batches.of(iteration, num_envs);
+            let minibatches = self.share.batches.minibatches(iteration, num_envs);
             let all = mask.clone().sum();
             let count = |one: &Minibatch| match one.games() {
                 games if games.len() == num_envs => all.clone(),

@@ -86,7 +86,7 @@ impl Batches {
     ///
     /// # Panics
     /// If `count` does not match the shards.
-    pub fn of(&mut self, iteration: u32, count: usize) -> Vec<Minibatch> {
+    pub fn minibatches(&mut self, iteration: u32, count: usize) -> Vec<Minibatch> {
         let shards = self.shards(count);
         let (update, data) = (&self.config.update, &self.config.data);
         let (count, steps) = (shards.items(), update.update_epochs * update.num_minibatches);
@@ -242,14 +242,14 @@ mod tests {
     fn every_epoch_of_games_takes_each_once() {
         for shards in [1, 3, 4] {
             let mut batches = Batches::of_shards(&config(false), Shards::new(20, shards));
-            let all = batches.of(5, 20);
+            let all = batches.minibatches(5, 20);
             assert_eq!(all.len(), 8);
             for epoch in all.chunks(4) {
                 assert_eq!(games(epoch), (0..20).collect::<Vec<_>>());
                 assert!(epoch.iter().all(|one| one.size == 5 && one.games().len() == 5));
             }
             assert_ne!(all[..4], all[4..]);
-            assert_ne!(all, batches.of(6, 20));
+            assert_ne!(all, batches.minibatches(6, 20));
         }
     }
 
@@ -260,7 +260,7 @@ mod tests {
             let shards = Shards::new(7, 4).times(3);
             let of = |shards: &Shards, iteration: u32| {
                 let mut batches = Batches::of_shards(&config(data), shards.clone());
-                batches.of(iteration, shards.own_items().len())
+                batches.minibatches(iteration, shards.own_items().len())
             };
             let whole = of(&shards, 2);
             let first = of(&shards.clone().with_own(0..2), 2);
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn minibatches_are_the_same_whatever_shards_strata_make_up() {
         for data in [false, true] {
-            let of = |shards: Shards| Batches::of_shards(&config(data), shards).of(3, 26);
+            let of = |shards: Shards| Batches::of_shards(&config(data), shards).minibatches(3, 26);
             let fine = of(Shards::new(26, 6));
             for count in 1..6 {
                 let shards = Shards::new(26, count).with_strata(6);
@@ -303,7 +303,7 @@ mod tests {
         let shards = Shards::new(73, 5);
         let mut batches = Batches::of_shards(&config(true), shards.clone());
         // 7 batches per epoch, 4 per iteration.
-        let steps: Vec<_> = (0..7).flat_map(|i| batches.of(i, 73)).collect();
+        let steps: Vec<_> = (0..7).flat_map(|i| batches.minibatches(i, 73)).collect();
         for epoch in steps.chunks(7) {
             let mut windows = games(epoch);
             windows.dedup();
@@ -311,18 +311,18 @@ mod tests {
         }
         assert_ne!(steps[0], steps[7]);
         // Independent of the iteration at which a run starts.
-        assert_eq!(Batches::of_shards(&config(true), shards).of(3, 73), steps[12..16]);
+        assert_eq!(Batches::of_shards(&config(true), shards).minibatches(3, 73), steps[12..16]);
         // If there are fewer windows than a batch holds, they form one batch.
-        assert_eq!(Batches::new(&config(true)).of(0, 6)[0].games().len(), 6);
+        assert_eq!(Batches::new(&config(true)).minibatches(0, 6)[0].games().len(), 6);
     }
 
     #[test]
     fn windows_in_order_are_taken_as_they_come() {
         let shards = Shards::new(43, 2);
-        let shuffled = Batches::of_shards(&config(true), shards.clone()).of(9, 43);
+        let shuffled = Batches::of_shards(&config(true), shards.clone()).minibatches(9, 43);
         let mut batches = Batches::of_shards(&config(true), shards);
         batches.set_in_order(true);
-        let in_order = batches.of(9, 43);
+        let in_order = batches.minibatches(9, 43);
         assert_eq!(games(&in_order), (0..40).collect::<Vec<_>>());
         for (one, other) in in_order.iter().zip(shuffled) {
             assert_eq!(one.ends, other.ends);
@@ -338,7 +338,7 @@ mod tests {
                 let count = shards.own_items().len();
                 let mut batches = Batches::of_shards(&config(true), shards);
                 batches.set_in_order(in_order);
-                let minibatches = batches.of(9, count);
+                let minibatches = batches.minibatches(9, count);
                 let games: usize = minibatches.iter().map(|one| one.games().len()).sum();
                 let count = if in_order { games } else { count };
                 let portions = batches.portions(&minibatches, count);

@@ -30,7 +30,7 @@ impl Plan {
         learn_steps: usize,
         iteration: u32,
     ) -> Result<(Vec<Minibatch>, Self), TeamError> {
-        let minibatches = share.batches.of(iteration, lengths.len());
+        let minibatches = share.batches.minibatches(iteration, lengths.len());
         let count = |one: &Minibatch| {
             one.games().iter().map(|game| lengths[*game as usize]).sum::<usize>() as f64
         };

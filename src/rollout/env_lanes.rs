@@ -81,7 +81,7 @@ impl SumLanes {
     }
 
     /// Zeroes the sums of lanes `game..`, which hold no game.
-    pub fn forget_from(&mut self, game: usize) {
+    pub fn clear_from(&mut self, game: usize) {
         for lanes in [&mut self.rewards, &mut self.episodes, &mut self.scores] {
             lanes[game..].fill(0.0);
         }

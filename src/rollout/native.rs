@@ -43,7 +43,7 @@ struct Block<'a, G: Rules> {
 }
 
 /// Results of a block.
-struct Played<G: Rules> {
+struct PlayedBlock<G: Rules> {
     /// Branch points among its games.
     branches: Vec<Branch<G>>,
     /// Sums over the steps of each game.
@@ -106,7 +106,7 @@ impl<G: Rules> NativeRollout<G> {
             .chunks(LANES)
             .map(|_| (scores.next().unwrap_or_default(), legal.next().unwrap_or_default()))
             .collect();
-        let blocks: Vec<Played<G>> = envs
+        let blocks: Vec<PlayedBlock<G>> = envs
             .par_chunks(LANES)
             .zip(obs.par_chunks_mut(rows * stride))
             .zip(actions.par_chunks_mut(rows).zip(logprobs.par_chunks_mut(rows)))
@@ -190,7 +190,7 @@ impl<G: Rules> NativeRollout<G> {
         keys: RolloutKeys,
         points: &[BranchPoint],
         block: Block<G>,
-    ) -> Played<G> {
+    ) -> PlayedBlock<G> {
         let Block { first, envs, .. } = block;
         // Groups with games in this block.
         let members = self.config.group_size;
@@ -251,8 +251,8 @@ impl<G: Rules> NativeRollout<G> {
                 }
             }
         }
-        sums.forget_from(envs.len());
-        Played { branches, sums }
+        sums.clear_from(envs.len());
+        PlayedBlock { branches, sums }
     }
 }
 

@@ -16,7 +16,7 @@ settings! {
         history: usize = 0, in whole(0..=65536);
         /// Windows per optimiser step.
         batch_size: usize = 256, in whole(1..=1 << 24);
-        /// MiB of data kept in device memory; the rest is streamed from disk. 0 for half of the free memory.
+        /// MiB up to which a dataset is kept in memory; larger ones are streamed from disk. 0 for half of the free memory.
         ///
         /// The result is the same.
         resident_mb: u64 = 0, in whole(0..=1 << 40);

@@ -31,7 +31,7 @@ settings! {
         reward: RewardConfig;
         /// The loss.
         loss: LossConfig;
-        /// Passes over the completions of an iteration, and their portions.
+        /// Passes over the completions of an iteration, and their minibatches.
         update: UpdateConfig = UpdateConfig {
             update_epochs: 1,
             num_minibatches: 1,

@@ -30,7 +30,7 @@ settings! {
         advantage: AdvantageConfig;
         /// The loss.
         loss: LossConfig = LossConfig { entropy_coef: 0.02, ..LossConfig::default() };
-        /// Passes over the data of an iteration, and their portions.
+        /// Passes over the data of an iteration, and their minibatches.
         update: UpdateConfig;
         /// AdamW.
         optimizer: OptimizerConfig;

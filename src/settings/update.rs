@@ -3,7 +3,7 @@
 use crate::schema::{OutOfRange, limit, names, settings};
 
 settings! {
-    /// Passes over the data of an iteration, and their portions.
+    /// Passes over the data of an iteration, and their minibatches.
     pub struct UpdateConfig {
         /// Passes over the data of an iteration.
         update_epochs: usize = 2, in whole(1..=65536), alias "num_iterations";

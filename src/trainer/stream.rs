@@ -98,7 +98,7 @@ impl Reader {
         thread::spawn(move || {
             for iteration in first.. {
                 let mut windows = emptied.try_recv().unwrap_or_default();
-                let minibatches = batches.of(iteration, pieces.len());
+                let minibatches = batches.minibatches(iteration, pieces.len());
                 let which: Vec<i32> =
                     minibatches.iter().flat_map(|one| one.games()).copied().collect();
                 pieces.fill(which.iter().map(|which| *which as usize), &mut windows);
@@ -139,7 +139,7 @@ mod tests {
         for iteration in [0, 1, 2, 7, 8] {
             let mut expected = Windows::default();
             let which: Vec<i32> = batches
-                .of(iteration, pieces.len())
+                .minibatches(iteration, pieces.len())
                 .iter()
                 .flat_map(|one| one.games().to_vec())
                 .collect();

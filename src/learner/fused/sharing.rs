@@ -26,7 +26,7 @@ impl FusedLearner {
     /// Assigns games to the minibatches of an update; within a minibatch, games are sorted by part
     /// if there are several.
     pub(super) fn minibatches(&mut self, recording: &Recording, iteration: u32) -> Minibatches {
-        let minibatches = self.share.batches.of(iteration, recording.num_envs);
+        let minibatches = self.share.batches.minibatches(iteration, recording.num_envs);
         let size = minibatches[0].size;
         let (mut order, mut games) = (Vec::with_capacity(minibatches.len() * size), Vec::new());
         for minibatch in minibatches {
