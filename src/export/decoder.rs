@@ -6,14 +6,14 @@
 use super::graph::{FLOAT, Graph, INT64, int_attribute, ints_attribute};
 use crate::model::DecoderShape;
 
-/// The number added to the scores of rows of memory that hold nothing yet.
+/// Number added to the scores of empty memory rows.
 const UNSEEN: f32 = -1e9;
 
-/// Tensors that all layers use.
+/// Tensors used by all layers.
 struct Shared {
-    /// Whether a row of memory is that of this step: `[batch, context, 1, 1]`.
+    /// Whether a memory row is that of the current step: `[batch, context, 1, 1]`.
     is_own: String,
-    /// 0 for rows that hold a step, else [`UNSEEN`]: `[batch, 1, 1, context]`.
+    /// 0 for memory rows that hold a step, else [`UNSEEN`]: `[batch, 1, 1, context]`.
     mask: String,
     /// Cosines and sines of the step's position: `[batch, 1, half]`.
     rotation: [String; 2],
@@ -64,13 +64,13 @@ fn transpose(graph: &mut Graph, x: &str, order: [i64; 4]) -> String {
     graph.apply_with("Transpose", &[x], [ints_attribute("perm", &order)])
 }
 
-/// The product with a weight matrix, `[inputs, outputs]`, of the next parameters.
+/// Product with a weight matrix, `[inputs, outputs]`, taken from the next parameters.
 fn matrix(graph: &mut Graph, x: &str, inputs: usize, outputs: usize) -> String {
     let weight = graph.parameter(&[inputs, outputs]);
     graph.apply("MatMul", &[x, &weight])
 }
 
-/// RMSNorm over the rows of `x`, `[batch, hidden_size]`, with the next parameters as weights.
+/// RMSNorm over the rows of `x`, `[batch, hidden_size]`, weighted by the next parameters.
 fn norm(graph: &mut Graph, shape: &DecoderShape, x: &str) -> String {
     let weight = graph.parameter(&[shape.hidden_size]);
     let eps = graph.number(shape.rms_norm_eps);
@@ -125,7 +125,7 @@ fn rotate(graph: &mut Graph, x: &str, [cos, sin]: &[String; 2]) -> String {
     graph.apply_with("Concat", &[&left, &right], [int_attribute("axis", 2)])
 }
 
-/// The output of a layer's attention, and the layer's keys and values in the next memory.
+/// Adds the attention of a layer. Returns its output, and the layer's keys and values in the next memory.
 fn attention(
     graph: &mut Graph,
     shape: &DecoderShape,

@@ -1,4 +1,4 @@
-//! A chart of curves with bands, a legend and reference lines, as SVG or PNG.
+//! Charts of curves with bands, a legend and reference lines, as SVG or PNG.
 
 use super::Band;
 use crate::disk;
@@ -11,13 +11,13 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The size of a picture in pixels.
+/// Size of a picture in pixels.
 const SIZE: (u32, u32) = (960, 560);
-/// A font for measuring text, and for drawing it in a PNG; an SVG names a family that its viewer has.
+/// Font for measuring text and for drawing it in a PNG; an SVG names a font family of its viewer.
 const FONT: &[u8] = include_bytes!("../../assets/font/DejaVuSans-ascii.ttf");
-/// The name of that font.
+/// Name of the font family.
 const FAMILY: &str = "sans-serif";
-/// The colours of curves, in turn: those of Okabe and Ito (2008), which colour-blind readers tell apart.
+/// Colours of curves, in order: the colour-blind safe palette of Okabe and Ito (2008).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -27,15 +27,15 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
 ];
-/// Dashes of curves and the gaps between them in pixels: solid for the first use of all colours, then others.
+/// Lengths of dashes and gaps of curves in pixels: solid for the first use of all colours, then others.
 const DASHES: [(i32, i32); 3] = [(i32::MAX, 1), (7, 4), (2, 3)];
-/// Lines of the legend and characters of a name, at most, so that it fits into the picture.
+/// Maximum number of lines in the legend and of characters in a name, so that it fits into the picture.
 const LEGEND: usize = 20;
 const NAME: usize = 60;
 /// The colour of reference lines.
 const GREY: RGBColor = RGBColor(110, 110, 110);
 
-/// A chart that cannot be drawn.
+/// Reasons why a chart cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum ChartError {
     /// The file's name does not end in `.svg` or `.png`.
@@ -130,7 +130,7 @@ impl Chart {
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, (FAMILY, 22))
             .margin(14)
-            // For half of the last label.
+            // Room for half of the last label.
             .margin_right(28)
             .x_label_area_size(46)
             .y_label_area_size(64)
@@ -172,10 +172,10 @@ impl Chart {
     }
 }
 
-/// The inside of a chart, between its axes.
+/// Plotting area of a chart, between its axes.
 type Plane<'a, B> = ChartContext<'a, B, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// Draws the value of a reference player from one end of the horizontal axis to the other.
+/// Draws the value of a reference player across the horizontal axis.
 fn draw_reference<B: DrawingBackend>(
     chart: &mut Plane<B>,
     x: &Range<f64>,
@@ -188,13 +188,13 @@ fn draw_reference<B: DrawingBackend>(
     let words = format!("{name} {}", short(value));
     let place = (x.start + 0.005 * (x.end - x.start), value);
     let style = (FAMILY, 12).into_font().color(&GREY);
-    // A little below its line.
+    // Slightly below its line.
     let label = EmptyElement::at(place) + Text::new(words, (0, 3), style);
     chart.draw_series([label]).map_err(drawing)?;
     Ok(())
 }
 
-/// Draws curve number `i` with its interval, a single point as a dot, and notes its name, if it has one, in the legend.
+/// Draws curve number `i` with its interval, or a single point as a dot, and adds its name, if any, to the legend.
 fn draw_curve<B: DrawingBackend>(
     chart: &mut Plane<B>,
     i: usize,
@@ -226,7 +226,7 @@ fn draw_curve<B: DrawingBackend>(
     Ok(())
 }
 
-/// A name for the legend: its beginning if it is long.
+/// Shortens a long name for the legend.
 fn clipped(name: &str) -> String {
     match name.char_indices().nth(NAME) {
         Some((end, _)) => format!("{}...", &name[..end]),
@@ -238,8 +238,8 @@ fn drawing(error: impl std::fmt::Display) -> ChartError {
     ChartError::Drawing(error.to_string())
 }
 
-/// The smallest range with all finite values, widened by half of them to each side if they are equal, so that an axis has
-/// different labels; `None` without any.
+/// The smallest range with all finite values, widened on each side if they are equal, so that the labels of the axis
+/// differ; `None` without finite values.
 pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
     let ends = values.filter(|value| value.is_finite()).map(|value| (value, value));
     let (low, high) = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
@@ -247,7 +247,7 @@ pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
     Some(low - more..high + more)
 }
 
-/// Formats a label of an axis: at most four digits, with a unit prefix for large numbers.
+/// Formats a label of an axis with at most four digits and a unit prefix for large numbers.
 fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         1e9.. => (value / 1e9, "G"),

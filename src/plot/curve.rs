@@ -1,23 +1,23 @@
-//! Curves of several seeds as one mean with its interval.
+//! Curves of several seeds aggregated to a mean with an interval.
 
 use super::statistics::{interval, mean};
 
-/// The number of places at which curves with different steps are compared.
+/// Number of positions at which curves with different steps are compared.
 const PLACES: usize = 200;
 
-/// The mean of several curves at each place, with its 95 % interval.
+/// Mean of several curves at each position, with its 95 % interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Band {
-    /// Places on the horizontal axis, ascending.
+    /// Positions on the horizontal axis, ascending.
     pub x: Vec<f64>,
-    /// The mean at each place.
+    /// Mean at each position.
     pub mean: Vec<f64>,
     /// The 95 % interval of each mean, `[low, high]`; empty for a single curve.
     pub interval: Vec<[f64; 2]>,
 }
 
 impl Band {
-    /// The last place with its mean; `None` for an empty band.
+    /// Last position with its mean; `None` for an empty band.
     pub fn last(&self) -> Option<(f64, f64)> {
         Some((*self.x.last()?, *self.mean.last()?))
     }
@@ -45,7 +45,7 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
     band
 }
 
-/// Evenly spaced places from the latest start of all curves to their earliest end.
+/// Evenly spaced positions from the latest start of all curves to their earliest end.
 fn shared_places(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
     let low = curves.iter().map(|curve| curve[0].0).fold(f64::MIN, f64::max);
     let high = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::MAX, f64::min);
@@ -55,7 +55,7 @@ fn shared_places(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
     }
 }
 
-/// The value of a curve at a place, interpolated linearly, and constant beyond its ends.
+/// Value of a curve at `x`, interpolated linearly, and constant beyond its ends.
 fn at(curve: &[(f64, f64)], x: f64) -> f64 {
     let after = curve.partition_point(|(place, _)| *place < x);
     let (x1, y1) = curve[after.min(curve.len() - 1)];

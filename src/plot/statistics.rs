@@ -6,19 +6,19 @@
 
 use crate::rng;
 
-/// Resamples of a bootstrap.
+/// Number of bootstrap resamples.
 const RESAMPLES: u32 = 2000;
-/// The key of all draws, so that a table or a picture is the same each time.
+/// Key of all draws, so that tables and pictures are reproducible.
 const KEY: u32 = 0x5eed_b007;
-/// Shares of the resamples below and above a 95 % interval.
+/// Fraction of the resamples below and above a 95 % interval.
 const TAIL: f64 = 0.025;
 
-/// The mean; NaN without values.
+/// Mean; NaN without values.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The interquartile mean: the mean without the lowest and the highest quarter of the values, each rounded down, as
+/// Interquartile mean: the mean without the lowest and the highest quarter of the values, each rounded down, as
 /// `scipy.stats.trim_mean(values, 0.25)`.
 pub fn interquartile_mean(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();

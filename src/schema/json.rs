@@ -3,14 +3,15 @@
 use super::{Setting, Shape, in_table, range::Interval};
 use serde_json::{Map, Value, json};
 
-/// The schema of a table of these settings; `defaults` holds their values where the file has none.
+/// Schema of a table of these settings; `defaults` holds the values that apply where the file has
+/// none.
 pub fn table(settings: &'static [Setting], defaults: &toml::Table) -> Value {
     let mut properties = Map::new();
     for setting in in_table(settings) {
         let default = defaults.get(setting.key);
         properties.insert(setting.key.to_string(), property(setting, default));
     }
-    // Settings that a user's game or task has without declaring them.
+    // Settings of a user's game or task that are not declared.
     for (key, value) in defaults {
         if !properties.contains_key(key) {
             properties.insert(key.clone(), undeclared(value));
@@ -19,7 +20,7 @@ pub fn table(settings: &'static [Setting], defaults: &toml::Table) -> Value {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// The schema of a setting with this default.
+/// Schema of a setting with this default.
 fn property(setting: &Setting, default: Option<&toml::Value>) -> Value {
     let mut schema = match (setting.shape, default) {
         (Shape::Section(settings), Some(toml::Value::Table(defaults))) => table(settings, defaults),
@@ -32,7 +33,7 @@ fn property(setting: &Setting, default: Option<&toml::Value>) -> Value {
     schema
 }
 
-/// The schema of the values of a shape.
+/// Schema of the values of a shape.
 fn values(shape: &Shape) -> Value {
     match *shape {
         Shape::Whole(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
@@ -65,7 +66,7 @@ fn number(interval: Interval) -> Value {
     schema
 }
 
-/// The schema of a setting without a declaration, from its default.
+/// Schema of an undeclared setting, derived from its default.
 fn undeclared(default: &toml::Value) -> Value {
     let kind = match default {
         toml::Value::Integer(_) => "integer",

@@ -16,23 +16,23 @@ pub(crate) use names::{deserialize as names_deserialize, names};
 pub use range::Shape;
 pub use value::Value;
 
-/// A declared setting.
+/// Declaration of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// The name in its table.
+    /// Name in its table.
     pub key: &'static str,
-    /// The lines of its doc comment.
+    /// Lines of its doc comment.
     pub doc: &'static [&'static str],
-    /// The values that it takes.
+    /// Values that it accepts.
     pub shape: Shape,
-    /// TRL's name for it, where that is another.
+    /// Name in TRL, if different.
     pub alias: Option<&'static str>,
-    /// Whether it is a section whose settings stand in the table that holds it.
+    /// Whether it is a section whose settings are part of the enclosing table.
     pub is_flat: bool,
 }
 
 impl Setting {
-    /// The first paragraph of its doc comment, on one line.
+    /// First paragraph of its doc comment, on one line.
     pub fn meaning(&self) -> String {
         let lines = self.doc.iter().map(|line| line.trim());
         let mut meaning = lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
@@ -43,12 +43,12 @@ impl Setting {
     }
 }
 
-/// The lines of a doc comment; none in a browser, where nothing prints them and every visitor would fetch them.
+/// Lines of a doc comment; none in a browser, where nothing prints them and every visitor would download them.
 pub const fn docs(lines: &'static [&'static str]) -> &'static [&'static str] {
     if cfg!(target_family = "wasm") { &[] } else { lines }
 }
 
-/// The settings of a list as they stand in a table, where the settings of a flat section take its place.
+/// Settings as they appear in a table, with flat sections replaced by their settings.
 pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
     let mut all = Vec::with_capacity(settings.len());
     for setting in settings {
@@ -60,12 +60,12 @@ pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
     all
 }
 
-/// A struct of settings, as `settings!` declares them.
+/// A struct of settings declared by `settings!`.
 pub trait Settings {
-    /// The settings, in the order of declaration.
+    /// Declarations in order.
     const SETTINGS: &'static [Setting];
 
-    /// Checks every setting against its range, and the rules between them.
+    /// Checks every setting against its range, and the rules between settings.
     ///
     /// # Errors
     /// [`OutOfRange`] for the first that is refused.
@@ -76,16 +76,16 @@ pub trait Settings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} is {value}, but must be {allowed}")]
 pub struct OutOfRange {
-    /// The path of the setting, for instance `optimizer.learning_rate`.
+    /// Path of the setting, for instance `optimizer.learning_rate`.
     pub key: String,
-    /// The value.
+    /// The invalid value.
     pub value: String,
-    /// The range in words.
+    /// Description of the range.
     pub allowed: String,
 }
 
 impl OutOfRange {
-    /// The same error for a setting inside this section.
+    /// The same error for a setting inside `section`.
     #[must_use]
     pub fn within(mut self, section: &str) -> Self {
         self.key = match self.key.is_empty() {
@@ -113,7 +113,7 @@ pub fn limit(
     Err(OutOfRange { key, value, allowed })
 }
 
-/// Checks settings of a struct beside each other, in lines `SETTING if ALLOWED, "WHAT IS ALLOWED";`.
+/// Checks rules between settings of a struct, on lines of the form `SETTING if ALLOWED, "WHAT IS ALLOWED";`.
 macro_rules! limits {
     ($settings:ident: $($first:ident$(.$rest:ident)* if $is_allowed:expr, $allowed:expr;)+) => {
         $($crate::schema::limit(
@@ -126,7 +126,7 @@ macro_rules! limits {
 }
 pub(crate) use limits;
 
-/// The name of a field: without the `r#` of one that is a keyword.
+/// Name of a field, without the `r#` of keywords.
 pub(crate) const fn plain(field: &'static str) -> &'static str {
     match field.as_bytes() {
         [b'r', b'#', ..] => field.split_at(2).1,

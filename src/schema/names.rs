@@ -1,18 +1,18 @@
-//! Settings that are one of a few names: an enum, its names in text and in settings, in one declaration.
+//! Enumerated settings: declares an enum together with the names of its values in text and settings.
 
 use std::str::FromStr;
 
-/// A name that is not one of those allowed.
+/// A name that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` must be one of: {}", .known.join(", "))]
 pub struct UnknownName {
     /// The name as written.
     pub name: String,
-    /// The names allowed.
+    /// Allowed names.
     pub known: Vec<&'static str>,
 }
 
-/// Finds the value with this name among `all`, whose `names` are in the same order.
+/// Finds the value with this name among `all`, whose names are `names` in the same order.
 ///
 /// # Errors
 /// [`UnknownName`] if none has it.
@@ -63,10 +63,10 @@ macro_rules! names {
             /// All values, in the order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$Variant,)+];
 
-            /// The names of [`ALL`](Self::ALL).
+            /// Names of [`ALL`](Self::ALL).
             pub const NAMES: &'static [&'static str] = &[$($name,)+];
 
-            /// The name in settings.
+            /// Name in settings.
             pub const fn name(self) -> &'static str {
                 Self::NAMES[self as usize]
             }

@@ -1,13 +1,13 @@
-//! The values that a setting may take, as data that checks, words and JSON Schemas are derived from.
+//! Ranges of settings as data, from which checks, descriptions and JSON Schemas follow.
 
 use super::Setting;
 use std::fmt::{self, Display, Formatter};
 use std::ops::RangeInclusive;
 
-/// The values that a setting takes.
+/// Values that a setting accepts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
-    /// A whole number between these, both included.
+    /// An integer between these, both included.
     Whole(u64, u64),
     /// A number.
     Number(Interval),
@@ -17,46 +17,46 @@ pub enum Shape {
     Name(&'static [&'static str]),
     /// One of these names or a user-defined one.
     OpenName(&'static [&'static str]),
-    /// A text.
+    /// A string.
     Text,
-    /// A list of texts.
+    /// A list of strings.
     Texts,
-    /// A list of whole numbers.
+    /// A list of integers.
     Wholes {
-        /// The least and the largest length.
+        /// Minimum and maximum length.
         count: (u64, u64),
-        /// The least and the largest number.
+        /// Minimum and maximum of each integer.
         each: (u64, u64),
     },
     /// A table.
     Section(&'static [Setting]),
 }
 
-/// An interval of numbers that are finite in single precision, which the engines compute in, or infinite. Those above 0
-/// are so in single precision, too.
+/// An interval of numbers that are finite in single precision, in which the engines compute, or infinite. Numbers above
+/// 0 must also be above 0 in single precision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
-    /// Whether the lower end belongs to it.
+    /// Whether the lower end is included.
     pub has_low: bool,
-    /// Whether the upper end belongs to it.
+    /// Whether the upper end is included.
     pub has_high: bool,
 }
 
-/// The largest finite number of single precision.
+/// Largest finite number in single precision.
 const LARGEST: f64 = f32::MAX as f64;
-/// The least number above 0 that all devices tell from 0.
+/// Smallest positive number that all devices distinguish from 0.
 const LEAST: f64 = f32::MIN_POSITIVE as f64;
 
-/// Whole numbers of this range.
+/// Integers in this range.
 pub const fn whole(range: RangeInclusive<u64>) -> Shape {
     Shape::Whole(*range.start(), *range.end())
 }
 
-/// Lists whose length is in `count`, of whole numbers in `each`.
+/// Lists with a length in `count`, of integers in `each`.
 pub const fn wholes(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> Shape {
     Shape::Wholes { count: (*count.start(), *count.end()), each: (*each.start(), *each.end()) }
 }
@@ -97,7 +97,7 @@ impl Shape {
     }
 }
 
-/// The range in words, for instance `0 to below 1`.
+/// Describes the range, for instance `0 to below 1`.
 impl Display for Shape {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
@@ -118,7 +118,7 @@ impl Display for Shape {
 }
 
 impl Interval {
-    /// Whether the number is in it.
+    /// Whether the number is in the interval.
     pub fn contains(&self, number: f64) -> bool {
         let above = match self.has_low {
             true => number >= self.low,
@@ -128,7 +128,8 @@ impl Interval {
         above && below
     }
 
-    /// The interval in words, for the error about a number outside it: one beyond single precision also sees that limit.
+    /// Describes the interval for an error about a number outside it; for numbers beyond single precision, that limit
+    /// is included.
     pub fn in_words(&self, number: f64) -> String {
         match self.high == LARGEST && number > LARGEST {
             true => format!("{self}, at most {LARGEST:.1e}"),
@@ -137,7 +138,7 @@ impl Interval {
         }
     }
 
-    /// Whether a number above 0 may become 0 in single precision, where 0 is not allowed.
+    /// Whether a positive number may become 0 in single precision where 0 is not allowed.
     fn is_too_small(&self, number: f64) -> bool {
         self.low == 0.0 && !self.has_low && number > 0.0 && number < LEAST
     }
@@ -165,8 +166,8 @@ fn wholes_in_words(low: u64, high: u64) -> String {
     if low == high { short(low) } else { format!("{} to {}", short(low), short(high)) }
 }
 
-/// A number in the fewest digits that parse back to it, in single precision if that holds it exactly, and with an
-/// exponent where there would be many zeros.
+/// Formats a number with the fewest digits that parse back to it, in single precision if that represents it exactly,
+/// and with an exponent instead of many zeros.
 pub fn digits(number: f64) -> String {
     let single = number as f32;
     match (f64::from(single) == number, is_long(number)) {
@@ -182,7 +183,7 @@ pub(crate) fn is_long(number: f64) -> bool {
     number.is_finite() && number != 0.0 && !(1e-6..1e16).contains(&number.abs())
 }
 
-/// A number in digits, or as a power of two if it is a large one.
+/// Formats a number in digits, or as a power of two if it is large.
 fn short(number: u64) -> String {
     const LONG: u64 = 1 << 17;
     match number {

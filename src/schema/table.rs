@@ -1,13 +1,14 @@
-//! Settings read from TOML tables, with the key of a value that does not fit.
+//! Reading settings from TOML tables; errors name the key of the offending value.
 
 use super::{OutOfRange, Setting, Shape, in_table};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-/// Reads settings from a table, of which some or all are declared in `settings`.
+/// Reads settings from a table, some or all of which are declared in `settings`.
 ///
 /// # Errors
-/// The dotted key of the value that does not fit, after `prefix`, and why; the key is empty if it is the table itself.
+/// The dotted key of the offending value, after `prefix`, and the reason; the key is empty if the table itself is
+/// invalid.
 pub(crate) fn read<T: DeserializeOwned>(
     prefix: &str,
     table: Table,
@@ -15,7 +16,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 ) -> Result<T, String> {
     let values = table.clone();
     Value::Table(table).try_into().map_err(|e: toml::de::Error| {
-        // The library gives the key in the last line of its message alone.
+        // The library only gives the key in the last line of its message.
         let text = e.to_string();
         let key = text.trim_end().rsplit_once("in `").and_then(|(_, key)| key.strip_suffix('`'));
         let key = key.unwrap_or_default();
@@ -26,7 +27,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     })
 }
 
-/// The error of a whole number outside its declared range, which may be too large for its type.
+/// The error for an integer outside its declared range, which may be too large for its type.
 fn out_of_range(table: &Table, settings: &'static [Setting], key: &str) -> Option<OutOfRange> {
     let (first, rest) =
         key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));

@@ -1,11 +1,11 @@
-//! The types of settings, each with the values that it can have.
+//! Types of settings, each with its default range.
 
 use super::range::{at_least, digits, whole};
 use super::{OutOfRange, Shape, limit};
 
 /// A type that a setting can have.
 pub trait Value {
-    /// The values that it can have where the declaration names no range.
+    /// Range of settings whose declaration names none.
     const SHAPE: Shape;
 
     /// Checks that the value is one of `shape`.

@@ -1,4 +1,4 @@
-//! Records as comma-separated values, a row per iteration.
+//! Records as comma-separated values, one row per iteration.
 
 use super::{Tracker, scalars};
 use crate::disk::{self, input};
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The first columns; those of the figures follow.
+/// First columns; those of the metrics follow.
 const FIRST: [&str; 2] = ["iteration", "env_steps"];
 
 /// An open file of rows.
@@ -15,30 +15,30 @@ const FIRST: [&str; 2] = ["iteration", "env_steps"];
 pub(super) struct Rows {
     path: PathBuf,
     file: File,
-    /// The figures that the file has columns for.
+    /// Metrics that have a column.
     columns: Vec<String>,
     iterations: u32,
 }
 
 impl Rows {
-    /// Opens or creates a file, and drops its rows after those of the first `done` iterations.
+    /// Opens or creates a file, and drops rows after the first `done` iterations.
     pub fn open(path: &Path, done: u32) -> io::Result<Self> {
         let text = input::if_present(input::read_text(path, input::DATA))?.unwrap_or_default();
-        // A torn last line has no end.
+        // An incomplete last line has no line break.
         let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let header = lines.next().unwrap_or_default();
         let iteration = |row: &str| row.split(',').next()?.parse::<u32>().ok();
         let is_kept = |row: &&str| iteration(row).is_some_and(|iteration| iteration <= done);
         let rows: Vec<&str> = lines.take_while(is_kept).collect();
         let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
-        // Another run may have begun in the folder, with other figures.
+        // The folder may contain the file of another run with other metrics.
         let header = if rows.is_empty() { "" } else { header };
         let columns = header.trim_end().split(',').skip(FIRST.len()).map(str::to_string).collect();
         let file = replaced(path, header, &rows.concat())?;
         Ok(Self { path: path.to_path_buf(), file, columns, iterations })
     }
 
-    /// Adds columns, which are empty in the rows so far.
+    /// Adds columns, which are empty in existing rows.
     fn widen(&mut self, names: Vec<String>) -> io::Result<()> {
         self.columns.extend(names);
         let columns = FIRST.iter().copied().chain(self.columns.iter().map(String::as_str));
@@ -82,7 +82,7 @@ impl Tracker for Rows {
     }
 }
 
-/// Replaces a file in one step, and opens the new one to append to it.
+/// Replaces a file atomically, and opens the new one for appending.
 fn replaced(path: &Path, header: &str, rows: &str) -> io::Result<File> {
     disk::replace(path, [header, rows].concat().as_bytes())?;
     disk::open_append(path)

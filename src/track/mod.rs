@@ -15,14 +15,14 @@ use std::io;
 use std::path::Path;
 use toml::Table;
 
-/// The folder of TensorBoard's event files inside a run.
+/// Folder of TensorBoard's event files inside a run.
 pub const TENSORBOARD: &str = "tensorboard";
-/// The file of records as comma-separated values inside a run.
+/// File of records as comma-separated values inside a run.
 pub const CSV: &str = "metrics.csv";
 
-/// A file that takes the record of every iteration.
+/// A file that receives the record of every iteration.
 trait Tracker: std::fmt::Debug + Send {
-    /// The number of iterations that the file has.
+    /// Number of iterations in the file.
     fn iterations(&self) -> u32;
 
     /// Appends the record of an iteration.
@@ -33,7 +33,7 @@ trait Tracker: std::fmt::Debug + Send {
 #[derive(Debug, Default)]
 pub struct Trackers {
     trackers: Vec<(&'static str, Box<dyn Tracker>)>,
-    /// Warnings that were not taken yet.
+    /// Warnings not yet returned.
     warnings: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl Trackers {
         trackers
     }
 
-    /// Adds a tracker, brought up to date with `records`.
+    /// Adds a tracker and appends the records that it lacks.
     fn add(
         &mut self,
         name: &'static str,
@@ -88,7 +88,7 @@ impl Trackers {
         });
     }
 
-    /// Takes the warnings since the last call.
+    /// Returns the warnings since the last call.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }

@@ -1,11 +1,11 @@
-//! The figures of a record under the names that users of CleanRL and TRL look for.
+//! Metrics of a record by the names that CleanRL and TRL use.
 
 use crate::metrics::{IterationRecord, Phases};
 
-/// A figure with its name; `None` in iterations that do not have it.
+/// A metric with its name; `None` in iterations without it.
 pub type Scalar = (String, Option<f64>);
 
-/// The figures of a record, in a fixed order.
+/// Metrics of a record, in a fixed order.
 ///
 /// Groups before the slash are TensorBoard's sections: `charts` and `losses` as in CleanRL, `completions` and
 /// `rewards` as in TRL, `eval` for the greedy policy.
