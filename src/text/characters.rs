@@ -1,23 +1,23 @@
-//! Vocabularies of characters, for models with fresh weights.
+//! Character vocabularies, for models with new weights.
 
 use super::error::LanguageError;
 use super::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-/// The token that ends a text.
+/// Token that ends a text.
 pub const END: u32 = 0;
-/// The name of that token in files.
+/// Name of that token in files.
 const END_NAME: &str = "<|end|>";
 
-/// A vocabulary of characters; token 0 ends a text.
+/// A vocabulary of single characters; token 0 ends a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Characters {
-    /// Sorted, each once; the first is token 1.
+    /// Sorted and distinct; the first is token 1.
     characters: Vec<char>,
 }
 
 impl Characters {
-    /// The vocabulary of the characters that occur in a text.
+    /// Creates the vocabulary of the characters that occur in a text.
     pub fn from_text(text: &str) -> Self {
         let mut characters: Vec<char> = text.chars().collect();
         characters.sort_unstable();
@@ -25,7 +25,7 @@ impl Characters {
         Self { characters }
     }
 
-    /// The number of tokens.
+    /// Number of tokens.
     pub fn vocabulary(&self) -> usize {
         self.characters.len() + 1
     }
@@ -54,7 +54,7 @@ impl Characters {
         })
     }
 
-    /// Reads a `tokenizer.json` that [`Characters::to_json`] has made; `None` for any other.
+    /// Reads a `tokenizer.json` written by [`Characters::to_json`]; `None` for any other.
     pub fn from_json(json: &Value) -> Option<Self> {
         let model = &json["model"];
         if model["type"] != "WordLevel" || model["unk_token"] != END_NAME {

@@ -48,7 +48,7 @@ pub(super) fn is_folder(folder: &Path) -> bool {
     folder.join(CONFIG).is_file()
 }
 
-/// The name of a parameter's tensor in files.
+/// Name of a parameter's tensor in files.
 fn name(parameter: &Parameter) -> String {
     format!("base_model.model.model.{}", parameter.name)
 }
@@ -72,7 +72,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let config = config(&about).map_err(|reason| unusable(&path, reason))?;
     let weights = Weights::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
-    // Before anything is allocated by the rank.
+    // Checked before anything is allocated by the rank.
     for linear in Projection::ALL.into_iter().filter(|linear| config.targets(*linear)) {
         let [inputs, _] = linear.sizes(&model.shape);
         let first = format!("layers.0.{}.lora_A.weight", linear.name());
@@ -92,7 +92,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
 /// Parses the configuration of adapters.
 ///
 /// # Errors
-/// A clause, if it is not supported.
+/// A clause if it is not supported.
 fn config(about: &Value) -> Result<LoraConfig, String> {
     if about["peft_type"] != "LORA" {
         return Err(format!("`peft_type` {} is not known", about["peft_type"]));
@@ -161,7 +161,7 @@ pub(super) fn write(
     write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
 }
 
-/// The files of a folder of adapters besides their weights.
+/// Files of an adapter folder besides the weights.
 pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
     let config = adapters.config();
     let targets: Vec<&str> = Projection::ALL
@@ -186,7 +186,7 @@ pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
     files
 }
 
-/// Removes the configuration of adapters from the files of a folder, if there is one, and returns it.
+/// Removes the adapter configuration from the files of a folder, if there is one, and returns it.
 pub(super) fn take_config(
     files: &mut Files,
     folder: &Path,

@@ -18,12 +18,12 @@ use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 
-/// The first bytes of a file.
+/// First bytes of a file.
 const MAGIC: &[u8] = b"GGUF";
-/// Maximum depth of arrays within arrays; llama.cpp's files have none.
+/// Maximum nesting of arrays; llama.cpp's files have none.
 const MAX_DEPTH: usize = 4;
 
-/// The tensor of Llama 3's rotary scaling.
+/// Name of the tensor with Llama 3's rotary scaling.
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// A file, parsed up to its weights.
@@ -41,7 +41,7 @@ struct Tensor {
     start: usize,
 }
 
-/// The bytes of a parameter.
+/// Bytes of a parameter.
 struct ParameterBytes<'a> {
     format: Format,
     bytes: &'a [u8],
@@ -75,7 +75,7 @@ impl Source for ParameterBytes<'_> {
     }
 }
 
-/// The unread rest of a file's head.
+/// The unread rest of a file's header.
 struct Head<'a>(&'a [u8]);
 
 impl<'a> Head<'a> {
@@ -103,7 +103,7 @@ impl<'a> Head<'a> {
         Ok(String::from_utf8_lossy(self.take(count)?).into_owned())
     }
 
-    /// Reads a value of this kind, nested in `depth` arrays.
+    /// Reads a value of type `kind`, nested in `depth` arrays.
     fn value(&mut self, kind: u32, depth: usize) -> Result<Value, &'static str> {
         Ok(match kind {
             0 => json!(self.number::<1>()?[0]),
@@ -113,7 +113,8 @@ impl<'a> Head<'a> {
             4 => json!(self.u32()?),
             5 => json!(self.u32()? as i32),
             6 => {
-                // By its shortest decimal form: that of the number widened to f64 would be longer.
+                // Through its shortest decimal form, since widening to f64 would show rounding
+                // errors.
                 let x = f32::from_le_bytes(self.number()?);
                 json!(x.to_string().parse::<f64>().unwrap_or(f64::NAN))
             }
@@ -158,7 +159,7 @@ impl<'a> Gguf<'a> {
             let shape: Result<Vec<usize>, _> =
                 (0..axes).map(|_| head.u64().map(|n| n as usize)).collect();
             let mut shape = shape?;
-            // The file counts the axes from the last one on.
+            // The file lists axes in reverse order.
             shape.reverse();
             let (format, start) = (head.u32()?, head.u64()? as usize);
             all.insert(name, Tensor { shape, format, start });
@@ -170,7 +171,7 @@ impl<'a> Gguf<'a> {
         Ok(Self { path, about, tensors: all, weights })
     }
 
-    /// A metadata value, as `read` takes it; `None` if it is missing.
+    /// Finds a metadata value and converts it with `read`; `None` if it is missing.
     fn typed<T>(
         &self,
         name: &str,
@@ -239,7 +240,7 @@ impl<'a> Gguf<'a> {
         };
         check(&shape).map_err(|error| unusable(self.path, error))?;
         self.check_rotation(kind, shape.head_dim)?;
-        // The configuration of a trained model, which must tell how it is computed.
+        // The configuration of a trained model must tell how it is computed.
         match from_config(&to_config(&shape, &[])) {
             Ok(saved) if saved == shape => Ok(shape),
             _ => {
@@ -252,7 +253,7 @@ impl<'a> Gguf<'a> {
         }
     }
 
-    /// Refuses tensors that the shape has no place for: without them the model would be another one.
+    /// Rejects tensors that the shape has no place for, since the model would differ without them.
     fn check_used(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
         let parameters = shape.parameters();
         let mut used: HashSet<String> =
@@ -270,10 +271,10 @@ impl<'a> Gguf<'a> {
         }
     }
 
-    /// Refuses scaled rotary embeddings, and those of a part of a head.
+    /// Rejects scaled rotary embeddings, and those of a part of a head.
     fn check_rotation(&self, kind: &str, head_dim: usize) -> Result<(), LanguageError> {
         let key = |name: &str| format!("{kind}.rope.{name}");
-        // A factor without a type, also under its older name, is a linear scaling; 0 stands for none.
+        // A factor without a type, also under its older name, is a linear scaling; 0 means none.
         let factor = self.number(&key("scaling.factor"))?.or(self.number(&key("scale_linear"))?);
         let has_type = |value: &Value| Some(value.as_str()? != "none");
         let is_scaled = match self.typed(&key("scaling.type"), "a text", has_type)? {
@@ -295,7 +296,7 @@ impl<'a> Gguf<'a> {
         }
     }
 
-    /// Reads Llama 3's rotary scaling, which files store as divisors of the frequencies.
+    /// Reads Llama 3's rotary scaling, stored as divisors of the frequencies.
     fn rope_scaling(
         &self,
         theta: f64,
@@ -319,7 +320,7 @@ impl<'a> Gguf<'a> {
         scaling.map(Some).ok_or_else(|| wrong("is a rotary scaling of no known model of Llama 3"))
     }
 
-    /// Finds a parameter, and checks that the file holds as many numbers as the shape says.
+    /// Finds a parameter, and checks that its size matches the shape.
     fn find(
         &self,
         parameter: &Parameter,
@@ -358,7 +359,7 @@ impl<'a> Gguf<'a> {
         Ok(ParameterBytes { format, bytes, rows: wanted[0], paired_head_dim })
     }
 
-    /// Refuses a file that is one of several parts of a model.
+    /// Rejects a file that is one of several parts of a model.
     fn check_whole(&self) -> Result<(), LanguageError> {
         match (self.whole("split.no")?, self.whole("split.count")?) {
             (Some(number), Some(count)) if count > 1 => {
@@ -396,7 +397,7 @@ impl<'a> Gguf<'a> {
     }
 }
 
-/// Refuses other files by their first bytes, before all of the file is read.
+/// Rejects files of other formats by their first bytes, before the whole file is read.
 fn check_magic(path: &Path) -> Result<(), LanguageError> {
     let mut start = Vec::new();
     let file = input::open(path).map_err(failed("read", path))?;
@@ -408,7 +409,7 @@ fn check_magic(path: &Path) -> Result<(), LanguageError> {
 /// Reads a model from a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     check_magic(path)?;
-    // Its weights may be of any size.
+    // The weights may have any size.
     let bytes = input::read(path, u64::MAX).map_err(failed("read", path))?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
     file.check_whole()?;

@@ -1,4 +1,4 @@
-//! Metadata values of GGUF files, and the numbers of kinds of tokens.
+//! Metadata values of GGUF files, and the codes of token kinds.
 
 /// Kinds of tokens (ggml's `llama_token_type`).
 pub(super) mod kinds {
@@ -13,7 +13,7 @@ pub(super) mod kinds {
 /// SentencePiece's mark for a space.
 pub(super) const SPACE: &str = "\u{2581}";
 
-/// A value of a file's metadata.
+/// A metadata value.
 pub(super) enum Entry {
     U32(u32),
     F32(f32),
@@ -26,7 +26,7 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Appends the value, after the number of its kind.
+    /// Appends the value, preceded by the code of its type.
     pub fn write(&self, to: &mut Vec<u8>) {
         match self {
             Self::U32(x) => one(to, 4, &x.to_le_bytes()),

@@ -9,7 +9,7 @@ use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// The tokens of a vocabulary by number.
+/// Tokens of a vocabulary by id.
 struct Tokens {
     names: Vec<String>,
     kinds: Vec<u32>,
@@ -17,7 +17,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// Collects the tokens of a `tokenizer.json`; a number without a token gets a name of its own.
+    /// Collects the tokens of a `tokenizer.json`; ids without a token get a unique name.
     fn new(json: &Value, count: usize) -> Self {
         let mut names: Vec<String> = (0..count).map(|number| format!("[PAD{number}]")).collect();
         let (mut kinds, mut numbers) = (vec![UNUSED; count], HashMap::new());
@@ -38,10 +38,10 @@ impl Tokens {
     }
 }
 
-/// Converts the vocabulary to metadata, whose names lack the prefix `tokenizer.`.
+/// Converts the vocabulary to metadata, with names that lack the prefix `tokenizer.`.
 ///
 /// # Errors
-/// A clause, if llama.cpp has no such tokenizer.
+/// A clause if llama.cpp has no such tokenizer.
 pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, String> {
     let json = model.files.get("tokenizer.json");
     let json: Value = json.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
@@ -90,7 +90,7 @@ fn byte_level(json: &Value) -> Result<Vec<(&'static str, Entry)>, String> {
     Ok(named("gpt2", name, merges(json).map(|pair| pair.join(" ")).collect()))
 }
 
-/// The merged pairs, in the order of their ranks.
+/// Merged pairs, in the order of their ranks.
 fn merges(json: &Value) -> impl Iterator<Item = [&str; 2]> {
     let merges = json["model"]["merges"].as_array().into_iter().flatten();
     merges.filter_map(pair)
@@ -112,7 +112,7 @@ fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str
     let prefixes = match (&steps[..], &splits[..]) {
         ([replace], []) if *replace == replaces => false,
         ([prepend, replace], []) if *prepend == prepends && *replace == replaces => true,
-        // Without an entry `split` is on.
+        // Without an entry, `split` is on.
         ([], [meta])
             if meta["type"] == "Metaspace"
                 && meta["replacement"] == SPACE
@@ -125,7 +125,7 @@ fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str
         }
     };
     let pairs: Vec<String> = merges(json).map(|pair| pair.concat()).collect();
-    // llama.cpp merges whatever makes a token: last, if that is no pair.
+    // llama.cpp merges everything that forms a token; pairs that are no merges come last.
     let mut scores = vec![-(pairs.len() as f32); tokens.names.len()];
     // In reverse, so that a token gets the rank of its first pair.
     for (rank, name) in pairs.iter().enumerate().rev() {
@@ -166,7 +166,7 @@ fn characters(tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String>
     Ok(named("gpt2", "gpt-2", Vec::new()))
 }
 
-/// The character that stands for a byte in vocabularies of bytes (GPT-2's `bytes_to_unicode`).
+/// Character that stands for a byte in byte-level vocabularies (GPT-2's `bytes_to_unicode`).
 fn byte_name(byte: u8) -> char {
     let is_plain = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let hidden = (0..byte).filter(|byte| !is_plain(byte)).count() as u32;

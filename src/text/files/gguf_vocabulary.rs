@@ -7,7 +7,7 @@ use super::wrong_type;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Names of tokens that end a turn or a text. llama.cpp finds them by name too, since few files mark them.
+/// Names of tokens that end a turn or text. llama.cpp also finds them by name, since few files mark them.
 const ENDS: [&str; 12] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -23,10 +23,10 @@ const ENDS: [&str; 12] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Whether a value is what it must be.
+/// Predicate for the type of a value.
 type Check = fn(&Value) -> bool;
 
-/// Keys of a vocabulary, with what their values must be.
+/// Metadata keys of a vocabulary, with the types of their values.
 const TYPES: [(&str, &str, Check); 14] = [
     ("model", "a text", Value::is_string),
     ("pre", "a text", Value::is_string),
@@ -48,7 +48,7 @@ fn are_texts(value: &Value) -> bool {
     value.as_array().is_some_and(|all| all.iter().all(Value::is_string))
 }
 
-/// Numbers that are not finite are null in JSON.
+/// Non-finite numbers are null in JSON.
 fn are_numbers(value: &Value) -> bool {
     let is_number = |one: &Value| one.is_number() || one.is_null();
     value.as_array().is_some_and(|all| all.iter().all(is_number))
@@ -100,7 +100,7 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
-    /// Tokens that end a text, those that the file marks first.
+    /// Tokens that end a text, those marked in the file first.
     pub fn stop_tokens(&self) -> Vec<u32> {
         let named = ["eos_token_id", "eot_token_id", "eom_token_id"].map(|name| self.number(name));
         let others = ENDS.iter().map(|name| self.numbers.get(name).copied());
@@ -113,7 +113,7 @@ impl<'a> Vocabulary<'a> {
         all
     }
 
-    /// Name of the token that a key such as `bos_token_id` sets.
+    /// Name of the token set by a key such as `bos_token_id`.
     pub fn name(&self, key: &str) -> Option<&'a str> {
         self.tokens.get(self.number(key)?).copied()
     }
@@ -126,7 +126,7 @@ impl<'a> Vocabulary<'a> {
         self.get(name)?.as_str()
     }
 
-    /// A token's number, if there is such a token.
+    /// Id of a token, if it exists.
     fn number(&self, name: &str) -> Option<usize> {
         let number = self.get(name)?.as_u64()? as usize;
         (number < self.tokens.len()).then_some(number)
@@ -217,7 +217,8 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// Pairs of tokens that merge, by falling score of the merged token; pairs that merge to the same one, by their numbers.
+    /// Pairs of tokens that merge, by decreasing score of the merged token; pairs with the same merged token by their
+    /// ids.
     fn merges(&self) -> Result<Vec<[&'a str; 2]>, String> {
         let scores = self.get("scores").and_then(Value::as_array);
         let scores = scores.filter(|scores| scores.len() == self.tokens.len());
@@ -262,8 +263,8 @@ impl<'a> Vocabulary<'a> {
         added.collect()
     }
 
-    /// The post-processor, which adds the tokens that begin and end a text if the file says so; if it does not mention the
-    /// former, `begins` decides.
+    /// The post-processor, which adds the tokens at the start and end of a text if the file says so; if it does not
+    /// mention the former, `begins` decides.
     fn around(&self, begins: bool) -> Value {
         let adds = |name: &str, default| self.get(name).and_then(Value::as_bool).unwrap_or(default);
         let token = |key: &str, is_added| self.number(key).filter(|_| is_added);

@@ -17,13 +17,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Alignment of tensors, in bytes: the default of the format.
+/// Alignment of tensors in bytes: the format's default.
 const ALIGNMENT: usize = 32;
-/// Numbers of a block of Q8_0.
+/// Number of values in a block of Q8_0.
 const BLOCK: usize = 32;
-/// The largest whole number of a block of Q8_0.
+/// Largest code in a block of Q8_0.
 const LARGEST: f32 = 127.0;
-/// End of the name of an adapter's first factor, which has a row for each rank.
+/// Suffix of the name of an adapter's first factor, which has one row per rank.
 const LORA_A: &str = ".lora_a";
 
 names! {
@@ -39,7 +39,7 @@ names! {
 }
 
 impl GgufType {
-    /// ggml's number of the format and of a file in it, and the numbers and bytes of a block.
+    /// ggml's code of the format and of a file in it, and the number of values and bytes per block.
     const fn facts(self) -> (u32, u32, usize, usize) {
         match self {
             Self::F32 => (0, 0, 1, 4),
@@ -49,11 +49,11 @@ impl GgufType {
     }
 }
 
-/// A tensor of a file.
+/// A tensor to write.
 struct Tensor<'a> {
     parameter: FileParameter<'a>,
     kind: GgufType,
-    /// Number of heads whose coordinates lie in pairs.
+    /// Number of heads whose rotating coordinates are stored in pairs.
     heads: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Tensor<'a> {
         self.parameter.shape.iter().product::<usize>() / numbers * bytes
     }
 
-    /// Refuses numbers that the tensor's format cannot represent.
+    /// Rejects numbers that the tensor's format cannot represent.
     fn check(&self) -> Result<(), String> {
         let largest = match self.kind {
             GgufType::F32 => return Ok(()),
@@ -89,7 +89,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Encodes the numbers in the order of the file.
+    /// Encodes the values in file order.
     fn encode(&self, head_dim: usize) -> Vec<u8> {
         let mut numbers = self.parameter.numbers();
         if let Some(heads) = self.heads {
@@ -113,7 +113,7 @@ fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
     rows.flat_map(|row| &numbers[row * width..][..width]).copied().collect()
 }
 
-/// Encodes a block of ggml's Q8_0: the scale in half precision, then integers.
+/// Encodes a block in ggml's Q8_0: the scale in half precision, then the codes.
 fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
     let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let scale = largest / LARGEST;
@@ -126,7 +126,7 @@ fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
     bytes
 }
 
-/// The architecture's name in files.
+/// Name of the architecture in files.
 ///
 /// # Errors
 /// If GGUF cannot express the shape, or [`super::gguf`] would not read it.
@@ -162,7 +162,7 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
     }
 }
 
-/// The metadata of a model.
+/// Metadata of a model.
 fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, String> {
     let shape = &model.shape;
     let name = architecture(shape)?;
@@ -216,7 +216,7 @@ pub(super) fn write(
     file(path, &about, parameters, kind, shape)
 }
 
-/// Writes adapters alone, as llama.cpp adds them to a model's file.
+/// Writes adapters alone, in the form that llama.cpp adds to a model.
 pub(super) fn write_adapters(
     model: &LanguageModel,
     adapters: &Adapters,
@@ -268,7 +268,7 @@ fn file(
         let FileParameter { name, shape, .. } = &tensor.parameter;
         text(&mut head, name);
         head.extend((shape.len() as u32).to_le_bytes());
-        // The file counts the axes from the last one on.
+        // The file lists axes in reverse order.
         shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
         head.extend(tensor.kind.facts().0.to_le_bytes());
         head.extend(start.to_le_bytes());
@@ -283,7 +283,7 @@ fn file(
     disk::output(path, write).map_err(failed("written", path))
 }
 
-/// Writes bytes, and zeros up to the next multiple of the alignment.
+/// Writes bytes, padded with zeros to the alignment.
 fn padded(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes)?;
     to.write_all(&[0; ALIGNMENT][..bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()])

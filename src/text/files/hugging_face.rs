@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The files of a model besides the weights, by name.
+/// Files of a model besides the weights, by name.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 const CONFIG: &str = "config.json";
@@ -27,7 +27,7 @@ const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 const TEMPLATE: &str = "chat_template.jinja";
 
-/// Files of a folder besides the weights, which are kept and written again.
+/// Files of a folder besides the weights that are kept and written again.
 const KEPT: [&str; 9] = [
     CONFIG,
     GENERATION,
@@ -60,8 +60,9 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         return Err(unusable(&path, reason));
     }
     let weights = Weights::open(folder)?;
-    // As in `transformers`, the embedding table is the head if the weights have no other, whatever the configuration says.
-    // It is corrected, so that other libraries neither initialize a random head nor drop one.
+    // As in `transformers`, the embedding table serves as the head if the weights contain no other, whatever the
+    // configuration says. The configuration is corrected, so that other libraries neither initialise a random head nor
+    // drop one.
     let head = "lm_head.weight";
     let is_tied = match shape.tie_word_embeddings {
         true => !weights.differ(head, "model.embed_tokens.weight"),
@@ -86,7 +87,7 @@ fn turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
     special.or_else(|| tokens.iter().find(|token| !text(token).trim().is_empty())).copied()
 }
 
-/// The name of a special token, by the first file that has one; empty without any.
+/// Name of a special token, from the first file that has one; empty without any.
 pub(super) fn special_token(
     files: &Files,
     key: &str,
@@ -123,7 +124,7 @@ pub(super) fn finish(
         template.turn_end = turn_end(template, &*tokenizer);
         stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));
     }
-    // Absolute, so that adapters find their model from any folder.
+    // Absolute, so that adapters find their model from any working directory.
     let base = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let (adapters, prompts) = (None, PromptCache::default());
     Ok(LanguageModel {
@@ -139,7 +140,7 @@ pub(super) fn finish(
     })
 }
 
-/// Tokens that end a text, the tokenizer's `eos_token` first: that of a chat model ends a turn.
+/// Tokens that end a text, the tokenizer's `eos_token` first, which for chat models ends a turn.
 fn stop_tokens(
     tokenizer: &dyn Tokenizer,
     eos: &str,
@@ -150,7 +151,7 @@ fn stop_tokens(
     for name in [GENERATION, CONFIG] {
         let ends = end_tokens(&parse(files, name, folder)?);
         for id in ends.map_err(|reason| unusable(&folder.join(name), reason))? {
-            // A token that the weights lack ends nothing, and has no logit to learn.
+            // A token without weights cannot end a text, and has no logit to learn.
             if (id as usize) < vocabulary && !tokens.contains(&id) {
                 tokens.push(id);
             }
@@ -159,10 +160,10 @@ fn stop_tokens(
     Ok(tokens)
 }
 
-/// Tokens that end a text according to a file: a number or a list.
+/// Tokens that end a text according to a file, a number or a list.
 ///
 /// # Errors
-/// A clause, if they are something else.
+/// A clause if the value has another type.
 fn end_tokens(about: &Value) -> Result<Vec<u32>, String> {
     let key = "eos_token_id";
     let ids: &[Value] = match &about[key] {
@@ -176,17 +177,17 @@ fn end_tokens(about: &Value) -> Result<Vec<u32>, String> {
     Ok(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
 }
 
-/// The chat template of a folder: a file of its own, or part of `tokenizer_config.json`.
+/// Chat template of a folder: a file of its own, or part of `tokenizer_config.json`.
 ///
 /// # Errors
-/// A clause, if it is not a text.
+/// A clause if it is not a string.
 fn template_source(files: &Files, about: &Value) -> Result<Option<String>, String> {
     if let Some(bytes) = files.get(TEMPLATE) {
         return Ok(Some(String::from_utf8_lossy(bytes).into_owned()));
     }
     let key = "chat_template";
     let template = match &about[key] {
-        // Several, by name.
+        // Several templates by name.
         Value::Array(all) => {
             all.iter().find(|one| one["name"] == "default").map(|one| &one["template"])
         }
@@ -236,7 +237,7 @@ fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
     }
 }
 
-/// Checks that `tokenizer.json` has all that the files beside it say of the vocabulary.
+/// Checks that `tokenizer.json` contains everything that the files beside it say about the vocabulary.
 fn check_vocabulary(folder: &Path, files: &Files) -> Result<(), LanguageError> {
     let about = parse(files, TOKENIZER_CONFIG, folder)?;
     let added = parse(files, ADDED_TOKENS, folder)?;
@@ -244,11 +245,11 @@ fn check_vocabulary(folder: &Path, files: &Files) -> Result<(), LanguageError> {
     checked.map_err(|reason| unusable(&folder.join(TOKENIZER), reason))
 }
 
-/// Writes a folder that holds the model, with its weights in single precision.
+/// Writes a folder with the model, its weights in single precision.
 pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
     let mut files = metadata(model);
     let mut config = parse(&files, CONFIG, folder)?;
-    // The precision of the weights that were read: `transformers` would round the trained ones to it.
+    // Precision of the weights that were read; `transformers` would round the trained ones to it.
     for key in ["dtype", "torch_dtype"] {
         if config.get(key).is_some_and(|dtype| *dtype != "float32") {
             config[key] = "float32".into();
@@ -263,7 +264,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
 /// The files of a folder besides the weights.
 pub(super) fn metadata(model: &LanguageModel) -> Files {
     let mut files = model.files.clone();
-    // A fresh model has no configuration yet.
+    // A new model has no configuration yet.
     files
         .entry(CONFIG.to_string())
         .or_insert_with(|| pretty(&to_config(&model.shape, &model.stop_tokens)));

@@ -1,4 +1,4 @@
-//! Language models in files: Hugging Face's folders, PEFT's folders of adapters, and GGUF files.
+//! Files of language models: Hugging Face folders, PEFT's adapter folders, and GGUF files.
 
 mod adapter;
 mod gguf;
@@ -68,7 +68,7 @@ impl LanguageModel {
         }
     }
 
-    /// The contents of the model's files besides the weights, by file name.
+    /// Contents of the model's files besides the weights, by file name.
     pub fn metadata(&self) -> BTreeMap<String, Vec<u8>> {
         match &self.adapters {
             Some(adapters) => adapter::metadata(self, adapters),
@@ -99,33 +99,33 @@ fn pretty(value: &Value) -> Vec<u8> {
     serde_json::to_vec_pretty(value).expect("JSON is text")
 }
 
-/// The error for a file that is not what it should be.
+/// Creates the error for a malformed file.
 fn unusable(path: &Path, reason: impl ToString) -> LanguageError {
     LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
-/// The reason for which an entry of a file is refused that has a value of another type, which may be of any length.
+/// Reason for rejecting an entry with a value of the wrong type, which is abbreviated since it may be long.
 fn wrong_type(name: &str, value: &Value, expected: &str) -> String {
     let shown: String = value.to_string().chars().take(60).collect();
     format!("`{name}` is {shown}, but must be {expected}")
 }
 
-/// The error for a file that cannot be `read` or `written`, for use in `map_err`.
+/// Creates the error for a file that cannot be `read` or `written`, for `map_err`.
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
     move |source| LanguageError::File { path: path.to_path_buf(), action, source }
 }
 
-/// Reads a file whole.
+/// Reads a whole file.
 ///
 /// # Errors
-/// If it cannot be read, or Git LFS has left a pointer in its place.
+/// If it cannot be read, or is a Git LFS pointer.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
     let bytes = input::read(path, input::DATA).map_err(failed("read", path))?;
     check_fetched(&bytes, path)?;
     Ok(bytes)
 }
 
-/// Refuses the pointer that stands for a file in a clone made without Git LFS.
+/// Rejects the pointer that stands for a file in a clone made without Git LFS.
 fn check_fetched(bytes: &[u8], path: &Path) -> Result<(), LanguageError> {
     match bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
         true => {

@@ -1,4 +1,4 @@
-//! Names and layout of a decoder's parameters in files.
+//! Names and layouts of a decoder's parameters in files.
 
 use super::unusable;
 use crate::model::Parameter;
@@ -9,12 +9,12 @@ use rayon::prelude::*;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Whether files store the transpose of a parameter: `[outputs, inputs]`.
+/// Whether files store a parameter transposed, `[outputs, inputs]`.
 fn is_transposed(parameter: &Parameter) -> bool {
     parameter.shape.len() == 2 && parameter.name != "embed_tokens.weight"
 }
 
-/// The shape of a parameter in files.
+/// Shape of a parameter in files.
 pub(super) fn shape_in_files(parameter: &Parameter) -> Vec<usize> {
     match is_transposed(parameter) {
         true => parameter.shape.iter().rev().copied().collect(),
@@ -22,7 +22,7 @@ pub(super) fn shape_in_files(parameter: &Parameter) -> Vec<usize> {
     }
 }
 
-/// The name of a parameter in Hugging Face's files.
+/// Name of a parameter in Hugging Face's files.
 pub(super) fn hugging_face(parameter: &Parameter) -> String {
     match parameter.name.as_str() {
         "lm_head.weight" => parameter.name.clone(),
@@ -30,14 +30,14 @@ pub(super) fn hugging_face(parameter: &Parameter) -> String {
     }
 }
 
-/// A parameter that is written to a file.
+/// A parameter to write to a file.
 pub(super) struct FileParameter<'a> {
     pub name: String,
     /// Shape in the file, whose last axis is contiguous.
     pub shape: Vec<usize>,
-    /// The numbers in the order of the decoder's layout.
+    /// Values in the order of the decoder's layout.
     pub in_memory: &'a [f32],
-    /// Columns of a matrix in memory, if the file has its transpose.
+    /// Number of columns of the matrix in memory, if the file has its transpose.
     pub transposed: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ impl<'a> FileParameter<'a> {
         written.collect()
     }
 
-    /// The numbers in the order of the file.
+    /// Values in file order.
     pub fn numbers(&self) -> Cow<'a, [f32]> {
         match self.transposed {
             Some(columns) => transpose(self.in_memory, columns).into(),
@@ -70,7 +70,7 @@ impl<'a> FileParameter<'a> {
 
 /// A parameter in a file.
 pub(super) trait Source: Send + Sync {
-    /// Reads the numbers, in the order of the file.
+    /// Reads the values, in file order.
     fn read(&self) -> Vec<f32>;
 
     /// Reads a matrix `[inner, columns]`, stored in the file column by column, in its number format; `None` if that is f32.

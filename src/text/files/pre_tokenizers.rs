@@ -5,10 +5,10 @@
 
 use serde_json::Value;
 
-/// A pre-tokenizer, with the settings that follow from its name.
+/// A pre-tokenizer, with the settings implied by its name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PreTokenizer {
-    /// Patterns in order; each splits the pieces that the one before it left.
+    /// Patterns in order; each splits the pieces left by the previous one.
     pub patterns: &'static [&'static str],
     /// Whether a word that is a token is never split, whatever the merges.
     pub ignore_merges: bool,
@@ -31,7 +31,7 @@ const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\
 const CJK: &str = "[一-龥\u{800}-一가-\u{d7ff}]+";
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
 
-/// A name of each pre-tokenizer.
+/// Names of the pre-tokenizers, one each.
 const NAMES: [&str; 18] = [
     "llama-bpe",
     "dbrx",
@@ -54,7 +54,7 @@ const NAMES: [&str; 18] = [
 ];
 
 impl PreTokenizer {
-    /// Finds the name of the pre-tokenizer of a `tokenizer.json`.
+    /// Finds the name of the pre-tokenizer in a `tokenizer.json`.
     pub fn name_of(json: &Value) -> Option<&'static str> {
         let composes = match &json["normalizer"] {
             Value::Null => false,

@@ -6,7 +6,7 @@
 use crate::nn::ops::stored::{Column, NumberFormat, StoredMatrix};
 use half::f16;
 
-/// A format: numbers of a block, its bytes, and how to read it.
+/// A format: values and bytes per block, and how to decode it.
 #[derive(Clone, Copy)]
 pub(super) struct Format {
     pub numbers: usize,
@@ -20,7 +20,7 @@ enum Kind {
     Single,
     /// Half-precision numbers.
     Half(NumberFormat),
-    /// Blocks of codes, with a scale and an offset for each `group` of them.
+    /// Blocks of codes, with a scale and an offset per `group` of them.
     Codes { format: NumberFormat, group: usize, split: Split },
 }
 
@@ -54,7 +54,7 @@ const NAMES: [(u32, &str); 22] = [
 ];
 
 impl Format {
-    /// Finds the format by ggml's number.
+    /// Finds a format by ggml's code.
     ///
     /// # Errors
     /// A phrase that names the format and the supported ones, if it is not supported.
@@ -87,7 +87,7 @@ impl Format {
         }
     }
 
-    /// Decodes all numbers of some blocks.
+    /// Decodes all values of some blocks.
     pub fn read(&self, blocks: &[u8]) -> Vec<f32> {
         let mut codes = vec![0; self.numbers];
         let mut read_block = |block: &[u8], to: &mut [f32]| match self.kind {
@@ -142,7 +142,7 @@ fn half(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
-/// The fifth bit of number `i`, shifted into its place.
+/// The fifth bit of value `i`, shifted into place.
 fn fifth(bits: &[u8], i: usize) -> u16 {
     u16::from(bits[i / 8] >> (i % 8) & 1) << 4
 }
@@ -173,7 +173,7 @@ fn q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     codes.iter_mut().zip(&block[2..]).for_each(|(code, q)| *code = (*q).into());
 }
 
-/// The scale and the offset of group `i` of a block of eight, 6 bits each, in 12 bytes.
+/// Scale and offset of group `i` of a block of eight groups, 6 bits each, in 12 bytes.
 fn packed(from: &[u8], i: usize) -> [f32; 2] {
     let (scale, least) = match i < 4 {
         true => (from[i] & 63, from[i + 4] & 63),

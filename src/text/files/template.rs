@@ -1,4 +1,4 @@
-//! Chat templates, rendered as by `transformers`, so that a model sees the text that it was trained with.
+//! Rendering of chat templates as in `transformers`, so that a model sees texts as in its training.
 
 use super::template_json::to_json;
 use super::template_limits::{self as limits, BoundedText};
@@ -32,7 +32,7 @@ impl ChatTemplate {
         self.render_with(&all, values, false)
     }
 
-    /// The text that the template puts after an answer; `None` if it refuses the conversation.
+    /// Text that the template puts after an answer; `None` if it rejects the conversation.
     pub(super) fn behind_an_answer(&self) -> Option<String> {
         // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
@@ -50,7 +50,7 @@ impl ChatTemplate {
         add_generation_prompt: bool,
     ) -> Result<String, LanguageError> {
         let tokens = Value::from_iter([("bos_token", &self.bos), ("eos_token", &self.eos)]);
-        // Not undefined: templates ask whether they are `none`.
+        // Not undefined, since templates test whether they are `none`.
         let none = Value::from_iter([("tools", ()), ("documents", ())]);
         let own = Value::from_serialize(values);
         let fixed = Value::from_iter([
@@ -59,7 +59,7 @@ impl ChatTemplate {
         ]);
         // The last value of a name counts, as in `transformers`.
         let values = merge_maps([tokens, none, own, fixed]);
-        // As Jinja does: a template may have been saved with Windows' line ends.
+        // As in Jinja; a template may have been saved with Windows line ends.
         let source = self.source.replace("\r\n", "\n").replace('\r', "\n");
         let source = limits::bounded(&unmarked(&source)).map_err(LanguageError::Template)?;
         limits::run(move || {
@@ -90,8 +90,8 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-/// Formats the day that templates take for today: the first moment of Friday, 26 July 2024, so that prompts do not depend on
-/// the date.
+/// Formats the date that templates take for today: the first moment of Friday, 26 July 2024, so that prompts do not
+/// depend on the date.
 fn strftime_now(format: String) -> Result<String, Error> {
     let (mut text, mut rest) = (String::new(), format.chars());
     while let Some(c) = rest.next() {

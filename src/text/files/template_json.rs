@@ -1,4 +1,5 @@
-//! The filter `tojson` of chat templates: JSON as Python's `json.dumps` writes it, with the arguments of `transformers`.
+//! The filter `tojson` of chat templates: JSON as Python's `json.dumps` writes it, with the arguments of
+//! `transformers`.
 
 use super::template_limits::{self as limits, BoundedText};
 use minijinja::value::Kwargs;
@@ -8,7 +9,7 @@ use serde_json::Value as Json;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 use std::io::{Result as IoResult, Write};
 
-/// The filter. As in `transformers`, nothing is escaped for HTML.
+/// Implements the filter. As in `transformers`, nothing is escaped for HTML.
 pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<Value> = options.get("indent")?;
     let separators: Option<Vec<String>> = options.get("separators")?;
@@ -38,7 +39,7 @@ fn indentation(indent: &Value) -> Result<String, Error> {
     }
 }
 
-/// A value with the keys of its objects in order; by way of a text, whose length is bounded.
+/// Sorts the keys of all objects in a value; converts through text, whose length is bounded.
 fn sorted(value: &Value) -> Result<Json, Error> {
     serde_json::from_str(&written(value, CompactFormatter)?).map_err(failed)
 }
@@ -55,7 +56,7 @@ fn failed(error: serde_json::Error) -> Error {
     Error::new(ErrorKind::BadSerialization, error.to_string())
 }
 
-/// JSON in ASCII: all other characters, which are in texts only, as escapes of UTF-16.
+/// Escapes all characters beyond ASCII, which occur in strings only, as UTF-16.
 fn escaped(json: &str) -> String {
     let mut units = [0; 2];
     let mut ascii = String::with_capacity(json.len());
@@ -68,8 +69,8 @@ fn escaped(json: &str) -> String {
     ascii
 }
 
-/// A finite number as Python's `repr` writes it: the shortest digits that read back as the same, with an exponent from 1e16
-/// on and below 1e-4.
+/// Formats a finite number like Python's `repr`: the shortest digits that parse back, with an exponent from 1e16 on and
+/// below 1e-4.
 pub(super) fn float(number: f64) -> String {
     let text = format!("{number:e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((text.as_str(), "0"));

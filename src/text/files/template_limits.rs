@@ -1,4 +1,4 @@
-//! Limits for chat templates, which come with a model and may loop, nest or grow without end.
+//! Limits for chat templates, which come with a model and may loop, nest or grow without bound.
 
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
@@ -10,35 +10,35 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Limit on the bytes of a template.
+/// Maximum size of a template in bytes.
 const MAX_SOURCE: usize = 128 << 10;
-/// Limit on the bytes of a rendered text, and of any text assigned to a variable.
+/// Maximum size in bytes of a rendered text, and of any string assigned to a variable.
 const MAX_TEXT: usize = 16 << 20;
-/// Limit on the instructions of a rendering.
+/// Maximum number of instructions of a rendering.
 const FUEL: u64 = 20_000_000;
-/// Stack size of a rendering, bytes: an expression may nest as deep as [`MAX_SOURCE`] holds.
+/// Stack size of a rendering in bytes, since expressions may nest as deep as [`MAX_SOURCE`] permits.
 const STACK: usize = 512 << 20;
-/// Limit on the growth of the process during a rendering, bytes.
+/// Maximum growth of the process during a rendering, bytes.
 const MAX_GROWTH: u64 = 512 << 20;
-/// Limit on the duration of a rendering; fuel ends it earlier unless single instructions are slow.
+/// Maximum duration of a rendering; fuel ends it earlier unless single instructions are slow.
 const MAX_TIME: Duration = Duration::from_secs(2);
-/// Limit on the number of values within an assigned value.
+/// Maximum number of values within an assigned value.
 const MAX_VALUES: usize = 1 << 20;
-/// Filter that checks a value before a variable takes it.
+/// Filter that checks a value before it is assigned to a variable.
 const ASSIGNED: &str = "_assigned";
-/// Filter that checks a value before a namespace takes it.
+/// Filter that checks a value before it is assigned to a namespace.
 const STORED: &str = "_stored";
-/// The filter `indent` without a bound.
+/// The unbounded filter `indent`.
 const INDENT: &str = "_indent";
-/// The filter `replace` without a bound.
+/// The unbounded filter `replace`.
 const REPLACE: &str = "_replace";
-/// The filter `join` without a bound.
+/// The unbounded filter `join`.
 const JOIN: &str = "_join";
 
-/// Runs a rendering on a thread of its own with a deep stack, and gives up on it beyond the limits.
+/// Runs a rendering on its own thread with a deep stack, and gives up on it beyond the limits.
 ///
 /// # Errors
-/// The error of the rendering in words, or the limit that it has passed.
+/// Description of the rendering's error, or of the exceeded limit.
 pub(super) fn run(
     render: impl FnOnce() -> Result<String, Error> + Send + 'static,
 ) -> Result<String, String> {
@@ -48,7 +48,7 @@ pub(super) fn run(
     let flag = Arc::clone(&given_up);
     let task = move || {
         GIVEN_UP.set(Some(flag));
-        // Beyond the limits the receiver is gone.
+        // The receiver is gone if a limit was exceeded.
         let _ = sender.send(render().map_err(|error| error.to_string()));
     };
     let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK);
@@ -72,11 +72,11 @@ pub(super) fn run(
 }
 
 thread_local! {
-    /// Set once the rendering of this thread has passed a limit, and its result is no longer awaited.
+    /// Set once this thread's rendering has exceeded a limit, and its result is no longer awaited.
     static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Ends a rendering that has passed a limit.
+/// Ends a rendering that has exceeded a limit.
 fn check_given_up() -> Result<(), Error> {
     let is_given_up = |flag: &Option<Arc<AtomicBool>>| {
         flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
@@ -94,7 +94,7 @@ type Printed = fn(&Value) -> Result<Option<String>, Error>;
 /// Calls a method of a value that minijinja lacks.
 type Method = fn(&Value, &str, &[Value]) -> Option<Value>;
 
-/// Sets fuel, and replaces filters that make long texts out of short templates.
+/// Sets fuel, and replaces filters that can make long texts out of short templates.
 pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Method) {
     environment.set_fuel(Some(FUEL));
     environment.set_formatter(move |to, state, value| {
@@ -135,7 +135,7 @@ pub(super) fn bounded(source: &str) -> Result<String, String> {
     Ok(rewritten(source, checked_names))
 }
 
-/// Replaces the tags of a template for which `rewrite` returns a text. Blocks of raw text, expressions and comments count as
+/// Replaces the tags of a template for which `rewrite` returns a text. Raw blocks, expressions and comments count as
 /// tags.
 pub(super) fn rewritten(source: &str, rewrite: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::with_capacity(source.len());
@@ -149,7 +149,7 @@ pub(super) fn rewritten(source: &str, rewrite: impl Fn(&str) -> Option<String>) 
     text + rest
 }
 
-/// Splits off the tag, block of raw text, expression or comment at the beginning of a text, or its first character.
+/// Splits off the tag, raw block, expression or comment at the beginning of a text, or its first character.
 fn split_tag(text: &str) -> (&str, &str) {
     let end = match text.as_bytes().get(1) {
         Some(b'#') => text.find("#}").map(|at| at + 2),
@@ -165,7 +165,7 @@ pub(super) fn inside(tag: &str) -> &str {
     tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace())
 }
 
-/// The end of a block of raw text, in which nothing is a tag.
+/// End of a raw block, in which nothing is a tag.
 fn raw_end(text: &str) -> Option<usize> {
     let tag = |from: usize| text[from..].find("%}").map(|at| from + at + 2);
     let mut at = tag(0)?;
@@ -182,14 +182,14 @@ fn raw_end(text: &str) -> Option<usize> {
     }
 }
 
-/// The end of a tag, past `close` outside of quotes.
+/// End of a tag, past `close` outside of quotes.
 fn tag_end(text: &str, close: &str) -> Option<usize> {
     let mut bytes = plain(&text[2..]).map(|(at, ..)| at + 2);
     let is_end = |at: &usize| text.as_bytes()[*at..].starts_with(close.as_bytes());
     bytes.find(is_end).map(|at| at + close.len())
 }
 
-/// Rewrites a tag that assigns values to names, so that they pass through [`checked`]; `None` for any other tag.
+/// Rewrites a tag that assigns values to names, so that they pass through [`checked`]; `None` for other tags.
 fn checked_names(tag: &str) -> Option<String> {
     let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
     let (inner, end) = match inner.strip_suffix(['-', '+']) {
@@ -199,7 +199,7 @@ fn checked_names(tag: &str) -> Option<String> {
     let start = inner.len() - inner.trim_start_matches(['-', '+']).trim_start().len();
     let word = inner[start..].find(|c: char| !c.is_alphanumeric()).unwrap_or(inner.len() - start);
     let (begin, rest) = inner.split_at(start + word);
-    // Loop variables and arguments have their values already: they are checked by another assignment.
+    // Loop variables and arguments already have their values; a further assignment checks them.
     let again = |names: &[&str]| -> String {
         names.iter().map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {end}%}}")).collect()
     };
@@ -291,7 +291,8 @@ fn plain(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
     })
 }
 
-/// Refuses values that hold a namespace, unless it is the whole value and `may_be_one`, and values that are too large.
+/// Rejects values that contain a namespace, unless it is the whole value and `may_be_one`, and values that are too
+/// large.
 fn checked(value: Value, may_be_one: bool) -> Result<Value, Error> {
     let is_namespace = |value: &Value| {
         value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
@@ -318,7 +319,7 @@ fn checked(value: Value, may_be_one: bool) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// The filter `indent`, bounded in its result.
+/// The filter `indent` with a bounded result.
 fn indent(state: &State, text: Value, options: Rest<Value>) -> Result<Value, Error> {
     let widths = options
         .iter()
@@ -330,29 +331,30 @@ fn indent(state: &State, text: Value, options: Rest<Value>) -> Result<Value, Err
     state.apply_filter(INDENT, &all)
 }
 
-/// A text `count` times, bounded in its result.
+/// Repeats a text `count` times, with a bounded result.
 pub(super) fn repeated(text: &str, count: usize) -> Result<String, Error> {
     check_length(text.len().saturating_mul(count))?;
     Ok(text.repeat(count))
 }
 
-/// Refuses a text of this many bytes if it is too long.
+/// Rejects a text of `bytes` bytes if it is too long.
 fn check_length(bytes: usize) -> Result<(), Error> {
     if bytes > MAX_TEXT { Err(refused("a text is longer than 16 MiB")) } else { Ok(()) }
 }
 
-/// Refuses the replacement of `from` by `to` in a text, or putting `to` between its characters, if the result is too long.
+/// Rejects the replacement of `from` by `to` in a text, or the insertion of `to` between its characters, if the result
+/// is too long.
 fn check_replacement(text: &str, from: &str, to: &str) -> Result<(), Error> {
     check_length(text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len()))
 }
 
-/// The filter `replace`, bounded in its result.
+/// The filter `replace` with a bounded result.
 fn replace(state: &State, text: Value, from: Value, to: Value) -> Result<Value, Error> {
     check_replacement(&text.to_string(), &from.to_string(), &to.to_string())?;
     state.apply_filter(REPLACE, &[text, from, to])
 }
 
-/// The filter `join`, bounded in its result.
+/// The filter `join` with a bounded result.
 fn join(state: &State, parts: Value, options: Rest<Value>) -> Result<Value, Error> {
     let between = options.first().map_or(0, |between| between.to_string().len());
     let count = parts.as_str().map_or_else(|| parts.len().unwrap_or(0), |it| it.chars().count());
@@ -387,7 +389,7 @@ pub(super) struct BoundedText {
 }
 
 impl BoundedText {
-    /// Refuses a text that was cut.
+    /// Rejects a truncated text.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.is_full { Err(refused("its text is longer than 16 MiB")) } else { Ok(()) }
     }

@@ -1,5 +1,5 @@
-//! Values of chat templates as Python has them: how they are printed, and what tests, filters and methods make of them, where
-//! minijinja differs from Jinja.
+//! Python semantics of chat templates' values: printing, tests, filters and methods, where minijinja differs from
+//! Jinja.
 
 use super::template_json::float;
 use super::template_limits::BoundedText;
@@ -12,7 +12,7 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
     environment.add_filter("string", string);
     environment.add_filter("length", length);
     environment.add_filter("count", length);
-    // In Python, texts and dicts have a length and items, too, and so does Jinja's undefined value.
+    // In Python, strings and dicts also have a length and items, and so does Jinja's undefined value.
     environment.add_test("sequence", |value: &Value| {
         let kind = value.kind();
         matches!(kind, ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
@@ -27,7 +27,7 @@ fn string(value: &Value) -> Result<Value, Error> {
     Ok(Value::from(printed(value)?.unwrap_or_else(|| value.to_string())))
 }
 
-/// The filter `length`; an undefined value has the length 0.
+/// The filter `length`; an undefined value has length 0.
 fn length(value: &Value) -> Result<usize, Error> {
     let what = || format!("cannot calculate length of value of type {}", value.kind());
     match value.len() {
@@ -36,7 +36,7 @@ fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// Methods of Python's texts that `minijinja_contrib` lacks; tuples are lists.
+/// Methods of Python strings that `minijinja_contrib` lacks; tuples are lists.
 pub(super) fn method(value: &Value, name: &str, arguments: &[Value]) -> Option<Value> {
     let [part] = arguments else { return None };
     let (text, part) = (value.as_str()?, part.as_str()?);
@@ -55,7 +55,7 @@ pub(super) fn method(value: &Value, name: &str, arguments: &[Value]) -> Option<V
     }
 }
 
-/// A list, a dict or a fraction as Python's `str` writes it; `None` for other values, which minijinja prints alike.
+/// Formats a list, dict or float like Python's `str`; `None` for other values, which minijinja prints alike.
 pub(super) fn printed(value: &Value) -> Result<Option<String>, Error> {
     let is_fraction = value.is_number() && !value.is_integer();
     if !is_fraction && !matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {
@@ -68,7 +68,7 @@ pub(super) fn printed(value: &Value) -> Result<Option<String>, Error> {
     Ok(Some(text.into_string()))
 }
 
-/// Writes a value as Python's `repr` does.
+/// Writes a value like Python's `repr`.
 fn write(to: &mut BoundedText, value: &Value) -> IoResult<()> {
     if let Some(text) = value.as_str() {
         return write_text(to, text);
@@ -104,7 +104,7 @@ fn write(to: &mut BoundedText, value: &Value) -> IoResult<()> {
     }
 }
 
-/// Writes a text in quotes.
+/// Writes a string in quotes.
 fn write_text(to: &mut BoundedText, text: &str) -> IoResult<()> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     write!(to, "{quote}")?;
@@ -124,8 +124,8 @@ fn write_text(to: &mut BoundedText, text: &str) -> IoResult<()> {
     write!(to, "{quote}")
 }
 
-/// Whether Python writes a character as it is: none of control, format, private use or white space, but for a space.
-/// Characters that Unicode has not assigned count as printable.
+/// Whether Python prints a character unescaped: no control, format or private-use characters, and no white space except
+/// a space. Characters that Unicode has not assigned count as printable.
 fn is_printable(c: char) -> bool {
     c == ' '
         || !(c.is_control()

@@ -1,4 +1,4 @@
-//! Tokenizers from `tokenizer.json`, read by the crate `tokenizers`.
+//! Tokenizers read from `tokenizer.json` by the crate `tokenizers`.
 
 use super::{unusable, wrong_type};
 use crate::text::characters::Characters;
@@ -11,11 +11,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A tokenizer of any type: BPE, unigrams, word pieces or words.
+/// A tokenizer of any type: BPE, unigram, WordPiece or word level.
 #[derive(Debug)]
 struct FileTokenizer {
     tokenizer: tokenizers::Tokenizer,
-    /// Number of tokens that the weights have.
+    /// Number of tokens in the weights.
     vocabulary: usize,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn read(
     path: &Path,
 ) -> Result<Arc<dyn Tokenizer>, LanguageError> {
     let json: Value = serde_json::from_slice(text).map_err(|e| unusable(path, e))?;
-    // Checked before anything of the size of a token's number is allocated.
+    // Checked before anything is allocated by a token's id.
     check_largest(largest_token(&json), vocabulary).map_err(|reason| unusable(path, reason))?;
     for part in ["normalizer", "decoder"] {
         check_growth(part, &json[part]).map_err(|reason| unusable(path, reason))?;
@@ -44,13 +44,13 @@ pub(super) fn read(
     let mut tokenizer = tokenizer.map_err(|reason| unusable(path, reason))?;
     // Prompts are never truncated or padded.
     tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable(path, e))?;
-    // The crate numbers added tokens itself, whatever the file says.
+    // The crate assigns ids to added tokens itself, whatever the file says.
     let largest = tokenizer.get_vocab(true).into_values().max().map(u64::from);
     check_largest(largest, vocabulary).map_err(|reason| unusable(path, reason))?;
     Ok(Arc::new(FileTokenizer { tokenizer, vocabulary }))
 }
 
-/// The tokens of a `tokenizer.json` that no text is split within.
+/// Tokens of a `tokenizer.json` that texts are not split within.
 #[derive(Deserialize)]
 struct AddedTokens {
     #[serde(default)]
@@ -78,7 +78,7 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
         let tokens = elements(&about[key]).into_iter().filter_map(content);
         named.extend(tokens.map(|name| (key, name)));
     }
-    // It counts without that table only.
+    // Only counts without that table.
     if about[table].is_null() {
         let names = added.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
         named.extend(names.map(|name| ("added_tokens.json", name)));
@@ -92,7 +92,7 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
     }
 }
 
-/// The elements of a list, or the values of a table.
+/// Elements of a list, or values of a table.
 fn elements(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(all) => all.iter().collect(),
@@ -101,12 +101,12 @@ fn elements(value: &Value) -> Vec<&Value> {
     }
 }
 
-/// The text of a token, which is given as it is or in a table.
+/// Text of a token, given as a string or in a table.
 fn content(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
-/// Refuses a token that the weights lack.
+/// Rejects a token that the weights lack.
 fn check_largest(largest: Option<u64>, vocabulary: usize) -> Result<(), String> {
     match largest.filter(|token| *token >= vocabulary as u64) {
         Some(largest) => Err(format!(
@@ -116,7 +116,7 @@ fn check_largest(largest: Option<u64>, vocabulary: usize) -> Result<(), String> 
     }
 }
 
-/// The largest number of a token that a `tokenizer.json` names.
+/// Largest token id in a `tokenizer.json`.
 fn largest_token(json: &Value) -> Option<u64> {
     let listed = match &json["model"]["vocab"] {
         Value::Object(vocabulary) => vocabulary.values().filter_map(Value::as_u64).max(),
@@ -127,10 +127,10 @@ fn largest_token(json: &Value) -> Option<u64> {
     listed.max(added.filter_map(|token| token["id"].as_u64()).max())
 }
 
-/// Maximum number of bytes that a normalizer or a decoder makes of one byte, or puts before a text.
+/// Maximum number of bytes that a normalizer or decoder makes of one byte, or puts before a text.
 const MAX_GROWTH: usize = 1 << 10;
 
-/// Refuses a `normalizer` or `decoder` whose parts, one after another, lengthen a text without bound.
+/// Rejects a `normalizer` or `decoder` whose parts together lengthen a text without bound.
 fn check_growth(part: &str, value: &Value) -> Result<(), String> {
     let (mut growth, mut before) = (1_usize, 0);
     let mut open = vec![value];
@@ -142,7 +142,7 @@ fn check_growth(part: &str, value: &Value) -> Result<(), String> {
             before += length(&one["prepend"]);
         }
         if one["type"] == "Replace" {
-            // An empty pattern matches between all bytes, and a regular expression may.
+            // An empty pattern matches between all bytes, and so may a regular expression.
             let from = length(&one["pattern"]["String"]).max(1);
             let per_byte = length(&one["content"]).div_ceil(from) + usize::from(from == 1);
             growth = growth.saturating_mul(per_byte.max(1));
@@ -157,7 +157,7 @@ fn check_growth(part: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The two parts of an entry of `merges`, which is a text or a list.
+/// The two parts of an entry of `merges`, which is a string or a list.
 pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
     match merge {
         Value::String(text) => text.split_once(' ').map(|(first, second)| [first, second]),
@@ -165,10 +165,10 @@ pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
     }
 }
 
-/// The name of a special token in a file; empty if it has none.
+/// Name of a special token in a file; empty if it has none.
 ///
 /// # Errors
-/// A clause, if the token is neither a text nor a table with its `content`.
+/// A clause if the token is neither a string nor a table with its `content`.
 pub(super) fn special<'a>(about: &'a Value, key: &str) -> Result<&'a str, String> {
     let token = &about[key];
     match content(token) {
@@ -178,7 +178,7 @@ pub(super) fn special<'a>(about: &'a Value, key: &str) -> Result<&'a str, String
     }
 }
 
-/// Refuses merges that do not make a token of the vocabulary, at which the crate `tokenizers` panics.
+/// Rejects merges that do not form a token of the vocabulary, on which the crate `tokenizers` panics.
 fn check_merges(model: &Value) -> Result<(), String> {
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
     for merge in model["merges"].as_array().into_iter().flatten() {
@@ -191,7 +191,7 @@ fn check_merges(model: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Calls the crate `tokenizers`, which panics if parts of a file do not fit together.
+/// Calls the crate `tokenizers`, which panics if parts of a file do not fit together; a panic becomes an error.
 fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| "its parts do not fit together".to_string())
 }
@@ -201,7 +201,7 @@ impl FileTokenizer {
         let encoding = guarded(|| self.tokenizer.encode_fast(text, special));
         let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
         let tokens = encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec();
-        // A post-processor may add any number.
+        // A post-processor may add any id.
         match tokens.iter().find(|token| **token as usize >= self.vocabulary) {
             Some(token) => Err(LanguageError::Tokenizer(format!(
                 "it makes the token {token}, and the weights have {} tokens",
@@ -226,7 +226,8 @@ impl Tokenizer for FileTokenizer {
     }
 
     fn pieces(&self, tokens: &[u32]) -> Vec<String> {
-        // Many tokenizers drop the space before the first token of a text, so a token is decoded after the one before it.
+        // Many tokenizers drop the space before the first token of a text, so each token is decoded after the one
+        // before it.
         let piece = |at: usize| {
             let alone = self.decode(&tokens[at..=at]);
             if at == 0 {

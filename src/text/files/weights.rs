@@ -1,4 +1,4 @@
-//! Safetensors files of weights: one, or several that an index lists.
+//! Safetensors files of weights: a single one, or several listed by an index.
 
 use super::names::{FileParameter, Source, shape_in_files};
 use super::{check_fetched, failed, read_file, unusable};
@@ -16,21 +16,21 @@ use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The file of a model's weights.
+/// File of a model's weights.
 pub(super) const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// The files that older models and adapters have instead: one of weights, or an index of several.
+/// Files of older models and adapters: pickled weights, or an index of several.
 const PICKLED: [&str; 3] =
     ["pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"];
 
-/// The files of weights in a folder.
+/// Weight files of a folder.
 pub(super) struct Weights {
     files: Vec<(PathBuf, Mmap)>,
     /// File and byte range of each tensor.
     places: HashMap<String, Place>,
 }
 
-/// A tensor in one of several files.
+/// Location of a tensor in one of several files.
 struct Place {
     file: usize,
     dtype: Dtype,
@@ -38,17 +38,17 @@ struct Place {
     bytes: Range<usize>,
 }
 
-/// The bytes of a tensor with their type.
+/// Bytes and type of a tensor.
 pub(super) struct Tensor<'a> {
     dtype: Dtype,
     bytes: &'a [u8],
 }
 
 impl Weights {
-    /// Opens the weights of a folder: the file of all of them, else those that the index lists.
+    /// Opens the weights of a folder: the single file, otherwise those listed by the index.
     pub fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
-        // As in `transformers`: an index beside that file lists older weights.
+        // As in `transformers`: an index beside the single file lists older weights.
         let names = match index.is_file() && !folder.join(WEIGHTS).is_file() {
             true => indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?,
             false => vec![WEIGHTS.to_string()],
@@ -56,7 +56,7 @@ impl Weights {
         Self::open_files(folder, names)
     }
 
-    /// Opens files of weights by their names.
+    /// Opens weight files by name.
     pub fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
         let (mut files, mut places) = (Vec::new(), HashMap::new());
         for (file, name) in names.into_iter().enumerate() {
@@ -75,7 +75,7 @@ impl Weights {
             // or the program is stopped by SIGBUS, but memory safety is not affected.
             let map = unsafe { Mmap::map(&opened) }.map_err(failed("read", &path))?;
             check_fetched(&map, &path)?;
-            // Ranges and shapes are checked against the length of the file there.
+            // Ranges and shapes are checked against the length of the file.
             let (head, about) = SafeTensors::read_metadata(&map).map_err(|e| unusable(&path, e))?;
             for (name, tensor) in about.tensors() {
                 let (start, end) = tensor.data_offsets;
@@ -88,17 +88,17 @@ impl Weights {
         Ok(Self { files, places })
     }
 
-    /// The names of all tensors.
+    /// Names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.places.keys()
     }
 
-    /// Whether a tensor is there.
+    /// Whether a tensor exists.
     pub fn has(&self, name: &str) -> bool {
         self.places.contains_key(name)
     }
 
-    /// Whether two tensors are there that differ in a number, the shape or the type.
+    /// Whether two tensors exist that differ in values, shape or type.
     pub fn differ(&self, one: &str, other: &str) -> bool {
         let tensor = |name: &str| {
             let place = self.places.get(name)?;
@@ -111,7 +111,7 @@ impl Weights {
         }
     }
 
-    /// Finds a parameter, which is called `name` in the files, and checks its shape and type.
+    /// Finds a parameter, named `name` in the files, and checks its shape and type.
     pub fn find(&self, parameter: &Parameter, name: &str) -> Result<Tensor<'_>, LanguageError> {
         let place = self
             .places
@@ -134,10 +134,10 @@ impl Weights {
     }
 }
 
-/// The names of the files that an index of weights lists.
+/// Names of the files listed by an index of weights.
 ///
 /// # Errors
-/// A clause, if the index is malformed, or names a file of another folder.
+/// A clause if the index is malformed, or names a file in another folder.
 fn indexed(index: &[u8]) -> Result<Vec<String>, String> {
     let json: Value = serde_json::from_slice(index).map_err(|error| error.to_string())?;
     let map = json["weight_map"].as_object().ok_or("there is no `weight_map`")?;
@@ -153,8 +153,8 @@ fn indexed(index: &[u8]) -> Result<Vec<String>, String> {
     }
 }
 
-/// The name of a tensor without the prefixes that `torch.compile` and wrappers for several devices leave, and with the
-/// `model.` that some files lack.
+/// Name of a tensor without the prefixes that `torch.compile` and multi-device wrappers leave, and with the `model.`
+/// that some files lack.
 fn plain_name(name: &str) -> String {
     let mut plain = name;
     while let Some(rest) = ["_orig_mod.", "module."].iter().find_map(|p| plain.strip_prefix(p)) {
@@ -188,7 +188,7 @@ impl Source for Tensor<'_> {
     }
 }
 
-/// Writes parameters by their names in files.
+/// Writes parameters under their names in files.
 pub(super) fn write_weights(
     path: &Path,
     parameters: &[Parameter],
