@@ -1,4 +1,4 @@
-//! A language model: weights, vocabulary, chat template, and the other files of its folder.
+//! Language models: weights, vocabulary, chat template, and the other files of their folder.
 
 use super::characters::{Characters, END};
 use super::error::LanguageError;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 /// A language model.
 #[derive(Clone, Debug)]
 pub struct LanguageModel {
-    /// The sizes and switches of the decoder.
+    /// Sizes and switches of the decoder.
     pub shape: DecoderShape,
-    /// The decoder's parameters, in the order of [`DecoderShape::parameters`].
+    /// Parameters of the decoder, in the order of [`DecoderShape::parameters`].
     pub params: DecoderParams,
     /// LoRA adapters, which are trained instead of `params`; `None` to train all parameters.
     pub adapters: Option<Adapters>,
@@ -28,15 +28,15 @@ pub struct LanguageModel {
     pub template: Option<ChatTemplate>,
     /// Tokens that end a completion; the first is the tokenizer's `eos_token`, if it has one.
     pub stop_tokens: Vec<u32>,
-    /// The other files of its folder, by name: configuration, tokenizer, chat template.
+    /// Other files of its folder, by name: configuration, tokenizer, chat template.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// The folder or the file of the weights without adapters; empty for a fresh model.
+    /// Folder or file of the weights without adapters; empty for a new model.
     pub base: PathBuf,
     pub(super) prompts: PromptCache,
 }
 
 impl LanguageModel {
-    /// Creates a model with fresh weights. Its tokens are the characters of `alphabet`, whatever the vocabulary size in
+    /// Creates a model with new weights. Its tokens are the characters of `alphabet`, whatever the vocabulary size in
     /// `sizes`; `key` determines the weights.
     pub fn tiny(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
         let characters = Characters::from_text(alphabet);
@@ -54,7 +54,7 @@ impl LanguageModel {
         }
     }
 
-    /// Whether the model was created with fresh weights rather than read from files.
+    /// Whether the model was created with new weights rather than read from files.
     pub fn is_fresh(&self) -> bool {
         self.base.as_os_str().is_empty()
     }
@@ -106,7 +106,7 @@ impl LanguageModel {
         messages: &[impl Serialize],
         values: &impl Serialize,
     ) -> Result<Vec<u32>, LanguageError> {
-        // Without the files of models there are no templates.
+        // Builds without the files of models have no templates.
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
             return self.prompts.tokens(key(&(messages, values))?, || {
@@ -153,7 +153,7 @@ impl LanguageModel {
                     let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
                     LanguageError::Answer(prompt[start..].to_string())
                 })?;
-                // The tokens of an answer may depend on what is before it, but must not change those of the prompt.
+                // The tokens of an answer may depend on the text before it, but must not change the prompt's tokens.
                 let [before, all] = [&prompt, &whole].map(|text| self.tokenizer.encode(text));
                 let mut tokens = match all?.strip_prefix(&before?[..]) {
                     Some(tokens) => tokens.to_vec(),
@@ -190,8 +190,8 @@ impl LanguageModel {
         some(tokens)
     }
 
-    /// Tokenizes what follows a text, together with it: many tokenizers put a space before the first token of a text, which
-    /// belongs to no continuation. If the tokens of the text would change, it is tokenized alone.
+    /// Tokenizes the continuation of a text together with it, since many tokenizers put a space before the first token
+    /// of a text. If that would change the tokens of the text, the continuation is tokenized alone.
     fn continuation(&self, more: &str, text: &str) -> Result<Vec<u32>, LanguageError> {
         if more.is_empty() {
             return Ok(Vec::new());
@@ -212,7 +212,7 @@ impl LanguageModel {
         turn_end.or(self.stop_tokens.first().copied())
     }
 
-    /// The chat template, if it renders these messages: there are any.
+    /// The chat template, unless there are no messages to render.
     fn template_for(&self, messages: &[impl Serialize]) -> Option<&ChatTemplate> {
         self.template.as_ref().filter(|_| !messages.is_empty())
     }
@@ -233,7 +233,7 @@ impl LanguageModel {
     }
 }
 
-/// The tokens of an answer, of which there must be one.
+/// Checks that an answer has at least one token.
 fn some(tokens: Vec<u32>) -> Result<Vec<u32>, LanguageError> {
     if tokens.is_empty() { Err(LanguageError::NoAnswer) } else { Ok(tokens) }
 }
@@ -245,7 +245,7 @@ fn key(conversation: &impl Serialize) -> Result<(String, String), LanguageError>
     Ok((String::new(), key.map_err(|error| LanguageError::Template(error.to_string()))?))
 }
 
-/// Creates the tokenizer's files of a fresh model.
+/// Creates the tokenizer's files of a new model.
 fn files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
     let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
     let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });

@@ -1,4 +1,4 @@
-//! Sizes of a language model that must fit the limits of its device.
+//! Limits of devices on the sizes of a language model.
 
 use super::{TokenDecoder, packed};
 use crate::device::{self, buffer_obstacle, workgroup_obstacle};
@@ -8,10 +8,11 @@ use crate::nn::tensors::products::Products;
 use burn::backend::DType;
 use burn::tensor::Device;
 
-/// Maximum size of a buffer of texts, bytes: kernels number its elements, of 2 bytes in half precision, in 32 bits.
+/// Maximum size of a buffer of texts in bytes, since kernels index its elements, of 2 bytes in half precision, with 32
+/// bits.
 const MAX_BUFFER_BYTES: u64 = 1 << 33;
 
-/// The size of the largest buffer of texts on a device, bytes; `None` for the CPU, which has no such limit.
+/// Maximum size of a buffer of texts on a device, bytes; `None` for the CPU, which has no such limit.
 pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
     device::largest_buffer(device).map(|most| most.min(MAX_BUFFER_BYTES))
 }
@@ -22,8 +23,8 @@ pub(super) fn items(bytes: u64, most: Option<u64>) -> usize {
     usize::try_from(items).unwrap_or(usize::MAX).max(1)
 }
 
-/// The size of the largest buffer that a completion of at most `tokens` tokens decodes in, bytes: its keys or its values of
-/// a layer, which are of this type, or its logits.
+/// Size of the largest buffer needed to decode a completion of at most `tokens` tokens, bytes: keys or values of a
+/// layer, which have type `dtype`, or logits.
 pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
     let cache = [tokens, shape.kv_size(), dtype.size()];
     let logits = [shape.num_actions, size_of::<f32>()];
@@ -31,18 +32,18 @@ pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u6
     bytes(&cache).max(bytes(&logits))
 }
 
-/// The number of tokens, at least 1, that a device has buffers for in the prefill of a prompt.
+/// Maximum number of tokens, at least 1, that a device has buffers for when it prefills a prompt.
 pub(crate) fn prefill_tokens(shape: &DecoderShape, device: &Device) -> usize {
     items(packed::forward_bytes(shape), largest_buffer(device))
 }
 
-/// The number of tokens, at least 1, that a device has buffers for in a forward and backward pass.
+/// Maximum number of tokens, at least 1, that a device has buffers for in a forward and backward pass.
 pub(crate) fn pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
     items(packed::backward_bytes(shape), largest_buffer(device))
 }
 
-/// The reason why a decoder has no room on a device if it completes prompts with `tokens` tokens at most, and the way
-/// out; `None` if it has.
+/// The reason why a decoder does not fit on a device if its prompts with completions have at most `tokens` tokens, and
+/// what to change; `None` if it fits.
 pub(crate) fn size_obstacle(
     decoder: &TokenDecoder,
     precision: Precision,

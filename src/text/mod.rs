@@ -46,7 +46,7 @@ pub(crate) use limits::{pass_tokens, prefill_tokens, size_obstacle};
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 
-/// The precision of the fastest products of a large decoder on the device of this name: bf16 on a CPU with matrix tiles
+/// The precision with the fastest products of a large decoder on a device, by its name: bf16 on a CPU with matrix tiles
 /// (AMX), f32 elsewhere.
 pub fn fastest_precision(device: &str) -> Precision {
     match device == "cpu" && Kernel::best() == Kernel::Amx {
@@ -55,7 +55,7 @@ pub fn fastest_precision(device: &str) -> Precision {
     }
 }
 
-/// Returns the decoder as tensors on its device; `None` on the CPU. Counts the bytes that it uploads
+/// Returns the decoder in tensors on its device; `None` on the CPU. Counts the uploaded bytes
 /// ([`take_transfers`](crate::device::take_transfers)).
 #[cfg(text_kernels)]
 pub fn on_device(decoder: &TokenDecoder) -> Option<DeviceDecoder> {

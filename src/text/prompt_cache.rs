@@ -1,21 +1,22 @@
-//! A cache of tokenized prompts and answers, so that each of a dataset is tokenized once in a run.
+//! Cache of tokenized prompts and answers, so that each of a dataset is tokenized once per run.
 
 use super::error::LanguageError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of cached texts; further ones are tokenized each time, as those of an endless task.
+/// Maximum number of cached texts; further ones are tokenized every time, as for tasks with unlimited
+/// prompts.
 const MAX_PROMPTS: usize = 1 << 14;
 
-/// A prompt's text and what follows it, if anything; or, after an empty text, a conversation as JSON.
+/// A prompt's text and its continuation, if any; or an empty text and a conversation as JSON.
 type Key = (String, String);
 
-/// A cache that the clones of a model share.
+/// A cache shared by the clones of a model.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PromptCache(Arc<Mutex<HashMap<Key, Vec<u32>>>>);
 
 impl PromptCache {
-    /// Returns the tokens of a prompt, by `tokenize` if they are not cached.
+    /// Returns the tokens of a prompt, computed by `tokenize` unless they are cached.
     ///
     /// # Errors
     /// As `tokenize`.

@@ -1,9 +1,9 @@
-//! The chat template of a model, as its files hold it.
+//! The chat template of a model.
 
-/// A chat template in Jinja, which renders the messages of a conversation as one text.
+/// A chat template in Jinja, which renders a conversation as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
-    /// The template's source.
+    /// Source of the template.
     pub source: String,
     /// Text of the beginning-of-text token; empty without one.
     pub bos: String,

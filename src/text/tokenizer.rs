@@ -1,9 +1,9 @@
-//! Tokenizers, which convert text to tokens and back.
+//! Conversion between text and tokens.
 
 use super::error::LanguageError;
 use std::fmt::Debug;
 
-/// A vocabulary with the rules by which text is split into its tokens.
+/// A vocabulary with the rules for splitting text into its tokens.
 pub trait Tokenizer: Debug + Send + Sync {
     /// Encodes a text without adding special tokens.
     ///
@@ -11,7 +11,7 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// If the text has a character that no token stands for.
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError>;
 
-    /// Encodes a text with the special tokens that the model expects around it, such as one for the beginning.
+    /// Encodes a text with the special tokens that the model expects around it, such as a beginning-of-text token.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -19,18 +19,18 @@ pub trait Tokenizer: Debug + Send + Sync {
         self.encode(text)
     }
 
-    /// Decodes tokens, without special ones.
+    /// Decodes tokens, leaving out special ones.
     fn decode(&self, tokens: &[u32]) -> String;
 
-    /// The text that each token contributes; an empty list for vocabularies of characters. A token that holds part of a
+    /// The text that each token contributes; an empty list for character vocabularies. A token that holds part of a
     /// character gives U+FFFD.
     fn pieces(&self, tokens: &[u32]) -> Vec<String>;
 
-    /// Whether a token is found in a text before the text is split, as the marks of turns are; never for characters.
+    /// Whether a token is recognised in a text before the text is split, like the marks of turns; never for characters.
     fn is_added(&self, _token: u32) -> bool {
         false
     }
 
-    /// The token whose vocabulary entry is `name`, special tokens included.
+    /// Finds the token whose vocabulary entry is `name`, special tokens included.
     fn token(&self, name: &str) -> Option<u32>;
 }

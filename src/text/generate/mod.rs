@@ -27,32 +27,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A prompt and the number of completions to sample for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// The tokens of the prompt: one or more.
+    /// Tokens of the prompt, at least one.
     pub tokens: Vec<u32>,
-    /// The number of completions.
+    /// Number of completions.
     pub completions: usize,
-    /// The key of the completions' draws.
+    /// Key of the completions' draws.
     pub key: u32,
 }
 
-/// The tokens that a decoder has added to a prompt.
+/// Tokens that a decoder has appended to a prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
-    /// The tokens; the last is the one that ended the completion, where one did.
+    /// The tokens, including the one that ended the completion, if any.
     pub tokens: Vec<u32>,
-    /// The log-probability of each token, among its candidates.
+    /// Log-probability of each token, among its candidates.
     pub logprobs: Vec<f32>,
-    /// The entropy of the distribution that each token was drawn from, nats.
+    /// Entropy of the distribution that each token was drawn from, nats.
     pub entropies: Vec<f32>,
-    /// The tokens that each token was drawn from, where top-k, top-p or min-p left some out; an empty list for all.
-    /// No lists where nothing can be left out.
+    /// Tokens that each token was drawn from, where top-k, top-p or min-p excluded some; an empty list means all. No
+    /// lists where nothing can be excluded.
     pub candidates: Vec<Vec<u32>>,
     /// Whether a stop token or a stop text ended the completion; otherwise it was truncated.
     pub ended: bool,
 }
 
 impl Completion {
-    /// Adds a token, calls the listener, and notes whether the token ends the completion.
+    /// Appends a token, calls the listener, and checks whether the token ends the completion.
     fn push(&mut self, chosen: Chosen, by: &Generator, [prompt, number]: [usize; 2]) {
         self.tokens.push(chosen.token);
         self.logprobs.push(chosen.logprob);
@@ -76,7 +76,7 @@ pub type Listener<'a> = &'a (dyn Fn(usize, usize, &[u32]) + Sync);
 /// A sampler of completions: a model with the settings of a batch.
 #[derive(Clone, Copy)]
 pub struct Generator<'a> {
-    /// The model to generate with.
+    /// The model.
     pub decoder: &'a TokenDecoder,
     /// Temperature, truncation of the distribution, and stop tokens.
     pub sampling: &'a Sampling,
@@ -130,7 +130,7 @@ impl Generator<'_> {
     }
 }
 
-/// Prompts that are still to be prefilled.
+/// Prompts that have not been prefilled.
 struct Queue<'a> {
     prompts: &'a [Prompt],
     next: AtomicUsize,
@@ -142,14 +142,14 @@ struct Active {
     number: usize,
     key: u32,
     completion: Completion,
-    /// The index of the prompt among those that have been prefilled.
+    /// Index of the prompt among the prefilled ones.
     prefilled: usize,
 }
 
 /// A prompt whose cache is filled; that cache comes after those of the slots.
 struct Prefilled {
     tokens: usize,
-    /// Completions that still need the cache.
+    /// Number of completions that still need the cache.
     pending: usize,
 }
 
@@ -161,14 +161,14 @@ struct Worker<'a> {
     /// Completions that have their first token but no slot yet.
     waiting: VecDeque<Active>,
     finished: Vec<Active>,
-    /// The caches are those of the slots, then those of the prompts that have been prefilled.
+    /// Caches of the slots, followed by those of the prefilled prompts.
     buffers: &'a mut Decoding,
     scratches: Pool<Scratch>,
 }
 
-/// Rows whose logits are computed at a time.
+/// Number of rows whose logits are computed at a time.
 const HEAD_ROWS: usize = 64;
-/// Tokens of prompts that fill a prefill: enough for its products, and no more, since its activations take memory.
+/// Number of prompt tokens per prefill: enough for efficient products, and no more, since activations take memory.
 const PREFILL_ROWS: usize = 1024;
 
 impl<'a> Worker<'a> {
@@ -272,7 +272,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Stores the cache of a prompt, in place of one whose completions have all ended if there is one. Returns its index.
+    /// Stores the cache of a prompt, replacing one whose completions have all ended if there is one. Returns its index.
     fn keep(&mut self, prompt: &Prompt, cache: Cache) -> usize {
         let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
         let Decoding { caches, prompts, .. } = &mut *self.buffers;
@@ -290,7 +290,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Adds a token to a completion, and returns it unless that was its last.
+    /// Appends a token to a completion, and returns it unless it has ended.
     fn add(&mut self, mut active: Active, chosen: Chosen) -> Option<Active> {
         let Active { prompt, number, completion, prefilled, .. } = &mut active;
         completion.push(chosen, &self.generator, [*prompt, *number]);

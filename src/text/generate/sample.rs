@@ -1,25 +1,25 @@
-//! Sampling of a token from logits.
+//! Sampling of tokens from logits.
 
 use crate::math::softmax::{LEAST_SUM, logprob};
 use crate::text::{restrict, sharpness, softmax};
 use multiversion::multiversion;
 
-/// The settings of sampling, by the names of Hugging Face's `GenerationConfig` and in its order: temperature, top-k,
-/// top-p among the tokens left, min-p.
+/// Settings of sampling, with the names of Hugging Face's `GenerationConfig` and applied in its order: temperature,
+/// top-k, top-p among the remaining tokens, min-p.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// The divisor of the logits; 0 takes the most likely token.
+    /// Divisor of the logits; 0 selects the most likely token.
     pub temperature: f32,
-    /// The number of the likeliest tokens that can be drawn; 0 for all.
+    /// Number of most likely tokens that can be drawn; 0 for all.
     pub top_k: usize,
-    /// Nucleus sampling: draws from the fewest likeliest tokens whose probabilities add up to this share, among those that
-    /// `top_k` leaves; 1 for all.
+    /// Nucleus sampling: draws from the smallest set of most likely tokens whose probabilities add up to this fraction,
+    /// among those that `top_k` leaves; 1 for all.
     pub top_p: f32,
-    /// Minimum probability of a token, as a share of the likeliest one's; 0 for none.
+    /// Minimum probability of a token relative to the most likely one; 0 for none.
     pub min_p: f32,
     /// Maximum number of tokens of a completion.
     pub max_new_tokens: usize,
-    /// The tokens with which a completion ends.
+    /// Tokens that end a completion.
     pub stop_tokens: Vec<u32>,
 }
 
@@ -43,16 +43,16 @@ impl Sampling {
     }
 }
 
-/// A token that was chosen.
+/// A chosen token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chosen {
     /// The token.
     pub token: u32,
-    /// The log-probability at the temperature, among the tokens that could be drawn.
+    /// Log-probability at the temperature, among the tokens that could be drawn.
     pub logprob: f32,
-    /// The entropy of the distribution over these tokens, nats.
+    /// Entropy of the distribution over these tokens, nats.
     pub entropy: f32,
-    /// The tokens that could be drawn; empty for all.
+    /// Tokens that could be drawn; empty for all.
     pub candidates: Vec<u32>,
 }
 
@@ -64,7 +64,7 @@ pub struct Scratch {
     candidates: Vec<u32>,
 }
 
-/// Chooses a token from `logits` `[vocabulary]` by `u`, uniform in `[0, 1)`.
+/// Chooses a token from `logits`, `[vocabulary]`, by `u`, uniform in `[0, 1)`.
 pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> Chosen {
     let Scratch { logits: scaled, weights, candidates } = scratch;
     let sharpness = sharpness(sampling.temperature);
@@ -97,8 +97,8 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
     Chosen { token: token as u32, logprob, entropy, candidates: Vec::new() }
 }
 
-/// The first index at which the sum of the weights exceeds the share `u` of their total. No weight is 0, so that of
-/// `u = 0` must exceed [`LEAST_SUM`].
+/// The first index at which the cumulative sum of the weights exceeds the fraction `u` of their total. No weight is 0,
+/// so for `u = 0` the sum must exceed [`LEAST_SUM`].
 fn invert(weights: &[f32], u: f32) -> usize {
     let parts: Vec<f64> = weights.chunks(256).map(sum).collect();
     let target = (f64::from(u) * parts.iter().sum::<f64>()).max(f64::from(LEAST_SUM));
@@ -115,11 +115,11 @@ fn invert(weights: &[f32], u: f32) -> usize {
             sum += part;
         }
     }
-    // Reached by rounding only.
+    // Only reached through rounding.
     weights.iter().rposition(|x| *x > 0.0).unwrap_or(0)
 }
 
-/// The sum of weights, in double precision.
+/// Sums weights in double precision.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn sum(weights: &[f32]) -> f64 {
     let (blocks, rest) = weights.as_chunks::<16>();
@@ -130,7 +130,7 @@ fn sum(weights: &[f32]) -> f64 {
     sums.iter().sum::<f64>() + rest.iter().map(|x| f64::from(*x)).sum::<f64>()
 }
 
-/// The tokens that can be drawn, the likeliest first.
+/// Lists the tokens that can be drawn, most likely first.
 fn narrow(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
     candidates.extend(0..weights.len() as u32);
     let order = |a: &u32, b: &u32| {
@@ -154,7 +154,7 @@ fn narrow(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
         let count = within.count().max(1);
         candidates.truncate(count);
     }
-    // The largest weight is 1, unless logits are no numbers.
+    // The largest weight is 1, unless logits are NaN.
     let first = candidates[0];
     candidates.retain(|i| weights[*i as usize] >= sampling.min_p);
     if candidates.is_empty() {

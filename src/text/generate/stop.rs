@@ -1,6 +1,7 @@
-//! Stop texts, which end a completion and are no part of it.
+//! Stop texts, which end a completion and are removed from it.
 
-/// The part of a text before the first of `stops`; `None` where it has none of them. An empty text is no stop.
+/// The part of a text before the first of `stops`; `None` if it contains none of them. An empty text is no
+/// stop.
 pub fn before<'a>(text: &'a str, stops: &[String]) -> Option<&'a str> {
     let stops = stops.iter().filter(|stop| !stop.is_empty());
     let first = stops.filter_map(|stop| text.find(stop.as_str())).min()?;

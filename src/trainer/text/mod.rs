@@ -421,7 +421,7 @@ impl TextEngine {
             let end = first.saturating_add(at_a_time as u64).min(prompts.end);
             let numbers: Vec<u64> = (first..end).collect();
             let split = (Split::Test, &numbers[..]);
-            tally.add(&self.answer(split, completions, sampling, &mut seconds)?);
+            tally.add(&self.complete_and_score(split, completions, sampling, &mut seconds)?);
         }
         Ok(tally.record())
     }

@@ -36,7 +36,8 @@ impl TextEngine {
             let missing = num_prompts - all.groups.len();
             let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
             self.next_prompt += missing as u64;
-            let mut some = self.answer((Split::Train, &numbers), group_size, &sampling, seconds)?;
+            let mut some =
+                self.complete_and_score((Split::Train, &numbers), group_size, &sampling, seconds)?;
             if round < resample {
                 some.keep(|totals| !is_even(totals));
             }
@@ -49,7 +50,7 @@ impl TextEngine {
     }
 
     /// Generates and scores `completions` completions of each of these prompts. All ranks must call this.
-    pub(super) fn answer(
+    pub(super) fn complete_and_score(
         &self,
         (split, numbers): (Split, &[u64]),
         completions: usize,

@@ -30,8 +30,12 @@ impl LanguageTrainer {
     ) -> Result<Vec<CompletionRecord>, LanguageTrainError> {
         let numbers: Vec<u64> = (0..count).collect();
         let (sampling, mut seconds) = (self.sampling(), RolloutSeconds::default());
-        let answers =
-            self.engine.answer((Split::Test, &numbers), completions, &sampling, &mut seconds)?;
+        let answers = self.engine.complete_and_score(
+            (Split::Test, &numbers),
+            completions,
+            &sampling,
+            &mut seconds,
+        )?;
         let advantages = advantages(&answers.totals(), self.engine.config.reward.scale_rewards);
         let of = (&self.engine.parts[..], &self.engine.model);
         Ok(CompletionRecord::all(&answers, &advantages, of, self.iteration))
