@@ -1,8 +1,8 @@
 //! A linter for games: plays random episodes and reports violations of the [`Rules`] contract.
 
 use super::{
-    Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Played, Rules, advance, new_game, num_words,
-    random_legal,
+    Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Rules, StepResult, advance, new_game,
+    num_words, random_legal,
 };
 use crate::rng::draw;
 use serde::Serialize;
@@ -154,8 +154,8 @@ fn bits(x: f32) -> u32 {
 }
 
 /// Bit patterns of a step result, so that NaNs compare equal.
-fn result_bits(played: &Played) -> (u32, u32, bool, bool) {
-    let Played { reward, score, terminated, truncated } = *played;
+fn result_bits(played: &StepResult) -> (u32, u32, bool, bool) {
+    let StepResult { reward, score, terminated, truncated } = *played;
     (bits(reward), bits(score), terminated, truncated)
 }
 
@@ -376,7 +376,8 @@ mod tests {
             assert_eq!(bits(nan), bits(f32::NAN));
         }
         assert_ne!(bits(0.0), bits(-0.0));
-        let played = |reward| Played { reward, score: 1.0, terminated: false, truncated: false };
+        let played =
+            |reward| StepResult { reward, score: 1.0, terminated: false, truncated: false };
         assert_eq!(result_bits(&played(payload)), result_bits(&played(f32::NAN)));
     }
 }

@@ -26,7 +26,7 @@ pub struct Episode {
 
 /// Result of one step of an episode.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
-pub struct Played {
+pub struct StepResult {
     /// Reward of the step.
     pub reward: f32,
     /// Whether the game ended by its own rules.
@@ -39,7 +39,7 @@ pub struct Played {
 }
 
 #[cube]
-impl Played {
+impl StepResult {
     /// Whether the episode ended with this step, by termination or truncation.
     #[inline(always)]
     pub fn ended(&self) -> bool {
@@ -81,7 +81,7 @@ pub fn play<G: Rules>(
     episode: &mut Episode,
     action: u32,
     #[comptime] game: G,
-) -> Played {
+) -> StepResult {
     let played = advance::<G>(state, episode, action, game);
     if played.ended() {
         start_next::<G>(state, episode, game);
@@ -97,13 +97,13 @@ pub fn advance<G: Rules>(
     episode: &mut Episode,
     action: u32,
     #[comptime] game: G,
-) -> Played {
+) -> StepResult {
     let outcome = G::step(state, action, draw(episode.level, episode.time), game);
     episode.time += 1;
     episode.score += outcome.score;
     let ended = outcome.terminated || episode.time >= comptime!(game.max_steps());
     let score = select(ended, episode.score, 0.0f32);
-    Played {
+    StepResult {
         reward: outcome.reward,
         terminated: outcome.terminated,
         truncated: ended && !outcome.terminated,

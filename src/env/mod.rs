@@ -23,7 +23,7 @@ mod state;
 pub use catalog::{Catalog, Playable};
 pub use cells::Cells;
 pub use check::{CheckOptions, CheckReport, Finding, Subject, check};
-pub use episode::{Episode, Played, advance, new_game, next_level, play, start_next};
+pub use episode::{Episode, StepResult, advance, new_game, next_level, play, start_next};
 pub use host::{
     HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostVecEnv, ThreadedEnvs, Transition,
 };

@@ -1,7 +1,7 @@
 //! AdamW on flat parameter vectors, in tensors and in host memory, and clipping by global norm.
 
 use super::moment::Moment;
-use crate::math::adamw::{self, Factors, Moving, Settings, step};
+use crate::math::adamw::{self, Factors, ParamState, Settings, step};
 use crate::rng::draw;
 use crate::settings::OptimizerConfig;
 use burn::tensor::Tensor;
@@ -155,7 +155,7 @@ fn apply<M: Moment>(
     let moments = first_moment.iter_mut().zip(second_moment);
     let all = params.iter_mut().zip(gradient).zip(moments).enumerate();
     for (i, ((param, gradient), (first, second))) in all {
-        let before = Moving { param: *param, first: first.widen(), second: second.widen() };
+        let before = ParamState { param: *param, first: first.widen(), second: second.widen() };
         let after = step(&before, gradient * scale, factors);
         // The compiler removes the draw where moments are in f32.
         let drawn = draw(key, start.wrapping_add(i as u32));

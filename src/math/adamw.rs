@@ -73,7 +73,7 @@ impl Factors {
 
 /// A parameter and its Adam moments.
 #[derive(CubeType, Clone, Copy, Debug)]
-pub struct Moving {
+pub struct ParamState {
     /// Value of the parameter.
     pub param: f32,
     /// First moment: running mean of gradients.
@@ -85,11 +85,11 @@ pub struct Moving {
 /// Performs one AdamW step with `gradient`.
 #[cube]
 #[inline(always)]
-pub fn step(before: &Moving, gradient: f32, by: &Factors) -> Moving {
+pub fn step(before: &ParamState, gradient: f32, by: &Factors) -> ParamState {
     let first = before.first * by.keep1 + gradient * by.add1;
     let second = before.second * by.keep2 + gradient * gradient * by.add2;
     let root = second.sqrt() / by.correction + by.epsilon;
-    Moving { param: before.param * by.decay - first / root * by.rate, first, second }
+    ParamState { param: before.param * by.decay - first / root * by.rate, first, second }
 }
 
 /// Factor that scales a gradient of norm `norm` to at most `max_norm`; the formula of

@@ -1,6 +1,6 @@
 //! Games stepped side by side into buffers of the caller: the vectorised environment for other languages.
 
-use super::env_lanes::{EnvLanes, PlayedLanes};
+use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::EnvState;
 use crate::env::Rules;
 use crate::model::{LANES, Lanes};
@@ -275,7 +275,7 @@ fn step_shard<G: Rules>(shard: Shard<G>, game: G, autoreset: Autoreset) -> bool 
     let mut scratch = vec![[0.0; LANES]; features];
     for (number, block) in blocks.iter_mut().enumerate() {
         let games = number * LANES..actions.len().min((number + 1) * LANES);
-        let mut played = PlayedLanes::default();
+        let mut played = StepResultLanes::default();
         block.advance_inlined(game, &chosen(&actions[games.clone()]), &mut played);
         let mut rewards = [0.0; LANES];
         rewards.iter_mut().zip(&played.rewards).for_each(|(to, reward)| *to = f64::from(*reward));

@@ -24,16 +24,16 @@ pub(super) struct EnvLanes<G: Rules> {
     game: PhantomData<G>,
 }
 
-/// Step results per lane; see [`Played`](crate::env::Played).
+/// Step results per lane; see [`StepResult`](crate::env::StepResult).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PlayedLanes {
+pub(super) struct StepResultLanes {
     pub rewards: Lanes,
     /// 1 if the game terminated, 2 if the episode was truncated, else 0.
     ends: [u32; LANES],
     pub scores: Lanes,
 }
 
-impl PlayedLanes {
+impl StepResultLanes {
     /// Episode status of a lane.
     #[inline(always)]
     pub fn end(&self, lane: usize) -> End {
@@ -64,7 +64,7 @@ pub(super) struct SumLanes {
 impl SumLanes {
     /// Adds the results of a step. With `auto_reset` all steps count; otherwise those up to the first end of an
     /// episode.
-    pub fn add(&mut self, played: &PlayedLanes, auto_reset: bool) {
+    pub fn add(&mut self, played: &StepResultLanes, auto_reset: bool) {
         if auto_reset {
             add(&mut self.rewards, &played.rewards);
         } else {
@@ -196,14 +196,19 @@ impl<G: Rules> EnvLanes<G> {
     }
 
     /// Plays one step of each game.
-    pub fn play(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
+    pub fn play(&mut self, game: G, actions: &[u32; LANES], played: &mut StepResultLanes) {
         step::<G>(game, self, actions, played);
     }
 
     /// Plays one step of each game without starting the next level where an episode ended; for callers that are compiled
     /// for the processor's vectors themselves.
     #[inline(always)]
-    pub fn advance_inlined(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
+    pub fn advance_inlined(
+        &mut self,
+        game: G,
+        actions: &[u32; LANES],
+        played: &mut StepResultLanes,
+    ) {
         step_inlined::<G, false>(game, self, actions, played);
     }
 }
@@ -277,7 +282,12 @@ fn legal<G: Rules>(game: G, words: &WordLanes<G::State>, bits: &mut [u32; LANES]
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn step<G: Rules>(game: G, lanes: &mut EnvLanes<G>, actions: &[u32; LANES], to: &mut PlayedLanes) {
+fn step<G: Rules>(
+    game: G,
+    lanes: &mut EnvLanes<G>,
+    actions: &[u32; LANES],
+    to: &mut StepResultLanes,
+) {
     step_inlined::<G, true>(game, lanes, actions, to);
 }
 
@@ -286,7 +296,7 @@ fn step_inlined<G: Rules, const RESTARTS: bool>(
     game: G,
     lanes: &mut EnvLanes<G>,
     actions: &[u32; LANES],
-    to: &mut PlayedLanes,
+    to: &mut StepResultLanes,
 ) {
     with_constants(
         game,
@@ -300,7 +310,7 @@ fn each_lane<G: Rules, const RESTARTS: bool>(
     game: G,
     lanes: &mut EnvLanes<G>,
     actions: &[u32; LANES],
-    to: &mut PlayedLanes,
+    to: &mut StepResultLanes,
 ) {
     for (lane, action) in actions.iter().enumerate() {
         let mut state: G::State = take(&lanes.words, lane);

@@ -1,7 +1,7 @@
 //! Environments of a rollout between iterations, in host memory.
 
 use crate::env::bits::{from_bits, to_bits};
-use crate::env::{Episode, PackedState, Played, Rules, new_game, num_words, play};
+use crate::env::{Episode, PackedState, Rules, StepResult, new_game, num_words, play};
 use crate::rng::draw;
 use crate::rollout::{RolloutKeys, branch_member, branch_step, staggered_time};
 use crate::settings::{RolloutConfig, Start};
@@ -46,7 +46,7 @@ impl<G: Rules> EnvState<G> {
     }
 
     /// Plays one step.
-    pub fn play(&mut self, action: u32, game: G) -> Played {
+    pub fn play(&mut self, action: u32, game: G) -> StepResult {
         play::<G>(&mut self.state, &mut self.episode, action, game)
     }
 }

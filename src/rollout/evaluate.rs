@@ -1,6 +1,6 @@
 //! Evaluation of policies on whole episodes of unseen levels.
 
-use super::env_lanes::{EnvLanes, PlayedLanes};
+use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::EnvState;
 use super::player::LanePolicy;
 use super::{Player, action_key};
@@ -110,7 +110,7 @@ fn play_block<A: Actor, G: Rules>(
     let envs: Vec<EnvState<G>> =
         (0..lanes).map(|lane| EnvState::new(draw(levels, number(lane)), game)).collect();
     let mut envs = EnvLanes::new(&envs);
-    let mut played = PlayedLanes::default();
+    let mut played = StepResultLanes::default();
     let mut results: Vec<Option<[f64; 2]>> = vec![None; lanes];
     let mut memory: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
     let mut policy = LanePolicy::new(policy, game);

@@ -3,7 +3,7 @@
 //! Each block of [`LANES`] games is played from the first step to the last by one thread without
 //! synchronisation; the assignment of blocks to threads does not affect the result.
 
-use super::env_lanes::{EnvLanes, PlayedLanes, SumLanes};
+use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};
 use super::env_state::{self, BranchPoint, EnvState};
 use super::player::LanePolicy;
 use super::{EnvStatesError, Player, RolloutKeys, action_key};
@@ -205,7 +205,7 @@ impl<G: Rules> NativeRollout<G> {
             std::array::from_fn(|lane| action_key(keys.action, (number + lane) as u32));
         let mut policy = LanePolicy::new(policy, self.game);
         let mut lanes = EnvLanes::new(envs);
-        let (mut played, mut sums) = (PlayedLanes::default(), SumLanes::default());
+        let (mut played, mut sums) = (StepResultLanes::default(), SumLanes::default());
         for t in 0..steps {
             let logits = policy.logits(self.game, &lanes, &mut memory);
             let (actions, logprobs) = Player::Sampling.choose(logits, &action_keys, t as u32);

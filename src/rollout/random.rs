@@ -1,6 +1,6 @@
 //! Random play without a policy, for measuring the cost of the rules.
 
-use super::env_lanes::{EnvLanes, PlayedLanes};
+use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::EnvState;
 use super::masks::random_action;
 #[cfg(feature = "kernels")]
@@ -41,7 +41,7 @@ fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKey
         let envs: Vec<EnvState<G>> =
             (0..sums.len()).map(|lane| EnvState::new(draw(keys.level, env(lane)), game)).collect();
         let mut lanes = EnvLanes::new(&envs);
-        let mut played = PlayedLanes::default();
+        let mut played = StepResultLanes::default();
         let mut obs = vec![[0.0; LANES]; game.num_features()];
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, env(lane)));

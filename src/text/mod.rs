@@ -29,7 +29,7 @@ pub use crate::nn::ops::linear::Arithmetic;
 pub use crate::nn::ops::region::region;
 pub use crate::nn::ops::softmax::{EXCLUDED, normalize, restrict, sharpness, softmax};
 pub use crate::nn::rows::{
-    Cache, Decoding, Pass, Pool, PrefixCache, Retention, Row, TextPass, TokenDecoder,
+    Cache, DecodeBuffers, Pass, Pool, PrefixCache, Retention, Row, TextPass, TokenDecoder,
 };
 #[cfg(text_kernels)]
 pub(crate) use crate::nn::tensors::arenas::{Arenas, Packing};

@@ -2,7 +2,7 @@
 
 use crate::shared::ledge::Ledge;
 use crate::shared::rollouts::LEDGE;
-use grove::env::{Breakout, CartPole, Catch, Episode, Played, Recall, Rules, new_game, play};
+use grove::env::{Breakout, CartPole, Catch, Episode, Recall, Rules, StepResult, new_game, play};
 use grove::rng::{Stream, draw};
 use grove::rollout::{Autoreset, Batch, EnvError, StepBuffers};
 
@@ -82,7 +82,7 @@ impl<G: Rules> Singles<G> {
         (0..self.envs.len()).map(legal).collect()
     }
 
-    fn step(&mut self, actions: &[u32]) -> Vec<Played> {
+    fn step(&mut self, actions: &[u32]) -> Vec<StepResult> {
         let envs = self.envs.iter_mut().zip(actions);
         envs.map(|((state, episode), a)| play::<G>(state, episode, *a, self.game)).collect()
     }

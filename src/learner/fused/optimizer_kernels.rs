@@ -2,7 +2,7 @@
 //! and AdamW.
 
 use crate::learner::means::SUMS;
-use crate::math::adamw::{Factors, Moving, clip_scale, step};
+use crate::math::adamw::{Factors, ParamState, clip_scale, step};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -98,7 +98,7 @@ pub(super) fn adamw_kernel(
     let i = CUBE_POS * UNITS + unit;
     if i < num_params {
         let (first, second) = (num_params + i, 2 * num_params + i);
-        let old = Moving { param: before[i], first: before[first], second: before[second] };
+        let old = ParamState { param: before[i], first: before[first], second: before[second] };
         let moved = step(&old, gradient[i] * scale, &by);
         after[i] = moved.param;
         after[first] = moved.first;

@@ -19,14 +19,14 @@ pub struct RmsNorm<'a> {
 
 /// The activations of a norm that its backward pass needs.
 #[derive(Clone, Debug, Default)]
-pub struct Normed {
+pub struct NormActivations {
     /// The input: `[rows, size]`.
     pub input: Vec<f32>,
     /// The reciprocal root of each row's mean square: `[rows]`; empty where there is no norm.
     pub scale: Vec<f32>,
 }
 
-impl Normed {
+impl NormActivations {
     /// Norms rows to `output`, and keeps their activations.
     pub fn forward(
         &mut self,
@@ -166,14 +166,14 @@ mod tests {
             let (x, weight) = (draws.numbers(rows * size), draws.numbers(size));
             let dy = draws.numbers(rows * size);
             let loss = |x: &[f32], weight: &[f32]| {
-                let (mut normed, mut output) = (Normed::default(), Vec::new());
+                let (mut normed, mut output) = (NormActivations::default(), Vec::new());
                 let norm = RmsNorm { weight, offset, eps };
                 normed.forward(Parallelism::Parallel, x, norm, &mut output);
                 weighted(&output, &dy)
             };
             let norm = RmsNorm { weight: &weight, offset, eps };
             let [mut output, mut again] = [Vec::new(), Vec::new()];
-            let mut normed = Normed::default();
+            let mut normed = NormActivations::default();
             normed.forward(Parallelism::Sequential, &x, norm, &mut output);
             normed.recompute(Parallelism::Parallel, norm, &mut again);
             assert_eq!(again, output);
@@ -194,8 +194,8 @@ mod tests {
         let (x, weight) = (draws.numbers(3 * 29), draws.numbers(29));
         let norm = RmsNorm { weight: &weight, offset: 0.0, eps: 1e-6 };
         let [mut all, mut one] = [Vec::new(), Vec::new()];
-        Normed::default().forward(Parallelism::Parallel, &x, norm, &mut all);
-        Normed::default().forward(Parallelism::Sequential, &x[29..58], norm, &mut one);
+        NormActivations::default().forward(Parallelism::Parallel, &x, norm, &mut all);
+        NormActivations::default().forward(Parallelism::Sequential, &x[29..58], norm, &mut one);
         assert!(all[29..58] == one);
     }
 }

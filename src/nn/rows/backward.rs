@@ -3,9 +3,9 @@
 use super::weights::Weights;
 use super::{Activations, Attend, Piece, PieceScratch, Prefix, Scratch, Tape};
 use crate::nn::arch::{LayerLayout, Projection, QkNorm};
-use crate::nn::ops::attention::sequence::{self, Attended, Heads};
+use crate::nn::ops::attention::sequence::{self, AttentionPass, Heads};
 use crate::nn::ops::gate;
-use crate::nn::ops::norm::Normed;
+use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{Direction, Rotation, rotate};
 use std::mem;
 use std::ops::Range;
@@ -77,7 +77,7 @@ impl Weights {
     /// Adds to the gradients of a norm's input and, unless adapters are learnt, of its weights; `dy` is overwritten.
     fn norm_backward(
         &self,
-        normed: &Normed,
+        normed: &NormActivations,
         place: &Range<usize>,
         dy: &mut [f32],
         dx: &mut [f32],
@@ -91,7 +91,7 @@ impl Weights {
     /// `None` if both are the same, since the block has no norm after it.
     fn output_backward(
         &self,
-        (normed, place): (&Normed, &Range<usize>),
+        (normed, place): (&NormActivations, &Range<usize>),
         d_stream: &[f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
@@ -111,7 +111,7 @@ impl Weights {
     /// Adds the gradient of a block's input, `scratch.d_input`, to that of the stream.
     fn input_backward(
         &self,
-        normed: &Normed,
+        normed: &NormActivations,
         place: &Range<usize>,
         d_stream: &mut [f32],
         gradient: &mut [f32],
@@ -219,7 +219,7 @@ impl Weights {
         let of_queries = rows.start * shape.query_size()..rows.end * shape.query_size();
         let [keys, values] = &*keys_values;
         let queries = &activations.heads[0][of_queries.clone()];
-        let of = Attended {
+        let of = AttentionPass {
             output: &activations.attended[of_queries.clone()],
             log_totals: &activations.log_totals[rows.start * shape.heads..rows.end * shape.heads],
             gradient: &d_attended[of_queries],

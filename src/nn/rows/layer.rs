@@ -4,7 +4,7 @@ use super::weights::Weights;
 use super::{Activations, Attend, Retention, Scratch, Tape};
 use crate::nn::arch::{Projection, QkNorm};
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::ops::norm::Normed;
+use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{Direction, rotate};
 use crate::nn::ops::{gate, half};
 use std::mem;
@@ -71,7 +71,7 @@ impl Weights {
         &self,
         place: &Range<usize>,
         stream: &[f32],
-        normed: &mut Normed,
+        normed: &mut NormActivations,
         input: &mut Vec<f32>,
     ) {
         match place.is_empty() {
@@ -146,7 +146,7 @@ impl Weights {
         number: usize,
         (linear, place): (Projection, &Range<usize>),
         x: &[f32],
-        normed: &mut Normed,
+        normed: &mut NormActivations,
         stream: &mut [f32],
         [block, result]: [&mut Vec<f32>; 2],
     ) {

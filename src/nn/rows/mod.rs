@@ -18,10 +18,10 @@ pub use games::DecoderSequences;
 pub use pool::Pool;
 pub use sequences::{Gradients, SequenceGradients, SequenceModel, Sequences};
 pub(crate) use sequences::{to_lanes, to_rows};
-pub use texts::{Decoding, Pass, Row, TextPass, TokenDecoder};
+pub use texts::{DecodeBuffers, Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
-use crate::nn::ops::norm::Normed;
+use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{RopeTable, Rotation};
 use std::ops::Range;
 use weights::Weights;
@@ -30,9 +30,9 @@ use weights::Weights;
 #[derive(Clone, Debug, Default)]
 struct Activations {
     /// The input of queries, keys and values, normed where the architecture norms it.
-    attention_input: Normed,
+    attention_input: NormActivations,
     /// Queries and keys before they are rotated, where they are normed.
-    qk_norms: [Normed; 2],
+    qk_norms: [NormActivations; 2],
     /// Queries, keys and values, rotated: `[rows, query_size]`, then `[rows, kv_size]` twice.
     heads: [Vec<f32>; 3],
     /// The result of attention: `[rows, query_size]`.
@@ -40,14 +40,14 @@ struct Activations {
     /// The logarithm of each softmax's total: `[rows, num_heads]`.
     log_totals: Vec<f32>,
     /// The output projection of attention, where it is normed.
-    attention_output: Normed,
+    attention_output: NormActivations,
     /// The input of the feed-forward block, normed where the architecture norms it.
-    mlp_input: Normed,
+    mlp_input: NormActivations,
     /// The gate before its activation, and the values that it multiplies: `[rows, intermediate_size]`.
     gate: Vec<f32>,
     up: Vec<f32>,
     /// The result of the feed-forward block, where it is normed.
-    mlp_output: Normed,
+    mlp_output: NormActivations,
 }
 
 /// The activations of all layers, or the streams from which the backward pass recomputes them.
@@ -60,7 +60,7 @@ struct Tape {
     /// The stream before each layer, where the backward pass recomputes the layers: `[rows, hidden_size]` each.
     streams: Vec<Vec<f32>>,
     /// The last norm.
-    last: Normed,
+    last: NormActivations,
     /// The result of the last norm: `[rows, hidden_size]`.
     hidden: Vec<f32>,
 }

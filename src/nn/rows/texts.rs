@@ -28,12 +28,12 @@ pub struct TokenDecoder {
     /// The device that runs the passes over texts, if it is not the CPU.
     pub(super) device: DeviceCopy,
     /// Buffers of generation.
-    pub(super) decoding: Pool<Decoding>,
+    pub(super) decoding: Pool<DecodeBuffers>,
 }
 
 /// Buffers of generation, kept between calls so that the system need not zero fresh pages.
 #[derive(Debug, Default)]
-pub struct Decoding {
+pub struct DecodeBuffers {
     /// Caches of completions.
     pub caches: Vec<Cache>,
     /// Caches of prompts.
@@ -72,12 +72,12 @@ impl Pass {
 }
 
 /// Attention over the caches of some pieces of text.
-struct Cached<'a> {
+struct CachedAttention<'a> {
     rows: &'a [Row],
     caches: &'a mut [Cache],
 }
 
-impl Cached<'_> {
+impl CachedAttention<'_> {
     /// Writes the keys and values of all rows, `[rows, kv_size]` each, into their caches.
     fn write(
         &mut self,
@@ -99,7 +99,7 @@ impl Cached<'_> {
     }
 }
 
-impl Attend for Cached<'_> {
+impl Attend for CachedAttention<'_> {
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let (shape, window) = (weights.shape.head_shape(), weights.shape.window(layer));
         let Activations { heads: [queries, keys, values], attended, log_totals, .. } = activations;
@@ -224,7 +224,7 @@ impl TokenDecoder {
     }
 
     /// Buffers of generation, for reuse.
-    pub fn decoding(&self) -> &Pool<Decoding> {
+    pub fn decoding(&self) -> &Pool<DecodeBuffers> {
         &self.decoding
     }
 
@@ -271,7 +271,7 @@ impl TokenDecoder {
         }
         let positions = rows.iter().map(|row| caches[row.cache].position(row.at));
         tape.rotate(&weights.rope, positions);
-        weights.forward(stream, retention, &mut Cached { rows, caches }, tape, scratch);
+        weights.forward(stream, retention, &mut CachedAttention { rows, caches }, tape, scratch);
     }
 
     /// Logits of normed vectors: `[rows, vocabulary]`.
@@ -403,7 +403,7 @@ impl TokenDecoder {
         let starts = self.starts();
         let first = starts.len() - self.shape().num_layers;
         let of = ForwardRecord { tape, pieces };
-        let mut attend = Cached { rows, caches };
+        let mut attend = CachedAttention { rows, caches };
         for number in (0..self.shape().num_layers).rev() {
             weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
             done(gradient, starts[first + number]);

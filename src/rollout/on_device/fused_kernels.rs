@@ -7,7 +7,7 @@ use super::{RolloutKeys, action_key, action_uniform};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element, grid};
 use crate::device::launch_items;
-use crate::env::{Played, Rules, num_words, play};
+use crate::env::{Rules, StepResult, num_words, play};
 use crate::model::kernels::{
     FeatureSlots, MlpShape, Observed, Observer, StepWords, input, mlp_logits,
 };
@@ -99,7 +99,7 @@ impl Games {
         &mut self,
         place: &StepWords,
         drawn: &Drawn,
-        played: &Played,
+        played: &StepResult,
         #[comptime] game: G,
     ) {
         let (at, stride) = (place.at, place.stride);

@@ -4,7 +4,7 @@ use super::env_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
-use crate::env::{Episode, Played, Rules, play};
+use crate::env::{Episode, Rules, StepResult, play};
 use crate::model::kernels::StepWords;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{Cube, DType};
@@ -75,7 +75,7 @@ struct Record {
 #[cube]
 impl Record {
     /// Records the result of a step.
-    fn store(&mut self, place: &StepWords, drawn: &Drawn, played: &Played) {
+    fn store(&mut self, place: &StepWords, drawn: &Drawn, played: &StepResult) {
         let (at, stride) = (place.at, place.stride);
         self.actions[at] = drawn.action as i32;
         self.quantities[comptime!(LOGPROBS) * stride + at] = drawn.logprob;

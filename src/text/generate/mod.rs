@@ -17,7 +17,7 @@ pub use sample::{Chosen, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
 use crate::text::{
-    Cache, Decoding, Parallelism, Pool, PrefixCache, Retention, Row, TokenDecoder, region,
+    Cache, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row, TokenDecoder, region,
 };
 use rayon::prelude::*;
 use std::collections::VecDeque;
@@ -162,7 +162,7 @@ struct Worker<'a> {
     waiting: VecDeque<Active>,
     finished: Vec<Active>,
     /// Caches of the slots, followed by those of the prefilled prompts.
-    buffers: &'a mut Decoding,
+    buffers: &'a mut DecodeBuffers,
     scratches: Pool<Scratch>,
 }
 
@@ -172,7 +172,7 @@ const HEAD_ROWS: usize = 64;
 const PREFILL_ROWS: usize = 1024;
 
 impl<'a> Worker<'a> {
-    fn new(generator: Generator<'a>, slots: usize, buffers: &'a mut Decoding) -> Self {
+    fn new(generator: Generator<'a>, slots: usize, buffers: &'a mut DecodeBuffers) -> Self {
         buffers.caches.resize_with(slots, Cache::default);
         Self {
             generator,
@@ -193,7 +193,7 @@ impl<'a> Worker<'a> {
             }
             self.step();
         }
-        let Decoding { caches, prompts, .. } = &mut *self.buffers;
+        let DecodeBuffers { caches, prompts, .. } = &mut *self.buffers;
         prompts.extend(caches.drain(self.slots.len()..));
     }
 
@@ -275,7 +275,7 @@ impl<'a> Worker<'a> {
     /// Stores the cache of a prompt, replacing one whose completions have all ended if there is one. Returns its index.
     fn keep(&mut self, prompt: &Prompt, cache: Cache) -> usize {
         let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
-        let Decoding { caches, prompts, .. } = &mut *self.buffers;
+        let DecodeBuffers { caches, prompts, .. } = &mut *self.buffers;
         match self.prefilled.iter().position(|prompt| prompt.pending == 0) {
             Some(index) => {
                 self.prefilled[index] = prefilled;
@@ -310,7 +310,7 @@ impl<'a> Worker<'a> {
             Some(Row { token: *tokens.last()?, cache, at: tokens.len() - 1 })
         };
         let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
-        let Decoding { caches, pass, .. } = &mut *self.buffers;
+        let DecodeBuffers { caches, pass, .. } = &mut *self.buffers;
         decoder.forward(&rows, caches, Retention::Nothing, pass);
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
         let mut logits = mem::take(&mut self.buffers.logits);

@@ -19,8 +19,8 @@ fn of_solution(error: LanguageTrainError) -> LanguageTrainError {
 }
 
 impl TextEngine {
-    /// The next prompts with their solutions: one per prompt if the run is SFT alone, otherwise as many as GRPO would
-    /// have completions.
+    /// The next prompts with their solutions, as texts to learn from: `num_prompts` of them if the run is SFT alone,
+    /// otherwise as many as GRPO has completions.
     pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
         let generation = &self.config.generation;
         let texts = if self.config.imitates() { 1 } else { generation.group_size };

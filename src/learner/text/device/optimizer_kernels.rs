@@ -2,7 +2,7 @@
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::learner::fused::{UNITS, total};
-use crate::math::adamw::{Factors, Moving, clip_scale, step};
+use crate::math::adamw::{Factors, ParamState, clip_scale, step};
 use crate::text::{Packing, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -90,7 +90,7 @@ fn adamw_kernel(
             end = start + PIECE;
         }
         for i in range_stepped(start + UNIT_POS as usize, end, UNITS) {
-            let before = Moving { param: params[i], first: firsts[i], second: seconds[i] };
+            let before = ParamState { param: params[i], first: firsts[i], second: seconds[i] };
             let after = step(&before, gradient[i] * norm[1], &by);
             params[i] = after.param;
             firsts[i] = after.first;

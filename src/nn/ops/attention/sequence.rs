@@ -46,7 +46,7 @@ pub struct Heads<'a> {
 
 /// The result of the forward pass, as the backward pass needs it, and its gradient.
 #[derive(Clone, Copy, Debug)]
-pub struct Attended<'a> {
+pub struct AttentionPass<'a> {
     /// The result: `[rows, query_size]`.
     pub output: &'a [f32],
     /// The logarithm of each softmax's total: `[rows, heads]`.
@@ -112,7 +112,7 @@ fn compare(a: View, b: Strips, tile: &Tile, to: &mut Vec<f32>) {
     matmul_packed(a.rows_from(tile.from), b, target, tile.count);
 }
 
-/// Fills `output` and `log_totals`, as [`Attended`] describes them.
+/// Fills `output` and `log_totals`, as [`AttentionPass`] describes them.
 pub fn forward(
     shape: &HeadShape,
     heads: Heads,
@@ -151,7 +151,7 @@ pub fn backward(
     shape: &HeadShape,
     heads: Heads,
     mask: &AttentionMask,
-    of: Attended,
+    of: AttentionPass,
     to: [&mut [f32]; 3],
     scratch: &mut Scratch,
 ) {
@@ -272,7 +272,8 @@ mod tests {
             let (output, log_totals) = run(&queries, &keys, &values);
             let mut d = [vec![0.0; queries.len()], vec![0.0; keys.len()], vec![0.0; values.len()]];
             let heads = Heads { queries: &queries, keys: &keys, values: &values };
-            let of = Attended { output: &output, log_totals: &log_totals, gradient: &gradient };
+            let of =
+                AttentionPass { output: &output, log_totals: &log_totals, gradient: &gradient };
             let to = d.each_mut().map(|d| &mut d[..]);
             backward(&shape, heads, &mask, of, to, &mut Scratch::default());
             let loss = |q: &[f32], k: &[f32], v: &[f32]| weighted(&run(q, k, v).0, &gradient);
