@@ -137,6 +137,8 @@ impl<G: Rules> StepwiseRollout<G> {
         self.memory = (!numbers.is_empty()).then(rows);
     }
 
+    /// Plays an iteration with the rules on the CPU, from the given branch points. Returns the trajectory and the next
+    /// branch points.
     fn collect_on_host(
         &self,
         policy: &Network,
@@ -154,16 +156,9 @@ impl<G: Rules> StepwiseRollout<G> {
         trajectory.keep_scores();
         trajectory.mask_actions(if G::MASKED { num_actions } else { 0 });
         let stride = trajectory.obs_stride();
-        let mut lanes = vec![[0.0; LANES]; features];
         let first = keys.first_group * self.config.group_size as u32;
         for t in 0..steps {
-            let mut obs = Vec::with_capacity(num_envs * features);
-            for block in envs.chunks(LANES) {
-                EnvLanes::new(block).observe(self.game, &mut lanes);
-                for lane in 0..block.len() {
-                    obs.extend(lanes.iter().map(|feature| feature[lane]));
-                }
-            }
+            let obs = observe(self.game, &envs);
             for (env, row) in obs.chunks_exact(features).enumerate() {
                 trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
             }
@@ -201,4 +196,18 @@ impl<G: Rules> StepwiseRollout<G> {
         }
         (trajectory.to_tensors(&self.device), branches)
     }
+}
+
+/// Computes the observations of all games, `[num_envs, num_features]`.
+fn observe<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<f32> {
+    let features = game.num_features();
+    let mut lanes = vec![[0.0; LANES]; features];
+    let mut obs = Vec::with_capacity(envs.len() * features);
+    for block in envs.chunks(LANES) {
+        EnvLanes::new(block).observe(game, &mut lanes);
+        for lane in 0..block.len() {
+            obs.extend(lanes.iter().map(|feature| feature[lane]));
+        }
+    }
+    obs
 }

@@ -169,12 +169,12 @@ impl LanguageTrainError {
 }
 
 impl LanguageTrainer {
-    /// A run at its start, of a model or of a fresh one.
+    /// Creates a run that trains `model` on a task, or, if `model` is `None`, a small new model.
     ///
     /// # Errors
-    /// If the settings are out of range, `config.model.path` names a model and there is none, the task leaves completions
-    /// no tokens, a fresh model is to learn a task without an alphabet, or the model cannot take the task's prompts, all
-    /// of which are checked if they are listed.
+    /// If a setting is out of range, `model` is `None` although `config.model.path` names one, a completion may have no
+    /// tokens, a new model is to learn a task without an alphabet, or the model cannot process the task's prompts, all of
+    /// which are checked if the task lists them.
     pub fn for_task(
         task: Arc<dyn Task>,
         config: LanguageConfig,
@@ -204,26 +204,9 @@ impl LanguageTrainer {
             )));
         }
         let parts = weighted(&*task, &config.reward.weights)?;
-        let mut model = match (model, task.alphabet()) {
-            (Some(model), _) => model,
-            (None, Some(alphabet)) => {
-                let key = Stream::Weights.key(config.seed);
-                LanguageModel::tiny(&config.tiny_shape(), &alphabet, key)
-            }
-            (None, None) => return Err(LanguageTrainError::NoAlphabet(task.name().to_string())),
-        };
+        let mut model = model.map_or_else(|| new_model(&*task, &config), Ok)?;
         if config.generation.max_new_tokens == 0 {
-            let longest = longest_prompt(&*task, &model)?;
-            let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
-            let limit = task.max_new_tokens();
-            if limit == 0 {
-                return Err(LanguageTrainError::Settings(format!(
-                    "the task {} has a max_new_tokens of 0, but a completion has a token or more; set \
-                     generation.max_new_tokens",
-                    task.name()
-                )));
-            }
-            config.generation.max_new_tokens = limit.min(room.unwrap_or(usize::MAX));
+            config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;
         }
         adapt(&mut model, &mut config)?;
         let decoder = model.decoder().with_arithmetic(Arithmetic::of(config.precision));
@@ -443,6 +426,37 @@ impl TextEngine {
         }
         Ok(evaluation)
     }
+}
+
+/// Creates a small model with new weights, whose tokens are the characters of a task.
+fn new_model(
+    task: &dyn Task,
+    config: &LanguageConfig,
+) -> Result<LanguageModel, LanguageTrainError> {
+    let alphabet = task.alphabet();
+    let alphabet =
+        alphabet.ok_or_else(|| LanguageTrainError::NoAlphabet(task.name().to_string()))?;
+    let key = Stream::Weights.key(config.seed);
+    Ok(LanguageModel::tiny(&config.tiny_shape(), &alphabet, key))
+}
+
+/// The task's maximum number of tokens of a completion, or fewer if the context has no room for them after the longest
+/// listed prompt.
+fn default_max_new_tokens(
+    task: &dyn Task,
+    model: &LanguageModel,
+) -> Result<usize, LanguageTrainError> {
+    let longest = longest_prompt(task, model)?;
+    let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
+    let limit = task.max_new_tokens();
+    if limit == 0 {
+        return Err(LanguageTrainError::Settings(format!(
+            "the task {} has a max_new_tokens of 0, but a completion has a token or more; set \
+             generation.max_new_tokens",
+            task.name()
+        )));
+    }
+    Ok(limit.min(room.unwrap_or(usize::MAX)))
 }
 
 /// Adds the adapters in the settings to a model, or copies the settings of its own adapters.
