@@ -97,7 +97,7 @@ pub enum DeviceError {
         present: String,
     },
     /// The device is present but fails to start.
-    #[error("device `{name}` failed to start: {message}")]
+    #[error("device `{name}` failed to start: {message}; `grove devices` lists the others")]
     Failed {
         /// The requested name.
         name: String,

@@ -127,7 +127,9 @@ pub enum SnapshotError {
         found: String,
     },
     /// The checkpoint is of a model that this program does not have.
-    #[error("the checkpoint is of the model `{name}`, which this program does not have")]
+    #[error(
+        "the checkpoint is of the model `{name}`, which this program does not have; use the program that adds it"
+    )]
     OtherModel {
         /// Name of the model in the settings.
         name: String,

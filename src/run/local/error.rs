@@ -96,7 +96,9 @@ pub enum RunError {
     #[error("there is no {0}; name a run directory")]
     NoneYet(String),
     /// The folder is not a run directory.
-    #[error("{0} holds no run: it has neither config.toml nor a checkpoint")]
+    #[error(
+        "{0} holds no run: it has neither config.toml nor a checkpoint; `grove runs` lists the runs"
+    )]
     NoRun(PathBuf),
     /// The run is locked by this or another process.
     #[error(
