@@ -5,9 +5,9 @@ mod fruit;
 mod recall;
 
 use grove::env::{
-    Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch, CatchState,
-    Env, Episode, Fruit, FruitObservation, Observation, PackedState, Recall, Rules, new_game,
-    num_words, play,
+    Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch,
+    CatchObservation, CatchState, Env, Episode, Fruit, FruitObservation, PackedState, Recall,
+    Rules, new_game, num_words, play,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -97,7 +97,7 @@ fn catch_follows_bsuite() {
 
 #[test]
 fn catch_shows_its_board() {
-    let game = Catch { rows: 4, columns: 5, observation: Observation::Board };
+    let game = Catch { rows: 4, columns: 5, observation: CatchObservation::Board };
     let picture = |ball_column, ball_row, paddle| -> Vec<String> {
         let cells = features(&CatchState { ball_column, ball_row, paddle }, game);
         assert!(cells.iter().all(|cell| [0.0, 1.0].contains(cell)), "{cells:?}");
@@ -112,12 +112,12 @@ fn catch_shows_its_board() {
 
 #[test]
 fn a_board_of_catch_has_its_limit() {
-    let largest = Catch { rows: 2, columns: 256, observation: Observation::Board };
+    let largest = Catch { rows: 2, columns: 256, observation: CatchObservation::Board };
     assert_eq!(largest.num_features(), 512);
     largest.validate().unwrap();
     let message = Catch { rows: 3, ..largest }.validate().unwrap_err();
     assert!(message.contains("768") && message.contains("catch.observation"), "{message}");
-    Catch { rows: 256, observation: Observation::Features, ..largest }.validate().unwrap();
+    Catch { rows: 256, observation: CatchObservation::Features, ..largest }.validate().unwrap();
 }
 
 /// State of Gymnasium's CartPole-v1: position, velocity, angle, angular velocity.
@@ -334,7 +334,7 @@ fn every_feature_and_action_has_a_name_of_its_own() {
     check(Fruit { max_fruits: 8, ..Fruit::default() }, "basket: column", "fruits 6 and 8: slack");
     check(Fruit { observation: positions, ..Fruit::default() }, "basket: column", "fruit 3: there");
     check(Catch::default(), "ball: column", "ball: to the right");
-    let board = Catch { rows: 4, columns: 5, observation: Observation::Board };
+    let board = Catch { rows: 4, columns: 5, observation: CatchObservation::Board };
     check(board, "column 0, row 0", "column 4, row 3");
     check(CartPole::default(), "position", "angular velocity");
     let (first, last) = ("paddle: column 0, row 0", "brick: column 9, row 9");
