@@ -3,7 +3,7 @@
 use super::games::{Visitor, settings, visit_game};
 use super::interrupts::Interrupts;
 use super::{value_error, warn};
-use grove::device::{self, Chosen};
+use grove::device::{self, ChosenDevice};
 use grove::env::Playable;
 use grove::run::{
     GameRun, Observer, Run, RunError, RunFiles, RunNote, Step, caught_on_devices, drive, finish,
@@ -38,7 +38,7 @@ pub struct Session {
     /// The name of the environment of Python.
     pub environment: Option<String>,
     /// The device.
-    pub chosen: Chosen,
+    pub chosen: ChosenDevice,
     /// Whether the device was chosen among those of the machine.
     is_auto: bool,
     interrupts: Interrupts,

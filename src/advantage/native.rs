@@ -57,7 +57,7 @@ impl HostAdvantages {
             .par_chunks_mut(members * num_steps)
             .zip(self.counts.par_chunks_mut(members))
             .enumerate()
-            .map_init(Room::default, |room, (group, (values, counts))| {
+            .map_init(GroupMoments::default, |moments, (group, (values, counts))| {
                 for (member, length) in counts.iter_mut().enumerate() {
                     *length = trajectory.length(group * members + member, rollout.auto_reset);
                 }
@@ -67,7 +67,7 @@ impl HostAdvantages {
                 credit(rewards, ends, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let is_even = is_even(values, counts, num_steps);
-                room.centre(values, num_steps, config.scale_rewards == Scale::Group);
+                moments.centre(values, num_steps, config.scale_rewards == Scale::Group);
                 let squares = cut(values, counts, num_steps);
                 Group { is_even, squares }
             })
@@ -94,14 +94,14 @@ impl HostAdvantages {
 
 /// Scratch buffers of one thread, `[num_steps]` each.
 #[derive(Default)]
-struct Room {
+struct GroupMoments {
     /// Mean credit of the group at each step.
     mean: Vec<f32>,
     /// Reciprocal standard deviation of the group at each step.
     scale: Vec<f32>,
 }
 
-impl Room {
+impl GroupMoments {
     /// Subtracts the group mean at each step and, if `scaled`, divides by the group's standard
     /// deviation.
     fn centre(&mut self, credits: &mut [f32], steps: usize, scaled: bool) {

@@ -1,12 +1,12 @@
 //! The GPU of a browser, reached through WebGPU.
 
-use super::{Chosen, DeviceError, DeviceInfo};
+use super::{ChosenDevice, DeviceError, DeviceInfo};
 use burn::tensor::Device;
 use burn_wgpu::{WgpuInitError, WgpuSetup};
 use std::cell::RefCell;
 
 /// The browser's device, if started.
-type Started = RefCell<Option<(Chosen, WgpuSetup)>>;
+type Started = RefCell<Option<(ChosenDevice, WgpuSetup)>>;
 
 thread_local! {
     static STARTED: Started = const { RefCell::new(None) };
@@ -43,7 +43,7 @@ pub fn graphics_setup(device: &Device) -> Option<WgpuSetup> {
 ///
 /// # Errors
 /// If the browser has no WebGPU, or no adapter for it.
-pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
+pub async fn start_in_browser() -> Result<ChosenDevice, DeviceError> {
     if let Some((started, _)) = STARTED.with_borrow(Clone::clone) {
         return Ok(started);
     }
@@ -60,7 +60,7 @@ pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
         software,
         memory_bytes: None,
     };
-    let chosen = Chosen { device, info, reason: "the browser's GPU".to_string() };
+    let chosen = ChosenDevice { device, info, reason: "the browser's GPU".to_string() };
     STARTED.set(Some((chosen.clone(), setup)));
     Ok(chosen)
 }

@@ -52,7 +52,7 @@ pub struct DeviceInfo {
 
 /// A started device, with the reason for choosing it.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct ChosenDevice {
     /// The device, without autodiff.
     pub device: Device,
     /// Description of the device.
@@ -169,7 +169,7 @@ pub fn list() -> Vec<DeviceInfo> {
 ///
 /// # Errors
 /// If the name is unknown, not compiled in or not on this machine, its index is not a number, or the device fails to start.
-pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
+pub fn choose(name: &str) -> Result<ChosenDevice, DeviceError> {
     if name == "auto" {
         let (info, reason) = best()?;
         return start(&info, reason);
@@ -237,9 +237,9 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
 /// # Errors
 /// If `rehearse` fails.
 pub fn faster<E>(
-    gpu: Chosen,
-    mut rehearse: impl FnMut(&Chosen) -> Result<f64, E>,
-) -> Result<Chosen, E> {
+    gpu: ChosenDevice,
+    mut rehearse: impl FnMut(&ChosenDevice) -> Result<f64, E>,
+) -> Result<ChosenDevice, E> {
     if !may_be_slow(&gpu.info) {
         return Ok(gpu);
     }
@@ -263,12 +263,12 @@ fn not_present(name: &str, devices: &[DeviceInfo]) -> DeviceError {
 }
 
 /// Starts a device of the list.
-fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
+fn start(info: &DeviceInfo, reason: String) -> Result<ChosenDevice, DeviceError> {
     let (kind, index) = info.name.split_once(':').unwrap_or((&info.name, "0"));
     let backend = BACKENDS.iter().find(|backend| backend.kind == kind);
     let backend = backend.expect("a listed device has a backend");
     let device = (backend.start)(kind, index.parse().expect("the name of a listed device"))?;
-    Ok(Chosen { info: named(info, &device), device, reason })
+    Ok(ChosenDevice { info: named(info, &device), device, reason })
 }
 
 /// Completes a description by the driver's name for the device and its memory. CUDA and ROCm report these for a started
@@ -298,7 +298,7 @@ mod tests {
     fn taken(kind: &str, seconds: [f64; 2]) -> String {
         let mut gpu = choose("cpu").unwrap();
         gpu.info = DeviceInfo { name: "wgpu:0".into(), kind: kind.into(), ..gpu.info };
-        let rehearse = |chosen: &Chosen| match chosen.info.name.as_str() {
+        let rehearse = |chosen: &ChosenDevice| match chosen.info.name.as_str() {
             "cpu" => Ok(seconds[1]),
             _ => Ok::<f64, ()>(seconds[0]),
         };

@@ -29,7 +29,7 @@ impl Activation {
 
 /// Value and derivative of an activation function at a point.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
-pub struct Activated {
+pub struct ActivationValue {
     /// Function value.
     pub value: f32,
     /// Derivative.
@@ -54,34 +54,34 @@ pub(crate) use for_activation;
 
 #[cube]
 #[inline(always)]
-fn relu(x: f32) -> Activated {
-    Activated { value: at_least(0.0f32, x), slope: select(x > 0.0f32, 1.0f32, 0.0f32) }
+fn relu(x: f32) -> ActivationValue {
+    ActivationValue { value: at_least(0.0f32, x), slope: select(x > 0.0f32, 1.0f32, 0.0f32) }
 }
 
 #[cube]
 #[inline(always)]
-fn tanh_with_slope(x: f32) -> Activated {
+fn tanh_with_slope(x: f32) -> ActivationValue {
     let y = tanh(x);
-    Activated { value: y, slope: 1.0f32 - y * y }
+    ActivationValue { value: y, slope: 1.0f32 - y * y }
 }
 
 /// With `s = sigmoid(x)`: `(x s)' = s + x s (1 - s)`.
 #[cube]
 #[inline(always)]
-fn silu(x: f32) -> Activated {
+fn silu(x: f32) -> ActivationValue {
     let s = sigmoid(x);
-    Activated { value: x * s, slope: s + x * s * (1.0f32 - s) }
+    ActivationValue { value: x * s, slope: s + x * s * (1.0f32 - s) }
 }
 
 /// With `t = tanh(u(x))`, `u(x) = sqrt(2 / pi) (x + 0.044715 x^3)`:
 /// `(x (1 + t) / 2)' = (1 + t) / 2 + x (1 - t^2) u'(x) / 2`.
 #[cube]
 #[inline(always)]
-fn gelu(x: f32) -> Activated {
+fn gelu(x: f32) -> ActivationValue {
     let square = x * x;
     let t = tanh(0.797_884_6f32 * (x + 0.044_715f32 * square * x));
     let u_slope = 0.797_884_6f32 * (1.0f32 + 0.134_145f32 * square);
-    Activated {
+    ActivationValue {
         value: x * (0.5f32 * (1.0f32 + t)),
         slope: 0.5f32 * (1.0f32 + t) + 0.5f32 * x * (1.0f32 - t * t) * u_slope,
     }
@@ -90,7 +90,7 @@ fn gelu(x: f32) -> Activated {
 /// Evaluates an activation function and its derivative at `x`.
 #[cube]
 #[inline(always)]
-pub fn activated(x: f32, #[comptime] activation: Activation) -> Activated {
+pub fn activated(x: f32, #[comptime] activation: Activation) -> ActivationValue {
     match comptime!(activation) {
         Activation::Relu => relu(x),
         Activation::Tanh => tanh_with_slope(x),

@@ -17,7 +17,7 @@ mod tensors;
 pub mod weights;
 
 pub use scalar::{GameRatio, Step, StepLanes, Term, TermLanes, by_logit};
-pub use settings::{Coefficients, CoefficientsLaunch, Form, KlEstimator, LossConfig};
+pub use settings::{Coefficients, CoefficientsLaunch, KlEstimator, LossConfig, LossForm};
 pub use tensors::{Loss, Steps, TensorSteps, TensorTerms, loss};
 pub use weights::{Averaging, Totals};
 

@@ -82,7 +82,7 @@ impl LossConfig {
 
 /// The part of a loss that an engine is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Form {
+pub struct LossForm {
     /// The loss.
     pub loss_type: LossType,
     /// The estimator of the divergence from the reference policy, if there is one.
@@ -93,7 +93,7 @@ pub struct Form {
     pub smoothed: bool,
 }
 
-impl Form {
+impl LossForm {
     /// The form of a loss with these settings.
     pub fn of(config: &LossConfig) -> Self {
         Self {

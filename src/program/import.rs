@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 
 /// Statistics of one part of a table.
 #[derive(Serialize)]
-struct Part {
+struct SplitStats {
     rows: usize,
     labelled: usize,
 }
 
-impl Part {
+impl SplitStats {
     fn of(columns: &Columns) -> Self {
         let labelled = columns.weights.iter().filter(|weight| **weight > 0.0).count();
         Self { rows: columns.weights.len(), labelled }
@@ -62,7 +62,8 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     writer.write(&learnt)?;
     writer.hold_out(&held_out)?;
     writer.finish()?;
-    let (out, learnt, held_out) = (out.display(), Part::of(&learnt), Part::of(&held_out));
+    let (out, learnt, held_out) =
+        (out.display(), SplitStats::of(&learnt), SplitStats::of(&held_out));
     if *json {
         return tell_json(&json!({
             "out": out.to_string(),

@@ -3,7 +3,7 @@
 use super::args::RunArgs;
 use super::games::Playable;
 use super::say::{be_silent, say, sentence, speak};
-use crate::device::{self, Chosen};
+use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
 use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, threads};
@@ -37,14 +37,17 @@ impl Rank {
     }
 
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
-    pub fn choose(self) -> Result<(Chosen, Team)> {
+    pub fn choose(self) -> Result<(ChosenDevice, Team)> {
         let chosen = device::choose(&self.device)?;
         self.on(chosen)
     }
 
     /// Starts its device like [`Rank::choose`]. If `auto` finds a GPU that may be slower than the CPU, the run is
     /// rehearsed on both: `rehearse` returns the seconds that a part of it takes.
-    pub fn choose_by(self, rehearse: impl FnMut(&Chosen) -> Result<f64>) -> Result<(Chosen, Team)> {
+    pub fn choose_by(
+        self,
+        rehearse: impl FnMut(&ChosenDevice) -> Result<f64>,
+    ) -> Result<(ChosenDevice, Team)> {
         let mut chosen = device::choose(&self.device)?;
         if self.device == "auto" && self.team.size() == 1 {
             chosen = device::faster(chosen, rehearse)?;
@@ -52,7 +55,7 @@ impl Rank {
         self.on(chosen)
     }
 
-    fn on(self, chosen: Chosen) -> Result<(Chosen, Team)> {
+    fn on(self, chosen: ChosenDevice) -> Result<(ChosenDevice, Team)> {
         let is_device = device::has_kernels(&chosen.device);
         let gather = |text: &str| -> Result<Vec<String>, TeamError> {
             let all = self.team.all_gather(text.as_bytes())?;
@@ -94,7 +97,7 @@ pub fn trainer<G: Playable>(
     game: G,
     network: Network,
     config: &TrainConfig,
-    chosen: &Chosen,
+    chosen: &ChosenDevice,
     data: Option<Demonstrations>,
     team: Team,
 ) -> Result<GameTrainer<G>> {

@@ -12,7 +12,7 @@ use super::say::{say, tell, tell_json};
 use super::terminal::{Page, Terminal};
 use super::watch::{self, Port};
 use crate::checkpoint::Checkpoint;
-use crate::device::Chosen;
+use crate::device::ChosenDevice;
 use crate::parallel::Team;
 use crate::run::{
     Effort, End, FinalScores, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote,
@@ -155,7 +155,7 @@ impl Session<'_> {
     /// is only tried. `next` gives the command to suggest at the end, from the run directory.
     pub fn train(
         &self,
-        chosen: &Chosen,
+        chosen: &ChosenDevice,
         mut run: impl Run,
         settings: &str,
         next: impl FnOnce(&str) -> String,
@@ -170,7 +170,7 @@ impl Session<'_> {
     }
 
     /// Prints the expected cost of a run.
-    fn dry_run(&self, run: &mut dyn Run, chosen: &Chosen) -> Result<()> {
+    fn dry_run(&self, run: &mut dyn Run, chosen: &ChosenDevice) -> Result<()> {
         let preview = with_note("Trying some iterations and an evaluation.", || {
             preview(run, &chosen.info, self.started)
         })?;
@@ -180,7 +180,7 @@ impl Session<'_> {
     fn train_to_end(
         &self,
         run: &mut dyn Run,
-        chosen: &Chosen,
+        chosen: &ChosenDevice,
         settings: &str,
         next: impl FnOnce(&str) -> String,
     ) -> Result<()> {
@@ -282,7 +282,7 @@ impl Session<'_> {
     }
 
     /// Prints what is trained and on which hardware, and records it in the run directory.
-    fn announce(&self, run: &dyn Run, chosen: &Chosen, home: &Home) -> Result<()> {
+    fn announce(&self, run: &dyn Run, chosen: &ChosenDevice, home: &Home) -> Result<()> {
         let verb = match self.origin {
             Origin::New(_) => "Training",
             Origin::Saved(_) => "Resuming",

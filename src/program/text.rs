@@ -245,7 +245,7 @@ fn text<'a>(own: &'a Table, key: &str) -> &'a str {
 }
 
 /// A run of a language model, ready to start or to resume.
-struct Prepared {
+struct LanguageRun {
     /// Name and settings of the task.
     name: String,
     own: Table,
@@ -255,7 +255,7 @@ struct Prepared {
     model: Mutex<Option<LanguageModel>>,
 }
 
-impl Prepared {
+impl LanguageRun {
     /// Trains the run on all its ranks. `next` gives the command to suggest at the end, from the run directory.
     fn train(&self, session: &Session, next: impl Fn(&str) -> String + Sync) -> Result<()> {
         let Self { name, own, config, task, .. } = self;
@@ -319,7 +319,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     }
     let (folder, started) = (request.folder(&name), Instant::now());
     let session = Session { args, games, origin: Origin::New(&folder), started };
-    let run = Prepared { name, own, config, task: task.clone(), model: Mutex::new(model) };
+    let run = LanguageRun { name, own, config, task: task.clone(), model: Mutex::new(model) };
     run.train(&session, |folder| request.next(&*task, args, folder))
 }
 
@@ -334,7 +334,7 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let task = reopen(&name, &mut own, task_data.as_deref(), verifier)?;
     let model = saved_language_model(run.checkpoint, model.as_deref())?;
     let session = Session { args, games, origin: Origin::Saved(run), started: Instant::now() };
-    let run = Prepared { name, own, config, task, model: Mutex::new(Some(model)) };
+    let run = LanguageRun { name, own, config, task, model: Mutex::new(Some(model)) };
     run.train(&session, |folder| format!("grove watch {folder}"))
 }
 

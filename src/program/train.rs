@@ -11,7 +11,7 @@ use super::session::{self, Origin, Session};
 use super::settings::commented;
 use super::source::Source;
 use super::text;
-use crate::device::{self, Chosen};
+use crate::device::{self, ChosenDevice};
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
@@ -218,7 +218,8 @@ fn take_part<G: Playable>(
     from: Option<&Path>,
     next: impl FnOnce(&str) -> String,
 ) -> Result<()> {
-    let network = |chosen: &Chosen| session.games.models.network(game, config, &chosen.device);
+    let network =
+        |chosen: &ChosenDevice| session.games.models.network(game, config, &chosen.device);
     let (chosen, team) = match (&source, &session.origin) {
         (None, Origin::New(_)) => rank.choose_by(|chosen| {
             with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {

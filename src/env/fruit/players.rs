@@ -19,8 +19,8 @@ pub fn to_the_lowest(state: &FruitState, game: &Fruit) -> u32 {
 /// Chooses the largest catchable subset of the visible fruits. Ties go to the plan that ends
 /// nearest to the middle, from where the next fruits are most likely within reach.
 pub fn plan(state: &FruitState, game: &Fruit) -> u32 {
-    let fruits: Vec<Sighted> = (0..state.count as usize)
-        .map(|i| Sighted {
+    let fruits: Vec<VisibleFruit> = (0..state.count as usize)
+        .map(|i| VisibleFruit {
             steps: i64::from(game.height - 1) - i64::from(state.row(i)),
             catching: game.catching(state.column(i)),
         })
@@ -47,7 +47,7 @@ impl Fruit {
 }
 
 /// A visible fruit.
-struct Sighted {
+struct VisibleFruit {
     /// Steps until it lands.
     steps: i64,
     /// First and last basket position that catch it.
@@ -56,7 +56,7 @@ struct Sighted {
 
 /// Value of the best plan from basket position `at` after the first step: the number of fruits
 /// caught, then the negative distance from the middle of `0..=last` at the end.
-fn best_plan(at: i64, fruits: &[Sighted], last: i64) -> (u32, i64) {
+fn best_plan(at: i64, fruits: &[VisibleFruit], last: i64) -> (u32, i64) {
     let plans = (0..1u32 << fruits.len()).filter_map(|chosen| {
         // Range of positions that the basket can reach while catching all fruits chosen so far.
         let (mut low, mut high, mut time) = (at, at, 1);

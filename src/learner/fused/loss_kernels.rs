@@ -9,7 +9,7 @@ use crate::math::softmax::{
 use crate::math::{at_least, exp};
 use crate::model::kernels::{FeatureSlots, MlpShape, Observer, StepWords, input, mlp_logits};
 use crate::objective::weights::{self, Sizes};
-use crate::objective::{Coefficients, Form, GameRatio, Step, term};
+use crate::objective::{Coefficients, GameRatio, LossForm, Step, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -35,7 +35,7 @@ pub(super) struct Plan<O> {
     /// Shape of the policy.
     pub mlp: MlpShape,
     /// Variant of the loss.
-    pub loss: Form,
+    pub loss: LossForm,
     /// Units and samples per cube of the gradient kernel.
     pub tiling: Tiling,
 }
@@ -162,7 +162,7 @@ impl Experience {
     }
 
     /// Weight of the counted steps of the part's game `env`.
-    pub fn weight(&self, env: usize, batch: &Batch, #[comptime] form: Form) -> f32 {
+    pub fn weight(&self, env: usize, batch: &Batch, #[comptime] form: LossForm) -> f32 {
         let sizes = Sizes {
             games: batch.all_games as f32,
             learn_steps: self.sizes.learn_steps as f32,

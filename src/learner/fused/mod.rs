@@ -22,7 +22,7 @@ use crate::device::buffers::{argument, grid};
 use crate::math::adamw::Factors;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer};
-use crate::objective::Form;
+use crate::objective::LossForm;
 use crate::parallel::TeamError;
 use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
@@ -39,7 +39,7 @@ pub struct FusedLearner {
     weights: Weights,
     share: Share,
     mlp: MlpShape,
-    loss: Form,
+    loss: LossForm,
     tiling: Tiling,
 }
 
@@ -58,7 +58,7 @@ impl FusedLearner {
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
         let tiling = Tiling::new(&mlp).expect("a policy of a width that is taken");
-        let loss = Form::of(&config.loss);
+        let loss = LossForm::of(&config.loss);
         let weights = Weights::new(policy.into(), config);
         Self { weights, share: Share::whole(config), mlp, loss, tiling }
     }

@@ -18,7 +18,7 @@ use crate::learner::share::Share;
 use crate::learner::update::UpdateSteps;
 use crate::learner::weights::Weights;
 use crate::model::Observer;
-use crate::objective::{Coefficients, CoefficientsLaunch, Form, LossConfig};
+use crate::objective::{Coefficients, CoefficientsLaunch, LossConfig, LossForm};
 use crate::parallel::TeamError;
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
@@ -143,7 +143,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let mut advantages = cube_tensor(advantages.clone());
         if let Some(reference) = reference {
             // The kernel is the same for all losses, so that it is compiled once.
-            let plan = Plan { loss: Form::of(&LossConfig::default()), ..self.plan };
+            let plan = Plan { loss: LossForm::of(&LossConfig::default()), ..self.plan };
             let extended = uninit(&advantages, &[2 * self.steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
             for games in self.launches(num_envs) {

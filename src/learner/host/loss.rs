@@ -7,7 +7,7 @@ use crate::math::{at_least, exp};
 use crate::model::LANES;
 use crate::objective::kl::{divergence, third};
 use crate::objective::{
-    Coefficients, Form, GameRatio, LossConfig, Step, StepLanes, TermLanes, by_logit, term,
+    Coefficients, GameRatio, LossConfig, LossForm, Step, StepLanes, TermLanes, by_logit, term,
 };
 use multiversion::multiversion;
 
@@ -21,7 +21,7 @@ pub type Group = [f32; GROUP];
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// Variant of the loss.
-    pub form: Form,
+    pub form: LossForm,
     /// Coefficients of the loss.
     pub by: Coefficients,
 }
@@ -81,7 +81,7 @@ impl Rule {
     /// Creates the loss for an entropy weight.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         let by = Coefficients::new(config, entropy_coef);
-        Self { form: Form::of(config), by }
+        Self { form: LossForm::of(config), by }
     }
 
     /// Computes the ratio of a game from the sum of its log-ratios, and its derivative from the

@@ -4,7 +4,7 @@ use super::{Group, LanguageRule, Sample};
 use crate::math::exp;
 use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
-use crate::objective::{Coefficients, Form, LossConfig, Step, term};
+use crate::objective::{Coefficients, LossConfig, LossForm, Step, term};
 use crate::parallel::{Shards, Team};
 use crate::text::{Pool, Retention, TextPass, TokenDecoder};
 use std::ops::Range;
@@ -186,7 +186,7 @@ impl Differentiation<'_> {
     ) -> Vec<f32> {
         let LossConfig { loss_type, .. } = self.rule.loss;
         let Scales { by, sizes, .. } = &self.scales;
-        let form = Form::of(&self.rule.loss);
+        let form = LossForm::of(&self.rule.loss);
         let count = sample.mask.iter().filter(|m| **m).count() as f32;
         let weight = weight(count, sizes, loss_type.averaging());
         let log_ratios: Vec<f32> = now.iter().zip(&sample.logprobs).map(|(a, b)| a - b).collect();

@@ -144,13 +144,13 @@ pub struct SequenceGradients<M: SequenceModel> {
     model: M,
     /// Records of acting.
     steps: Pool<M::Record>,
-    passes: Pool<Vec<Part<M::Record>>>,
+    passes: Pool<Vec<ThreadPass<M::Record>>>,
     gradients: Pool<Vec<f32>>,
 }
 
 /// Some games whose forward and backward pass one thread runs.
 #[derive(Debug, Default)]
-struct Part<R> {
+struct ThreadPass<R> {
     games: Range<usize>,
     record: R,
     /// Logits of the forward pass, then their gradient: `[num_steps, games, num_actions]`.
@@ -171,10 +171,15 @@ impl<M: SequenceModel> SequenceGradients<M> {
     }
 
     /// Runs the forward pass of all games, in at most `count` parts in parallel.
-    fn forward(&self, of: &Sequences, parts: &mut Vec<Part<M::Record>>, count: usize) -> Vec<f32> {
+    fn forward(
+        &self,
+        of: &Sequences,
+        parts: &mut Vec<ThreadPass<M::Record>>,
+        count: usize,
+    ) -> Vec<f32> {
         let ([_, actions, _], steps) = (self.model.sizes(), of.num_steps());
         let share = of.games.div_ceil(count);
-        parts.resize_with(of.games.div_ceil(share), Part::default);
+        parts.resize_with(of.games.div_ceil(share), ThreadPass::default);
         parts.par_iter_mut().enumerate().for_each(|(number, part)| {
             part.games = number * share..((number + 1) * share).min(of.games);
             part.logits.resize(steps * part.games.len() * actions, 0.0);
@@ -182,7 +187,7 @@ impl<M: SequenceModel> SequenceGradients<M> {
         });
         let mut logits = vec![0.0; steps * of.games * actions];
         for (all, t) in logits.chunks_exact_mut(of.games * actions).zip(0..) {
-            for Part { games, logits, .. } in &*parts {
+            for ThreadPass { games, logits, .. } in &*parts {
                 let width = games.len() * actions;
                 all[games.start * actions..][..width]
                     .copy_from_slice(&logits[t * width..][..width]);
@@ -192,9 +197,14 @@ impl<M: SequenceModel> SequenceGradients<M> {
     }
 
     /// Runs the backward pass of all games and sums their gradients.
-    fn backward(&self, parts: &mut [Part<M::Record>], d_logits: &[f32], games: usize) -> Vec<f32> {
+    fn backward(
+        &self,
+        parts: &mut [ThreadPass<M::Record>],
+        d_logits: &[f32],
+        games: usize,
+    ) -> Vec<f32> {
         let [_, actions, _] = self.model.sizes();
-        let partial = |Part { games: range, record, logits }: &mut Part<M::Record>| {
+        let partial = |ThreadPass { games: range, record, logits }: &mut ThreadPass<M::Record>| {
             let mut gradient = self.gradients.take();
             gradient.clear();
             gradient.resize(self.model.params().len(), 0.0);

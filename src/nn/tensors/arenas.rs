@@ -15,7 +15,7 @@ const MOST: usize = 1 << 26;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Packing {
     places: Vec<Place>,
-    arenas: Vec<Form>,
+    arenas: Vec<Arena>,
 }
 
 /// The place of a tensor.
@@ -28,7 +28,7 @@ struct Place {
 
 /// An arena, whose tensors are all matrices or all vectors.
 #[derive(Debug, PartialEq, Eq)]
-struct Form {
+struct Arena {
     /// Numbers up to the end of the last tensor.
     len: usize,
     are_vectors: bool,
@@ -48,7 +48,7 @@ impl Packing {
     /// The places in arenas of at most `most` numbers; a larger parameter has an arena of its own. Matrices follow each other
     /// in the order of their parameters, and so do vectors.
     pub fn within(parameters: &[Parameter], most: usize) -> Self {
-        let (mut places, mut arenas) = (Vec::new(), Vec::<Form>::new());
+        let (mut places, mut arenas) = (Vec::new(), Vec::<Arena>::new());
         let mut last = [None; 2];
         for parameter in parameters {
             let (count, is_vector) = (parameter.count(), parameter.shape.len() == 1);
@@ -57,7 +57,7 @@ impl Packing {
             let behind = behind.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
             let (arena, start) =
                 behind.filter(|(_, start)| start + count <= most).unwrap_or_else(|| {
-                    arenas.push(Form { len: 0, are_vectors: is_vector });
+                    arenas.push(Arena { len: 0, are_vectors: is_vector });
                     (arenas.len() - 1, 0)
                 });
             *last = Some(arena);

@@ -6,7 +6,7 @@
 use super::args::BenchArgs;
 use super::publish;
 use super::report::{Figure, write_memory, write_table};
-use crate::device::{self, Chosen};
+use crate::device::{self, ChosenDevice};
 use crate::program::text::{ENGINE, load, model_path, open, settings};
 use crate::rng::{draw, uniform};
 use crate::settings::Engine;
@@ -103,7 +103,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let num_params = model.params.len();
     // As in training, `auto` is the CPU.
     let name = if args.device == "auto" { "cpu" } else { &args.device };
-    let Chosen { device, info, .. } = device::choose(name)?;
+    let ChosenDevice { device, info, .. } = device::choose(name)?;
     let on = (info.name != "cpu").then(|| device.clone());
     let mut trainer = LanguageTrainer::for_task(random, config, Some(model))?.on(on)?;
     let generation = trainer.config().generation.clone();

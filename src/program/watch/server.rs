@@ -54,7 +54,7 @@ impl Port {
         }
     }
 
-    /// How other machines reach a server at all of this one's addresses.
+    /// Advice for connecting from other machines, if the server listens at all addresses.
     pub fn elsewhere(&self) -> Option<String> {
         let port = self.address.port();
         self.address.ip().is_unspecified().then(|| {

@@ -38,14 +38,14 @@ pub enum RunError {
     #[error(transparent)]
     Model(#[from] LanguageError),
     /// The device, its driver, the engine or an environment panicked.
-    #[error("{work} failed: {panic}{}", .saved.as_ref().map(Saved::to_string).unwrap_or_default())]
+    #[error("{work} failed: {panic}{}", .saved.as_ref().map(SavedState::to_string).unwrap_or_default())]
     Failed {
         /// Attempted work, for instance `iteration 7`.
         work: String,
         /// The panic.
         panic: Panic,
         /// State of the run directory; known to the first rank only.
-        saved: Option<Saved>,
+        saved: Option<SavedState>,
     },
     /// A file is not a policy file.
     #[error("{path} is not a policy: {source}")]
@@ -142,7 +142,7 @@ pub enum RunError {
 
 /// State of a run directory after a failure.
 #[derive(Debug)]
-pub struct Saved {
+pub struct SavedState {
     /// Path of the run directory.
     pub path: PathBuf,
     /// Iteration of the newest checkpoint; `None` without one.
@@ -153,7 +153,7 @@ pub struct Saved {
     pub smaller: Option<String>,
 }
 
-impl Display for Saved {
+impl Display for SavedState {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match self.iteration {

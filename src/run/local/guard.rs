@@ -1,6 +1,6 @@
 //! Conversion of panics to errors that say where the run can be resumed.
 
-use super::error::Saved;
+use super::error::SavedState;
 use super::{Run, RunError, RunFiles, caught_on_devices};
 
 /// Runs a part of a run's work; a panic becomes an error.
@@ -22,7 +22,7 @@ pub(super) fn located(
         let folder = files.folder();
         let (path, iteration) = (folder.path().to_path_buf(), folder.saved_iteration());
         let (iterations, smaller) = (run.trainer().schedule().iterations, run.smaller_launches());
-        *saved = Some(Saved { path, iteration, iterations, smaller });
+        *saved = Some(SavedState { path, iteration, iterations, smaller });
     }
     error
 }

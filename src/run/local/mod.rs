@@ -20,7 +20,7 @@ mod trainer_status;
 
 pub use drive::{Observer, drive, finish, restore_best};
 pub use effort::Effort;
-pub use error::{RunError, Saved};
+pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
 pub use files::RunFiles;
 pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SavedPolicy};

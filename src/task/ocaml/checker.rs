@@ -218,7 +218,7 @@ fn runtime(compiler: &Compiler, folder: &Folder) -> io::Result<PathBuf> {
 enum Answer {
     /// The outcome of the code, and whether it came to its end, rather than being stopped.
     Report { report: Report, is_whole: bool },
-    /// Why the calls cannot be compiled.
+    /// The calls cannot be compiled, for this reason.
     Unusable(String),
 }
 

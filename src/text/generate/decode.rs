@@ -1,6 +1,6 @@
 //! Decoding of a batch on a device, in tensors or in kernels.
 
-use super::Chosen;
+use super::SampledToken;
 
 /// Decoding steps between two read-backs, by which the host notices ended completions.
 pub(super) const BLOCK: usize = 8;
@@ -11,5 +11,5 @@ pub(super) trait Decode {
     fn advance(&mut self);
 
     /// Returns the choices of the last `steps` steps, at most [`BLOCK`], row by row.
-    fn read(&mut self, steps: usize) -> Vec<Vec<Chosen>>;
+    fn read(&mut self, steps: usize) -> Vec<Vec<SampledToken>>;
 }

@@ -3,7 +3,7 @@
 
 use super::decode::{BLOCK, Decode};
 use super::token_step::{KernelBatch, TokenStep};
-use super::{Chosen, Completion, Generator, Prompt, Sampling, Scratch, choose};
+use super::{Completion, Generator, Prompt, SampledToken, Sampling, Scratch, choose};
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
@@ -141,7 +141,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Appends a block of tokens to the completions. Returns whether all of them have ended.
-    fn take_over(&mut self, block: Vec<Vec<Chosen>>) -> bool {
+    fn take_over(&mut self, block: Vec<Vec<SampledToken>>) -> bool {
         let members = self.members.len();
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
@@ -168,7 +168,7 @@ struct TensorBatch<'a> {
     /// The tokens chosen last: `[rows]`; empty before the first choice.
     last: Vec<i32>,
     /// The choices that have not been read yet.
-    block: Vec<Vec<Chosen>>,
+    block: Vec<Vec<SampledToken>>,
     scratch: Scratch,
 }
 
@@ -205,12 +205,12 @@ impl Decode for TensorBatch<'_> {
         let logits = device::fetch(logits.reshape([rows * vocabulary]));
         let rows = logits.chunks_exact(vocabulary).zip(draws);
         let choose = |(row, u): (&[f32], &f32)| choose(row, self.sampling, *u, &mut self.scratch);
-        let chosen: Vec<Chosen> = rows.map(choose).collect();
+        let chosen: Vec<SampledToken> = rows.map(choose).collect();
         self.last = chosen.iter().map(|one| one.token as i32).collect();
         self.block.push(chosen);
     }
 
-    fn read(&mut self, _: usize) -> Vec<Vec<Chosen>> {
+    fn read(&mut self, _: usize) -> Vec<Vec<SampledToken>> {
         std::mem::take(&mut self.block)
     }
 }

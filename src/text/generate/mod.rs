@@ -13,7 +13,7 @@ pub mod stop;
 #[cfg(text_kernels)]
 mod token_step;
 
-pub use sample::{Chosen, Sampling, Scratch, choose};
+pub use sample::{SampledToken, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
 use crate::text::{
@@ -53,7 +53,7 @@ pub struct Completion {
 
 impl Completion {
     /// Appends a token, calls the listener, and checks whether the token ends the completion.
-    fn push(&mut self, chosen: Chosen, by: &Generator, [prompt, number]: [usize; 2]) {
+    fn push(&mut self, chosen: SampledToken, by: &Generator, [prompt, number]: [usize; 2]) {
         self.tokens.push(chosen.token);
         self.logprobs.push(chosen.logprob);
         self.entropies.push(chosen.entropy);
@@ -291,7 +291,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Appends a token to a completion, and returns it unless it has ended.
-    fn add(&mut self, mut active: Active, chosen: Chosen) -> Option<Active> {
+    fn add(&mut self, mut active: Active, chosen: SampledToken) -> Option<Active> {
         let Active { prompt, number, completion, prefilled, .. } = &mut active;
         completion.push(chosen, &self.generator, [*prompt, *number]);
         if !completion.ended && completion.tokens.len() < self.generator.sampling.max_new_tokens {
@@ -317,7 +317,7 @@ impl<'a> Worker<'a> {
         for (i, rows) in rows.chunks(HEAD_ROWS).enumerate() {
             let hidden = &self.buffers.pass.hidden()[i * HEAD_ROWS * size..][..rows.len() * size];
             decoder.logits(hidden, &mut logits);
-            let mut chosen = vec![Chosen::default(); rows.len()];
+            let mut chosen = vec![SampledToken::default(); rows.len()];
             decoder.parallelism().each_mut(&mut chosen, |number, chosen| {
                 let active = self.slots[rows[number].cache].as_ref();
                 let active = active.expect("rows are of active slots");

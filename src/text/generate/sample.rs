@@ -45,7 +45,7 @@ impl Sampling {
 
 /// A chosen token.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Chosen {
+pub struct SampledToken {
     /// The token.
     pub token: u32,
     /// Log-probability at the temperature, among the tokens that could be drawn.
@@ -65,7 +65,7 @@ pub struct Scratch {
 }
 
 /// Chooses a token from `logits`, `[vocabulary]`, by `u`, uniform in `[0, 1)`.
-pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> Chosen {
+pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> SampledToken {
     let Scratch { logits: scaled, weights, candidates } = scratch;
     let sharpness = sharpness(sampling.temperature);
     if sharpness != 1.0 || sampling.narrows() {
@@ -89,12 +89,12 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
             let (by, entropy) = softmax(scaled, weights);
             let logprob = logprob(scaled[token], &by);
             let candidates = candidates.clone();
-            return Chosen { token: token as u32, logprob, entropy, candidates };
+            return SampledToken { token: token as u32, logprob, entropy, candidates };
         }
         token
     };
     let logprob = logprob(logits[token] * sharpness, &by);
-    Chosen { token: token as u32, logprob, entropy, candidates: Vec::new() }
+    SampledToken { token: token as u32, logprob, entropy, candidates: Vec::new() }
 }
 
 /// The first index at which the cumulative sum of the weights exceeds the fraction `u` of their total. No weight is 0,

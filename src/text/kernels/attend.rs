@@ -12,7 +12,7 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Keys and values of completions and of their prompts, in vectors of numbers of a head.
+/// Cached keys and values of completions and of their prompts.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Cached<C: Float, V: Size> {
     /// `[rows, most, key_size]` each.
@@ -23,7 +23,7 @@ pub(crate) struct Cached<C: Float, V: Size> {
     pub prompt_keys: Buffer<Vector<C, V>>,
     /// Values of the prompts, of the shape of their keys.
     pub prompt_values: Buffer<Vector<C, V>>,
-    /// Room for tokens of a completion.
+    /// Maximum number of tokens of a completion.
     pub most: usize,
     /// Tokens of the longest prompt.
     pub longest: usize,

@@ -37,7 +37,7 @@ use crate::task::{Part, Prompt, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
 use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
-use obstacle::{Room, obstacle};
+use obstacle::{TokenLimits, obstacle};
 use prompts::longest_prompt;
 use rollout::RolloutSeconds;
 use std::ops::Range;
@@ -66,8 +66,8 @@ pub struct TextEngine {
     base_digest: std::sync::OnceLock<String>,
     /// Device of generation and learning; `None` for the CPU.
     device: Option<Device>,
-    /// Room for texts on the device.
-    room: Room,
+    /// Maximum lengths of texts on the device.
+    limits: TokenLimits,
     /// Ranks that share the run.
     team: Team,
     /// Index of the next prompt.
@@ -234,7 +234,7 @@ impl LanguageTrainer {
             #[cfg(on_disk)]
             base_digest: std::sync::OnceLock::new(),
             device: None,
-            room: Room::UNLIMITED,
+            limits: TokenLimits::UNLIMITED,
             team,
             next_prompt: 0,
             steps: 0,
@@ -266,10 +266,10 @@ impl LanguageTrainer {
             let precision = self.engine.config.precision;
             self.engine.learner = self.engine.learner.on(device.clone(), precision);
         }
-        let room = Room::of(&device, &self.engine.model.shape);
-        (self.engine.device, self.engine.room) = (Some(device), room);
+        let limits = TokenLimits::of(&device, &self.engine.model.shape);
+        (self.engine.device, self.engine.limits) = (Some(device), limits);
         // No text is longer than the context.
-        if room.prompt.min(room.group) < self.engine.model.shape.context {
+        if limits.prompt.min(limits.group) < self.engine.model.shape.context {
             self.engine.check_prompts()?;
         }
         Ok(self)

@@ -48,16 +48,16 @@ pub(super) fn obstacle(
 
 /// Maximum number of tokens of a prompt, and of a prompt with its distinct completions.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct TokenLimits {
     pub prompt: usize,
     pub group: usize,
 }
 
-impl Room {
+impl TokenLimits {
     /// No limit, as on the CPU.
     pub const UNLIMITED: Self = Self { prompt: usize::MAX, group: usize::MAX };
 
-    /// The room in the buffers of a device.
+    /// The limits set by the buffers of a device.
     #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "no device takes texts"))]
     pub fn of(device: &Device, shape: &DecoderShape) -> Self {
         #[cfg(text_kernels)]
@@ -83,7 +83,7 @@ impl TextEngine {
         group: &Group,
         advice: &str,
     ) -> Result<(), LanguageTrainError> {
-        let (tokens, most) = (group.len(), self.room.group);
+        let (tokens, most) = (group.len(), self.limits.group);
         if tokens <= most {
             return Ok(());
         }
@@ -102,12 +102,12 @@ mod tests {
     use crate::trainer::text::{LanguageTrainer, TINY};
 
     #[test]
-    fn a_text_that_has_no_room_is_refused_with_a_way_out() {
+    fn a_text_too_long_for_the_device_is_rejected_with_advice() {
         let found = task::find("sort").unwrap();
         let task = (found.open)((found.defaults)()).unwrap();
         let config = LanguageConfig::for_model(TINY);
         let mut trainer = LanguageTrainer::for_task(task, config, None).unwrap();
-        trainer.engine.room = Room { prompt: 1, group: 4 };
+        trainer.engine.limits = TokenLimits { prompt: 1, group: 4 };
         let prompt = trainer.engine.task.prompt(Split::Train, 0).unwrap();
         let error = trainer.engine.tokens(&prompt, 1).unwrap_err().to_string();
         let end = "but the device's buffers hold 1 of them at a time: leave such prompts out, or use the CPU";

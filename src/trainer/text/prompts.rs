@@ -41,7 +41,7 @@ impl TextEngine {
             let prompt = tokens.len();
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
         }
-        let (count, most) = (tokens.len(), self.room.prompt);
+        let (count, most) = (tokens.len(), self.limits.prompt);
         if count > most {
             let start: String = prompt.text.chars().take(40).collect();
             return Err(LanguageTrainError::Settings(format!(

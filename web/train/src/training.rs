@@ -22,7 +22,7 @@ fn named(name: &str) -> Result<&'static dyn Entry, JsError> {
 }
 
 /// Starts WebGPU, or the CPU.
-async fn device(gpu: bool) -> Result<device::Chosen, JsError> {
+async fn device(gpu: bool) -> Result<device::ChosenDevice, JsError> {
     Ok(if gpu { device::start_in_browser().await? } else { device::choose("cpu")? })
 }
 

@@ -9,7 +9,7 @@ use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::nn::tensors::attention::KeysValues;
 use crate::text::generate::decode::{BLOCK, Decode};
-use crate::text::generate::{Chosen, Sampling};
+use crate::text::generate::{SampledToken, Sampling};
 use crate::text::kernels::UNITS;
 use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
 use crate::text::kernels::heads::{COUNTS, ProgressLaunch};
@@ -93,7 +93,7 @@ impl Decode for KernelBatch<'_> {
         self.count += 1;
     }
 
-    fn read(&mut self, steps: usize) -> Vec<Vec<Chosen>> {
+    fn read(&mut self, steps: usize) -> Vec<Vec<SampledToken>> {
         let (rows, vocabulary) = (self.rows(), self.by.vocabulary());
         let records = Tensor::<2>::from_primitive::<Cube>(self.state.records.clone());
         let size = records.dims()[1];
@@ -101,7 +101,7 @@ impl Decode for KernelBatch<'_> {
         let step = |number: usize| {
             let (numbers, masks) = all[number % BLOCK * size..][..size].split_at(3 * rows);
             let words = masks.len() / rows;
-            let chosen = |row: usize| Chosen {
+            let chosen = |row: usize| SampledToken {
                 token: numbers[row] as u32,
                 logprob: numbers[rows + row],
                 entropy: numbers[2 * rows + row],
