@@ -21,14 +21,14 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Number of runs side by side, and threads per run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lanes {
+pub struct Slots {
     /// Number of runs at a time.
     pub count: usize,
     /// Number of threads per run.
     pub threads: usize,
 }
 
-impl Lanes {
+impl Slots {
     /// Divides this machine's threads, or those of `--threads`, among `runs` runs. On devices other than the CPU, runs
     /// are trained one after another.
     pub fn new(args: &TrainArgs, runs: usize) -> Result<Self> {
@@ -97,7 +97,7 @@ pub fn words(args: &TrainArgs) -> Vec<OsString> {
 /// to `done`, in order of completion. After Ctrl-C or an error no further run is started, and running ones save and
 /// end.
 pub fn side_by_side(
-    lanes: Lanes,
+    slots: Slots,
     jobs: &[Vec<OsString>],
     interrupt: &Interrupt,
     mut done: impl FnMut(usize, Result<Value>) -> Result<()>,
@@ -107,9 +107,9 @@ pub fn side_by_side(
     let mut running: BTreeMap<usize, (u32, Option<ChildStdin>)> = BTreeMap::new();
     let (mut is_told, mut outcome) = (false, Ok(()));
     loop {
-        while running.len() < lanes.count && !interrupt.seen() && outcome.is_ok() {
+        while running.len() < slots.count && !interrupt.seen() && outcome.is_ok() {
             let Some((number, words)) = waiting.next() else { break };
-            match start(words, lanes.threads) {
+            match start(words, slots.threads) {
                 Ok(mut child) => {
                     let stdin = child.stdin.take();
                     running.insert(number, (child.id(), stdin));
@@ -270,13 +270,13 @@ mod tests {
 
     #[test]
     fn threads_are_shared_among_the_runs() {
-        let lanes = |threads, runs| {
-            let Lanes { count, threads } = Lanes::shared(threads, runs);
+        let slots = |threads, runs| {
+            let Slots { count, threads } = Slots::shared(threads, runs);
             (count, threads)
         };
-        assert_eq!(lanes(2, 5), (2, 1));
-        assert_eq!(lanes(16, 5), (5, 3));
-        assert_eq!(lanes(16, 1), (1, 16));
-        assert_eq!(lanes(1, 3), (1, 1));
+        assert_eq!(slots(2, 5), (2, 1));
+        assert_eq!(slots(16, 5), (5, 3));
+        assert_eq!(slots(16, 1), (1, 16));
+        assert_eq!(slots(1, 3), (1, 1));
     }
 }

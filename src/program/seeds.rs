@@ -3,7 +3,7 @@
 use super::args::TrainArgs;
 use super::history::{aligned, figure};
 use super::interrupt::Interrupt;
-use super::jobs::{Lanes, option, side_by_side, words};
+use super::jobs::{Slots, option, side_by_side, words};
 use super::say::{say, sentence, tell, tell_json};
 use super::study_args::Seeds;
 use crate::plot::statistics::{interquartile_mean, interval, mean};
@@ -29,18 +29,18 @@ struct Summary {
 }
 
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
-    let lanes = Lanes::new(args, seeds.len())?;
+    let slots = Slots::new(args, seeds.len())?;
     let jobs = jobs(args, seeds);
     say!(
         "Training {}, {} at a time, threads of each: {}.",
         counted(seeds.len(), "seed"),
-        lanes.count,
-        lanes.threads
+        slots.count,
+        slots.threads
     );
     let interrupt = Interrupt::listen(Some(STOPPING))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
-    side_by_side(lanes, &jobs, &interrupt, |number, report| {
+    side_by_side(slots, &jobs, &interrupt, |number, report| {
         let name = format!("seed {}", seeds[number]);
         match report {
             Ok(report) if report["run"].is_null() => say!("{name}: interrupted"),

@@ -3,8 +3,8 @@
 use super::rollouts::{Host, LEDGE, play_fused};
 use super::unpack::unpack;
 use super::updates::{
-    Played, SMALL, Sizes, check_means, error, general, gradient_settings, learn_fused, mlp, norm,
-    settings,
+    SMALL, Sizes, UpdateInputs, check_means, error, general, gradient_settings, learn_fused, mlp,
+    norm, settings,
 };
 use super::{cpu, floats};
 use burn::tensor::Device;
@@ -67,7 +67,7 @@ async fn learn_from_rollout<G: Rules>(
             None => None,
         };
         let actions = trajectory.actions.into_data_async().await.expect("the device answers");
-        let played = Played {
+        let played = UpdateInputs {
             sizes,
             params: floats(flatten(&policy)).await,
             obs: floats(trajectory.obs).await,

@@ -20,7 +20,7 @@ pub struct Sizes {
 }
 
 /// Inputs of an update in host memory.
-pub struct Played {
+pub struct UpdateInputs {
     pub sizes: Sizes,
     pub params: Vec<f32>,
     pub obs: Vec<f32>,
@@ -42,7 +42,7 @@ pub fn mlp(sizes: Sizes, params: Option<&[f32]>, device: &Device) -> Mlp {
     }
 }
 
-impl Played {
+impl UpdateInputs {
     /// Games of different lengths from a perturbed policy, so that ratios lie on both sides of
     /// every bound.
     pub async fn new(sizes: Sizes) -> Self {
@@ -177,7 +177,7 @@ fn refer(weights: &mut Weights, reference: Option<&[f32]>) {
 
 /// Runs an update with the general learner.
 pub async fn general(
-    played: &Played,
+    played: &UpdateInputs,
     config: &TrainConfig,
     reference: Option<&[f32]>,
     device: &Device,
@@ -191,7 +191,7 @@ pub async fn general(
 
 /// Runs an update with the fused learner.
 pub async fn fused(
-    played: &Played,
+    played: &UpdateInputs,
     config: &TrainConfig,
     reference: Option<&[f32]>,
     device: &Device,
@@ -201,7 +201,7 @@ pub async fn fused(
 
 /// Runs a fused update on games in parts that end after the given games.
 pub async fn fused_in_parts(
-    played: &Played,
+    played: &UpdateInputs,
     config: &TrainConfig,
     reference: Option<&[f32]>,
     ends: &[usize],
@@ -279,7 +279,7 @@ pub fn gradient_settings(mut config: TrainConfig) -> TrainConfig {
 }
 
 /// Compares a gradient and returns the error relative to its norm.
-pub async fn check_gradient(played: &Played, config: TrainConfig, device: &Device) -> f64 {
+pub async fn check_gradient(played: &UpdateInputs, config: TrainConfig, device: &Device) -> f64 {
     let config = gradient_settings(config);
     let context = format!("{:?}, {:?}", played.sizes, config.loss);
     let reference: Vec<f32> =
@@ -342,7 +342,7 @@ pub fn divergences() -> Vec<Divergence> {
 /// Checks the gradients of a loss with each of these divergences, with and without dual clip.
 /// Returns the largest error.
 pub async fn check_loss(
-    played: &Played,
+    played: &UpdateInputs,
     loss_type: LossType,
     divergences: &[Divergence],
     device: &Device,
@@ -365,7 +365,7 @@ pub async fn check_loss(
 /// Checks the gradients of every loss with every KL estimator and none, with and without dual clip.
 /// Returns the largest error.
 pub async fn every_loss(device: &Device) -> f64 {
-    let played = Played::new(SMALL).await;
+    let played = UpdateInputs::new(SMALL).await;
     let mut largest = 0.0f64;
     for &loss_type in LossType::ALL {
         largest = largest.max(check_loss(&played, loss_type, &divergences(), device).await);
@@ -377,13 +377,13 @@ pub async fn every_loss(device: &Device) -> f64 {
 pub async fn every_shape(device: &Device) -> f64 {
     let mut largest = 0.0f64;
     for sizes in SHAPES {
-        let played = Played::new(sizes).await;
+        let played = UpdateInputs::new(sizes).await;
         let config = settings(LossType::Grpo, 0.0, KlEstimator::K3);
         largest = largest.max(check_gradient(&played, config, device).await);
     }
     // More samples than one tile per cube.
     for hidden in [&[17][..], &[17, 16]] {
-        let played = Played::new(Sizes { steps: 331, games: 113, hidden, ..SMALL }).await;
+        let played = UpdateInputs::new(Sizes { steps: 331, games: 113, hidden, ..SMALL }).await;
         let config = settings(LossType::Dapo, 0.0, KlEstimator::K3);
         largest = largest.max(check_gradient(&played, config, device).await);
     }
@@ -400,7 +400,7 @@ pub async fn whole_updates(device: &Device) -> f64 {
         (LossType::Gspo, SMALL),
         (LossType::Dapo, Sizes { hidden: &[64], ..SMALL }),
     ] {
-        let played = Played::new(sizes).await;
+        let played = UpdateInputs::new(sizes).await;
         let mut config = settings(loss_type, 0.0, KlEstimator::K3);
         config.update.update_epochs = 2;
         config.update.num_minibatches = 3;
@@ -436,7 +436,7 @@ pub async fn in_parts(device: &Device) -> f64 {
     for (loss_type, sizes) in
         [(LossType::Bnpo, SMALL), (LossType::Gspo, Sizes { hidden: &[16, 17], ..SMALL })]
     {
-        let played = Played::new(sizes).await;
+        let played = UpdateInputs::new(sizes).await;
         let mut config = settings(loss_type, 0.0, KlEstimator::K3);
         config.update.num_minibatches = 3;
         let reference: Vec<f32> =

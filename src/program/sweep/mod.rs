@@ -9,7 +9,7 @@ use super::args::{RunArgs, TrainArgs};
 use super::games::Games;
 use super::history::{History, State, words as setting_words};
 use super::interrupt::Interrupt;
-use super::jobs::{Lanes, option, side_by_side};
+use super::jobs::{Slots, option, side_by_side};
 use super::say::{say, sentence};
 use super::study_args::{self, Seeds, SweepArgs};
 use super::{ranks, seeds};
@@ -251,20 +251,8 @@ impl<'a> Sweep<'a> {
             open.iter().map(|(trial, seed)| self.words(&trials[*trial], *trial, round, *seed));
         let jobs = words.collect::<Result<Vec<_>>>()?;
         let train = self.train_args();
-        let lanes = Lanes::new(&train, open.len())?;
-        if !open.is_empty() {
-            let round = match self.file.search {
-                Search::Halving => format!("Round {}: ", round + 1),
-                Search::Tpe => format!("Batch {}: ", round + 1),
-                Search::Grid | Search::Random => String::new(),
-            };
-            say!(
-                "{round}{}, {} at a time, threads of each: {}.",
-                counted(open.len(), "run"),
-                lanes.count,
-                lanes.threads
-            );
-        }
+        let slots = Slots::new(&train, open.len())?;
+        self.announce(round, open.len(), &slots);
         let path = self.folder.join(RESULTS);
         let file = disk::open_append(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
@@ -274,7 +262,7 @@ impl<'a> Sweep<'a> {
             _ => (0, open.len()),
         };
         let (space, results) = (&self.file.space, &mut self.results);
-        side_by_side(lanes, &jobs, interrupt, |job, report| {
+        side_by_side(slots, &jobs, interrupt, |job, report| {
             let (trial, seed) = open[job];
             let was_stopped = match &report {
                 Ok(report) => report["interrupted"] == true,
@@ -299,6 +287,20 @@ impl<'a> Sweep<'a> {
             results.insert((trial, round, seed), result);
             Ok(())
         })
+    }
+
+    /// Prints how many runs the round starts and how they share the machine.
+    fn announce(&self, round: u32, runs: usize, slots: &Slots) {
+        if runs == 0 {
+            return;
+        }
+        let round = match self.file.search {
+            Search::Halving => format!("Round {}: ", round + 1),
+            Search::Tpe => format!("Batch {}: ", round + 1),
+            Search::Grid | Search::Random => String::new(),
+        };
+        let (runs, count, threads) = (counted(runs, "run"), slots.count, slots.threads);
+        say!("{round}{runs}, {count} at a time, threads of each: {threads}.");
     }
 
     fn train_args(&self) -> TrainArgs {

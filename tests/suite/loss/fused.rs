@@ -12,7 +12,7 @@ use pollster::block_on;
 #[test]
 fn fused_gradients_of_every_loss_are_those_of_autodiff() {
     let Some(device) = adapter() else { return };
-    let played = block_on(Played::new(SMALL));
+    let played = block_on(UpdateInputs::new(SMALL));
     let all = divergences();
     for (i, &loss_type) in LossType::ALL.iter().enumerate() {
         let two = [all[0], all[1 + i % (all.len() - 1)]];
@@ -37,7 +37,7 @@ fn fused_gradients_of_every_shape_are_those_of_autodiff() {
     block_on(every_shape(&device));
 }
 
-impl Played {
+impl UpdateInputs {
     /// Repeats the games `times` times.
     fn repeated(&self, times: usize) -> Self {
         let games = self.sizes.games;
@@ -63,7 +63,7 @@ fn fused_gradients_are_right_with_more_samples_than_a_row_of_cubes_holds() {
     let Some(device) = adapter() else { return };
     // A row has at most 65,535 cubes under WebGPU's limits, of 64 samples each.
     let sizes = Sizes { features: 2, hidden: &[3], actions: 2, steps: 2, ..SMALL };
-    let played = block_on(Played::new(sizes));
+    let played = block_on(UpdateInputs::new(sizes));
     let many = played.repeated(161_320);
     assert!(many.sizes.steps * many.sizes.games > 65_535 * 64);
     let config = gradient_settings(settings(LossType::Grpo, 0.0, KlEstimator::K3));
@@ -106,7 +106,7 @@ fn the_fused_learner_reports_which_policies_it_supports() {
 #[test]
 fn fused_updates_end_at_their_divergence_as_by_autodiff() {
     let Some(device) = adapter() else { return };
-    let played = block_on(Played::new(SMALL));
+    let played = block_on(UpdateInputs::new(SMALL));
     let mut config = settings(LossType::Dapo, 0.0, KlEstimator::K3);
     config.loss.kl_coef = 0.0;
     config.update.num_minibatches = 2;

@@ -21,7 +21,7 @@ const MEMBERS: usize = 3;
 const STEPS: usize = 40;
 
 /// One iteration of CartPole without auto-reset, so that games have different lengths.
-struct Played {
+struct PlayedIteration {
     trajectory: Trajectory,
     advantages: Tensor<2>,
     mask: Tensor<2>,
@@ -43,7 +43,7 @@ fn train_config(loss_type: LossType) -> TrainConfig {
     config
 }
 
-fn play(config: &TrainConfig, policy: &Mlp) -> Played {
+fn play(config: &TrainConfig, policy: &Mlp) -> PlayedIteration {
     let game = CartPole::default();
     let device = cpu();
     let mut rollout = NativeRollout::new(game, &config.rollout, RolloutKeys::new(4));
@@ -54,11 +54,11 @@ fn play(config: &TrainConfig, policy: &Mlp) -> Played {
     let longest = lengths.iter().copied().fold(0.0, f32::max);
     assert!(longest - shortest > 5.0, "the mask is uneven: {lengths:?}");
     let advantages = advantages(&trajectory, &mask, MEMBERS, STEPS, &config.advantage);
-    Played { trajectory, advantages: advantages.values, mask }
+    PlayedIteration { trajectory, advantages: advantages.values, mask }
 }
 
 /// Parameters and means after one update.
-fn updated(policy: &Mlp, config: &TrainConfig, played: &Played) -> (Vec<f64>, Vec<f64>) {
+fn updated(policy: &Mlp, config: &TrainConfig, played: &PlayedIteration) -> (Vec<f64>, Vec<f64>) {
     let mut learner = Learner::new(policy.clone(), config);
     let stats = learner.update(&played.trajectory, &played.advantages, &played.mask, 0).unwrap();
     (doubles(learner.weights().params().clone()), doubles(stats))
@@ -179,7 +179,7 @@ fn assert_ratio_one(policy: &Mlp, trajectory: Trajectory, config: &TrainConfig) 
     }
     let mask = trajectory.mask(false);
     let advantages = trajectory.rewards.clone() - 0.3;
-    let played = Played { advantages, mask, trajectory };
+    let played = PlayedIteration { advantages, mask, trajectory };
     let (_, means) = updated(policy, config, &played);
     assert!(means[0].abs() < 1e-6, "approx_kl {}", means[0]);
     assert_eq!(means[1], 0.0, "clip_fraction");
