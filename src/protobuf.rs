@@ -83,7 +83,7 @@ mod tests {
 
     /// The examples of the format's description.
     #[test]
-    fn fields_are_encoded_as_the_format_says() {
+    fn fields_are_encoded_as_specified() {
         assert_eq!(Message::default().int(1, 150).into_bytes(), [0x08, 0x96, 0x01]);
         let text = Message::default().bytes(2, "testing").into_bytes();
         assert_eq!(text, b"\x12\x07testing");

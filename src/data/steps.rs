@@ -145,7 +145,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn no_episode_is_learnt_from_and_held_out() {
+    fn training_and_held_out_episodes_are_disjoint() {
         assert_eq!(columns().episodes(), [0..3, 3..4, 4..8]);
         let [learnt, held_out] = split(columns().episodes(), 0.34);
         assert_eq!(learnt, [0..3, 3..4]);

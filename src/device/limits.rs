@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_refused_with_its_size_and_the_largest_one() {
+    fn a_buffer_is_rejected_with_its_size_and_the_largest_one() {
         let refusal = |bytes, most| beyond("a rollout", bytes, most);
         assert_eq!(refusal(1 << 27, 1 << 27), None);
         assert_eq!(

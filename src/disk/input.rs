@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_files_and_lines_are_refused_before_they_are_read() {
+    fn huge_files_and_lines_are_rejected_before_they_are_read() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "a\n").unwrap();

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn no_game_of_a_user_is_removed() {
+    fn user_defined_games_are_never_removed() {
         let mut games = Catalog::<str>::default();
         games.add::<HostGame>("of a user".into());
         games.add::<Catch>("built in".into());

@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_nans_are_alike_and_zeros_are_not() {
+    fn nans_compare_equal_and_signed_zeros_differ() {
         let payload = f32::from_bits(f32::NAN.to_bits() | 1);
         for nan in [-f32::NAN, payload] {
             assert_ne!(nan.to_bits(), f32::NAN.to_bits());

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_norm_is_that_of_all_parameters() {
+    fn the_gradient_norm_covers_all_parameters() {
         let device = Device::flex();
         let floats = |t: Tensor<1>| t.into_data().try_into_vec::<f32>().unwrap();
         let gradient = || Tensor::<1>::from_floats([3.0, -4.0], &device);

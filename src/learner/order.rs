@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_in_order_are_taken_as_they_come() {
+    fn windows_in_order_are_not_shuffled() {
         let shards = Shards::new(43, 2);
         let shuffled = Batches::of_shards(&config(true), shards.clone()).minibatches(9, 43);
         let mut batches = Batches::of_shards(&config(true), shards);

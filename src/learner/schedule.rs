@@ -51,7 +51,7 @@ mod tests {
     use crate::settings::TrainConfig;
 
     #[test]
-    fn no_warmup_goes_beyond_the_peak() {
+    fn warmup_never_exceeds_the_peak_learning_rate() {
         let mut config = TrainConfig::for_game("any").optimizer;
         config.learning_rate = 3.0;
         for schedule in [LrSchedule::Constant, LrSchedule::Linear, LrSchedule::Cosine] {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_and_other_networks_are_refused() {
+    fn damaged_files_and_other_networks_are_rejected() {
         let parameters = perceptron(2, &[3]);
         let good = write_params(&parameters, &[0.5; 17], None);
         let fails = |bytes: &[u8]| read_params(bytes, &parameters).unwrap_err();

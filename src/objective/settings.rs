@@ -153,7 +153,7 @@ mod tests {
     use crate::schema::Settings;
 
     #[test]
-    fn a_divergence_without_a_gradient_is_refused() {
+    fn a_divergence_without_a_gradient_is_rejected() {
         let mut config = LossConfig { kl_estimator: KlEstimator::K1, ..LossConfig::default() };
         assert!(config.validate().is_ok(), "without a divergence");
         config.kl_coef = 0.1;

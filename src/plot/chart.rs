@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_without_points_is_refused() {
+    fn a_chart_without_points_is_rejected() {
         let empty = Chart { lines: Vec::new(), references: Vec::new(), ..chart() };
         assert!(matches!(empty.svg(), Err(ChartError::Empty)));
         let path = Path::new("curves.pdf");

@@ -179,12 +179,12 @@ fn fail_everywhere(make: Make, has_model: bool) {
 }
 
 #[test]
-fn a_game_whose_device_fails_says_where_it_continues_and_does() {
+fn a_game_run_whose_device_fails_can_be_resumed_as_advised() {
     fail_everywhere(&|iterations, checkpoint| game(&[], iterations, checkpoint), false);
 }
 
 #[test]
-fn a_language_model_whose_device_fails_says_where_it_continues_and_does() {
+fn a_language_run_whose_device_fails_can_be_resumed_as_advised() {
     fail_everywhere(&text, true);
 }
 

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_cannot_be_read_hides_no_other() {
+    fn an_unreadable_run_does_not_hide_others() {
         let folder = tempfile::TempDir::new().unwrap();
         fs::create_dir(folder.path().join("study")).unwrap();
         for (name, text) in [("a-1", "env = 'catch'"), ("a-2", "env ="), ("a-10", "env = 'fruit'")]

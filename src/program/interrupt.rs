@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_that_comes_twice_at_once_is_one() {
+    fn a_signal_delivered_twice_counts_once() {
         let mut state = State { seen: None, answer: None };
         let first = Instant::now();
         let heard = [0, 0, 499, 500].map(|ms| state.hear(first + Duration::from_millis(ms)));

@@ -236,7 +236,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_run_that_a_signal_ends_was_interrupted_and_has_not_failed() {
+    fn a_run_ended_by_a_signal_counts_as_interrupted() {
         let ended = |how: &str| {
             let output = Command::new("sh").args(["-c", how]).output().unwrap();
             result(output).map(|report| report["interrupted"].clone())
@@ -260,7 +260,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_run_that_ignores_ctrl_c_stops_as_well() {
+    fn a_run_that_ignores_ctrl_c_is_killed() {
         let words = ["-c", "trap '' INT; echo; exec sleep 600"];
         let mut run = Command::new("sh").args(words).stdout(Stdio::piped()).spawn().unwrap();
         std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut [0]).unwrap();

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_comes_while_work_takes_longer_and_at_no_other_time() {
+    fn a_note_is_printed_only_while_work_takes_long() {
         let (tell, told) = channel();
         // This work takes until the message has come.
         while_working(Duration::ZERO, |_| tell.send(()).unwrap(), || told.recv().unwrap());

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_each_cause_once() {
+    fn an_error_names_each_cause_once() {
         let full = || io::Error::other("the disk is full");
         let outer = anyhow::Error::new(full()).context("cannot write x: the disk is full");
         assert_eq!(sentence(&outer), "cannot write x: the disk is full");

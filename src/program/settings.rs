@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_of_a_run_has_a_meaning() {
+    fn every_setting_of_a_run_has_a_description() {
         let mut runs = Vec::new();
         for task in task::TASKS.iter().chain([task::find("data").unwrap()]) {
             let own = (task.defaults)();

@@ -114,7 +114,7 @@ mod tests {
     use crate::task::DataTask;
 
     #[test]
-    fn a_verifier_that_is_set_by_any_of_its_names_is_given() {
+    fn a_verifier_is_recognised_by_any_of_its_setting_names() {
         for (set, is_given) in [
             ("data.verifier=./v.sh", true),
             ("verifier=./v.sh", true),

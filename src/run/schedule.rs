@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_with_the_score_that_it_was_to_reach() {
+    fn a_run_ends_on_reaching_its_target_score() {
         let stop = StopConfig { score: 7.5, ..SCHEDULE.stop };
         let schedule = Schedule { stop, ..SCHEDULE };
         let ends = |score| schedule.end(10, Some((score, 10)));

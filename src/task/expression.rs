@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_expressions_are_refused() {
+    fn malformed_expressions_are_rejected() {
         for text in [
             "",
             " ",

@@ -249,7 +249,7 @@ mod tests {
     use std::fs::{self, File};
 
     #[test]
-    fn a_program_that_is_still_open_for_writing_is_waited_for() {
+    fn a_program_still_open_for_writing_is_retried() {
         let folder = tempfile::TempDir::new().unwrap();
         let program = folder.path().join("cat");
         fs::copy("/bin/cat", &program).unwrap();

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pass_has_each_prompt_once_and_an_order_of_its_own() {
+    fn every_epoch_has_each_prompt_once_in_a_new_order() {
         for len in [1u64, 2, 3, 7, 64, 65, 1009] {
             let order =
                 |key| -> Vec<u64> { (0..len).map(|place| shuffled(place, len, key)).collect() };

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_does_not_end_or_that_something_follows_is_refused() {
+    fn unterminated_and_trailing_json_is_rejected() {
         for (list, said) in [
             ("[", "line 1: the list does not end"),
             ("[{\"a\": 1},\n{\"a\": \"]\n", "line 2: the list does not end"),

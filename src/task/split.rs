@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_that_cannot_be_is_an_error_and_no_endless_loop() {
+    fn an_impossible_split_is_an_error() {
         let only = in_split("few", Split::Test, 0, |_| Some(("same".to_string(), ())));
         let other = in_split("few", Split::Train, 0, |_| Some(("same".to_string(), ())));
         assert!(only.is_err() != other.is_err());

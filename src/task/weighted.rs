@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_weights_are_refused() {
+    fn invalid_weights_are_rejected() {
         let task = Sort::default();
         let said = |weights: &str| weighted(&task, weights).unwrap_err().to_string();
         assert!(

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_edited_or_lacks_an_iteration_is_continued() {
+    fn an_edited_or_incomplete_file_is_continued() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("metrics.csv");
         let record = |iteration| IterationRecord { iteration, ..IterationRecord::default() };

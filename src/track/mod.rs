@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tracker_that_fails_warns_once_and_is_dropped() {
+    fn a_failing_tracker_warns_once_and_is_dropped() {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(TENSORBOARD), "not a folder").unwrap();
         let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);

@@ -181,7 +181,7 @@ pub(super) mod tests {
 
     /// The check value of CRC-32C in Philip Koopman's and the IETF's lists (RFC 3720, appendix B.4), masked.
     #[test]
-    fn the_checksum_is_that_of_the_standard() {
+    fn the_checksum_is_crc32c() {
         let unmasked = masked_crc(b"123456789").wrapping_sub(0xa282_ead8).rotate_left(15);
         assert_eq!(unmasked, 0xe306_9283);
         let unmasked = masked_crc(&[0; 32]).wrapping_sub(0xa282_ead8).rotate_left(15);
@@ -189,7 +189,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_that_lacks_records_is_continued_without_doubled_steps() {
+    fn a_run_with_missing_records_is_continued_without_repeated_steps() {
         let folder = tempfile::TempDir::new().unwrap();
         let record = |iteration: u32| {
             let env_steps = 300 * u64::from(iteration);

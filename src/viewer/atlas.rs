@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tile_that_a_game_may_show_is_drawn() {
+    fn every_tile_of_every_game_is_drawn() {
         let atlas = Atlas::parse(TEXT).unwrap();
         assert!(atlas.colours().len() < 256, "a GIF holds no more, and one that is none");
         for (tile, name) in NAMES.iter().enumerate() {

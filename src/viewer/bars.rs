@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_features_has_room() {
+    fn bars_fit_any_number_of_features() {
         for features in 1..600 {
             let scene = Bars::new(features);
             let (x, y) = scene.origin(features as u32 - 1);

@@ -128,7 +128,7 @@ fn names_after(code: &str, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_room_uses_only_what_the_map_allows() {
+fn rooms_import_only_what_the_map_allows() {
     let mut seen = Vec::new();
     for file in sources(&root()) {
         let room = room(&file);
@@ -173,7 +173,7 @@ fn games_know_neither_tensors_nor_files_nor_the_time() {
 }
 
 #[test]
-fn every_file_says_its_idea_and_stays_readable() {
+fn every_file_has_a_summary_and_a_readable_length() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for file in sources(&root()).into_iter().chain(sources(&tests)) {
         let text = fs::read_to_string(&file).unwrap();
@@ -320,7 +320,7 @@ fn reached(
 }
 
 #[test]
-fn no_files_import_each_other_in_a_circle() {
+fn imports_have_no_cycles() {
     let imports = imports(&modules());
     // The test reads imports at all.
     assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 1000);

@@ -111,7 +111,7 @@ fn bad_input_is_a_one_line_error() {
 }
 
 #[test]
-fn a_checkpoint_of_another_game_or_shape_is_refused() {
+fn a_checkpoint_of_another_game_or_shape_is_rejected() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "2"]));
@@ -153,7 +153,7 @@ fn a_checkpoint_of_another_game_or_shape_is_refused() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint() {
+fn a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let more = ["--iterations", "3", "--set", "save_every=1"];
@@ -191,7 +191,7 @@ fn sparse(path: &Path, start: &str) {
 
 #[test]
 #[cfg(unix)]
-fn pipes_devices_folders_and_huge_files_are_refused_at_once() {
+fn pipes_devices_folders_and_huge_files_are_rejected_at_once() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let pipe = folder.join("pipe");

@@ -127,7 +127,7 @@ fn a_batch_plays_the_games_of_single_environments() {
 }
 
 #[test]
-fn the_next_step_resets_where_the_mode_says_so() {
+fn next_step_autoreset_follows_its_mode() {
     let (game, envs) = (Catch::default(), 20);
     let features = 4;
     let mut same = Batch::new(game, envs, Autoreset::SameStep, 3);
@@ -173,7 +173,7 @@ fn without_autoreset_an_ended_game_waits_for_its_reset() {
 }
 
 #[test]
-fn wrong_actions_are_refused_and_change_nothing() {
+fn wrong_actions_are_rejected_and_change_nothing() {
     let mut batch = Batch::new(Catch::default(), 2, Autoreset::NextStep, 3);
     let mut step = Step::new(2, 4, Autoreset::NextStep);
     let mut refused = |actions: &[i64]| batch.step(actions, step.buffers()).unwrap_err();
@@ -187,7 +187,7 @@ fn wrong_actions_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn illegal_actions_are_refused_and_change_nothing() {
+fn illegal_actions_are_rejected_and_change_nothing() {
     let mut batch = Batch::new(LEDGE, 2, Autoreset::NextStep, 1);
     let mut step = Step::new(2, 3, Autoreset::NextStep);
     let unknown = batch.step(&[0, 4], step.buffers()).unwrap_err().to_string();

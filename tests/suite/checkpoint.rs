@@ -140,7 +140,7 @@ fn truncated_extended_and_deleted_files_are_detected() {
 }
 
 #[test]
-fn a_malformed_manifest_is_refused_even_with_a_valid_checksum() {
+fn a_malformed_manifest_is_rejected_even_with_a_valid_checksum() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("best");
     save(&checkpoint(7), &path).unwrap();
@@ -173,7 +173,7 @@ fn paths_without_a_checkpoint_have_specific_errors() {
 }
 
 #[test]
-fn invalid_section_names_are_refused_before_writing() {
+fn invalid_section_names_are_rejected_before_writing() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("runs/best");
     let mut bad = checkpoint(7);

@@ -63,7 +63,7 @@ fn the_latest_skips_and_reports_damaged_ones() {
 }
 
 #[test]
-fn a_renamed_checkpoint_is_refused() {
+fn a_renamed_checkpoint_is_rejected() {
     let run = TempDir::new().unwrap();
     let store = store(&run, [1, 2]);
     fs::rename(store.path(1), store.path(3)).unwrap();
@@ -108,7 +108,7 @@ fn renew(path: &Path) {
 }
 
 #[test]
-fn a_store_whose_checkpoints_may_be_intact_says_why_none_can_be_used() {
+fn an_unusable_store_reports_why() {
     let run = TempDir::new().unwrap();
     let store = store(&run, 1..=3);
     (1..=3).for_each(|iteration| renew(&store.path(iteration)));

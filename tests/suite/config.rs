@@ -85,7 +85,7 @@ fn the_game_of_a_run_is_no_setting() {
 }
 
 #[test]
-fn the_learning_rate_of_a_text_run_is_that_of_its_optimizer() {
+fn a_text_run_takes_the_learning_rate_of_its_optimizer() {
     let config = LanguageConfig::for_task("tiny", 100);
     let mut table = language_settings("sort", &Table::new(), &config);
     for (name, rate) in [("learning_rate", 0.5), ("lr", 0.25), ("optimizer.lr", 0.125)] {

@@ -214,7 +214,7 @@ fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_in_the_place_of_a_file_is_refused() {
+fn a_pipe_in_the_place_of_a_file_is_rejected() {
     let folder = TempDir::new().unwrap();
     write(folder.path(), 3);
     let manifest = Dataset::open(folder.path()).unwrap().manifest().clone();

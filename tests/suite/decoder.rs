@@ -43,13 +43,13 @@ fn any_number_of_threads_makes_the_same_bytes() {
 }
 
 #[test]
-fn the_first_update_on_an_adapter_is_that_of_the_cpu() {
+fn the_first_update_on_an_adapter_equals_the_cpus() {
     let Some(device) = adapter() else { return };
     block_on(first_updates(&device));
 }
 
 #[test]
-fn the_first_update_by_hand_is_that_of_autodiff() {
+fn the_first_native_update_equals_autodiff() {
     for parts in [1, 4] {
         let config = one_step(parts);
         let by_autodiff = block_on(first_update(&config, &cpu()));

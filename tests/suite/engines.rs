@@ -61,7 +61,7 @@ fn on_an_adapter_both_ways_repeat_and_resume_byte_for_byte() {
 }
 
 #[test]
-fn a_run_that_is_resumed_with_smaller_launches_learns_the_same() {
+fn a_run_resumed_with_smaller_launches_learns_the_same() {
     let Some(device) = adapter() else { return };
     let usual = config(Engine::Fused, Start::Branch);
     let smaller = TrainConfig { launch_size: 1e-6, ..usual.clone() };
@@ -111,7 +111,7 @@ fn blocking_and_async_forms_give_the_same_bytes() {
 }
 
 #[test]
-fn whole_runs_on_an_adapter_are_those_of_the_cpu() {
+fn whole_runs_on_an_adapter_equal_those_on_the_cpu() {
     let Some(device) = adapter() else { return };
     block_on(whole_runs(&device));
 }
@@ -141,7 +141,7 @@ fn agree(a: (&Device, Engine), b: (&Device, Engine), auto_reset: bool) {
 }
 
 #[test]
-fn all_ways_agree() {
+fn all_engines_agree() {
     let cpu = cpu();
     for auto_reset in [true, false] {
         agree((&cpu, Engine::Auto), (&cpu, Engine::General), auto_reset);
@@ -166,7 +166,7 @@ fn a_policy_too_wide_for_the_kernels_uses_the_general_engine_and_says_why() {
 }
 
 #[test]
-fn a_rollout_that_a_device_has_no_buffer_for_is_refused_before_the_run() {
+fn a_rollout_too_large_for_the_device_is_rejected_before_the_run() {
     let Some(device) = adapter() else { return };
     let most = largest_buffer(&device).unwrap() as usize;
     let missing = |config: &TrainConfig| Trainer::new(Catch::default(), config, &device).missing();

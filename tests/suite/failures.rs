@@ -25,7 +25,7 @@ fn saved(folder: &Path) -> u64 {
 }
 
 #[test]
-fn a_run_whose_engine_panics_says_where_it_continues() {
+fn a_panic_in_an_engine_reports_how_to_resume() {
     for fault in ["Panics", "PanicsUnheard"] {
         let folder = TempDir::new().unwrap();
         let folder = folder.path();
@@ -53,7 +53,7 @@ fn a_panic_during_another_is_an_error_as_well() {
 }
 
 #[test]
-fn a_rank_that_panics_ends_all_with_one_error() {
+fn a_panic_in_one_rank_ends_all_with_one_error() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let train = "train faulty --run-dir run --set faulty.fault=Panics --device cpu,cpu";

@@ -30,7 +30,7 @@ fn run(folder: &Path, line: &str) -> String {
 }
 
 #[test]
-fn a_language_run_says_its_phases_and_its_next_steps_work() {
+fn a_language_run_prints_phases_and_working_next_steps() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let said = run(folder, &format!("train sort --iterations 4 --set fit.iterations=2 {TINY}"));

@@ -49,7 +49,7 @@ fn train(config: &TrainConfig) -> GameTrainer<HostGame> {
 }
 
 #[test]
-fn every_engine_and_model_learns_the_way_out() {
+fn every_engine_and_model_learns_a_host_environment() {
     let general = TrainConfig { engine: Engine::General, ..config() };
     let mut recurrent = config();
     recurrent.policy.kind = ModelKind::Gru;
@@ -118,7 +118,7 @@ impl HostEnv for Counted {
 }
 
 #[test]
-fn the_steps_of_a_run_are_those_that_its_environments_take() {
+fn a_run_counts_the_steps_of_its_environments() {
     for (engine, auto_reset) in [Engine::Auto, Engine::General]
         .into_iter()
         .flat_map(|engine| [(engine, false), (engine, true)])
@@ -257,7 +257,7 @@ fn a_run_is_not_resumed_without_its_environments() {
 }
 
 #[test]
-fn environments_that_do_not_fit_are_refused() {
+fn environments_that_do_not_fit_are_rejected() {
     let refused = |game, config: &TrainConfig| {
         let envs = HostEnvs::new(ThreadedEnvs::new(32, Corridor::default));
         GameTrainer::with_envs(game, envs, config, &Device::flex()).unwrap_err()

@@ -223,7 +223,7 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
 }
 
 #[test]
-fn folders_that_cannot_be_used_are_refused_in_a_sentence() {
+fn unusable_model_folders_are_rejected_in_a_sentence() {
     let (model, _) = load("qwen2");
     let broken = |change: &dyn Fn(&Path)| {
         let copy = tempfile::tempdir().unwrap();
@@ -322,7 +322,7 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
 }
 
 #[test]
-fn a_folder_without_a_head_says_that_it_is_tied_when_it_is_saved() {
+fn a_folder_without_a_head_is_saved_as_tied() {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen3");
     let folder = tempfile::tempdir().unwrap();
     let [headless, saved] = ["headless", "saved"].map(|name| folder.path().join(name));

@@ -40,7 +40,7 @@ fn iterate(trainer: &mut LanguageTrainer, count: u32) {
 }
 
 #[test]
-fn the_first_update_is_of_the_very_policy_that_acted() {
+fn ratios_of_the_first_update_are_exactly_one() {
     let config = config();
     let mut trainer = trainer(&config);
     for _ in 0..config.iterations {
@@ -130,7 +130,7 @@ fn tokens(count: u32, step: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_group_learns_from_the_very_keys_and_values_that_it_generated_with() {
+fn learning_reuses_the_keys_and_values_of_generation() {
     // Neither is a multiple of the tokens that a cache keeps side by side, or even.
     let (prompt, completions) = (tokens(37, 7), [tokens(23, 3), tokens(9, 11)]);
     let texts =

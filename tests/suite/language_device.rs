@@ -248,7 +248,7 @@ fn groups_without_completions_have_no_log_probabilities() {
 }
 
 #[test]
-fn products_in_half_precision_learn_nearly_the_same_however_small_gradients_are() {
+fn half_precision_products_learn_from_small_gradients() {
     let device = Device::flex();
     for (precision, unit) in [(Precision::F16, 1e-3), (Precision::Bf16, 8e-3)] {
         for (number, decoder) in decoders().into_iter().enumerate() {
@@ -284,7 +284,7 @@ pub fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
 }
 
 #[test]
-fn a_model_whose_heads_are_too_wide_for_a_device_is_refused_before_the_run() {
+fn heads_too_wide_for_the_device_are_rejected_before_the_run() {
     // No device of wgpu has more than 64 KiB of workgroup memory.
     let Some(device) = adapter().filter(|_| kind() == "wgpu") else { return };
     let found = task::find("sort").unwrap();

@@ -24,7 +24,7 @@ fn of_twins() -> TokenDecoder {
 
 /// The sum of the weights is made in several orders, and the largest draw may exceed one of them.
 #[test]
-fn the_largest_draw_chooses_a_token_that_could_be_drawn() {
+fn the_largest_random_number_chooses_a_possible_token() {
     let Some(device) = adapter() else { return };
     let largest = |key: &u32| uniform(draw(draw(*key, 0), 0)) == 1.0 - f32::EPSILON / 2.0;
     let key = (0..=u32::MAX).find(largest).unwrap();

@@ -238,7 +238,7 @@ fn a_dry_run_of_texts_keeps_nothing() {
 }
 
 #[test]
-fn a_verifier_that_knows_nothing_is_named_once() {
+fn a_verifier_that_scores_nothing_is_reported_once() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     sums(folder, "solution");
@@ -350,7 +350,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
 }
 
 #[test]
-fn a_model_without_a_token_that_ends_texts_gets_a_warning() {
+fn a_model_without_an_end_token_gets_a_warning() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");

@@ -146,7 +146,7 @@ fn a_run_resumes_with_another_team() {
 }
 
 #[test]
-fn members_that_do_not_fit_are_refused() {
+fn mismatched_processes_are_rejected() {
     let folder = TempDir::new().unwrap();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
     for (devices, settings, why) in [

@@ -71,7 +71,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
 }
 
 #[test]
-fn the_first_update_is_of_the_very_policy_that_acted() {
+fn ratios_of_the_first_update_are_exactly_one() {
     let mut config = config();
     config.update.num_minibatches = 1;
     config.generation.temperature = 0.8;
@@ -107,7 +107,7 @@ fn learner_and_sampler_use_the_same_policy() {
 }
 
 #[test]
-fn the_divergence_is_from_the_policy_that_rewards_begin_with() {
+fn the_reference_policy_is_that_at_the_start_of_rewards() {
     let mut config = config();
     (config.fit.iterations, config.update.num_minibatches) = (3, 1);
     let mut trainer = trainer(&config);
@@ -444,7 +444,7 @@ impl Task for Halves {
 }
 
 #[test]
-fn a_model_that_the_settings_name_is_not_replaced_by_a_fresh_one() {
+fn a_model_named_in_the_settings_is_not_replaced_by_a_new_one() {
     let mut config = config();
     config.model.path = "a/model".to_string();
     let task = Arc::new(Halves::default());
@@ -467,7 +467,7 @@ fn final_scores_are_of_prompts_that_chose_nothing() {
 }
 
 #[test]
-fn empty_prompts_and_completions_are_refused() {
+fn empty_prompts_and_completions_are_rejected() {
     let said = |task: Halves| {
         let run = LanguageTrainer::for_task(Arc::new(task), config(), None);
         run.err().expect("a refusal").to_string()

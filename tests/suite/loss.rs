@@ -185,7 +185,7 @@ fn compare(config: &LossConfig, hidden: &[usize], device: &Device, tolerances: (
 }
 
 #[test]
-fn every_loss_and_its_gradient_are_the_references() {
+fn every_loss_and_its_gradient_equal_the_reference() {
     for &loss_type in LossType::ALL {
         for (dual_clip, corrected) in [(0.0, false), (3.0, false), (3.0, true)] {
             for &kl_estimator in KlEstimator::ALL {
@@ -200,7 +200,7 @@ fn every_loss_and_its_gradient_are_the_references() {
 }
 
 #[test]
-fn every_loss_and_its_gradient_are_the_references_on_an_adapter() {
+fn every_loss_and_its_gradient_equal_the_reference_on_an_adapter() {
     let Some(device) = adapter() else { return };
     for (i, &loss_type) in LossType::ALL.iter().enumerate() {
         let config = loss_config(loss_type, 3.0, KlEstimator::ALL[i % 3]);

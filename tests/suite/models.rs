@@ -217,7 +217,7 @@ fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
 
 #[test]
 #[should_panic(expected = "has 4 features and 36 actions, but the game `catch` has 4 and 3")]
-fn a_built_in_network_with_other_actions_is_refused() {
+fn a_built_in_network_with_other_actions_is_rejected() {
     let config = short_run(Start::Branch);
     let network = Network::new(4, 36, &config.policy, 1, &cpu());
     let _ = Trainer::with_model(Catch::default(), network, &config, &cpu());

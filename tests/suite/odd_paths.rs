@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 #[test]
-fn paths_that_are_not_utf8_are_taken_or_refused_in_a_sentence() {
+fn paths_that_are_not_utf8_are_taken_or_rejected_in_a_sentence() {
     let folder = TempDir::new().unwrap();
     let name = |bytes| OsStr::from_bytes(bytes);
     let (run, data) = (name(b"run-\xff"), name(b"data-\xff.jsonl"));

@@ -134,7 +134,7 @@ fn a_decoder_learns_nearly_the_same_in_bf16_by_hand() {
 }
 
 #[test]
-fn the_first_update_in_bf16_is_of_the_very_policy_that_acted() {
+fn ratios_of_the_first_update_in_bf16_are_exactly_one() {
     for mut config in runs_in_bf16() {
         config.update.update_epochs = 1;
         config.update.num_minibatches = 1;
@@ -205,7 +205,7 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
 }
 
 #[test]
-fn a_precision_that_cannot_be_had_is_refused() {
+fn an_unavailable_precision_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let text = refusal(folder.path(), &["train", "catch", "--device", "cpu", "--precision", "f16"]);
     assert!(

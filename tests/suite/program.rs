@@ -7,7 +7,7 @@ use std::fs;
 use tempfile::TempDir;
 
 #[test]
-fn a_run_leaves_a_policy_that_eval_plays() {
+fn eval_plays_the_policy_of_a_run() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     for &game in grove::env::NAMES {

@@ -91,7 +91,7 @@ impl Shell {
 }
 
 #[test]
-fn every_command_of_the_readme_works_in_its_order() {
+fn the_commands_of_the_readme_work_in_order() {
     hear_ctrl_c();
     let shell = Shell::new();
     let has_adapter = adapter().is_some();

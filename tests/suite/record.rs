@@ -144,7 +144,7 @@ fn many_games_share_a_picture_that_fits() {
 }
 
 #[test]
-fn invalid_recordings_are_refused_and_leave_no_file() {
+fn invalid_recordings_are_rejected_and_leave_no_file() {
     let runs = runs(&["catch"]);
     let folder = runs.path();
     fs::create_dir(folder.join("dir.png")).unwrap();

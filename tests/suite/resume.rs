@@ -86,7 +86,7 @@ fn a_language_model_killed_in_its_final_evaluation_is_completed() {
 
 #[cfg(unix)]
 #[test]
-fn links_in_the_place_of_a_runs_folders_are_refused() {
+fn links_in_the_place_of_a_runs_folders_are_rejected() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     train(folder, "other", "1", &["--model", "tiny", "--set", "hidden_size=16"]);

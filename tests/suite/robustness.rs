@@ -31,7 +31,7 @@ fn settings_of_a_checkpoint_are_validated_before_use() {
 }
 
 #[test]
-fn a_step_that_overflows_is_not_saved() {
+fn an_overflowing_update_is_not_saved() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     // One step from a finite loss to weights that are not finite.
@@ -48,7 +48,7 @@ fn a_step_that_overflows_is_not_saved() {
 }
 
 #[test]
-fn a_run_resumes_before_values_that_are_not_finite() {
+fn a_run_resumes_before_non_finite_values() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));

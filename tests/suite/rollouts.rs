@@ -235,7 +235,7 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
 }
 
 #[test]
-fn saved_games_that_do_not_fit_are_refused() {
+fn saved_games_that_do_not_fit_are_rejected() {
     let game = Catch::default();
     let config = config(3, 5, 2, Start::Branch);
     let keys = RolloutKeys::new(1);

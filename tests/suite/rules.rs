@@ -247,7 +247,7 @@ fn cartpole_is_truncated_at_its_last_step() {
 }
 
 #[test]
-fn parameters_out_of_range_are_refused_by_name() {
+fn parameters_out_of_range_are_rejected_by_name() {
     type Change = fn(&mut Fruit);
     let refused: [(&str, Change); 11] = [
         ("width", |f| f.width = 2),
@@ -318,7 +318,7 @@ fn random_players_score_what_the_references_say() {
 }
 
 #[test]
-fn every_feature_and_action_has_a_name_of_its_own() {
+fn features_and_actions_have_unique_names() {
     fn check<G: Env>(game: G, first: &str, last: &str) {
         let names: Vec<_> = (0..game.num_features()).map(|i| game.feature_name(i)).collect();
         assert_eq!([names[0].as_str(), names[names.len() - 1].as_str()], [first, last], "{game:?}");

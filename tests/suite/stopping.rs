@@ -7,7 +7,7 @@ use tempfile::TempDir;
 const RESUME: [&str; 6] = ["train", "--resume", "--run-dir", "run", "--json", "--set"];
 
 #[test]
-fn a_run_ends_with_the_score_that_it_was_to_reach() {
+fn a_run_ends_on_reaching_its_target_score() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let more = ["--iterations", "40", "--set", "eval_every=2", "--set", "stop.score=-0.1"];

@@ -92,7 +92,7 @@ const SWEEP: &str = "game = 'catch'\nsearch = 'halving'\ntrials = 4\neta = 2\nro
     [space]\n'optimizer.learning_rate' = { log = [1e-4, 1e-1] }\n'policy.hidden' = { choices = [[8], [16, 16]] }\n";
 
 #[test]
-fn a_sweep_that_was_interrupted_ends_with_the_same_table() {
+fn an_interrupted_sweep_ends_with_the_same_table() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     fs::write(folder.join("whole.toml"), SWEEP).unwrap();

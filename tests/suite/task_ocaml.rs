@@ -289,7 +289,7 @@ fn run_hostile(task: &Ocaml, mark: &str, access: Access, rounds: usize) {
 
 /// Texts that name what is forbidden, by every path found so far, and texts that break what they can.
 #[test]
-fn forbidden_names_are_refused_and_worthless_texts_earn_nothing() {
+fn forbidden_names_are_rejected_and_worthless_texts_earn_nothing() {
     let task = open();
     let problem = problem(&task, "fold/total");
     let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());

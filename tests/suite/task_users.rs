@@ -105,7 +105,7 @@ fn sandboxes_hold_for_an_ordinary_user_without_a_home() {
 }
 
 #[test]
-fn without_namespaces_the_tasks_are_refused_unless_their_settings_permit_it() {
+fn without_namespaces_tasks_need_an_explicit_permission() {
     let place = Place::new();
     let before: &[&str] = if place.has_namespaces() { &WITHOUT_NAMESPACES } else { &[] };
     let refused = place.verify(before, &[]);

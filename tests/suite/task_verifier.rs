@@ -165,7 +165,7 @@ fn a_failure_on_one_completion_does_not_affect_the_others() {
 }
 
 #[test]
-fn a_completion_that_is_never_answered_is_given_up_and_the_next_is_answered() {
+fn an_unanswered_completion_is_given_up_and_the_next_is_scored() {
     let folder = TempDir::new().unwrap();
     let command = script(folder.path(), OBEDIENT);
     let verifier =
@@ -232,7 +232,7 @@ fn start_up_time_does_not_count_towards_the_time_limit() {
 }
 
 #[test]
-fn a_process_that_ends_is_replaced() {
+fn an_ended_process_is_replaced() {
     let folder = TempDir::new().unwrap();
     let marker = folder.path().join("marker");
     let once = format!(
@@ -252,7 +252,7 @@ fn a_process_that_ends_is_replaced() {
 }
 
 #[test]
-fn a_command_that_never_answers_is_an_error() {
+fn a_silent_command_is_an_error() {
     let error = |command: &str| -> String {
         let text = "1".to_string();
         let prompt = prompt("?");

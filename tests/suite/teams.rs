@@ -199,7 +199,7 @@ fn several_devices_reach_the_result_of_one() {
 }
 
 #[test]
-fn too_many_members_are_refused() {
+fn too_many_processes_are_rejected() {
     let folder = TempDir::new().unwrap();
     let devices = cpus(5);
     let more = ["--set", "num_shards=4"];
@@ -332,7 +332,7 @@ fn signal(process: u32, name: &str) {
 
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
-fn a_rank_that_is_killed_ends_all_and_nothing_is_lost() {
+fn killing_one_rank_ends_all_and_loses_nothing() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let all = [&MANY[..], &["--iterations", "400"]].concat();
@@ -368,7 +368,7 @@ fn a_rank_that_is_killed_ends_all_and_nothing_is_lost() {
 
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
-fn a_rank_that_is_stopped_is_named() {
+fn a_stopped_rank_is_named() {
     let folder = TempDir::new().unwrap();
     for stopped in [0, 2] {
         let dir = format!("stopped-{stopped}");
@@ -399,7 +399,7 @@ fn ctrl_c_saves_the_run_of_all_ranks() {
 
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
-fn ranks_that_differ_are_refused_by_name() {
+fn differing_ranks_are_rejected_by_name() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let seeds = ["1", "2"].map(|seed| shared("catch", "run", "cpu", &["--seed", seed]).join(" "));

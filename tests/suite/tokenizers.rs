@@ -1,8 +1,8 @@
 //! Vocabularies: those of folders and of GGUF files give the tokens of the package `tokenizers`, and files that
-//! cannot be used are refused in a sentence.
+//! cannot be used are rejected in a sentence.
 
 mod gguf;
-mod refused;
+mod rejected;
 
 use gguf::Gguf;
 use grove::task::Json;
@@ -200,7 +200,7 @@ fn special_tokens_are_those_of_the_map_if_the_configuration_names_none() {
 /// Unigrams with a mark for spaces, and added tokens that are words or are normalized; the tokens are those of the
 /// package `tokenizers`.
 #[test]
-fn unigrams_marks_and_added_tokens_are_read_as_their_file_says() {
+fn unigrams_marks_and_added_tokens_are_read() {
     let added = |id: u32, content: &str, single_word: bool, normalized: bool| {
         json!({
             "id": id, "content": content, "single_word": single_word, "lstrip": false,

@@ -231,7 +231,7 @@ fn links_out_of_the_run_are_not_followed() {
 }
 
 #[test]
-fn foreign_hosts_origins_and_methods_are_refused() {
+fn foreign_hosts_origins_and_methods_are_rejected() {
     let folder = folder_with_run();
     let server = watch(folder.path());
     let (address, port) = (&server.address, server.address.rsplit(':').next().unwrap());

@@ -358,7 +358,7 @@ fn every_loss_of_sequences_agrees_with_autodiff() {
 
 /// Dr. GRPO divides by `learn_steps`, not by the number of steps played.
 #[test]
-fn the_constant_of_dr_grpo_is_the_steps_that_are_learnt_from() {
+fn dr_grpo_divides_by_the_number_of_learning_steps() {
     let mut case = case();
     case.config.loss.loss_type = LossType::DrGrpo;
     case.config.loss.entropy_coef = 0.0;

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_attention_cannot_compute_with_are_refused() {
+    fn numbers_that_attention_cannot_compute_with_are_rejected() {
         let yarn = |name: &str, value: f64| {
             let mut table = json!({ "rope_type": "yarn", "factor": 4.0 });
             table[name] = value.into();

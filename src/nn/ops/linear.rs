@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ways_of_a_product_give_the_same_bytes() {
+    fn all_implementations_of_a_product_give_the_same_bytes() {
         let mut draws = Draws::new(8);
         for [rows, inputs, outputs] in [[1, 3, 5], [7, 40, 130], [131, 17, 97]] {
             let (x, w) = (draws.numbers(rows * inputs), draws.numbers(inputs * outputs));

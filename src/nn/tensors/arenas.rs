@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_back_in_the_order_of_the_parameters() {
+    fn values_are_read_in_the_order_of_the_parameters() {
         let all = some();
         let numbers: Vec<f32> =
             (0..all.iter().map(Parameter::count).sum()).map(|i: usize| i as f32).collect();

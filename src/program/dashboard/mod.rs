@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn all_figures_fit_into_the_smallest_terminal() {
+    fn the_dashboard_fits_the_smallest_terminal() {
         let phases = Phases { rollout: 1.0, verify: Some(0.5), ..Phases::default() };
         let record = IterationRecord {
             seconds: Seconds { total: 1.0, phases: Some(phases), ..Seconds::default() },

@@ -410,7 +410,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn a_run_that_another_process_trains_is_left_alone() {
+    fn a_run_locked_by_another_process_is_left_alone() {
         let place = TempDir::new().unwrap();
         let folder = place.path().join("trial-0-seed-1");
         assert!(!is_resumable(&folder).unwrap());
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_ends_are_of_whole_settings_alone() {
+    fn ranges_of_integer_settings_give_integers() {
         let text = "entropy_coef = { linear = [0, 1] }\niterations = { linear = [1, 4] }";
         let mut space: Space = toml::from_str(text).unwrap();
         let settings = overlay::to_table(&crate::settings::TrainConfig::for_game("catch"));

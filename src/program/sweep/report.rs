@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_decides_everything_has_all_the_importance() {
+    fn a_setting_that_alone_decides_the_score_has_full_importance() {
         let space: Space =
             toml::from_str("a = { linear = [0, 1] }\nb = { choices = [1, 2] }").unwrap();
         let points: Vec<Point> =

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn no_settings_are_tried_twice_while_there_are_others() {
+    fn settings_are_not_repeated_while_untried_ones_remain() {
         for search in [Search::Random, Search::Tpe] {
             let choices = "{ choices = [1, 2, 3, 4, 5] }";
             let space = toml::from_str(&format!("a = {choices}\nb = {choices}")).unwrap();

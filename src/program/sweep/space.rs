@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_in_another_form_is_refused_with_the_forms() {
+    fn a_malformed_range_is_rejected_with_the_valid_forms() {
         for text in ["{ low = 1, high = 2, log = true }", "{ log = [1] }", "{ linear = 3 }", "{}"] {
             let error = toml::from_str::<Space>(&format!("a = {text}")).unwrap_err();
             assert!(error.to_string().contains(FORMS), "{text}: {error}");

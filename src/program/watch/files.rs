@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_takes_a_files_place_meanwhile_is_not_followed() {
+    fn a_file_replaced_by_a_link_is_not_followed() {
         let folder = tempfile::TempDir::new().unwrap();
         let run = folder.path().join("run");
         fs::create_dir(&run).unwrap();

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_compressed_goes_out_as_it_is() {
+    fn an_uncompressed_file_is_sent_unchanged() {
         let file: &'static File =
             Box::leak(Box::new(File { path: "/p.png", tag: "2", is_gzip: false, bytes: b"png" }));
         let response = embedded(&asked(Some("gzip"), None), file);

@@ -307,7 +307,7 @@ mod tests {
     use crate::env::{Catch, Fruit};
 
     #[test]
-    fn the_largest_buffer_is_that_of_observations_quantities_or_environments() {
+    fn the_largest_buffer_holds_observations_quantities_or_environments() {
         let bytes = |num_steps| {
             let config =
                 RolloutConfig { num_groups: 3, group_size: 5, num_steps, ..Default::default() };

@@ -340,7 +340,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_stops_at_the_iteration_that_made_its_observer_ask() {
+    fn a_run_stops_at_the_iteration_in_which_its_observer_asks() {
         let place = tempfile::tempdir().unwrap();
         let mut run = run(5);
         let path = place.path().join("run");
@@ -377,7 +377,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_moved_ends_the_run() {
+    fn moving_the_run_directory_ends_the_run() {
         let place = tempfile::tempdir().unwrap();
         let (path, moved) = (place.path().join("run"), place.path().join("moved"));
         let mut run = run(4);

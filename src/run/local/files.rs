@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_fails_in_a_folder_that_was_moved_says_that_it_was() {
+    fn a_failed_change_reports_that_the_folder_was_moved() {
         let place = TempDir::new().unwrap();
         let (path, moved) = (place.path().join("run"), place.path().join("moved"));
         let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_left_follows_the_pace_of_the_phase_under_way() {
+    fn the_time_left_follows_the_pace_of_the_current_phase() {
         let phase = |name, first, last| Phase { name, first, last };
         let mut pace = Pace::new(0, vec![phase("SFT", 1, 10), phase("GRPO", 11, 100)]);
         for i in 1..=10 {

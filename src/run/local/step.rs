@@ -55,7 +55,7 @@ mod tests {
     use crate::metrics::TextRecord;
 
     #[test]
-    fn every_kind_of_run_has_its_words() {
+    fn progress_lines_depend_on_the_kind_of_run() {
         let words = |record: &IterationRecord, evaluation: Option<&EvaluationRecord>| {
             let (record, evaluation) = (record.clone(), evaluation.cloned());
             Step { record, evaluation, ..Step::default() }.words().join("  ")

@@ -309,7 +309,7 @@ mod tests {
     use crate::task::Prompt;
 
     #[test]
-    fn a_process_that_ended_while_idle_is_not_blamed_on_a_completion() {
+    fn a_process_that_ended_while_idle_does_not_fail_a_completion() {
         let command = "python3 -uc 'import json, sys\nfor line in sys.stdin: print(json.dumps({\"id\": \
                        json.loads(line)[\"id\"], \"reward\": 1}))'";
         let options = VerifierOptions { timeout: 600.0, ..VerifierOptions::new(command) };

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_change_the_model_are_refused_by_name() {
+    fn unsupported_adapter_keys_are_rejected_by_name() {
         let read = config;
         let plain = read(&about("r", json!(4))).unwrap();
         assert_eq!((plain.r, plain.lora_alpha), (4, 16.0));

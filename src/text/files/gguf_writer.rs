@@ -295,7 +295,7 @@ mod tests {
     use crate::text::files::quants::Format;
 
     #[test]
-    fn numbers_that_a_format_has_not_are_refused() {
+    fn values_outside_a_format_are_rejected() {
         let refused = |kind, x: f32| {
             let numbers = [0.0, x];
             let (name, shape) = ("w".to_string(), vec![1, 2]);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_without_end_are_refused() {
+    fn endless_templates_are_rejected() {
         let loops = "{% for a in range(99999) %}".repeat(3) + &"{% endfor %}".repeat(3);
         let deep = |operator: &str, times| format!("{{{{ {}1 }}}}", operator.repeat(times));
         let doubles = "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for a in range(40) %}\

@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn games_of_other_numbers_of_groups_are_refused() {
+    fn snapshots_with_another_number_of_groups_are_rejected() {
         let saved = |bytes| {
             let section = Section { name: GAMES.to_string(), version: VERSION, bytes };
             Checkpoint { iteration: 1, sections: vec![section] }

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verifier_that_cannot_score_is_quoted() {
+    fn an_error_of_the_verifier_is_quoted() {
         let text = TextRecord {
             problems: 3,
             problem: Some("the verifier reported: \"no\"".to_string()),

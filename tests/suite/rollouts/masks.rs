@@ -34,7 +34,7 @@ fn assert_legal(host: &Host, context: &str) {
 }
 
 #[test]
-fn no_rollout_takes_an_action_that_may_not_be_taken() {
+fn no_rollout_takes_an_illegal_action() {
     let config = config(40, 5, 60, Start::Level);
     let keys = RolloutKeys::new(3);
     let mut native = NativeRollout::new(LEDGE, &config, keys);

@@ -247,7 +247,7 @@ fn breakout_is_the_slow_simulator_step_for_step() {
 }
 
 #[test]
-fn parameters_of_breakout_out_of_range_are_refused_by_name() {
+fn parameters_of_breakout_out_of_range_are_rejected_by_name() {
     let default = Breakout::default();
     for (name, game) in [
         ("sticky", Breakout { sticky: 100, ..default }),

@@ -5,7 +5,7 @@ use grove::env::{Env, Recall, new_game, play};
 use grove::rng::{below, draw, uniform};
 
 #[test]
-fn recall_is_what_its_description_says() {
+fn recall_follows_its_description() {
     for (steps, cues) in [(32, 4), (2, 2), (7, 6), (300, 3)] {
         let game = Recall { steps, cues };
         game.validate().unwrap();
@@ -68,7 +68,7 @@ fn the_last_observation_is_independent_of_the_cue() {
 }
 
 #[test]
-fn parameters_of_recall_out_of_range_are_refused_by_name() {
+fn parameters_of_recall_out_of_range_are_rejected_by_name() {
     for (name, steps, cues) in
         [("steps", 1, 4), ("steps", 10_001, 4), ("cues", 32, 1), ("cues", 32, 7)]
     {

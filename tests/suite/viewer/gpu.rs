@@ -207,7 +207,7 @@ fn a_gpu_draws_what_the_cpu_paints() {
 }
 
 #[test]
-fn a_wall_is_drawn_from_the_buffer_that_a_kernel_wrote() {
+fn a_grid_is_drawn_from_a_kernels_buffer() {
     let Some(graphics) = graphics() else { return };
     let game = Fruit::default();
     let mut games = Games::new(game, 1024);
@@ -228,7 +228,7 @@ fn a_wall_is_drawn_from_the_buffer_that_a_kernel_wrote() {
 }
 
 #[test]
-fn a_target_that_the_device_cannot_have_is_an_error() {
+fn an_unsupported_target_is_an_error() {
     let Some(Graphics { device, queue, .. }) = graphics() else { return };
     let limit = device.limits().max_texture_dimension_2d;
     for (width, height) in [(0, 5), (5, 0), (limit + 1, 5), (5, limit + 1)] {

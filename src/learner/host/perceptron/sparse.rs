@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_pay_where_numbers_are_few_or_many() {
+    fn sparse_products_are_chosen_only_where_they_pay() {
         let pays = |obs: &[f32], stride: usize| {
             let mut nonzeros = Nonzeros::default();
             let starts: Vec<usize> = (0..obs.len()).step_by(stride).collect();

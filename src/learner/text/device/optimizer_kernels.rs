@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_arenas_is_that_of_each_parameter() {
+    fn an_optimizer_step_on_arenas_equals_one_per_parameter() {
         for info in device::list().into_iter().filter(|info| info.kind != "cpu") {
             if info.description.contains("llvmpipe") {
                 continue;

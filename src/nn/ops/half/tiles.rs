@@ -252,7 +252,7 @@ mod tests {
     use crate::nn::ops::check::Draws;
 
     #[test]
-    fn whole_tiles_are_packed_as_partial_ones() {
+    fn whole_and_partial_tiles_are_packed_alike() {
         let mut draws = Draws::new(34);
         let (rows, inner) = (SIDE + 3, DEPTH + 5);
         let mut values = draws.numbers(rows * inner);

@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "one strip")]
-    fn columns_within_a_strip_are_refused() {
+    fn columns_within_a_strip_are_rejected() {
         stored(NumberFormat::Eight, [4, 20], 2).0.columns_from(1, &mut [0.0; 4]);
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 #[test]
-fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
+fn unusable_gguf_files_are_rejected_in_a_sentence() {
     let refused = |file: Gguf, why: &str| {
         let error = file.load().map(|model| model.shape).unwrap_err();
         assert!(error.contains(why) && !error.contains('\n'), "{error}");
@@ -65,7 +65,7 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
 }
 
 #[test]
-fn tensors_of_gguf_files_are_used_or_refused_by_name() {
+fn tensors_of_gguf_files_are_used_or_rejected_by_name() {
     let load = |more: &[&'static str]| {
         let whole = byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
         Gguf { more: more.to_vec(), ..whole }.load().map(|model| model.shape)
@@ -97,7 +97,7 @@ fn tensors_of_gguf_files_are_used_or_refused_by_name() {
 }
 
 #[test]
-fn tokens_that_only_files_beside_a_vocabulary_add_are_refused_by_name() {
+fn tokens_added_outside_the_vocabulary_are_rejected_by_name() {
     let tokenizer = json!({
         "version": "1.0",
         "added_tokens": [{
@@ -135,7 +135,7 @@ fn tokens_that_only_files_beside_a_vocabulary_add_are_refused_by_name() {
 }
 
 #[test]
-fn tokens_beyond_the_weights_are_refused_whatever_their_number() {
+fn tokens_beyond_the_weights_are_rejected() {
     let tokenizer = |id: u64| {
         json!({
             "version": "1.0",
@@ -183,7 +183,7 @@ fn tokens_beyond_the_weights_neither_end_nor_begin_a_text() {
 }
 
 #[test]
-fn entries_of_the_wrong_type_are_refused_by_name_and_null_is_none() {
+fn entries_of_the_wrong_type_are_rejected_and_null_is_absent() {
     let tokenizer = json!({
         "version": "1.0",
         "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
@@ -229,7 +229,7 @@ fn entries_of_the_wrong_type_are_refused_by_name_and_null_is_none() {
 }
 
 #[test]
-fn an_index_without_files_of_weights_is_refused() {
+fn an_index_without_files_of_weights_is_rejected() {
     for map in [json!({}), json!({ "model.norm.weight": 3 })] {
         let tokenizer = json!({ "version": "1.0", "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" } });
         let folder = folder(1, tokenizer.to_string().as_bytes(), b"{}");
@@ -242,7 +242,7 @@ fn an_index_without_files_of_weights_is_refused() {
 }
 
 #[test]
-fn vocabularies_whose_parts_do_not_fit_or_grow_without_bound_are_refused() {
+fn inconsistent_and_unbounded_vocabularies_are_rejected() {
     let bpe = |vocab: &Value, merges: &Value| {
         let model = json!({ "type": "BPE", "vocab": vocab, "merges": merges });
         json!({ "version": "1.0", "added_tokens": [], "model": model })
