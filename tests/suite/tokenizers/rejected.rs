@@ -1,4 +1,4 @@
-//! Files of models that are refused in a sentence, and those like them that are read.
+//! Unusable model files are rejected in one sentence; similar usable ones are read.
 
 use super::gguf::Gguf;
 use super::{byte_gguf, byte_tokens, folder};
