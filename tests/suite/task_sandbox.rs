@@ -218,7 +218,9 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
 fn code_without_a_sandbox_runs_with_consent_alone() {
     let folder = TempDir::new().unwrap();
     let place = folder.path();
-    fs::write(place.join("loose.toml"), "task = \"ocaml\"\n[ocaml]\nunsafe = true\n").unwrap();
+    let config = "task = \"ocaml\"\n[ocaml]\nunsafe = true\n[fit]\niterations = 0\n[generation]\nnum_prompts = 1\n\
+                  group_size = 2\nmax_new_tokens = 4\n[checkpoint]\neval_episodes = 1\n";
+    fs::write(place.join("loose.toml"), config).unwrap();
     let train = ["train", "--config", "loose.toml", "--dry-run"];
     let refused = with_cache(place, "mine", &train);
     let said = stderr(&refused);
