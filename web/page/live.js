@@ -157,6 +157,7 @@ export class Live {
   status() {
     const [state, text] = this.state();
     write($("live"), `${this.about.run}: ${text}`);
+    document.title = `${this.about.run}: ${text} – Grove`; // one tab of several
     $("live").dataset.state = state;
   }
 

@@ -10,7 +10,7 @@ import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
 import { Beside } from "./beside.js";
 import { download, isLanguageModel, readFiles, readPolicy, onDrop, lastKept } from "./keep.js";
-import { pretrained, checkPretrained } from "./pretrained.js";
+import { prefetch, pretrained } from "./pretrained.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
 import { copy, linkProject, pack, unpack } from "./share.js";
@@ -37,8 +37,12 @@ const view = { policy: undefined, about: undefined, show: undefined, seed: 1, ga
 const isolated = isolate();
 // The first file is fetched while the module compiles.
 const link = readLink();
-if (READY.length > 0) pretrained(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
-const { memory } = await init();
+if (READY.length > 0) prefetch(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
+const { memory } = await init().catch((error) => {
+  const why = globalThis.WebAssembly ? `The page could not be started (${reason(error)}). Reload it to try again.` : "This page needs WebAssembly, which is disabled in this browser.";
+  write($("waiting"), why);
+  throw error;
+});
 const games = JSON.parse(listGames());
 const known = (game) => (games.some(({ name }) => name === game) ? game : games[0].name);
 const first = known(link.game);
@@ -244,13 +248,18 @@ function takeOver(on) {
   player.rewind();
 }
 
+/** An agent that cannot be had is an error, unless the stage is empty: an untrained one is better than none. */
+function doWithout(error) {
+  if (view.show) throw error;
+  say(sentence(error));
+}
+
 /** Puts a game on the stage: its pretrained agent beside an untrained one, or the untrained one alone. `then()` is called
     once the agent is here. False if it came too late. */
 async function show(game, then = () => {}) {
   const asked = (view.asked += 1);
-  const file = READY.includes(game) ? await pretrained(game) : undefined;
+  const file = READY.includes(game) ? await pretrained(game).catch(doWithout) : undefined;
   if (asked !== view.asked) return false;
-  if (file) checkPretrained(game, file);
   then();
   const policy = Policy.untrained(game);
   const untrained = { label: "Untrained", plate: "Untrained", file: policy.file() };

@@ -13,8 +13,8 @@ async function fetchAgent(game) {
   return new Uint8Array(await answer.arrayBuffer());
 }
 
-/** The file of a game's agent. */
-export function pretrained(game) {
+/** Fetches the file of a game's agent, once. */
+export function prefetch(game) {
   if (!files.has(game)) {
     files.set(game, fetchAgent(game));
     files.get(game).catch(() => files.delete(game));
@@ -22,12 +22,14 @@ export function pretrained(game) {
   return files.get(game);
 }
 
-/** Throws if an agent's file cannot be read: in the list of agents it would break all that read the list. */
-export function checkPretrained(game, file) {
+/** The file of a game's agent; throws if it cannot be read: in the list of agents it would break all that read the list. */
+export async function pretrained(game) {
+  const file = await prefetch(game);
   try {
     readPolicy(file);
   } catch (error) {
     files.delete(game);
     throw new Error(`The pretrained agent for ${game} cannot be read: ${reason(error)}`);
   }
+  return file;
 }

@@ -263,6 +263,23 @@ export default [
     },
   },
   {
+    name: 'in forced colours the picked game, the bars and the legend keep theirs',
+    only: false,
+    async run(visit) {
+      for (const colorScheme of ['light', 'dark']) {
+        const page = await visit.open({ options: { forcedColors: 'active', colorScheme } });
+        const backgrounds = (selector, pseudo) => page.locator(selector).evaluateAll((all, pseudo) => all.map((one) => getComputedStyle(one, pseudo).backgroundColor), pseudo);
+        const [picked, other] = [await backgrounds('#game input:checked + span'), await backgrounds('#game input:not(:checked) + span')];
+        ok(!other.includes(picked[0]), `in ${colorScheme} the picked game looks like another`);
+        const [bar, beside] = [await backgrounds('#probabilities i'), await backgrounds('#probabilities em')];
+        ok(bar.every((colour) => !beside.includes(colour)), `in ${colorScheme} bars are not to be seen`);
+        const [dots, ground] = [await backgrounds('#score-chart .dots', '::before'), await backgrounds('body')];
+        ok(dots[0] !== ground[0], `in ${colorScheme} the legend has no dot`);
+        await visit.shot(page, `forced-${colorScheme}`, true);
+      }
+    },
+  },
+  {
     name: 'a resize in mid-run fits the picture',
     async run(visit) {
       const page = await visit.open();

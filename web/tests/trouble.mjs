@@ -157,4 +157,32 @@ export default [
       await goesOn(page);
     },
   },
+  {
+    name: 'a page that cannot be started says so in place of the game',
+    only: false,
+    async run(visit) {
+      visit.allow(/404|WebAssembly/);
+      const context = await visit.context();
+      await context.route('**/watch_bg.wasm', (route) => route.fulfill({ status: 404 }));
+      const cut = await visit.open({ context, frame: false });
+      await until(cut, '#waiting', /^The page could not be started \(.+\)\. Reload it to try again\.$/);
+      await visit.shot(cut, 'not-started');
+      const without = await visit.open({ frame: false, init: () => { delete window.WebAssembly; } });
+      await until(without, '#waiting', /^This page needs WebAssembly, which is disabled in this browser\.$/);
+    },
+  },
+  {
+    name: 'without its first agent the page begins with an untrained one, and trains',
+    only: false,
+    async run(visit) {
+      visit.allow(/404/);
+      const context = await visit.context();
+      await context.route('**/policies/catch.safetensors', (route) => route.fulfill({ status: 404 }));
+      const page = await visit.open({ context, hash: small(visit) });
+      await message(page, /No pretrained agent for catch was found/);
+      await until(page, '#agent option:checked', /^Untrained$/);
+      await page.click('#train-here');
+      await until(page, '#state', /^Finished catch/);
+    },
+  },
 ];
