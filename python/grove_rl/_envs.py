@@ -222,6 +222,15 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         """Ends the environments."""
         self._is_ready = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the environments for ``copy.deepcopy``, without the arrays of the last step."""
+        return {name: value for name, value in self.__dict__.items() if name != "_buffers"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes what :meth:`__getstate__` has returned."""
+        self.__dict__.update(state)
+        self._buffers = self._allocate()
+
     def _allocate(self) -> _Buffers:
         envs, features = self.num_envs, self._num_features
         kept = envs if self._mode is AutoresetMode.SAME_STEP else 0

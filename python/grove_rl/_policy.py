@@ -90,6 +90,15 @@ class Policy:
         """Names the place of the policy, its game and its iteration."""
         return f"Policy({self._path!r}, game={self.game!r}, iteration={self.iteration})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the policy for ``pickle`` and ``copy``, with its memory and the state of its draws."""
+        return {**self.__dict__, "_native": (self._native.file(), self._native.path)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes what :meth:`__getstate__` has returned; the run's folder need not exist."""
+        self.__dict__.update(state)
+        self._native = _native.Policy.of_file(*state["_native"])
+
     def logits(self, obs: Any) -> NDArray[np.float32]:
         """Returns logits, ``[num_envs, num_actions]``, of observations, ``[num_envs, num_features]``.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +21,8 @@ class Tracker:
 
         with grove_rl.Tracker(wandb, project="grove", mode="offline") as tracker:
             grove_rl.train("fruit", callback=tracker)
+
+    It never stops a run: the first exception of the module is a warning, and nothing more is logged.
     """
 
     def __init__(self, module: Any, **init: Any) -> None:
@@ -31,14 +35,27 @@ class Tracker:
         """
         self._module = module
         self._run = module.init(**{"project": "grove", **init})
+        self._has_failed = False
 
     def __call__(self, record: dict[str, Any]) -> None:
         """Logs the record of an iteration."""
-        self._module.log(_native.scalars(json.dumps(record)), step=record["env_steps"])
+        figures = _native.scalars(json.dumps(record))
+        self._attempt(lambda: self._module.log(figures, step=record["env_steps"]))
 
     def finish(self) -> None:
         """Ends the tracker's run."""
-        self._module.finish()
+        self._attempt(self._module.finish)
+
+    def _attempt(self, work: Callable[[], Any]) -> None:
+        if self._has_failed:
+            return
+        try:
+            work()
+        except Exception as error:
+            self._has_failed = True
+            warnings.warn(
+                f"tracking stopped: {error!r}. The run continues, and metrics.jsonl stays complete", stacklevel=3
+            )
 
     def __enter__(self) -> Tracker:
         return self

@@ -56,6 +56,7 @@ trait AnyBatch: Send + Sync {
     fn observe(&self, obs: &mut [f32]);
     fn legal(&self, mask: &mut [u8]);
     fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError>;
+    fn copy(&self) -> Box<dyn AnyBatch>;
 }
 
 impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
@@ -77,6 +78,10 @@ impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
 
     fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError> {
         self.step(actions, to)
+    }
+
+    fn copy(&self) -> Box<dyn AnyBatch> {
+        Box::new(self.clone())
     }
 }
 
@@ -155,6 +160,13 @@ impl Games {
             return Err(value_error("num_envs is 0, but must be 1 or more"));
         }
         visit_game(name, NewGames { num_envs, autoreset, seed, settings })
+    }
+
+    /// Copies the games in their present states, for `copy.deepcopy`.
+    fn __deepcopy__(&self, _memo: &Bound<PyAny>) -> Self {
+        let (feature_names, action_names) = (self.feature_names.clone(), self.action_names.clone());
+        let (batch, references) = (self.batch.copy(), self.references.clone());
+        Self { batch, feature_names, action_names, references, ..*self }
     }
 
     /// Resets every game to the levels of `seed`.

@@ -7,15 +7,21 @@ use grove::checkpoint::Checkpoint;
 use grove::env::{Env, HostGame, Playable};
 use grove::model::{Actor, LANES, Lanes, NativePolicy};
 use grove::run::{RunFolder, SavedPolicy};
-use grove::trainer::{load_policy, saved_config, saved_game_name};
+use grove::trainer::{load_policy, policy_file, saved_config, saved_game_name};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
+use std::borrow::Cow;
 use std::path::PathBuf;
+
+/// The section of a checkpoint that is a policy's file: its header holds the settings.
+const WEIGHTS: &str = "weights.safetensors";
 
 /// A policy on the CPU.
 #[pyclass(module = "grove_rl._native")]
 pub struct Policy {
     policy: NativePolicy,
+    /// The content of a policy's file.
+    file: Vec<u8>,
     /// The name of the game.
     #[pyo3(get)]
     game: String,
@@ -62,15 +68,18 @@ impl Policy {
         for warning in warnings {
             warn(py, &warning)?;
         }
-        let game = saved_game_name(&checkpoint).map_err(value_error)?;
-        let policy = match game == HostGame::NAME {
-            true => Load(&checkpoint).visit::<HostGame>()?,
-            false => visit_game(&game, Load(&checkpoint))?,
-        };
-        let (num_features, num_actions) = (policy.num_features(), policy.num_actions());
-        let initial_memory = policy.initial_memory();
-        let iteration = checkpoint.iteration;
-        Ok(Self { policy, game, path, iteration, num_features, num_actions, initial_memory })
+        Self::of(&checkpoint, path)
+    }
+
+    /// Loads the policy with this [`file`](Self::file), which `path` has led to.
+    #[staticmethod]
+    fn of_file(file: Vec<u8>, path: PathBuf) -> PyResult<Self> {
+        Self::of(&policy_file(file).map_err(value_error)?, path)
+    }
+
+    /// The content of a policy's file, for another process.
+    fn file(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.file)
     }
 
     /// Writes logits, `[num_envs, num_actions]`, for observations, `[num_envs, num_features]`; updates `memory`,
@@ -94,6 +103,19 @@ impl Policy {
 }
 
 impl Policy {
+    fn of(checkpoint: &Checkpoint, path: PathBuf) -> PyResult<Self> {
+        let game = saved_game_name(checkpoint).map_err(value_error)?;
+        let policy = match game == HostGame::NAME {
+            true => Load(checkpoint).visit::<HostGame>()?,
+            false => visit_game(&game, Load(checkpoint))?,
+        };
+        let file = checkpoint.section(WEIGHTS, u32::MAX).map_err(value_error)?.bytes.clone();
+        let (num_features, num_actions) = (policy.num_features(), policy.num_actions());
+        let initial_memory = policy.initial_memory();
+        let iteration = checkpoint.iteration;
+        Ok(Self { policy, file, game, path, iteration, num_features, num_actions, initial_memory })
+    }
+
     fn act_in_blocks(&self, obs: &[f32], memory: &mut [f32], logits: &mut [f32]) {
         let (features, size) = (self.num_features, self.initial_memory.len());
         let mut scratch = self.policy.scratch();

@@ -111,6 +111,11 @@ impl Session {
             return Err(error);
         }
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
+        let warnings = grove::program().animate(run, &mut files, best.as_ref());
+        warnings.iter().for_each(|warning| listener.warning(warning));
+        if let Some(error) = listener.error.take() {
+            return Err(error);
+        }
         self.interrupts.check()?;
         let report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
         Ok(serde_json::to_string(&report).expect("reports are plain data"))

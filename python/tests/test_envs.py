@@ -1,5 +1,7 @@
 """Built-in games as environments of Gymnasium."""
 
+import copy
+
 import gymnasium
 import numpy as np
 import pytest
@@ -109,3 +111,25 @@ def test_steps_return_new_arrays_unless_told_otherwise() -> None:
     reused = grove_rl.make_vec("cartpole", 2, copy=False)
     reused.reset(seed=0)
     assert reused.step(np.zeros(2, int))[0] is reused.step(np.zeros(2, int))[0]
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_deep_copy_goes_on_by_itself(copies: bool) -> None:
+    envs = grove_rl.make_vec("catch", 3, copy=copies)
+    envs.reset(seed=0)
+    envs.step(np.zeros(3, int))
+    other = copy.deepcopy(envs)
+    for _ in range(12):
+        obs, rewards, terminated, truncated, _ = envs.step(np.ones(3, int))
+        ended = terminated | truncated
+        again, same_rewards, terminated, truncated, _ = other.step(np.ones(3, int))
+        np.testing.assert_array_equal(again, obs)
+        np.testing.assert_array_equal(same_rewards, rewards)
+        np.testing.assert_array_equal(terminated | truncated, ended)
+    np.testing.assert_array_equal(other.reset()[0], envs.reset()[0])
+    env = gymnasium.make("grove/Fruit-v0")
+    env.reset(seed=0)
+    twin = copy.deepcopy(env)
+    first, second = (env.step(1)[0] for _ in range(2))
+    np.testing.assert_array_equal(twin.step(1)[0], first)
+    np.testing.assert_array_equal(twin.step(1)[0], second)

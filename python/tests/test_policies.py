@@ -1,5 +1,7 @@
 """Policies of Python environments, from their files."""
 
+import copy
+import pickle
 import shutil
 import threading
 from pathlib import Path
@@ -237,6 +239,20 @@ def test_draws_repeat_with_their_seed() -> None:
     assert drawn(1) == drawn(1) != drawn(2) and drawn(None) != drawn(None)
     with pytest.raises(ValueError, match="`seed` is -1, but must be a whole number"):
         drawn(-1)
+
+
+def test_policies_are_pickled_and_copied_with_their_memory() -> None:
+    for policy in (trained(Named).policy(), grove_rl.train("recall", device="cpu", iterations=1).policy()):
+        obs = [Named.observation_space.sample()] * 3 if policy.game == "host" else np.zeros((3, policy.num_features))
+        policy(obs)
+        pickled = pickle.dumps(policy)
+        shutil.rmtree("runs", ignore_errors=True)
+        for other in (pickle.loads(pickled), copy.deepcopy(policy)):
+            np.testing.assert_array_equal(other._memory, policy._memory)
+            draws = [copy.deepcopy(one)(obs, deterministic=False) for one in (policy, other)]
+            np.testing.assert_array_equal(*draws)
+            assert repr(other) == repr(policy)
+            np.testing.assert_array_equal(other.logits(obs), copy.deepcopy(policy).logits(obs))
 
 
 def test_numbers_are_observations_of_discrete_spaces() -> None:

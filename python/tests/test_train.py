@@ -80,6 +80,21 @@ def test_records_are_logged_under_the_names_of_tensorboard(folder: Path) -> None
         assert ("eval/mean_score" in figures) == (record["evaluation"] is not None)
 
 
+def test_a_tracker_that_fails_warns_once_and_stops_no_run(folder: Path) -> None:
+    class Broken(Log):
+        def log(self, figures: dict, step: int) -> None:
+            super().log(figures, step)
+            raise ConnectionError("the server is gone")
+
+    log = Broken()
+    with pytest.warns(UserWarning) as warned, grove_rl.Tracker(log) as tracker:
+        report = grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
+    assert report.details["iteration"] == 3 and len(log.logged) == 1
+    assert [str(one.message).split(".")[0] for one in warned] == [
+        "tracking stopped: ConnectionError('the server is gone')"
+    ]
+
+
 def test_weights_and_biases_takes_the_records(folder: Path) -> None:
     wandb = pytest.importorskip("wandb")
     with grove_rl.Tracker(wandb, mode="offline", dir=str(folder)) as tracker:

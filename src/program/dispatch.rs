@@ -11,14 +11,16 @@ use super::{
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::settings::overlay;
+use crate::track::Animation;
 use crate::trainer::{config_toml, new_settings};
 use crate::viewer::Scene;
 use anyhow::Result;
 use clap::CommandFactory;
 
-/// The commands of a game whose pictures `record` renders.
+/// The commands of a game whose pictures `record` and `animation` render.
 fn commands<G: Playable>(
     record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
+    animation: fn(&Models, &Checkpoint) -> Result<Animation>,
 ) -> GameCommands {
     GameCommands {
         train: train::start::<G>,
@@ -26,6 +28,7 @@ fn commands<G: Playable>(
         demo: demo::demonstrate::<G>,
         eval: eval::evaluate::<G>,
         record,
+        animation,
         bench: bench::bench::<G>,
         settings: settings::list::<G>,
         check: check::check::<G>,
@@ -52,16 +55,18 @@ pub fn builtin() -> Games {
 
 /// The commands of a game whose features are drawn as bars.
 pub fn features<G: Playable>() -> GameCommands {
-    commands::<G>(|models, args, checkpoint| {
-        record::record::<G>(models, args, checkpoint, Scene::<G>::features)
-    })
+    commands::<G>(
+        |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::features),
+        |models, checkpoint| record::animation(models, checkpoint, Scene::<G>::features),
+    )
 }
 
 /// The commands of a game that has sprites.
 pub fn drawn<G: Playable + Look>() -> GameCommands {
-    commands::<G>(|models, args, checkpoint| {
-        record::record::<G>(models, args, checkpoint, Scene::<G>::drawn)
-    })
+    commands::<G>(
+        |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::drawn),
+        |models, checkpoint| record::animation(models, checkpoint, Scene::<G>::drawn),
+    )
 }
 
 /// Whether several MPI processes share a command; rank 0 runs all other commands alone.

@@ -8,10 +8,11 @@ use super::table::Table;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
 use crate::env::{Catalog, Env, HostGame};
-use crate::run::{RunFolder, RunLock};
+use crate::run::{Run, RunFiles, RunFolder, RunLock, Subject, caught};
 use crate::schema::Settings;
 use crate::settings::TrainConfig;
 use crate::task;
+use crate::track::Animation;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -47,6 +48,8 @@ pub struct GameCommands {
     pub demo: fn(&Models, &DemoArgs) -> Result<()>,
     pub eval: fn(&Models, &EvalArgs, &Checkpoint) -> Result<()>,
     pub record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
+    /// A policy at play, for trackers.
+    pub animation: fn(&Models, &Checkpoint) -> Result<Animation>,
     pub bench: fn(&Models, &BenchArgs) -> Result<()>,
     pub settings: fn(&SettingsArgs) -> Result<()>,
     pub check: fn(&CheckArgs) -> Result<()>,
@@ -162,6 +165,24 @@ impl Games {
         match self.find(name) {
             Err(_) if name == Table::NAME => Ok(&self.table),
             found => found,
+        }
+    }
+
+    /// Gives a run's trackers an animation of its best policy, if they take one and it is of a game of the program. Returns
+    /// warnings: a tracker that fails does not stop a run.
+    pub fn animate(
+        &self,
+        run: &dyn Run,
+        files: &mut RunFiles,
+        best: Option<&Checkpoint>,
+    ) -> Vec<String> {
+        let Subject::Env(name) = run.subject() else { return Vec::new() };
+        let game = self.entries.find(&name).filter(|_| files.takes_animations());
+        let (Some(game), Some(best)) = (game, best) else { return Vec::new() };
+        let animation = caught(|| (game.animation)(&self.models, best));
+        match animation.unwrap_or_else(|panic| Err(panic.into())) {
+            Ok(animation) => files.write_animation(run.trainer().env_steps(), &animation),
+            Err(error) => vec![format!("TensorBoard gets no animation: {error:#}")],
         }
     }
 

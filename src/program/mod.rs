@@ -64,10 +64,11 @@ mod watch;
 
 pub use games::Playable;
 
+use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::parallel::mpi;
-use crate::run::{caught_on_devices, keep_silent};
+use crate::run::{Run, RunFiles, caught_on_devices, keep_silent};
 use crate::task;
 use anyhow::Result;
 use args::Cli;
@@ -119,6 +120,17 @@ impl Program {
     pub fn model<M: NamedModel>(mut self) -> Self {
         self.games.models.add::<M>();
         self
+    }
+
+    /// Gives a run's trackers an animation of its best policy, if they take one and the program has the game. Returns
+    /// warnings for the user.
+    pub fn animate(
+        &self,
+        run: &dyn Run,
+        files: &mut RunFiles,
+        best: Option<&Checkpoint>,
+    ) -> Vec<String> {
+        self.games.animate(run, files, best)
     }
 
     /// Runs the command given on the process's command line and prints any error: a complete `main`.

@@ -218,7 +218,8 @@ impl Session<'_> {
         } else {
             with_note_if(is_first, message, || finish(run, files, best.as_ref()))?
         };
-        let Some(home) = home else { return Ok(()) };
+        let Some(mut home) = home else { return Ok(()) };
+        warn(&self.games.animate(run, &mut home.files, best.as_ref()));
         if !is_left && let Some(model) = run.model() {
             let run = History::read(home.path())?;
             let card = model_card::card(self.games, &run, &model, Some(&result));

@@ -27,6 +27,27 @@ trait Tracker: std::fmt::Debug + Send {
 
     /// Appends the record of an iteration.
     fn write(&mut self, record: &IterationRecord) -> io::Result<()>;
+
+    /// Whether the format has pictures.
+    fn has_pictures(&self) -> bool {
+        false
+    }
+
+    /// Appends an animation of the best policy after so many steps, if the format has pictures.
+    fn animate(&mut self, _env_steps: u64, _animation: &Animation) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A policy at play.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Animation {
+    /// The bytes of a GIF file.
+    pub gif: Vec<u8>,
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
 }
 
 /// The trackers of a run.
@@ -78,8 +99,23 @@ impl Trackers {
 
     /// Appends the record of an iteration. A tracker that fails is dropped.
     pub fn write(&mut self, record: &IterationRecord) {
+        self.with_all(|tracker| tracker.write(record));
+    }
+
+    /// Whether a tracker has pictures.
+    pub fn has_pictures(&self) -> bool {
+        self.trackers.iter().any(|(_, tracker)| tracker.has_pictures())
+    }
+
+    /// Appends an animation of the best policy, after the records up to these environment steps. A tracker that fails is
+    /// dropped.
+    pub fn animate(&mut self, env_steps: u64, animation: &Animation) {
+        self.with_all(|tracker| tracker.animate(env_steps, animation));
+    }
+
+    fn with_all(&mut self, work: impl Fn(&mut dyn Tracker) -> io::Result<()>) {
         let warnings = &mut self.warnings;
-        self.trackers.retain_mut(|(name, tracker)| match tracker.write(record) {
+        self.trackers.retain_mut(|(name, tracker)| match work(&mut **tracker) {
             Ok(()) => true,
             Err(error) => {
                 warnings.push(warning(name, &error));
@@ -152,6 +188,29 @@ mod tests {
         Trackers::open(folder.path(), &settings(BOTH), &records);
         let csv = fs::read_to_string(folder.path().join(CSV)).unwrap();
         assert_eq!(csv.lines().count(), 5);
+    }
+
+    #[test]
+    fn an_animation_stays_and_doubles_nothing_when_the_run_continues() {
+        let folder = TempDir::new().unwrap();
+        let records: Vec<_> = (1..=3).map(record).collect();
+        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);
+        records[..2].iter().for_each(|record| trackers.write(record));
+        let path = folder.path().join(TENSORBOARD).join("events.out.tfevents.0.grove");
+        let length = || fs::metadata(&path).unwrap().len();
+        let before = length();
+        assert!(trackers.has_pictures());
+        let animation = Animation { gif: b"GIF89a".to_vec(), width: 3, height: 2 };
+        trackers.animate(records[1].env_steps, &animation);
+        let whole = length();
+        assert!(whole > before + 6);
+        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &records[..2]);
+        assert_eq!(length(), whole);
+        trackers.write(&records[2]);
+        assert!(length() > whole && trackers.take_warnings().is_empty());
+        // An earlier checkpoint is before it.
+        Trackers::open(folder.path(), &settings(BOTH), &records[..1]);
+        assert!(length() < before);
     }
 
     #[cfg(unix)]

@@ -2,10 +2,11 @@
 //!
 //! A record is its length, a checksum of that, the message, and a checksum of it
 //! (<https://www.tensorflow.org/tutorials/load_data/tfrecord>). The messages are those of
-//! `tensorboard/compat/proto/event.proto` and `summary.proto`. The file begins with its version and the settings of
-//! the run as a text; an event per iteration follows, whose step is the environment steps so far, as in CleanRL.
+//! `tensorboard/compat/proto/event.proto` and `summary.proto`, and `plugins/hparams/plugin_data.proto` of the same package.
+//! The file begins with its version and the settings of the run, as a text and for the tab of hyper-parameters; an event
+//! per iteration follows, whose step is the environment steps so far, as in CleanRL.
 
-use super::{Tracker, scalars};
+use super::{Animation, Tracker, scalars};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::protobuf::Message;
@@ -14,7 +15,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use toml::Table;
+use toml::{Table, Value};
 
 /// Events before that of the first iteration: the version and the settings.
 const HEADER: usize = 2;
@@ -54,7 +55,8 @@ impl Events {
         disk::truncate(&path, 0)?;
         let mut events = Self { file, iterations: 0 };
         events.append(event(0).bytes(3, "brain.Event:2"))?;
-        events.append(event(0).message(5, hyper_parameters(settings)))?;
+        let settings = [text(settings), hyper_parameters(settings)];
+        events.append(event(0).message(5, Message::default().messages(1, settings)))?;
         Ok(events)
     }
 
@@ -78,6 +80,14 @@ impl Tracker for Events {
         self.iterations = record.iteration;
         Ok(())
     }
+
+    fn has_pictures(&self) -> bool {
+        true
+    }
+
+    fn animate(&mut self, env_steps: u64, animation: &Animation) -> io::Result<()> {
+        self.append(event(env_steps as i64).message(5, picture(animation)))
+    }
 }
 
 /// A new event with the current time.
@@ -93,17 +103,48 @@ fn summary(record: &IterationRecord) -> Message {
     Message::default().messages(1, values.map(value))
 }
 
-/// The settings as a table in Markdown, under the name that CleanRL uses.
-fn hyper_parameters(settings: &Table) -> Message {
+/// The `Summary` message with an animation.
+fn picture(Animation { gif, width, height }: &Animation) -> Message {
+    const RGB: i64 = 3;
+    let size = Message::default().int(1, i64::from(*height)).int(2, i64::from(*width));
+    let image = size.int(3, RGB).bytes(4, gif);
+    let value = Message::default().bytes(1, "animation/best_policy").message(4, image);
+    Message::default().message(1, value)
+}
+
+/// The settings as a table in Markdown, under the name that CleanRL uses: a value of a `Summary`.
+fn text(settings: &Table) -> Message {
     let mut text = "|param|value|\n|-|-|".to_string();
     overlay::flat(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
     const DT_STRING: i64 = 7;
-    let plugin = Message::default().bytes(1, "text");
-    let metadata = Message::default().message(1, plugin);
     let shape = Message::default().message(2, Message::default().int(1, 1));
     let tensor = Message::default().int(1, DT_STRING).message(2, shape).bytes(8, text);
     let value = Message::default().bytes(1, "hyperparameters/text_summary");
-    Message::default().message(1, value.message(9, metadata).message(8, tensor))
+    value.message(9, metadata("text", "")).message(8, tensor)
+}
+
+/// The settings for the tab of hyper-parameters, which compares the runs of a folder: a value of a `Summary`.
+fn hyper_parameters(settings: &Table) -> Message {
+    let entry = |(path, value): (String, &Value)| {
+        let value = match value {
+            Value::Boolean(is_on) => Message::default().int(4, i64::from(*is_on)),
+            Value::Integer(number) => Message::default().double(2, *number as f64),
+            Value::Float(number) if number.is_finite() => Message::default().double(2, *number),
+            Value::String(text) => Message::default().bytes(3, text),
+            other => Message::default().bytes(3, other.to_string()),
+        };
+        Message::default().bytes(1, path).message(2, value)
+    };
+    let session = Message::default().messages(1, overlay::flat(settings).map(entry));
+    let data = Message::default().message(3, session).into_bytes();
+    let value = Message::default().bytes(1, "_hparams_/session_start_info");
+    value.message(9, metadata("hparams", data))
+}
+
+/// The metadata of a value for a plugin of TensorBoard.
+fn metadata(plugin: &str, content: impl AsRef<[u8]>) -> Message {
+    let plugin = Message::default().bytes(1, plugin).bytes(2, content);
+    Message::default().message(1, plugin)
 }
 
 /// The step of an event: the number after its time, each with a tag of one byte.

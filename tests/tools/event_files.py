@@ -4,7 +4,7 @@
 usage: event_files.py PROGRAM   (in an environment with `pip install tensorboard`)
 
 A run is interrupted, resumed and compared scalar by scalar: every one is the record's, in single precision, at the record's step,
-once.
+once. The settings are those of the run, and each of its two ends has an animation.
 """
 
 import csv
@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 NAMES = {
     "charts/episodic_return": lambda record: record["score"],
@@ -54,6 +55,15 @@ def main(program):
             assert expected, name
         (text,) = events.Tensors("hyperparameters/text_summary")
         assert "|optimizer.learning_rate|" in text.tensor_proto.string_val[0].decode()
+        content = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+        settings = HParamsPluginData.FromString(content).session_start_info.hparams
+        assert settings["iterations"].number_value == 20 and settings["tracking.csv"].bool_value
+        assert settings["env"].string_value == "catch" and settings["policy.hidden"].string_value.startswith("[")
+        animations = events.Images("animation/best_policy")
+        assert [animation.step for animation in animations] == [records[at]["env_steps"] for at in (19, 29)]
+        for animation in animations:
+            size = struct.unpack("<HH", animation.encoded_image_string[6:10])
+            assert size == (animation.width, animation.height) and animation.encoded_image_string[:6] == b"GIF89a"
         with open(run / "metrics.csv", newline="") as file:
             rows = list(csv.DictReader(file))
         assert [int(row["iteration"]) for row in rows] == list(range(1, 31))

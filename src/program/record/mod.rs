@@ -23,6 +23,7 @@ use crate::disk::PendingFile;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{LiveGames, Player};
+use crate::track;
 use crate::trainer::saved_game_name;
 use crate::viewer::{Cells, Instance, Picture, Scene, Wall, paint};
 use animation::{Animation, Frames};
@@ -33,13 +34,15 @@ use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
 use serde::Serialize;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use webp::WebP;
 
 /// Maximum width and height, pixels: the limit that every GPU supports.
 const MAX_SIDE: u64 = 8192;
 /// Maximum width and height by default, pixels.
 const DEFAULT_SIZE: (u64, u64) = (800, 600);
+/// Maximum width and height of an animation for trackers, which show it small, pixels.
+const TRACKED_SIZE: (u64, u64) = (320, 240);
 /// Approximate frame rate of an animation; a faster game has one frame per step.
 const FRAMES_PER_SECOND: f32 = 33.0;
 
@@ -82,7 +85,8 @@ struct Recording<'a, G: Rules> {
     gpu: Option<Gpu>,
     picture: Picture,
     cells: Cells,
-    interrupt: Interrupt,
+    /// Ends the recording; `None` where nothing is to listen.
+    interrupt: Option<Interrupt>,
 }
 
 /// Records a game that is drawn by `scene`.
@@ -93,28 +97,15 @@ pub fn record<G: Playable>(
     scene: fn(G) -> Scene<G>,
 ) -> Result<()> {
     let format = Format::of(&args.out)?;
-    let (game, config) = saved::<G>(models, checkpoint)?;
-    let scene = scene(game);
-    let cells = Cells::of(scene.info());
-    let (width, height) = size(cells, args)?;
-    let (frames, delay) = frames(scene.info().steps_per_second());
-    let policy = models.load_policy(checkpoint, game, &config)?;
+    let (mut recording, frames, delay) =
+        Recording::new(models, args, checkpoint, scene, DEFAULT_SIZE)?;
     let chosen = device::choose(&args.device)?;
-    let gpu = Gpu::new(&chosen.device, scene.info(), width, height)?;
-    if gpu.is_none() && chosen.info.kind != "cpu" {
+    let Picture { width, height, .. } = recording.picture;
+    recording.gpu = Gpu::new(&chosen.device, recording.scene.info(), width, height)?;
+    if recording.gpu.is_none() && chosen.info.kind != "cpu" {
         bail!("the device `{}` cannot render pictures; use cpu or wgpu", args.device);
     }
-    let mut recording = Recording {
-        args,
-        policy,
-        games: LiveGames::new(game, args.games, args.seed),
-        scene,
-        instances: Vec::new(),
-        gpu,
-        picture: Picture::new(width, height),
-        cells,
-        interrupt: Interrupt::listen(None)?,
-    };
+    recording.interrupt = Some(Interrupt::listen(None)?);
     let cannot = || format!("cannot write {}", args.out.display());
     let pending = PendingFile::output(&args.out).with_context(cannot)?;
     let mut file = BufWriter::new(&pending.file);
@@ -172,10 +163,65 @@ impl std::fmt::Display for Report<'_> {
     }
 }
 
+/// Animates a policy at play, as `grove record` does by default, but with its score, small, and painted by the CPU.
+pub fn animation<G: Playable>(
+    models: &Models,
+    checkpoint: &Checkpoint,
+    scene: fn(G) -> Scene<G>,
+) -> Result<track::Animation> {
+    let args = RecordArgs {
+        run: PathBuf::new(),
+        out: PathBuf::new(),
+        score: true,
+        games: 1,
+        steps: 100,
+        scale: None,
+        seed: 0,
+        device: "cpu".to_string(),
+        json: false,
+    };
+    let (mut recording, frames, delay) =
+        Recording::new(models, &args, checkpoint, scene, TRACKED_SIZE)?;
+    let Picture { width, height, .. } = recording.picture;
+    let mut gif = Vec::new();
+    recording.animate(Gif::new(&mut gif, width, height, delay), frames)?;
+    Ok(track::Animation { gif, width, height })
+}
+
+impl<'a, G: Playable> Recording<'a, G> {
+    /// A recording on the CPU before its first step, `most` pixels wide and high by default, with the number of frames per
+    /// step and the duration of each in seconds.
+    fn new(
+        models: &Models,
+        args: &'a RecordArgs,
+        checkpoint: &Checkpoint,
+        scene: fn(G) -> Scene<G>,
+        most: (u64, u64),
+    ) -> Result<(Self, u32, f32)> {
+        let (game, config) = saved::<G>(models, checkpoint)?;
+        let scene = scene(game);
+        let cells = Cells::of(scene.info());
+        let (width, height) = size(cells, args, most)?;
+        let (frames, delay) = frames(scene.info().steps_per_second());
+        let recording = Self {
+            args,
+            policy: models.load_policy(checkpoint, game, &config)?,
+            games: LiveGames::new(game, args.games, args.seed),
+            scene,
+            instances: Vec::new(),
+            gpu: None,
+            picture: Picture::new(width, height),
+            cells,
+            interrupt: None,
+        };
+        Ok((recording, frames, delay))
+    }
+}
+
 impl<G: Rules> Recording<'_, G> {
     /// Advances all games by one step.
     fn step(&mut self) -> Result<()> {
-        if self.interrupt.seen() {
+        if self.interrupt.as_ref().is_some_and(Interrupt::seen) {
             bail!("interrupted; {} was not written", self.args.out.display());
         }
         let choices = self.games.choose(&self.policy, Player::Greedy);
@@ -236,10 +282,10 @@ fn frames(steps_per_second: f32) -> (u32, f32) {
     (frames as u32, 1.0 / (steps_per_second * frames))
 }
 
-/// Width and height of the picture, pixels.
-fn size(cells: Cells, args: &RecordArgs) -> Result<(u32, u32)> {
+/// Width and height of the picture, pixels: by default at `most`.
+fn size(cells: Cells, args: &RecordArgs, most: (u64, u64)) -> Result<(u32, u32)> {
     let of = |scale: u32| Wall::size(cells, args.games, scale);
-    let small = |&scale: &u32| of(scale).0 <= DEFAULT_SIZE.0 && of(scale).1 <= DEFAULT_SIZE.1;
+    let small = |&scale: &u32| of(scale).0 <= most.0 && of(scale).1 <= most.1;
     // Multiples of a tile's 16 pixels look best.
     let scales = [32, 16].into_iter().chain((1..16).rev());
     let scale = args.scale.unwrap_or_else(|| scales.into_iter().find(small).unwrap_or(1));

@@ -8,7 +8,7 @@ use crate::disk::{self, input};
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
-use crate::track::Trackers;
+use crate::track::{Animation, Trackers};
 use crate::trainer::text::CompletionRecord;
 use std::path::PathBuf;
 use toml::Table;
@@ -174,6 +174,18 @@ impl RunFiles {
         self.metrics.write(record)?;
         self.trackers.write(record);
         Ok(self.trackers.take_warnings())
+    }
+
+    /// Whether a tracker of the run takes animations.
+    pub fn takes_animations(&self) -> bool {
+        self.trackers.has_pictures()
+    }
+
+    /// Gives the trackers an animation of the best policy after these environment steps.
+    /// Returns the warnings of trackers that have failed.
+    pub fn write_animation(&mut self, env_steps: u64, animation: &Animation) -> Vec<String> {
+        self.trackers.animate(env_steps, animation);
+        self.trackers.take_warnings()
     }
 
     /// Waits until all records are on disk, and checks that the directory still exists in its place.
