@@ -165,11 +165,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         (Some(source), None) => source.train_epochs(&mut config),
         (None, None) => {}
     }
-    ensure!(
-        source.is_some() || config.data == TrainConfig::of(&G::default())?.data,
-        "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
-        G::NAME
-    );
+    refuse_data::<G>(&source, &config)?;
     validate(&games.models, &game, &config)?;
     let is_default = args.set.is_empty() && args.config.is_none();
     let improves = config.data.is_on()
@@ -181,6 +177,16 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         true => format!("grove train {} --from {folder}", G::NAME),
         false => format!("grove watch {folder}"),
     })
+}
+
+/// Checks that a run without a dataset has no settings for one.
+fn refuse_data<G: Playable>(source: &Option<Source>, config: &TrainConfig) -> Result<()> {
+    ensure!(
+        source.is_some() || config.data == TrainConfig::of(&G::default())?.data,
+        "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
+        G::NAME
+    );
+    Ok(())
 }
 
 /// Resumes a run.
@@ -203,6 +209,7 @@ fn resume_rank<G: Playable>(
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
     validate(&games.models, &game, &config)?;
     let source = Source::find(game, &mut config, args.data.as_deref())?;
+    refuse_data::<G>(&source, &config)?;
     let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
     take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))
 }
