@@ -46,7 +46,8 @@ pub struct Dashboard {
     has_scores: bool,
     figures: Vec<String>,
     completions: Vec<String>,
-    drawn: Option<Instant>,
+    /// The moment of the last picture, and the columns of the terminal then.
+    drawn: Option<(Instant, u16)>,
 }
 
 impl Dashboard {
@@ -75,12 +76,15 @@ impl Dashboard {
             self.completions = completions(&step.completions);
         }
         let is_last = record.iteration == self.total;
-        if !is_last && self.drawn.is_some_and(|drawn| drawn.elapsed() < PERIOD) {
+        let (rows, columns) = Term::stderr().size_checked()?;
+        // A picture of another width would be torn.
+        let is_recent =
+            |(drawn, width): (Instant, u16)| drawn.elapsed() < PERIOD && width == columns;
+        if !is_last && self.drawn.is_some_and(is_recent) {
             return None;
         }
-        self.drawn = Some(Instant::now());
+        self.drawn = Some((Instant::now(), columns));
         self.figures = figures(record);
-        let (rows, columns) = Term::stderr().size_checked()?;
         Some(match columns >= ROOM.0 && rows >= ROOM.1 {
             true => ansi::lines(&self.draw(columns), console::colors_enabled_stderr()),
             false => String::new(),
