@@ -1,7 +1,8 @@
 //! `grove plot`: draws and tabulates learning curves of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, aligned, figure, flat, read_runs, words};
+use super::history::{Flat, History, READING_RUNS, aligned, figure, flat, read_runs, words};
+use super::patience::patiently;
 use super::say::{say, tell, tell_json};
 use super::study_args::{Axis, PlotArgs, name_of};
 use crate::metrics::IterationRecord;
@@ -46,7 +47,7 @@ struct Row {
 }
 
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
-    let groups = grouped(read_runs(&args.runs)?);
+    let groups = grouped(patiently(READING_RUNS, || read_runs(&args.runs))?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for (group, name) in groups.iter().zip(names(games, &groups)) {
         let curves = group.runs.iter().map(|run| curve(&run.records, args.x, &args.y));

@@ -25,6 +25,9 @@ use std::time::Instant;
 /// and would undo much of the policy's training.
 const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
+/// What is shown while a dataset is read.
+const READING_DATA: &str = "Reading the dataset.";
+
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if let Some(seeds) = &args.seeds {
         ensure!(ranks::are_threads(), "--seeds starts processes by itself, and does without MPI");
@@ -159,7 +162,8 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
     validate(&games.models, &game, &config)?;
-    let source = Source::identify(game, &mut config)?;
+    let is_first = rank.team.is_root();
+    let source = patiently_at(is_first, READING_DATA, || Source::identify(game, &mut config))?;
     match (&source, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
         (Some(source), None) => source.train_epochs(&mut config),
@@ -208,7 +212,8 @@ fn resume_rank<G: Playable>(
     let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
     validate(&games.models, &game, &config)?;
-    let source = Source::find(game, &mut config, args.data.as_deref())?;
+    let find = || Source::find(game, &mut config, args.data.as_deref());
+    let source = patiently_at(rank.team.is_root(), READING_DATA, find)?;
     refuse_data::<G>(&source, &config)?;
     let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
     take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))

@@ -15,6 +15,7 @@ use super::checks::saved;
 use super::games::{Games, Playable};
 use super::interrupt::Interrupt;
 use super::models::Models;
+use super::patience::patiently;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::checkpoint::Checkpoint;
@@ -23,6 +24,7 @@ use crate::disk::Unfinished;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{Player, Watched};
+use crate::run::counted;
 use crate::trainer::saved_game_name;
 use crate::viewer::{Cells, Instance, Picture, Scene, Wall, paint};
 use animation::{Animation, Frames};
@@ -118,19 +120,20 @@ pub fn record<G: Playable>(
     let cannot = || format!("cannot write {}", args.out.display());
     let unfinished = Unfinished::output(&args.out).with_context(cannot)?;
     let mut file = BufWriter::new(&unfinished.file);
-    let frames = match format {
-        Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames)?,
+    let what = format!("Rendering {}.", counted(args.games, "game"));
+    let frames = patiently(&what, || match format {
+        Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames),
         Format::Mp4 => {
             let mp4 = Mp4::new(&unfinished.path, width, height, delay);
-            recording.animate(mp4, frames)?
+            recording.animate(mp4, frames)
         }
-        Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames)?,
+        Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames),
         Format::Png => recording.still(PngEncoder::new_with_quality(
             &mut file,
             CompressionType::Best,
             FilterType::NoFilter,
-        ))?,
-    };
+        )),
+    })?;
     file.flush().with_context(cannot)?;
     drop(file);
     let bytes = unfinished.file.metadata().with_context(cannot)?.len();
