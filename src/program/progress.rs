@@ -56,6 +56,13 @@ impl ProgressLine {
         self.dashboard.is_some()
     }
 
+    /// Says which keys there are, if anybody listens for them.
+    pub fn name_keys(&mut self, are_heard: bool) {
+        if let Some(dashboard) = &mut self.dashboard {
+            dashboard.has_keys = are_heard;
+        }
+    }
+
     /// Shows an iteration.
     pub fn show(&mut self, step: &Step) {
         let Self { bar, dashboard, is_silent, total, last_line } = self;
