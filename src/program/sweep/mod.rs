@@ -120,6 +120,9 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
 
 impl<'a> Sweep<'a> {
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
+        if file.game.is_empty() {
+            bail!("`game` is missing: the game, or the language task, whose settings are searched");
+        }
         if file.space.is_empty() {
             bail!("[space] is empty");
         }
