@@ -143,6 +143,8 @@ fn commands_of_the_documents_work_in_their_order() {
         for line in commands(&format!("docs/{document}.md")) {
             match () {
                 () if NOT_HERE.iter().any(|part| line.contains(part)) => continue,
+                // Verifiers run in a sandbox of Linux.
+                () if line.contains("--verifier") && !cfg!(target_os = "linux") => continue,
                 () if line.contains("watch") => shell.serve(&line),
                 () => shell.run(&line),
             }
