@@ -6,7 +6,10 @@ ARG BASE=debian:12-slim
 
 FROM rust:1.95-bookworm AS build
 ARG FEATURES=
-RUN apt-get update -qq && apt-get install -y -qq nodejs npm && rustup target add wasm32-unknown-unknown
+# Debian's own Node is older than 20.
+COPY --from=node:20-bookworm-slim /usr/local/bin /usr/local/bin
+COPY --from=node:20-bookworm-slim /usr/local/lib/node_modules /usr/local/lib/node_modules
+RUN rustup target add wasm32-unknown-unknown
 WORKDIR /src
 COPY . .
 RUN web/build.sh && cargo build --profile dist --locked --features "$FEATURES" && cp target/dist/grove /grove

@@ -67,7 +67,8 @@ pub fn evaluate<G: Playable>(
 fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
     let (name, mut own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
     config.seed = args.seed;
-    let model = saved_language_model(checkpoint, args.model.as_deref())?;
+    let read = || saved_language_model(checkpoint, args.model.as_deref());
+    let model = with_note(text::READING_MODEL, read)?;
     let task = text::reopen(&name, &mut own, args.task_data.as_deref(), &args.verifier)?;
     let trainer = LanguageTrainer::for_task(task, config, Some(model))?;
     let trainer = trainer.restored(checkpoint)?;

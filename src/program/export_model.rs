@@ -3,6 +3,7 @@
 use super::games::Games;
 use super::history::History;
 use super::model_card::card;
+use super::patience::with_note;
 use super::say::{say, tell_json};
 use super::study_args::{ExportArgs, Format};
 use super::text::load_from;
@@ -13,6 +14,9 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Message shown while a model is written.
+const WRITING: &str = "Writing the model.";
 
 /// Description of the written files.
 #[derive(Serialize)]
@@ -71,7 +75,8 @@ pub fn write(
         Format::Gguf => {
             let out = out(".gguf");
             RunFolder::check_output(&out)?;
-            model.save_gguf(&out, args.outtype.unwrap_or(GgufType::F32))?;
+            let kind = args.outtype.unwrap_or(GgufType::F32);
+            with_note(WRITING, || model.save_gguf(&out, kind))?;
             out
         }
         Format::Safetensors => {
@@ -82,7 +87,7 @@ pub fn write(
             }
             let clear = |folder: &Path| fs::remove_dir_all(folder);
             disk::replace_folder(&out, clear, |folder| -> Result<()> {
-                model.save(folder)?;
+                with_note(WRITING, || model.save(folder))?;
                 if let Some(run) = run {
                     let card = card(games, &History::read(run.path())?, &model, None);
                     fs::write(folder.join("README.md"), card)

@@ -1,6 +1,7 @@
 //! `grove generate`: generates text with a language model.
 
 use super::args::GenerateArgs;
+use super::patience::with_note;
 use super::say::{say, tell, tell_json};
 use super::session::saved_policy;
 use super::{ranks, text};
@@ -106,7 +107,8 @@ fn load(path: &Path) -> Result<LanguageModel> {
                     path.display()
                 );
             }
-            Ok(saved_language_model(&checkpoint, None)?)
+            let read = || saved_language_model(&checkpoint, None);
+            Ok(with_note(text::READING_MODEL, read)?)
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::args::ImportArgs;
 use super::games::Games;
+use super::patience::with_note;
 use super::say::{say, tell, tell_json};
 use super::table::Table;
 use crate::data::{
@@ -44,7 +45,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     let (time, time_format) = (time.as_deref(), time_format.as_deref());
     let options = TableOptions { label, time, time_format, window, validation: *validation };
     let AnnotatedTable { features, unnamed, scales, labels, learnt, held_out } =
-        AnnotatedTable::read(file, &options)?;
+        with_note("Reading the table.", || AnnotatedTable::read(file, &options))?;
     for column in unnamed {
         say!("Column {column} has no name (row numbers?) and is skipped.");
     }
@@ -59,9 +60,11 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
         ..Manifest::new(Table::NAME)
     };
     let mut writer = DatasetWriter::create(out, manifest)?;
-    writer.write(&learnt)?;
-    writer.hold_out(&held_out)?;
-    writer.finish()?;
+    with_note("Writing the dataset.", || {
+        writer.write(&learnt)?;
+        writer.hold_out(&held_out)?;
+        writer.finish()
+    })?;
     let (out, learnt, held_out) =
         (out.display(), SplitStats::of(&learnt), SplitStats::of(&held_out));
     if *json {

@@ -1,7 +1,8 @@
 //! `grove plot`: draws and tabulates learning curves of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, aligned, figure, flat, read_runs, words};
+use super::history::{Flat, History, READING_RUNS, aligned, figure, flat, read_runs, words};
+use super::patience::with_note;
 use super::say::{say, tell, tell_json};
 use super::study_args::{Axis, PlotArgs, name_of};
 use crate::metrics::IterationRecord;
@@ -46,7 +47,7 @@ struct Row {
 }
 
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
-    let groups = grouped(read_runs(&args.runs)?);
+    let groups = grouped(with_note(READING_RUNS, || read_runs(&args.runs))?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for (group, name) in groups.iter().zip(names(games, &groups)) {
         let curves = group.runs.iter().map(|run| curve(&run.records, args.x, &args.y));
@@ -159,23 +160,38 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
             Axis::Seconds => seconds,
             Axis::Iterations => f64::from(record.iteration),
         };
-        // A run's records need not have the same figures: those of SFT have no rewards.
-        let figure = scalars(record).into_iter().find(|(name, _)| name == tracked(y));
-        points.extend(figure.and_then(|(_, value)| Some((x, value?))));
+        points.extend(figure_of(record, tracked(y)).map(|y| (x, y)));
     }
     points
 }
 
+/// A figure of a record by its tracked name, all of which have a slash, or by that of a field, such as `entropy` or
+/// `seconds.total`. A run's records need not have the same figures: those of SFT have no rewards.
+fn figure_of(record: &IterationRecord, name: &str) -> Option<f64> {
+    if name.contains('/') {
+        return scalars(record).into_iter().find(|(own, _)| own == name)?.1;
+    }
+    let fields = serde_json::to_value(record).ok()?;
+    name.split('.').try_fold(&fields, |fields, key| fields.get(key))?.as_f64()
+}
+
 /// Checks that some record, if there is any, has a figure of this name.
 fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -> Result<()> {
-    let mut known: Vec<String> = Vec::new();
-    for (name, _) in records.flat_map(scalars) {
-        if !known.contains(&name) {
-            known.push(name);
+    let (mut known, mut is_field): (Vec<String>, bool) = (Vec::new(), false);
+    for record in records {
+        let first = y.split('.').next().unwrap_or_default();
+        is_field = is_field || serde_json::to_value(record)?.get(first).is_some();
+        for (name, _) in scalars(record) {
+            if !known.contains(&name) {
+                known.push(name);
+            }
         }
     }
-    if !known.is_empty() && !known.iter().any(|name| name == tracked(y)) {
-        bail!("unknown figure `{y}`; must be score, greedy or one of: {}", known.join(", "));
+    if !known.is_empty() && !is_field && !known.iter().any(|name| name == tracked(y)) {
+        bail!(
+            "unknown figure `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
+            known.join(", ")
+        );
     }
     Ok(())
 }
@@ -244,5 +260,12 @@ mod tests {
         let error = check_name(records.iter(), "rewards/none").unwrap_err().to_string();
         assert!(error.ends_with("rewards/exact"), "{error}");
         assert!(check_name(records[..0].iter(), "rewards/none").is_ok());
+        // A field has its own name, and those inside it one after a dot.
+        let fields =
+            [("iteration", 2), ("seconds.total", 2), ("load", 0), ("seconds", 0), ("none", 0)];
+        for (name, points) in fields {
+            assert_eq!(curve(&records, Axis::Iterations, name).len(), points, "{name}");
+            assert_eq!(check_name(records.iter(), name).is_ok(), name != "none", "{name}");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Progress of a run on stderr: a line that fits the terminal, with a history above it; without a terminal, the history
-//! alone.
+//! Progress of a run, or of several, on stderr: a line that fits the terminal, with a history above it; without a
+//! terminal, the history alone.
 
 use super::args::RunArgs;
 use super::dashboard::Dashboard;
@@ -7,6 +7,7 @@ use super::say::say;
 use crate::run::Step;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::time::Duration;
 
 /// Approximate number of history lines of a run.
 const LINES: u32 = 20;
@@ -17,6 +18,8 @@ const LEFT: usize = 14;
 const COLUMNS: usize = 80;
 /// Maximum redraws of a dashboard per second, equal to its frame rate.
 const DASHBOARD_HZ: u8 = 5;
+/// Interval at which the clock of several runs is redrawn.
+const TICK: Duration = Duration::from_millis(500);
 
 /// Progress line with the history above it.
 pub struct ProgressLine {
@@ -51,6 +54,13 @@ impl ProgressLine {
     /// Whether there is a dashboard.
     pub fn has_dashboard(&self) -> bool {
         self.dashboard.is_some()
+    }
+
+    /// Says which keys there are, if anybody listens for them.
+    pub fn name_keys(&mut self, are_heard: bool) {
+        if let Some(dashboard) = &mut self.dashboard {
+            dashboard.has_keys = are_heard;
+        }
     }
 
     /// Shows an iteration.
@@ -90,6 +100,48 @@ impl ProgressLine {
 
     /// Removes the bar; the history stays.
     pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Progress of several runs side by side on stderr: a bar with a table below it, and above it a line for each run that
+/// has ended; without a terminal, the lines alone.
+pub struct Board {
+    bar: ProgressBar,
+}
+
+impl Board {
+    /// Creates a board of `total` runs, of which `done` have ended.
+    pub fn new(is_quiet: bool, done: usize, total: usize) -> Self {
+        let target = match is_quiet {
+            true => ProgressDrawTarget::hidden(),
+            false => ProgressDrawTarget::stderr(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(total as u64), target);
+        let template = format!("{{bar:{BAR}}} {{pos}}/{{len}} runs  {{elapsed}}{{msg}}");
+        bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
+        bar.set_position(done as u64);
+        bar.enable_steady_tick(TICK);
+        Self { bar }
+    }
+
+    /// Prints the line of a run that has ended, and shows a table of those so far.
+    pub fn ended(&self, line: &str, table: &str) {
+        match self.bar.is_hidden() {
+            true => say!("{line}"),
+            false => self.bar.suspend(|| say!("{line}")),
+        }
+        let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
+        let cut = |row: &str| {
+            format!("\n{}", row.chars().take(columns.saturating_sub(1)).collect::<String>())
+        };
+        self.bar.set_message(table.lines().map(cut).collect::<String>());
+        self.bar.inc(1);
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }

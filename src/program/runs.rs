@@ -1,7 +1,8 @@
 //! `grove runs`: a table of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, State, aligned, figure, flat, words};
+use super::history::{Flat, History, READING_RUNS, State, aligned, figure, flat, words};
+use super::patience::with_note;
 use super::say::{tell, tell_json};
 use super::study_args::RunsArgs;
 use crate::run::{Subject, short};
@@ -80,7 +81,7 @@ impl Listed {
 }
 
 pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
-    let runs = History::read_all(&args.folder)?;
+    let runs = with_note(READING_RUNS, || History::read_all(&args.folder))?;
     let listed: Vec<Listed> = runs.iter().map(|run| Listed::new(games, run)).collect();
     if args.json {
         return tell_json(&listed);

@@ -4,6 +4,7 @@ use super::args::TrainArgs;
 use super::history::{aligned, figure};
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, option, side_by_side, words};
+use super::progress::Board;
 use super::say::{say, sentence, tell, tell_json};
 use super::study_args::Seeds;
 use crate::plot::statistics::{interquartile_mean, interval, mean};
@@ -40,21 +41,26 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let interrupt = Interrupt::listen(Some(STOPPING))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
+    let board = Board::new(args.run.quiet, 0, seeds.len());
     side_by_side(slots, &jobs, &interrupt, |number, report| {
         let name = format!("seed {}", seeds[number]);
-        match report {
-            Ok(report) if report["run"].is_null() => say!("{name}: interrupted"),
+        let line = match report {
+            Ok(report) if report["run"].is_null() => format!("{name}: interrupted"),
             Ok(report) => {
-                say!("{name}: {} in {}", figure(score(&report)), text(&report["run"]));
+                let line =
+                    format!("{name}: {} in {}", figure(score(&report)), text(&report["run"]));
                 reports[number] = Some(report);
+                line
             }
             Err(error) => {
-                say!("{name} failed: {}", sentence(&error));
                 failed.push(seeds[number]);
+                format!("{name} failed: {}", sentence(&error))
             }
-        }
+        };
+        board.ended(&line, "");
         Ok(())
     })?;
+    drop(board);
     let is_waiting = |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
     let mut waiting: Vec<u64> = seeds.iter().zip(&reports).filter_map(is_waiting).collect();
     waiting.retain(|seed| !failed.contains(seed));

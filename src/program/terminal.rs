@@ -30,9 +30,12 @@ pub struct Page<'a> {
 
 impl<'a> Terminal<'a> {
     /// Creates a terminal with this progress, which listens for keys if `line` has a dashboard.
-    pub fn new(interrupt: Interrupt, line: Option<(ProgressLine, Page<'a>)>) -> Self {
+    pub fn new(interrupt: Interrupt, mut line: Option<(ProgressLine, Page<'a>)>) -> Self {
         let has_keys = line.as_ref().is_some_and(|(line, _)| line.has_dashboard());
         let keys = has_keys.then(Keys::listen).flatten();
+        if let Some((line, _)) = &mut line {
+            line.name_keys(keys.is_some());
+        }
         Self { interrupt, line, keys, stops: Cell::new(false), saves: Cell::new(false) }
     }
 

@@ -2,7 +2,7 @@
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
 use super::games::{Games, SavedRun};
-use super::progress_note::with_note_after;
+use super::progress_note::{with_note, with_note_after};
 use super::ranks;
 use super::say::say;
 use super::session::{Origin, Session, in_settings, quoted, warn, whole, word};
@@ -57,6 +57,9 @@ fn named_task(path: &Path) -> Option<String> {
     let name = path.to_str().filter(|name| !path.exists() && task::find(name).is_ok())?;
     Some(name.to_string())
 }
+
+/// What is shown while a model is read.
+pub const READING_MODEL: &str = "Reading the model.";
 
 /// Whether a checkpoint is of a language model's run.
 pub fn is_of(checkpoint: &Checkpoint) -> bool {
@@ -332,7 +335,8 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     config.iterations = args.iterations.unwrap_or(config.iterations);
     config.validate()?;
     let task = reopen(&name, &mut own, task_data.as_deref(), verifier)?;
-    let model = saved_language_model(run.checkpoint, model.as_deref())?;
+    let read = || saved_language_model(run.checkpoint, model.as_deref());
+    let model = with_note(READING_MODEL, read)?;
     let session = Session { args, games, origin: Origin::Saved(run), started: Instant::now() };
     let run = LanguageRun { name, own, config, task, model: Mutex::new(Some(model)) };
     run.train(&session, |folder| format!("grove watch {folder}"))
@@ -411,5 +415,6 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
 
 /// Loads the model in a folder or file.
 pub fn load_from(path: &Path) -> Result<LanguageModel> {
-    load_model(path).with_context(|| format!("cannot use the model in {}", path.display()))
+    let model = with_note(READING_MODEL, || load_model(path));
+    model.with_context(|| format!("cannot use the model in {}", path.display()))
 }

@@ -25,6 +25,9 @@ use std::time::Instant;
 /// small, and would undo much of the policy's training.
 const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
+/// What is shown while a dataset is read.
+const READING_DATA: &str = "Reading the dataset.";
+
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if let Some(seeds) = &args.seeds {
         ensure!(ranks::are_threads(), "--seeds starts processes by itself, and does without MPI");
@@ -159,17 +162,14 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
     validate(&games.models, &game, &config)?;
-    let source = Source::identify(game, &mut config)?;
+    let is_first = rank.team.is_root();
+    let source = patiently_at(is_first, READING_DATA, || Source::identify(game, &mut config))?;
     match (&source, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
         (Some(source), None) => source.train_epochs(&mut config),
         (None, None) => {}
     }
-    ensure!(
-        source.is_some() || config.data == TrainConfig::of(&G::default())?.data,
-        "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
-        G::NAME
-    );
+    refuse_data::<G>(&source, &config)?;
     validate(&games.models, &game, &config)?;
     let is_default = args.set.is_empty() && args.config.is_none();
     let improves = config.data.is_on()
@@ -181,6 +181,16 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         true => format!("grove train {} --from {folder}", G::NAME),
         false => format!("grove watch {folder}"),
     })
+}
+
+/// Checks that a run without a dataset has no settings for one.
+fn refuse_data<G: Playable>(source: &Option<Source>, config: &TrainConfig) -> Result<()> {
+    ensure!(
+        source.is_some() || config.data == TrainConfig::of(&G::default())?.data,
+        "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
+        G::NAME
+    );
+    Ok(())
 }
 
 /// Resumes a run.
@@ -202,7 +212,9 @@ fn resume_rank<G: Playable>(
     let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
     validate(&games.models, &game, &config)?;
-    let source = Source::find(game, &mut config, args.data.as_deref())?;
+    let find = || Source::find(game, &mut config, args.data.as_deref());
+    let source = patiently_at(rank.team.is_root(), READING_DATA, find)?;
+    refuse_data::<G>(&source, &config)?;
     let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
     take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))
 }

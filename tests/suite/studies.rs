@@ -131,6 +131,8 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
     fs::write(folder.join("seed.toml"), SWEEP.to_string() + "seed = { choices = [1, 2] }").unwrap();
     let error = refusal(folder, &["sweep", "seed.toml"]);
     assert!(error.contains("`seed` is not a setting of a sweep"), "{error}");
+    fs::write(folder.join("none.toml"), SWEEP.replace("game = 'catch'", "")).unwrap();
+    assert!(refusal(folder, &["sweep", "none.toml"]).contains("`game` is missing"));
     fs::write(folder.join("grid.toml"), SWEEP.replace("halving", "grid")).unwrap();
     let error = refusal(folder, &["sweep", "grid.toml"]);
     assert!(error.contains("`trials` does not apply to this search"), "{error}");

@@ -45,8 +45,11 @@ pub struct Dashboard {
     /// Whether any iteration had a score.
     has_scores: bool,
     figures: Vec<String>,
+    /// Whether somebody listens for keys.
+    pub has_keys: bool,
     completions: Vec<String>,
-    drawn: Option<Instant>,
+    /// The moment of the last picture, and the columns of the terminal then.
+    drawn: Option<(Instant, u16)>,
 }
 
 impl Dashboard {
@@ -75,12 +78,15 @@ impl Dashboard {
             self.completions = completions(&step.completions);
         }
         let is_last = record.iteration == self.total;
-        if !is_last && self.drawn.is_some_and(|drawn| drawn.elapsed() < PERIOD) {
+        let (rows, columns) = Term::stderr().size_checked()?;
+        // A picture of another width would be torn.
+        let is_recent =
+            |(drawn, width): (Instant, u16)| drawn.elapsed() < PERIOD && width == columns;
+        if !is_last && self.drawn.is_some_and(is_recent) {
             return None;
         }
-        self.drawn = Some(Instant::now());
-        self.figures = figures(record);
-        let (rows, columns) = Term::stderr().size_checked()?;
+        self.drawn = Some((Instant::now(), columns));
+        self.figures = figures(record, self.has_keys);
         Some(match columns >= ROOM.0 && rows >= ROOM.1 {
             true => ansi::lines(&self.draw(columns), console::colors_enabled_stderr()),
             false => String::new(),
@@ -161,8 +167,8 @@ fn number(x: f64) -> String {
     if x.abs() < 100.0 { format!("{x:.2}") } else { format!("{x:.0}") }
 }
 
-/// The metrics beside the curves, one per line.
-fn figures(record: &IterationRecord) -> Vec<String> {
+/// The metrics beside the curves, one per line, and the keys if somebody listens for them.
+fn figures(record: &IterationRecord, has_keys: bool) -> Vec<String> {
     let unit = if record.text.is_some() { "tokens" } else { "steps" };
     let mut lines = vec![
         format!("{:<14}{:.4}", "loss", record.loss),
@@ -176,8 +182,10 @@ fn figures(record: &IterationRecord) -> Vec<String> {
     let in_use = record.memory.in_use.map(|bytes| format!("{:<14}{} MiB", "memory", bytes >> 20));
     lines.extend(in_use);
     lines.extend(phases(&record.seconds));
-    lines.push(String::new());
-    lines.push("keys: p pause, s save, o page, q stop".to_string());
+    if has_keys {
+        lines.push(String::new());
+        lines.push("keys: p pause, s save, o page, q stop".to_string());
+    }
     lines
 }
 
@@ -238,14 +246,15 @@ mod tests {
             let record = record(iteration, f64::from(iteration));
             dashboard.show(&Step { record, ..Step::default() });
         }
-        dashboard.figures = figures(&record(10, 10.0));
+        dashboard.figures = figures(&record(10, 10.0), false);
         let picture = picture(&dashboard, 120);
         let lines: Vec<&str> = picture.lines().collect();
         assert_eq!(lines.len(), usize::from(CURVES));
         assert!(lines.iter().all(|line| line.chars().count() <= 120), "{picture}");
-        for part in ["score, greedy", "score, sampled", "11.00", "1.00", "loss", "q stop"] {
+        for part in ["score, greedy", "score, sampled", "11.00", "1.00", "loss"] {
             assert!(picture.contains(part), "{part}: {picture}");
         }
+        assert!(!picture.contains("keys"), "nobody listens: {picture}");
         // Both curves rise: the last column of the chart has marks above those of the first.
         let is_mark = |c: char| ('\u{2801}'..='\u{28ff}').contains(&c);
         let column = |line: &str| line.chars().position(is_mark);
@@ -263,7 +272,7 @@ mod tests {
             ..record(10, 10.0)
         };
         let mut dashboard = Dashboard::empty(10);
-        dashboard.figures = figures(&record);
+        dashboard.figures = figures(&record, true);
         let picture = picture(&dashboard, ROOM.0);
         for figure in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
             assert!(picture.contains(figure), "{figure}: {picture}");

@@ -15,6 +15,7 @@ use super::checks::saved;
 use super::games::{Games, Playable};
 use super::interrupt::Interrupt;
 use super::models::Models;
+use super::patience::with_note;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::checkpoint::Checkpoint;
@@ -23,6 +24,7 @@ use crate::disk::PendingFile;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{LiveGames, Player};
+use crate::run::counted;
 use crate::track;
 use crate::trainer::saved_game_name;
 use crate::viewer::{Cells, Instance, Picture, Scene, Wall, paint};
@@ -109,19 +111,20 @@ pub fn record<G: Playable>(
     let cannot = || format!("cannot write {}", args.out.display());
     let pending = PendingFile::output(&args.out).with_context(cannot)?;
     let mut file = BufWriter::new(&pending.file);
-    let frames = match format {
-        Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames)?,
+    let what = format!("Rendering {}.", counted(args.games, "game"));
+    let frames = with_note(&what, || match format {
+        Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames),
         Format::Mp4 => {
             let mp4 = Mp4::new(&pending.path, width, height, delay);
-            recording.animate(mp4, frames)?
+            recording.animate(mp4, frames)
         }
-        Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames)?,
+        Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames),
         Format::Png => recording.still(PngEncoder::new_with_quality(
             &mut file,
             CompressionType::Best,
             FilterType::NoFilter,
-        ))?,
-    };
+        )),
+    })?;
     file.flush().with_context(cannot)?;
     drop(file);
     let bytes = pending.file.metadata().with_context(cannot)?.len();

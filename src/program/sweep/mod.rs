@@ -10,6 +10,7 @@ use super::games::Games;
 use super::history::{History, State, words as setting_words};
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, option, side_by_side};
+use super::progress::Board;
 use super::say::{say, sentence};
 use super::study_args::{self, Seeds, SweepArgs};
 use super::{ranks, seeds};
@@ -119,6 +120,9 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
 
 impl<'a> Sweep<'a> {
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
+        if file.game.is_empty() {
+            bail!("`game` is missing: the game, or the language task, whose settings are searched");
+        }
         if file.space.is_empty() {
             bail!("[space] is empty");
         }
@@ -261,7 +265,8 @@ impl<'a> Sweep<'a> {
             Search::Tpe => (self.results.len(), self.file.trials * self.seeds.len()),
             _ => (0, open.len()),
         };
-        let (space, results) = (&self.file.space, &mut self.results);
+        let (sweep, results, all_seeds) = (&self.file, &mut self.results, &self.seeds);
+        let board = Board::new(false, ended, all);
         side_by_side(slots, &jobs, interrupt, |job, report| {
             let (trial, seed) = open[job];
             let was_stopped = match &report {
@@ -274,18 +279,18 @@ impl<'a> Sweep<'a> {
             ended += 1;
             let score = report.as_ref().ok().and_then(seeds::score);
             let error = report.err().map(|error| sentence(&error));
-            let settings = space::settings(space, &trials[trial].point);
+            let settings = space::settings(&sweep.space, &trials[trial].point);
             let settings = setting_words(&settings, &settings);
             let what = score.map_or_else(
                 || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
                 |score| format!("{score:.3}"),
             );
-            say!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
+            let said = format!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
             let result = RunResult { trial, round, seed, score, error };
             let line = serde_json::to_string(&result)? + "\n";
-            disk::write(&mut file, line.as_bytes()).context("cannot write the results")?;
             results.insert((trial, round, seed), result);
-            Ok(())
+            board.ended(&said, &report::leaders(sweep, trials, results, all_seeds, round));
+            disk::write(&mut file, line.as_bytes()).context("cannot write the results")
         })
     }
 

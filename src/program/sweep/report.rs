@@ -3,7 +3,7 @@
 
 use super::search::{Trial, ranked};
 use super::space::{Point, Range, Space, index};
-use super::{Search, Sweep, space};
+use super::{Results, Search, Sweep, SweepFile, space};
 use crate::disk;
 use crate::plot::statistics::{interval, mean};
 use crate::program::history::{aligned, figure, words};
@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use toml::{Table, Value};
 
+/// Number of trials of the table during a sweep.
+const LEADERS: usize = 5;
 /// Number of parts of a range of numbers that are compared for a setting's importance.
 const PARTS: usize = 4;
 
@@ -24,9 +26,14 @@ const PARTS: usize = 4;
 pub struct Report {
     trials: Vec<Ranked>,
     /// Fraction of the variance of scores that each setting explains by itself.
-    importance: BTreeMap<String, f64>,
+    importance: Shares,
+    /// Fraction to expect by chance of a setting without influence.
+    importance_by_chance: Shares,
     best: String,
 }
+
+/// Shares of a variance by settings.
+type Shares = BTreeMap<String, f64>;
 
 /// A trial with its scores.
 #[derive(Serialize)]
@@ -58,9 +65,11 @@ impl Report {
         let scored = trials.iter().zip(&first_scores);
         let scored: Vec<(&Point, f64)> =
             scored.filter_map(|(trial, score)| Some((&trial.point, (*score)?))).collect();
+        let (importance, importance_by_chance) = importance(&sweep.file.space, &scored);
         Self {
             trials: order.into_iter().map(row).collect(),
-            importance: importance(&sweep.file.space, &scored),
+            importance,
+            importance_by_chance,
             best: sweep.folder.join("best.toml").display().to_string(),
         }
     }
@@ -93,9 +102,12 @@ impl Report {
         shares.sort_by(|a, b| b.1.total_cmp(a.1));
         let rows: Vec<_> = shares
             .iter()
-            .map(|(name, share)| vec![name.to_string(), format!("{share:.2}")])
+            .map(|(name, share)| {
+                let by_chance = self.importance_by_chance[*name];
+                vec![name.to_string(), format!("{share:.2}"), format!("{by_chance:.2}")]
+            })
             .collect();
-        tell(format!("\n{}", aligned(&["setting", "importance"], &rows, 1..)))?;
+        tell(format!("\n{}", aligned(&["setting", "importance", "by chance"], &rows, 1..)))?;
         let file = quoted(Path::new(&self.best));
         say!("Best settings: {}. Next: grove train --config {file}", self.best);
         Ok(())
@@ -113,6 +125,32 @@ impl Report {
     }
 }
 
+/// Table of the best trials so far whose runs have all ended; with halving, of this round.
+pub fn leaders(
+    sweep: &SweepFile,
+    trials: &[Trial],
+    results: &Results,
+    seeds: &[u64],
+    round: u32,
+) -> String {
+    let score = |number: usize| {
+        let own = trials[number].round;
+        if own != round && sweep.search == Search::Halving {
+            return None;
+        }
+        let of = |seed: &u64| results.get(&(number, own, *seed))?.score;
+        Some((number, mean(&seeds.iter().map(of).collect::<Option<Vec<f64>>>()?)))
+    };
+    let mut best: Vec<(usize, f64)> = (0..trials.len()).filter_map(score).collect();
+    best.sort_by(|a, b| b.1.total_cmp(&a.1));
+    best.truncate(LEADERS);
+    let row = |(number, score): &(usize, f64)| {
+        let settings = space::settings(&sweep.space, &trials[*number].point);
+        vec![words(&settings, &settings), number.to_string(), figure(Some(*score))]
+    };
+    aligned(&["best so far", "trial", "score"], &best.iter().map(row).collect::<Vec<_>>(), 1..)
+}
+
 /// Sorts trials from best to worst: those of later rounds of halving first, since they had more iterations; failed ones
 /// last.
 fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
@@ -125,26 +163,58 @@ fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
 }
 
 /// Fraction of the variance of scores that lies between the parts of each setting's range (the correlation ratio, or
-/// first-order Sobol index, estimated in bins), at most 1.
-fn importance(space: &Space, scored: &[(&Point, f64)]) -> BTreeMap<String, f64> {
+/// first-order Sobol index, estimated in bins), at most 1; and the expectation of that fraction for scores in random
+/// order, `(parts - 1) / (trials - 1)`.
+fn importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Shares) {
     let scores: Vec<f64> = scored.iter().map(|(_, score)| *score).collect();
     let centre = mean(&scores);
     let total: f64 = scores.iter().map(|score| (score - centre).powi(2)).sum();
     let share = |d: usize, range: &Range| {
         let parts = range.choices().unwrap_or(PARTS);
-        let between = |part: usize| {
+        let of_part = |part: usize| -> Vec<f64> {
             let own = scored.iter().filter(|(point, _)| index(point[d], parts) == part);
-            let own: Vec<f64> = own.map(|(_, score)| *score).collect();
-            if own.is_empty() { 0.0 } else { own.len() as f64 * (mean(&own) - centre).powi(2) }
+            own.map(|(_, score)| *score).collect()
         };
-        if total > 0.0 { (0..parts).map(between).sum::<f64>() / total } else { 0.0 }
+        let used: Vec<Vec<f64>> = (0..parts).map(of_part).filter(|own| !own.is_empty()).collect();
+        let between = |own: &Vec<f64>| own.len() as f64 * (mean(own) - centre).powi(2);
+        match total > 0.0 {
+            // Scores that differ are two or more.
+            true => (
+                used.iter().map(between).sum::<f64>() / total,
+                (used.len() - 1) as f64 / (scores.len() - 1) as f64,
+            ),
+            false => (0.0, 0.0),
+        }
     };
-    space.iter().enumerate().map(|(d, (name, range))| (name.clone(), share(d, range))).collect()
+    let shares = space.iter().enumerate().map(|(d, (name, range))| {
+        let (share, by_chance) = share(d, range);
+        ((name.clone(), share), (name.clone(), by_chance))
+    });
+    shares.unzip()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::sweep::RunResult;
+
+    #[test]
+    fn the_table_during_a_sweep_has_the_best_of_what_has_ended() {
+        let space = toml::from_str("a = { choices = [1, 2, 3] }").unwrap();
+        let sweep = SweepFile { space, ..SweepFile::default() };
+        let trial = |i: u32| Trial { point: vec![f64::from(i) / 3.0], round: 0, score: None };
+        let trials: Vec<Trial> = (0..3).map(trial).collect();
+        let scores = [(0, 1, 0.5), (0, 2, 0.5), (1, 1, 0.9), (2, 1, 0.4), (2, 2, 0.8)];
+        let result = |(trial, seed, score)| {
+            let score = Some(score);
+            ((trial, 0, seed), RunResult { trial, round: 0, seed, score, error: None })
+        };
+        let results: Results = scores.map(result).into();
+        let table = leaders(&sweep, &trials, &results, &[1, 2], 0);
+        let rows: Vec<Vec<&str>> =
+            table.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
+        assert_eq!(rows, [["a=3", "2", "0.600"], ["a=1", "0", "0.500"]], "{table}");
+    }
 
     #[test]
     fn a_later_round_is_better_and_a_failed_trial_last() {
@@ -162,9 +232,26 @@ mod tests {
         let points: Vec<Point> =
             (0..64).map(|i| vec![f64::from(i / 2) / 32.0, f64::from(i % 2) / 2.0]).collect();
         let scored: Vec<(&Point, f64)> = points.iter().map(|point| (point, point[1])).collect();
-        let importance = importance(&space, &scored);
+        let (importance, by_chance) = importance(&space, &scored);
+        assert_eq!((by_chance["a"], by_chance["b"]), (3.0 / 63.0, 1.0 / 63.0));
         assert!(importance["a"] < 1e-9 && (importance["b"] - 1.0).abs() < 1e-9, "{importance:?}");
         let flat: Vec<(&Point, f64)> = points.iter().map(|point| (point, 3.0)).collect();
-        assert!(super::importance(&space, &flat).values().all(|share| *share == 0.0));
+        assert!(super::importance(&space, &flat).0.values().all(|share| *share == 0.0));
+    }
+
+    /// Of scores that are unrelated to a setting, as many a share as expected lies between its parts.
+    #[test]
+    fn a_setting_that_does_nothing_has_its_importance_by_chance() {
+        let space: Space = toml::from_str("a = { linear = [0, 1] }").unwrap();
+        let uniform = |key: u32, i: u32| f64::from(crate::rng::uniform(crate::rng::draw(key, i)));
+        let of = |sweep: u32| {
+            let points: Vec<Point> = (0..16).map(|i| vec![uniform(sweep, i)]).collect();
+            let scores = (0..16).map(|i| uniform(sweep, 100 + i));
+            let scored: Vec<(&Point, f64)> = points.iter().zip(scores).collect();
+            let (share, by_chance) = importance(&space, &scored);
+            share["a"] - by_chance["a"]
+        };
+        let excess = (0..400).map(of).sum::<f64>() / 400.0;
+        assert!(excess.abs() < 0.03, "{excess}");
     }
 }

@@ -58,10 +58,11 @@ pub fn ranked(trials: &[Trial], of: impl Fn(&Trial) -> bool) -> Vec<usize> {
     order
 }
 
-/// The best trials of the last round, which continue.
+/// The best trials of the last round, which continue: the share of it that the paper has, rounded down, but one at least.
 fn promoted(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
-    let mut best = ranked(trials, |trial| trial.round + 1 == round && trial.score.is_some());
-    best.truncate(best.len().div_ceil(sweep.eta as usize));
+    let mut best = ranked(trials, |trial| trial.round + 1 == round);
+    best.truncate((best.len() / sweep.eta as usize).max(1));
+    best.retain(|i| trials[*i].score.is_some());
     best.sort();
     best.iter().for_each(|i| trials[*i].round = round);
     best
@@ -204,6 +205,8 @@ mod tests {
         let best = ranked(&trials, |_| true);
         assert!(best[..3].iter().all(|i| trials[*i].round == 2));
         assert!(best[9..].iter().all(|i| trials[*i].round == 0));
+        assert_eq!(searched(&sweep(Search::Halving, 32, 5)).1, [32, 10, 3]);
+        assert_eq!(searched(&sweep(Search::Halving, 4, 5)).1, [4, 1, 1]);
     }
 
     #[test]
