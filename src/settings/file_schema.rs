@@ -1,23 +1,26 @@
 //! JSON Schema of a settings file, from which editors complete and check it.
 
 use super::overlay::{SCALE_REWARDS, aliases, resolve};
-use crate::schema::{Setting, json};
+use crate::schema::{Setting, Shape, json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use toml::Table;
 
 /// The schema of the settings files of a run.
 ///
-/// `table` holds the defaults: those of the run, declared by `settings`, and those of its game or task in
+/// `table` holds the defaults: those of the run, declared by `settings`, of which some have `narrowed` values, and those of its game or task in
 /// the section that the string `subject` (`env` or `task`) names, declared by `own`.
 /// As in a file, a setting of a section may also stand at the top under its own name, if no other has it and other
 /// trainers do not give it to another setting, and under another of its names.
 pub fn file_schema(
-    settings: &'static [Setting],
+    (settings, narrowed): (&'static [Setting], &[(&str, Shape)]),
     (subject, own): (&str, &'static [Setting]),
     table: &Table,
 ) -> Value {
     let mut schema = json::table(settings, table);
+    for (path, shape) in narrowed {
+        json::narrow(&mut schema, path, shape);
+    }
     let properties = schema["properties"].as_object_mut().expect("a table has properties");
     if let Some(name) = table.get(subject).and_then(toml::Value::as_str) {
         properties.insert(subject.to_string(), json!({ "const": name }));
@@ -65,7 +68,8 @@ mod tests {
         let mut table = overlay::to_table(&TrainConfig::for_game("catch"));
         table.insert("env".to_string(), "catch".into());
         table.insert("catch".to_string(), overlay::to_table(&Catch::default()).into());
-        file_schema(TrainConfig::SETTINGS, ("env", Catch::settings()), &table)
+        let settings = (TrainConfig::SETTINGS, TrainConfig::NARROWED);
+        file_schema(settings, ("env", Catch::settings()), &table)
     }
 
     #[test]
@@ -107,7 +111,8 @@ mod tests {
         assert!(at("/properties/data/properties/batch_size").is_some());
         // Two sections have a learning rate there, so that the short name is none.
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
-        let texts = file_schema(LanguageConfig::SETTINGS, ("task", &[]), &table);
+        let settings = (LanguageConfig::SETTINGS, LanguageConfig::NARROWED);
+        let texts = file_schema(settings, ("task", &[]), &table);
         assert_eq!(texts.pointer("/properties/learning_rate"), None);
         let rate = json!({ "$ref": "#/properties/optimizer/properties/lr" });
         assert_eq!(texts.pointer("/properties/lr"), Some(&rate));
