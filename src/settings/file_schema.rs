@@ -98,6 +98,29 @@ mod tests {
     }
 
     #[test]
+    fn values_are_those_that_the_program_takes() {
+        let schema = games();
+        let at = |section: &str, key: &str| &schema["properties"][section]["properties"][key];
+        // Editors see null where TOML has inf, the default.
+        assert_eq!(at("stop", "score")["type"], json!(["number", "null"]));
+        assert_eq!(at("advantage", "discount")["minimum"], json!(f64::from(f32::MIN_POSITIVE)));
+        let hidden = &at("policy", "hidden")["anyOf"];
+        assert_eq!((&hidden[0]["maxItems"], &hidden[1]["maximum"]), (&8.into(), &4096.into()));
+        for (section, key, least) in
+            [("update", "num_shards", 1), ("checkpoint", "eval_episodes", 1)]
+        {
+            assert_eq!(at(section, key)["minimum"], least, "{section}.{key}");
+        }
+        assert_eq!(at("optimizer", "moments")["enum"], json!(["f32"]));
+        for change in ["num_shards=0", "eval_episodes=0", "moments=bf16"] {
+            let mut table = overlay::to_table(&TrainConfig::default());
+            overlay::apply(&mut table, &[change]).unwrap();
+            let config: TrainConfig = overlay::from_table(table).unwrap();
+            assert!(config.validate().is_err(), "{change}");
+        }
+    }
+
+    #[test]
     fn other_names_that_a_file_may_use_refer_to_the_setting() {
         let schema = games();
         let at = |pointer: &str| schema.pointer(pointer).cloned();
