@@ -3,7 +3,7 @@
 use super::games::Games;
 use super::history::History;
 use super::model_card::card;
-use super::patience::with_note;
+use super::progress_note::with_note;
 use super::say::{say, tell_json};
 use super::study_args::{ExportArgs, Format};
 use super::text::load_from;

@@ -1,7 +1,7 @@
 //! `grove generate`: generates text with a language model.
 
 use super::args::GenerateArgs;
-use super::patience::with_note;
+use super::progress_note::with_note;
 use super::say::{say, tell, tell_json};
 use super::session::saved_policy;
 use super::{ranks, text};

@@ -2,7 +2,7 @@
 
 use super::args::ImportArgs;
 use super::games::Games;
-use super::patience::with_note;
+use super::progress_note::with_note;
 use super::say::{say, tell, tell_json};
 use super::table::Table;
 use crate::data::{

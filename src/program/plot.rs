@@ -2,7 +2,7 @@
 
 use super::games::Games;
 use super::history::{Flat, History, READING_RUNS, aligned, figure, flat, read_runs, words};
-use super::patience::with_note;
+use super::progress_note::with_note;
 use super::say::{say, tell, tell_json};
 use super::study_args::{Axis, PlotArgs, name_of};
 use crate::metrics::IterationRecord;

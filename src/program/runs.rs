@@ -2,7 +2,7 @@
 
 use super::games::Games;
 use super::history::{Flat, History, READING_RUNS, State, aligned, figure, flat, words};
-use super::patience::with_note;
+use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::study_args::RunsArgs;
 use crate::run::{Subject, short};

@@ -74,7 +74,8 @@ struct Report<'a> {
 fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
     let subject = if table.contains_key("task") { "task" } else { "env" };
     if args.schema {
-        return tell_json(&file_schema(declared(table), (subject, own), table));
+        let settings = (declared(table), narrowed(table));
+        return tell_json(&file_schema(settings, (subject, own), table));
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
@@ -95,15 +96,23 @@ fn declared(table: &Table) -> Declared {
     }
 }
 
+/// Settings of the run with a narrower range than declared.
+fn narrowed(table: &Table) -> &'static [(&'static str, Shape)] {
+    match table.contains_key("task") {
+        true => LanguageConfig::NARROWED,
+        false => TrainConfig::NARROWED,
+    }
+}
+
 /// Settings of a table, each with its declaration if there is one.
 struct Section<'a> {
     name: &'a str,
-    settings: Vec<(&'a str, &'a Value, Option<&'static schema::Setting>)>,
+    settings: Vec<(&'a str, &'a Value, Option<schema::Setting>)>,
 }
 
 impl Section<'_> {
     fn listed(&self) -> Vec<Listed> {
-        let list = |(key, default, setting): &(&str, &Value, Option<&schema::Setting>)| Listed {
+        let list = |(key, default, setting): &(&str, &Value, Option<schema::Setting>)| Listed {
             key: if self.name.is_empty() {
                 key.to_string()
             } else {
@@ -111,7 +120,7 @@ impl Section<'_> {
             },
             default: (*default).clone(),
             range: setting.map(|setting| setting.shape.to_string()),
-            meaning: setting.map(schema::Setting::meaning),
+            meaning: setting.map(|setting| setting.meaning()),
         };
         let is_listed = |key: &str| !self.name.is_empty() || !["env", "task"].contains(&key);
         self.settings.iter().filter(|(key, ..)| is_listed(key)).map(list).collect()
@@ -121,7 +130,8 @@ impl Section<'_> {
 /// Sections of a complete table in order of declaration: settings without a section, the game's or task's own, and
 /// those of the run.
 fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
-    let declared = declared(table);
+    let (declared, narrowed) = (declared(table), narrowed(table));
+    let section = |name, table, settings| section(name, table, settings, narrowed);
     let mut sections = vec![section("", table, declared)];
     let place = |name: &str| declared.iter().position(|setting| setting.key == name);
     let inner = table.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
@@ -137,12 +147,22 @@ fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
 }
 
 /// Values of a table in order of declaration, preceded by undeclared ones.
-fn section<'a>(name: &'a str, table: &'a Table, declared: Declared) -> Section<'a> {
+fn section<'a>(
+    name: &'a str,
+    table: &'a Table,
+    declared: Declared,
+    narrowed: &[(&str, Shape)],
+) -> Section<'a> {
     let declared = in_table(declared);
+    let of = |setting: &schema::Setting| {
+        let is_here = |path: &str| path.split_once('.') == Some((name, setting.key));
+        let own = narrowed.iter().find(|(path, _)| is_here(path));
+        schema::Setting { shape: own.map_or(setting.shape, |(_, shape)| *shape), ..*setting }
+    };
     let place = |key: &str| declared.iter().position(|setting| setting.key == key);
     let values = table.iter().filter(|(_, value)| !value.is_table());
     let mut settings: Vec<_> = values
-        .map(|(key, value)| (key.as_str(), value, place(key).map(|place| declared[place])))
+        .map(|(key, value)| (key.as_str(), value, place(key).map(|place| of(declared[place]))))
         .collect();
     settings.sort_by_key(|(key, ..)| place(key).map_or(0, |place| place + 1));
     Section { name, settings }
@@ -200,6 +220,7 @@ mod tests {
         assert!(text.contains(words), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
+        assert!(text.contains("# num_shards: 1 to 4096\n"), "{text}");
         let order =
             ["seed = ", "iterations = ", "[fruit]", "[policy]", "[rollout]", "num_groups = "];
         assert!(order.map(at).is_sorted(), "{text}");

@@ -33,6 +33,16 @@ fn property(setting: &Setting, default: Option<&toml::Value>) -> Value {
     schema
 }
 
+/// Limits a setting of a table's schema, by its path, to the values of a shape.
+pub fn narrow(table: &mut Value, path: &str, shape: &Shape) {
+    let pointer = format!("/properties/{}", path.replace('.', "/properties/"));
+    if let (Some(Value::Object(setting)), Value::Object(values)) =
+        (table.pointer_mut(&pointer), values(shape))
+    {
+        setting.extend(values);
+    }
+}
+
 /// Schema of the values of a shape.
 fn values(shape: &Shape) -> Value {
     match *shape {
@@ -46,12 +56,17 @@ fn values(shape: &Shape) -> Value {
             let list = json!({ "type": "array", "items": { "type": "string" } });
             json!({ "anyOf": [list, { "type": "string" }] })
         }
-        Shape::Wholes { count, each } => json!({
-            "type": "array",
-            "items": { "type": "integer", "minimum": each.0, "maximum": each.1 },
-            "minItems": count.0,
-            "maxItems": count.1,
-        }),
+        Shape::TextsOf(names) => {
+            let list = json!({ "type": "array", "items": { "enum": names } });
+            json!({ "anyOf": [list, { "enum": names }] })
+        }
+        Shape::Wholes { count, each } => {
+            let each = json!({ "type": "integer", "minimum": each.0, "maximum": each.1 });
+            let list = json!({ "type": "array", "minItems": count.0, "maxItems": count.1 });
+            let mut either = json!({ "anyOf": [list, each] });
+            either["anyOf"][0]["items"] = each;
+            either
+        }
         Shape::Section(settings) => table(settings, &toml::Table::new()),
     }
 }
@@ -60,8 +75,13 @@ fn number(interval: Interval) -> Value {
     let low = if interval.has_low { "minimum" } else { "exclusiveMinimum" };
     let high = if interval.has_high { "maximum" } else { "exclusiveMaximum" };
     let mut schema = json!({ "type": "number", low: interval.low });
-    if interval.high.is_finite() {
-        schema[high] = interval.high.into();
+    if let Some(least) = interval.least() {
+        schema["minimum"] = least.into();
+    }
+    match interval.high.is_finite() {
+        true => schema[high] = interval.high.into(),
+        // JSON has no infinity: editors see null in its place, which TOML does not have.
+        false => schema["type"] = json!(["number", "null"]),
     }
     schema
 }

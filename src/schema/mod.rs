@@ -109,7 +109,13 @@ pub fn limit(
     if is_allowed {
         return Ok(());
     }
-    let (key, value, allowed) = (key.to_string(), value.to_string(), allowed.to_string());
+    let (key, mut value, allowed) = (key.to_string(), value.to_string(), allowed.to_string());
+    // A tiny number has hundreds of zeros.
+    if value.len() > 32
+        && let Ok(number) = value.parse::<f64>()
+    {
+        value = range::digits(number);
+    }
     Err(OutOfRange { key, value, allowed })
 }
 

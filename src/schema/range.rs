@@ -19,8 +19,10 @@ pub enum Shape {
     OpenName(&'static [&'static str]),
     /// A string.
     Text,
-    /// A list of strings.
+    /// A list of strings that are not empty.
     Texts,
+    /// A list of some of these strings.
+    TextsOf(&'static [&'static str]),
     /// A list of integers.
     Wholes {
         /// Minimum and maximum length.
@@ -59,6 +61,11 @@ pub const fn whole(range: RangeInclusive<u64>) -> Shape {
 /// Lists with a length in `count`, of integers in `each`.
 pub const fn wholes(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> Shape {
     Shape::Wholes { count: (*count.start(), *count.end()), each: (*each.start(), *each.end()) }
+}
+
+/// Lists of some of these texts.
+pub const fn texts_of(names: &'static [&'static str]) -> Shape {
+    Shape::TextsOf(names)
 }
 
 /// Numbers of at least `low`.
@@ -108,6 +115,7 @@ impl Display for Shape {
             Self::OpenName(names) => write!(f, "{}, or a model of your own", names.join(", ")),
             Self::Text => write!(f, "a text"),
             Self::Texts => write!(f, "a list of texts"),
+            Self::TextsOf(names) => write!(f, "one or more of: {}", names.join(", ")),
             Self::Wholes { count, each } => {
                 let [count, each] = [count, each].map(|(low, high)| wholes_in_words(low, high));
                 write!(f, "{count} numbers of {each}")
@@ -138,9 +146,14 @@ impl Interval {
         }
     }
 
+    /// Smallest number in it, if that is not `low`.
+    pub(super) fn least(&self) -> Option<f64> {
+        (self.low == 0.0 && !self.has_low).then_some(LEAST)
+    }
+
     /// Whether a positive number may become 0 in single precision where 0 is not allowed.
     fn is_too_small(&self, number: f64) -> bool {
-        self.low == 0.0 && !self.has_low && number > 0.0 && number < LEAST
+        self.least().is_some_and(|least| number > 0.0 && number < least)
     }
 }
 
@@ -153,6 +166,7 @@ impl Display for Interval {
             (true, _, true) if self.low == -LARGEST => write!(f, "a finite number"),
             (true, _, true) => write!(f, "{low} or more"),
             (false, _, true) => write!(f, "above {low}"),
+            (true, true, _) if self.low == self.high => write!(f, "{low}"),
             (true, true, _) => write!(f, "{low} to {high}"),
             (true, false, _) => write!(f, "{low} to below {high}"),
             (false, true, _) => write!(f, "above {low}, at most {high}"),
@@ -211,6 +225,7 @@ mod tests {
             (above(0.0).at_most(0.5), "above 0, at most 0.5"),
             (at_least(0.0).below(1.0), "0 to below 1"),
             (at_least(0.0).at_most(1.0), "0 to 1"),
+            (at_least(0.0).at_most(0.0), "0"),
             (at_least(0.01).at_most(86_400.0), "0.01 to 86400"),
             (at_least(1e-6_f32 as f64), "1e-6 or more"),
         ] {

@@ -49,7 +49,22 @@ macro_rules! unlimited {
         }
     )*};
 }
-unlimited!(bool = Shape::Flag, String = Shape::Text, Vec<String> = Shape::Texts);
+unlimited!(bool = Shape::Flag, String = Shape::Text);
+
+impl Value for Vec<String> {
+    const SHAPE: Shape = Shape::Texts;
+
+    fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
+        let (is_allowed, allowed) = match shape {
+            Shape::TextsOf(names) => {
+                let is_known = |text: &String| names.contains(&text.as_str());
+                (self.iter().all(is_known), shape.to_string())
+            }
+            _ => (!self.iter().any(String::is_empty), "texts that are not empty".to_string()),
+        };
+        limit(is_allowed, "", format!("{self:?}"), allowed)
+    }
+}
 
 impl Value for Vec<usize> {
     const SHAPE: Shape = Shape::Wholes { count: (0, 64), each: (0, u32::MAX as u64) };

@@ -1,23 +1,26 @@
 //! JSON Schema of a settings file, from which editors complete and check it.
 
 use super::overlay::{SCALE_REWARDS, aliases, resolve};
-use crate::schema::{Setting, json};
+use crate::schema::{Setting, Shape, json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use toml::Table;
 
 /// The schema of the settings files of a run.
 ///
-/// `table` holds the defaults: those of the run, declared by `settings`, and those of its game or task in
+/// `table` holds the defaults: those of the run, declared by `settings`, of which some have `narrowed` values, and those of its game or task in
 /// the section that the string `subject` (`env` or `task`) names, declared by `own`.
 /// As in a file, a setting of a section may also stand at the top under its own name, if no other has it and other
 /// trainers do not give it to another setting, and under another of its names.
 pub fn file_schema(
-    settings: &'static [Setting],
+    (settings, narrowed): (&'static [Setting], &[(&str, Shape)]),
     (subject, own): (&str, &'static [Setting]),
     table: &Table,
 ) -> Value {
     let mut schema = json::table(settings, table);
+    for (path, shape) in narrowed {
+        json::narrow(&mut schema, path, shape);
+    }
     let properties = schema["properties"].as_object_mut().expect("a table has properties");
     if let Some(name) = table.get(subject).and_then(toml::Value::as_str) {
         properties.insert(subject.to_string(), json!({ "const": name }));
@@ -65,7 +68,8 @@ mod tests {
         let mut table = overlay::to_table(&TrainConfig::for_game("catch"));
         table.insert("env".to_string(), "catch".into());
         table.insert("catch".to_string(), overlay::to_table(&Catch::default()).into());
-        file_schema(TrainConfig::SETTINGS, ("env", Catch::settings()), &table)
+        let settings = (TrainConfig::SETTINGS, TrainConfig::NARROWED);
+        file_schema(settings, ("env", Catch::settings()), &table)
     }
 
     #[test]
@@ -94,6 +98,29 @@ mod tests {
     }
 
     #[test]
+    fn values_are_those_that_the_program_takes() {
+        let schema = games();
+        let at = |section: &str, key: &str| &schema["properties"][section]["properties"][key];
+        // Editors see null where TOML has inf, the default.
+        assert_eq!(at("stop", "score")["type"], json!(["number", "null"]));
+        assert_eq!(at("advantage", "discount")["minimum"], json!(f64::from(f32::MIN_POSITIVE)));
+        let hidden = &at("policy", "hidden")["anyOf"];
+        assert_eq!((&hidden[0]["maxItems"], &hidden[1]["maximum"]), (&8.into(), &4096.into()));
+        for (section, key, least) in
+            [("update", "num_shards", 1), ("checkpoint", "eval_episodes", 1)]
+        {
+            assert_eq!(at(section, key)["minimum"], least, "{section}.{key}");
+        }
+        assert_eq!(at("optimizer", "moments")["enum"], json!(["f32"]));
+        for change in ["num_shards=0", "eval_episodes=0", "moments=bf16"] {
+            let mut table = overlay::to_table(&TrainConfig::default());
+            overlay::apply(&mut table, &[change]).unwrap();
+            let config: TrainConfig = overlay::from_table(table).unwrap();
+            assert!(config.validate().is_err(), "{change}");
+        }
+    }
+
+    #[test]
     fn other_names_that_a_file_may_use_refer_to_the_setting() {
         let schema = games();
         let at = |pointer: &str| schema.pointer(pointer).cloned();
@@ -107,7 +134,8 @@ mod tests {
         assert!(at("/properties/data/properties/batch_size").is_some());
         // Two sections have a learning rate there, so the short name is ambiguous.
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
-        let texts = file_schema(LanguageConfig::SETTINGS, ("task", &[]), &table);
+        let settings = (LanguageConfig::SETTINGS, LanguageConfig::NARROWED);
+        let texts = file_schema(settings, ("task", &[]), &table);
         assert_eq!(texts.pointer("/properties/learning_rate"), None);
         let rate = json!({ "$ref": "#/properties/optimizer/properties/lr" });
         assert_eq!(texts.pointer("/properties/lr"), Some(&rate));

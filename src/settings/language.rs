@@ -4,7 +4,8 @@ use super::{
     CheckpointConfig, ConfigError, DecoderConfig, LoraConfig, LossConfig, LossType,
     OptimizerConfig, Precision, Scale, StopConfig, TrackingConfig, UpdateConfig,
 };
-use crate::schema::{OutOfRange, Settings, limit, limits, names, settings};
+use crate::schema::range::{at_least, whole};
+use crate::schema::{OutOfRange, Settings, Shape, limit, limits, names, settings};
 
 /// The path of a model that begins with random weights.
 pub const TINY: &str = "tiny";
@@ -107,8 +108,6 @@ settings! {
 
 impl GenerationConfig {
     fn rules(&self) -> Result<(), OutOfRange> {
-        let has_empty = self.stop.iter().any(String::is_empty);
-        limit(!has_empty, "stop", format!("{:?}", self.stop), "texts that are not empty")?;
         let completions = self.num_prompts as u64 * self.group_size as u64;
         limit(completions <= 1 << 24, "num_prompts * group_size", completions, "at most 2^24")
     }
@@ -175,6 +174,13 @@ settings! {
 const SMALL: usize = 1 << 24;
 
 impl LanguageConfig {
+    /// Settings of which language models take fewer values than the sections declare; [`rules`](Self::rules) say why.
+    pub const NARROWED: &[(&str, Shape)] = &[
+        ("update.gradient_accumulation_steps", whole(1..=1)),
+        ("loss.label_smoothing", at_least(0.0).at_most(0.0)),
+        ("loss.entropy_coef_final", at_least(0.0).at_most(0.0)),
+    ];
+
     /// The defaults for a model: `tiny`, or else a large pretrained one.
     pub fn for_model(path: &str) -> Self {
         Self::sized(path, path == TINY)

@@ -5,7 +5,8 @@ use super::{
     MomentPrecision, OptimizerConfig, PolicyConfig, Precision, RolloutConfig, StopConfig,
     TrackingConfig, UpdateConfig,
 };
-use crate::schema::{OutOfRange, Settings, limit, limits, names, settings};
+use crate::schema::range::whole;
+use crate::schema::{OutOfRange, Settings, Shape, limit, limits, names, settings};
 
 settings! {
     /// A training run, but for the game's own parameters and the device.
@@ -47,6 +48,13 @@ settings! {
 }
 
 impl TrainConfig {
+    /// Settings of which games and their data take fewer values than the sections declare; [`rules`](Self::rules) say why.
+    pub const NARROWED: &[(&str, Shape)] = &[
+        ("update.num_shards", whole(1..=4096)),
+        ("checkpoint.eval_episodes", whole(1..=1 << 24)),
+        ("optimizer.moments", Shape::Name(&["f32"])),
+    ];
+
     /// Checks every setting and how they fit together.
     ///
     /// # Errors

@@ -19,11 +19,9 @@
 //! # Ok::<(), grove::task::TaskError>(())
 //! ```
 
-mod add;
 mod attack;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod cache;
-mod countdown;
 #[cfg(not(target_family = "wasm"))]
 mod data;
 mod error;
@@ -45,18 +43,14 @@ mod prompt_set;
 #[cfg(not(target_family = "wasm"))]
 mod records;
 mod registry;
-mod reverse;
 #[cfg(unix)]
 pub mod sandbox;
 mod settings;
-mod sort;
 mod split;
 mod text;
 mod weighted;
 
-pub use add::Add;
 pub use attack::{AttackResult, audit};
-pub use countdown::Countdown;
 #[cfg(not(target_family = "wasm"))]
 pub use data::{DataSettings, DataTask, read_prompts};
 pub use error::TaskError;
@@ -66,10 +60,8 @@ pub use external::{Verifier, VerifierOptions, VerifierSandbox};
 pub use json::{Json, Object};
 pub use judge::judge;
 pub use prompt_set::PromptSet;
-pub use registry::{BuiltIn, PYTHON, TASKS, find, names};
-pub use reverse::Reverse;
+pub use registry::{Add, BuiltIn, Countdown, PYTHON, Reverse, Sort, TASKS, find, names};
 pub use settings::TaskSettings;
-pub use sort::Sort;
 pub use split::Split;
 pub use weighted::weighted;
 

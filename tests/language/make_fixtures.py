@@ -19,6 +19,8 @@ from transformers import (
     MistralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedTokenizerFast,
@@ -26,6 +28,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 HERE = pathlib.Path(__file__).parent
@@ -56,7 +60,7 @@ SCALING = dict(
 )
 # Shorter than the prompt, so that its last tokens do not see its first.
 WINDOW = 8
-GEMMA = {**SIZES, "num_hidden_layers": 3}
+DEEPER = {**SIZES, "num_hidden_layers": 3}
 
 
 def rope(kind, **settings):
@@ -76,7 +80,7 @@ MODELS = {
     "gemma3": lambda: (
         Gemma3ForCausalLM,
         Gemma3TextConfig(
-            **GEMMA,
+            **DEEPER,
             head_dim=8,
             query_pre_attn_scalar=16,
             sliding_window=WINDOW,
@@ -89,6 +93,27 @@ MODELS = {
         ),
     ),
     "olmo2": lambda: (Olmo2ForCausalLM, Olmo2Config(**SIZES, tie_word_embeddings=False, rope_theta=5e5)),
+    # Frequencies are scaled in the layer with full attention alone.
+    "olmo3": lambda: (
+        Olmo3ForCausalLM,
+        Olmo3Config(
+            **DEEPER,
+            sliding_window=WINDOW,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "sliding_attention": dict(rope_type="default", rope_theta=5e5),
+                "full_attention": rope("yarn", factor=4.0, original_max_position_embeddings=64),
+            },
+            tie_word_embeddings=False,
+        ),
+    ),
+    # The layer in the middle does not rotate and has a window.
+    "smollm3": lambda: (
+        SmolLM3ForCausalLM,
+        SmolLM3Config(
+            **DEEPER, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=WINDOW, rope_theta=1e4
+        ),
+    ),
     "mistral": lambda: (
         MistralForCausalLM,
         MistralConfig(**SIZES, head_dim=8, sliding_window=WINDOW, tie_word_embeddings=False, rope_theta=1e4),

@@ -21,12 +21,14 @@ struct Expected {
     chat: String,
 }
 
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 12] = [
     "qwen2",
     "qwen3",
     "llama",
     "gemma3",
     "olmo2",
+    "olmo3",
+    "smollm3",
     "mistral",
     "biases",
     "rope_linear",

@@ -54,7 +54,7 @@ pub fn decoders() -> Vec<TokenDecoder> {
     vec![decoder(&plain), decoder(&qwen2), decoder(&qwen3), adapted]
 }
 
-/// Decoders with the switches of Gemma 3, OLMo 2 and Mistral, over 40 tokens.
+/// Decoders with the switches of Gemma 3, OLMo 2, SmolLM3 and Mistral, over 40 tokens.
 pub fn architectures() -> Vec<TokenDecoder> {
     let plain = decoders()[0].shape().clone();
     let window = |layers: [bool; 2], rope_theta| {
@@ -78,13 +78,18 @@ pub fn architectures() -> Vec<TokenDecoder> {
         mlp_bias: true,
         ..plain.clone()
     };
+    let smollm3 = DecoderShape {
+        rope_layers: Some(vec![true, false]),
+        sliding: window([true, false], Some(1e2)),
+        ..plain.clone()
+    };
     let mistral = DecoderShape { sliding: window([true; 2], None), ..plain };
     let wave = |i: usize| (i as f32 * 0.71 + (i as f32 * 0.013).cos() * 9.0).sin() * 0.4;
     let decoder = |shape: DecoderShape| {
         let params: Vec<f32> = (0..shape.num_params()).map(wave).collect();
         TokenDecoder::new(shape, params)
     };
-    [gemma3, olmo2, mistral].map(decoder).into()
+    [gemma3, olmo2, smollm3, mistral].map(decoder).into()
 }
 
 #[test]

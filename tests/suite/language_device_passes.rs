@@ -37,7 +37,7 @@ fn gradients_in_kernels_are_those_of_the_cpu_and_the_same_bits_each_time() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
         LanguageModel::load(&folder).unwrap().decoder()
     };
-    let models = ["qwen2", "qwen3", "gemma3", "olmo2", "mistral"].map(model);
+    let models = ["qwen2", "qwen3", "gemma3", "olmo2", "olmo3", "smollm3", "mistral"].map(model);
     // Weights that are larger than those of models: more of the difference is rounding.
     let large = architectures().into_iter().chain(decoders().into_iter().take(2));
     let all = models.into_iter().map(|decoder| (decoder, 1e-5));

@@ -65,6 +65,8 @@ fn shapes() -> Vec<DecoderShape> {
             tie_word_embeddings: true,
             ..shape()
         },
+        // SmolLM3's: a layer does not rotate.
+        DecoderShape { rope_layers: Some(vec![true, false]), ..shape() },
         DecoderShape {
             norms: NormPlacement::After,
             qk_norm: QkNorm::AllHeads,

@@ -118,6 +118,9 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
             return Err(unsupported(name, value));
         }
     }
+    if let Some(rotated) = shape.rope_layers.as_ref().filter(|all| all.len() != shape.num_layers) {
+        return Err(unsupported("no_rope_layers", rotated.len()));
+    }
     match &shape.sliding {
         Some(sliding) if sliding.size == 0 || sliding.layers.len() != shape.num_layers => {
             Err(unsupported("sliding_window", sliding.size))

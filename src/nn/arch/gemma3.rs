@@ -2,8 +2,8 @@
 //! with rotary frequencies of its own in most layers.
 
 use super::config::{activation, activation_name, describe_sliding, sliding_layers, window};
-use super::entries::{count, number, refuse, section, text, unsupported};
-use super::rope::rope as rope_settings;
+use super::entries::{count, number, refuse};
+use super::rope::{LayerRope, layer_rope};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Value, json};
@@ -29,22 +29,11 @@ pub(super) static GEMMA3: Family = Family {
         if config["tie_word_embeddings"].is_null() {
             shape.tie_word_embeddings = true;
         }
-        let rope = &config["rope_parameters"];
-        // As in `transformers`, a `rope_scaling` changes the settings of full attention instead of replacing them.
-        let full = section(rope, "full_attention")?.unwrap_or(rope);
-        let theta = number(rope_settings(config)?, "rope_theta")?.or(number(full, "rope_theta")?);
-        shape.rope_theta = theta.or(number(config, "rope_theta")?).unwrap_or(1e6);
+        let LayerRope { full, sliding } = layer_rope(config)?;
+        shape.rope_theta = full.unwrap_or(1e6);
         let pattern = count(config, "sliding_window_pattern")?;
         let pattern = pattern.or(count(config, "_sliding_window_pattern")?).unwrap_or(6).max(1);
-        let local = section(rope, "sliding_attention")?.unwrap_or(&Value::Null);
-        for (name, table) in
-            [("rope_parameters", rope), ("rope_parameters.sliding_attention", local)]
-        {
-            let kind = text(table, "rope_type")?.filter(|kind| *kind != "default");
-            kind.map_or(Ok(()), |kind| Err(unsupported(&format!("{name}.rope_type"), kind)))?;
-        }
-        let theta = number(local, "rope_theta")?;
-        let theta = theta.or(number(config, "rope_local_base_freq")?);
+        let theta = sliding.or(number(config, "rope_local_base_freq")?);
         shape.sliding = Some(SlidingWindow {
             size: window(config)?.unwrap_or(4096),
             layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % pattern != 0)?,

@@ -65,7 +65,7 @@ impl Projection {
     pub const OF_GATE: [Self; 2] = [Self::Gate, Self::Up];
 
     /// The name in a layer, by Hugging Face and PEFT.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Query => "self_attn.q_proj",
             Self::Key => "self_attn.k_proj",

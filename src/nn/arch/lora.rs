@@ -5,8 +5,29 @@
 use super::{DecoderShape, Layout, LinearLayout, Parameter, Projection};
 use crate::nn::ops::lora::LowRank;
 use crate::rng::{draw, uniform};
+use crate::schema::range::texts_of;
 use crate::schema::{OutOfRange, limit, settings};
 use std::ops::Range;
+
+/// The matrices of a layer as PEFT names them, in the order of [`Projection::ALL`].
+const MODULES: [&str; Projection::ALL.len()] = {
+    let mut names = [""; Projection::ALL.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = short(Projection::ALL[i].name());
+        i += 1;
+    }
+    names
+};
+
+/// The last part of a matrix's name of two parts.
+const fn short(name: &'static str) -> &'static str {
+    let mut at = 0;
+    while name.as_bytes()[at] != b'.' {
+        at += 1;
+    }
+    name.split_at(at + 1).1
+}
 
 settings! {
     /// The adapters of a decoder, by PEFT's names.
@@ -16,7 +37,7 @@ settings! {
         /// An adapter's output is scaled by `lora_alpha / r`.
         lora_alpha: f32 = 32.0, in above(0.0);
         /// Matrices of a layer that have adapters.
-        target_modules: Vec<String> = Projection::ALL.map(|linear| short(linear).to_string()).to_vec();
+        target_modules: Vec<String> = MODULES.map(str::to_string).to_vec(), in texts_of(&MODULES);
     }
     rules = LoraConfig::rules;
 }
@@ -28,25 +49,14 @@ impl LoraConfig {
     }
 
     fn rules(&self) -> Result<(), OutOfRange> {
-        let (known, targets) = (Projection::ALL.map(short), &self.target_modules);
-        limit(
-            targets.iter().all(|name| known.contains(&name.as_str()))
-                && (self.r == 0 || !targets.is_empty()),
-            "target_modules",
-            format!("{targets:?}"),
-            format!("one or more of: {}", known.join(", ")),
-        )
+        let is_allowed = self.r == 0 || !self.target_modules.is_empty();
+        limit(is_allowed, "target_modules", "[]", texts_of(&MODULES))
     }
 
     /// Whether a matrix has an adapter.
     pub fn targets(&self, linear: Projection) -> bool {
-        self.target_modules.iter().any(|name| name == short(linear))
+        self.target_modules.iter().any(|name| name == MODULES[linear as usize])
     }
-}
-
-/// The last part of a matrix's name.
-fn short(linear: Projection) -> &'static str {
-    linear.name().rsplit('.').next().unwrap_or_default()
 }
 
 /// The places of an adapter's two matrices.

@@ -13,9 +13,11 @@ pub mod lora;
 mod mistral;
 mod names;
 mod olmo2;
+mod olmo3;
 mod qwen2;
 mod qwen3;
 mod rope;
+mod smollm3;
 
 pub use config::{check, from_config, to_config};
 pub use entries::{ConfigError, supported};
@@ -37,6 +39,8 @@ pub static FAMILIES: &[&Family] = &[
     &mistral::MISTRAL,
     &gemma3::GEMMA3,
     &olmo2::OLMO2,
+    &olmo3::OLMO3,
+    &smollm3::SMOLLM3,
 ];
 
 /// An architecture of language models.
@@ -116,6 +120,8 @@ pub struct DecoderShape {
     pub rope_scaling: Option<RopeScaling>,
     /// The share of a head that is rotated.
     pub partial_rotary_factor: f64,
+    /// Whether each layer rotates queries and keys: `[num_layers]`; all do if `None`.
+    pub rope_layers: Option<Vec<bool>>,
     /// The layers whose attention is limited to a window, if any.
     pub sliding: Option<SlidingWindow>,
 }
@@ -186,6 +192,7 @@ impl Default for DecoderShape {
             rope_theta: 1e4,
             rope_scaling: None,
             partial_rotary_factor: 1.0,
+            rope_layers: None,
             sliding: None,
         }
     }
@@ -246,19 +253,23 @@ impl DecoderShape {
         usize::from(self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer]))
     }
 
-    /// The rotations of positions: for most layers, and where sliding layers have their own, for those.
+    /// The rotations of positions: for most layers, where sliding layers have their own, for those, and where layers do not
+    /// rotate, one by 0 for those.
     pub fn rope_tables(&self) -> Vec<RopeTable> {
         let local = self.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
         let mut tables = vec![rope::table(self, self.rope_theta, self.rope_scaling)];
         tables.extend(local.map(|theta| rope::table(self, theta, None)));
+        tables.extend(self.rope_layers.is_some().then(|| rope::still(self)));
         tables
     }
 
     /// The number of a layer's table among [`DecoderShape::rope_tables`].
     pub fn rope_table(&self, layer: usize) -> usize {
-        let is_local =
-            |sliding: &SlidingWindow| sliding.rope_theta.is_some() && sliding.layers[layer];
-        usize::from(self.sliding.as_ref().is_some_and(is_local))
+        let local = self.sliding.as_ref().filter(|sliding| sliding.rope_theta.is_some());
+        match &self.rope_layers {
+            Some(rotated) if !rotated[layer] => 1 + usize::from(local.is_some()),
+            _ => usize::from(local.is_some_and(|sliding| sliding.layers[layer])),
+        }
     }
 
     /// Numbers of a head that are rotated: an even number.

@@ -107,6 +107,11 @@ pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScalin
     RopeTable::new(&frequencies(dim, theta, scaling), attention_factor, shape.context)
 }
 
+/// The table of layers that do not rotate: an angle of 0 at every position.
+pub(super) fn still(shape: &DecoderShape) -> RopeTable {
+    RopeTable::by_position(1, |_| vec![0.0; shape.rotary_dim() / 2])
+}
+
 /// The frequency of each pair, in radians a position: `[dim / 2]`.
 fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64> {
     let plain = (0..dim / 2).map(|i| theta.powf(-(2.0 * i as f64) / dim as f64));
@@ -163,6 +168,36 @@ pub(super) fn rope(config: &Value) -> Result<&Value, ConfigError> {
     let all = section(config, "rope_scaling")?.or(parameters);
     let all = all.unwrap_or(&Value::Null);
     Ok(section(all, "full_attention")?.unwrap_or(all))
+}
+
+/// The base of the rotary frequencies in a configuration, if there is one.
+pub(super) fn theta(config: &Value) -> Result<Option<f64>, ConfigError> {
+    Ok(number(rope(config)?, "rope_theta")?.or(number(config, "rope_theta")?))
+}
+
+/// The bases of the rotary frequencies of both kinds of layers, where a configuration has them.
+pub(super) struct LayerRope {
+    /// The base of layers with full attention.
+    pub full: Option<f64>,
+    /// The base of layers with a sliding window.
+    pub sliding: Option<f64>,
+}
+
+/// The bases in a configuration whose `rope_parameters` have a table for each kind of layer.
+pub(super) fn layer_rope(config: &Value) -> Result<LayerRope, ConfigError> {
+    let parameters = &config["rope_parameters"];
+    // As in `transformers`, a `rope_scaling` changes the settings of full attention instead of replacing them.
+    let full = section(parameters, "full_attention")?.unwrap_or(parameters);
+    let theta = number(rope(config)?, "rope_theta")?.or(number(full, "rope_theta")?);
+    let full = theta.or(number(config, "rope_theta")?);
+    let sliding = section(parameters, "sliding_attention")?.unwrap_or(&Value::Null);
+    for (name, table) in
+        [("rope_parameters", parameters), ("rope_parameters.sliding_attention", sliding)]
+    {
+        let kind = text(table, "rope_type")?.filter(|kind| *kind != "default");
+        kind.map_or(Ok(()), |kind| Err(unsupported(&format!("{name}.rope_type"), kind)))?;
+    }
+    Ok(LayerRope { full, sliding: number(sliding, "rope_theta")? })
 }
 
 /// Maximum positions of a table with frequencies by position.

@@ -15,7 +15,7 @@ use super::checks::saved;
 use super::games::{Games, Playable};
 use super::interrupt::Interrupt;
 use super::models::Models;
-use super::patience::with_note;
+use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::checkpoint::Checkpoint;

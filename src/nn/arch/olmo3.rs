@@ -1,0 +1,79 @@
+//! OLMo 3 (OLMo Team 2025): OLMo 2's form, with a sliding window in three of four layers, whose rotary frequencies are not
+//! scaled.
+
+use super::config::{describe_sliding, sliding_layers, window};
+use super::olmo2::OLMO2;
+use super::rope::{LayerRope, layer_rope};
+use super::{Family, SlidingWindow};
+use serde_json::{Value, json};
+
+/// The base of the rotary frequencies where a file has none.
+const THETA: f64 = 5e5;
+
+pub(super) static OLMO3: Family = Family {
+    model_type: "olmo3",
+    class: "Olmo3ForCausalLM",
+    gguf: "olmo2",
+    configure: |config, shape| {
+        (OLMO2.configure)(config, shape)?;
+        let LayerRope { full, sliding } = layer_rope(config)?;
+        shape.rope_theta = full.unwrap_or(THETA);
+        shape.sliding = Some(SlidingWindow {
+            size: window(config)?.unwrap_or(4096),
+            layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % 4 != 0)?,
+            // As in `transformers`, where `rope_theta` is of full attention alone.
+            rope_theta: Some(sliding.unwrap_or(THETA)),
+        });
+        Ok(())
+    },
+    describe: |shape| {
+        let mut entries = describe_sliding(shape);
+        let mut full = json!({ "rope_type": "default" });
+        if let Some(scaling) = shape.rope_scaling {
+            full = json!(scaling);
+        }
+        full["rope_theta"] = json!(shape.rope_theta);
+        let theta = shape.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
+        let sliding = json!({ "rope_type": "default", "rope_theta": theta });
+        entries.insert(
+            "rope_parameters".into(),
+            json!({ "full_attention": full, "sliding_attention": sliding }),
+        );
+        Value::Object(entries)
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::arch::{RopeScaling, from_config, to_config};
+
+    #[test]
+    fn full_attention_alone_is_scaled() {
+        let found = |others: Value| {
+            let mut config = json!({
+                "model_type": "olmo3",
+                "vocab_size": 11,
+                "hidden_size": 24,
+                "num_hidden_layers": 4,
+                "num_attention_heads": 4,
+                "intermediate_size": 20,
+            });
+            let entries = config.as_object_mut().unwrap();
+            entries.extend(others.as_object().unwrap().clone());
+            let shape = from_config(&config).unwrap();
+            assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
+            let sliding = shape.sliding.unwrap();
+            assert_eq!((sliding.size, &sliding.layers[..]), (4096, &[true, true, true, false][..]));
+            (shape.rope_theta, shape.rope_scaling, sliding.rope_theta.unwrap())
+        };
+        assert_eq!(found(json!({})), (5e5, None, 5e5));
+        let scaling = json!({ "rope_type": "linear", "factor": 2.0 });
+        let linear = Some(RopeScaling::Linear { factor: 2.0 });
+        let old = json!({ "rope_theta": 1e4, "rope_scaling": scaling });
+        assert_eq!(found(old), (1e4, linear, 5e5));
+        let full = json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 1e4 });
+        let each = json!({ "full_attention": full, "sliding_attention": { "rope_theta": 3e3 } });
+        assert_eq!(found(json!({ "rope_parameters": each })), (1e4, linear, 3e3));
+    }
+}

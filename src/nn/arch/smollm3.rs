@@ -1,0 +1,113 @@
+//! SmolLM3 (Bakouch et al. 2025): Llama's form, without rotary positions in every fourth layer (NoPE).
+
+use super::config::{describe_sliding, sliding_layers};
+use super::entries::{count, entry, is_on, switch, unsupported};
+use super::rope::theta;
+use super::{ConfigError, Family, SlidingWindow};
+use serde_json::{Value, json};
+
+pub(super) static SMOLLM3: Family = Family {
+    model_type: "smollm3",
+    class: "SmolLM3ForCausalLM",
+    gguf: "smollm3",
+    configure: |config, shape| {
+        shape.mlp_bias = is_on(config, "mlp_bias")?;
+        shape.tie_word_embeddings = switch(config, "tie_word_embeddings")?.unwrap_or(true);
+        shape.rope_theta = theta(config)?.unwrap_or(2e6);
+        let rotated = rope_layers(config, shape.num_layers)?;
+        let size = count(config, "sliding_window")?;
+        let is_windowed = size.is_some() && is_on(config, "use_sliding_window")?;
+        let layers =
+            sliding_layers(config, shape.num_layers, |layer| is_windowed && !rotated[layer])?;
+        shape.sliding = size.filter(|_| layers.contains(&true)).map(|size| SlidingWindow {
+            size,
+            layers,
+            rope_theta: None,
+        });
+        shape.rope_layers = Some(rotated);
+        Ok(())
+    },
+    describe: |shape| {
+        let mut entries = describe_sliding(shape);
+        let rotated = shape.rope_layers.iter().flatten().map(|is_rotated| u8::from(*is_rotated));
+        entries.insert("no_rope_layers".into(), rotated.collect());
+        entries.insert("use_sliding_window".into(), json!(shape.sliding.is_some()));
+        entries.insert("mlp_bias".into(), json!(shape.mlp_bias));
+        Value::Object(entries)
+    },
+};
+
+/// Whether each layer rotates: the numbers of `no_rope_layers`, which are 0 for layers that do not, or else all but every
+/// layer of an interval.
+fn rope_layers(config: &Value, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let name = "no_rope_layers";
+    let Some(numbers) = entry(config, name, "a list", Value::as_array)? else {
+        let interval = count(config, "no_rope_layer_interval")?.unwrap_or(4);
+        return match interval {
+            0 => Err(unsupported("no_rope_layer_interval", 0)),
+            _ => Ok((1..=layers).map(|layer| layer % interval != 0).collect()),
+        };
+    };
+    let is_rotated = |number: &Value| match number.as_u64() {
+        Some(number) => Ok(number != 0),
+        None => Err(unsupported(name, number.clone())),
+    };
+    let all: Vec<bool> = numbers.iter().take(layers).map(is_rotated).collect::<Result<_, _>>()?;
+    match all.len() == layers {
+        true => Ok(all),
+        false => Err(ConfigError::Sizes(format!(
+            "`{name}` has {} entries for {layers} layers (`num_hidden_layers`)",
+            all.len()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::arch::{DecoderShape, from_config, to_config};
+
+    fn found(name: &str, value: Value) -> Result<DecoderShape, ConfigError> {
+        let mut config = json!({
+            "model_type": "smollm3",
+            "vocab_size": 11,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 20,
+            "use_sliding_window": true,
+        });
+        config[name] = value;
+        from_config(&config)
+    }
+
+    #[test]
+    fn layers_without_rotation_are_those_of_transformers() {
+        let no_window = Value::Null;
+        let plain = found("sliding_window", no_window).unwrap();
+        assert_eq!((plain.rope_layers, plain.rope_theta), (Some(vec![true; 3]), 2e6));
+        assert!(plain.sliding.is_none() && plain.tie_word_embeddings);
+        let rotated = |name: &str, value: Value| found(name, value).unwrap().rope_layers.unwrap();
+        assert_eq!(rotated("no_rope_layer_interval", json!(2)), [true, false, true]);
+        // The list may be longer.
+        assert_eq!(rotated("no_rope_layers", json!([0, 1, 0, 1])), [false, true, false]);
+        for layers in [json!([1, 0]), json!([1, -1, 0]), json!(["1", 0, 1]), json!(1)] {
+            let error = found("no_rope_layers", layers).unwrap_err().to_string();
+            assert!(error.contains("no_rope_layers"), "{error}");
+        }
+        assert!(found("no_rope_layer_interval", json!(0)).is_err());
+    }
+
+    #[test]
+    fn a_window_is_of_the_layers_that_do_not_rotate() {
+        let mut config = to_config(&found("no_rope_layers", json!([1, 0, 1])).unwrap(), &[]);
+        config["sliding_window"] = 9.into();
+        config["use_sliding_window"] = true.into();
+        let shape = from_config(&config).unwrap();
+        assert_eq!(shape.sliding.as_ref().unwrap().layers, [false, true, false]);
+        assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
+        assert_eq!([0, 1, 2].map(|layer| shape.rope_table(layer)), [0, 1, 0]);
+        let still = &shape.rope_tables()[1];
+        assert!(still.at(77).all(|rotation| rotation == [1.0, 0.0]));
+    }
+}
