@@ -97,6 +97,9 @@ pub(super) fn precision_obstacle(
     obstacle: Option<String>,
 ) -> Option<String> {
     let obstacle = obstacle?;
+    if takes_bf16_on_cpu(model, config, device) {
+        return Some(obstacle);
+    }
     if model.with_precision(config.precision).is_some() {
         return device::precision_obstacle(Some(device), config.precision);
     }
@@ -105,6 +108,12 @@ pub(super) fn precision_obstacle(
         None => "perceptrons and decoders alone have others than f32, and GRUs bf16 on the CPU"
             .to_string(),
     })
+}
+
+/// Whether the fast engine of the CPU has the products of a run in bf16: those of decoders and GRUs.
+fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> bool {
+    let is_known = model.kind().is_some() && model.get::<Mlp>().is_none();
+    is_known && config.precision == Precision::Bf16 && !device::has_kernels(device)
 }
 
 /// The reason why a run, in environments on the host if they are given, cannot have a fast engine, if so.
@@ -131,8 +140,7 @@ pub(super) fn obstacle(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
-        // Decoders and GRUs have bf16 on the CPU too.
-        let in_bf16 = config.precision == Precision::Bf16 && model.get::<Mlp>().is_none();
+        let in_bf16 = takes_bf16_on_cpu(model, config, device);
         return device::precision_obstacle(Some(device), config.precision).filter(|_| !in_bf16);
     }
     if host.is_some() {
