@@ -95,6 +95,7 @@ fn cpu(kind: &str, api: &str) -> Vec<DeviceInfo> {
         kind: "cpu".to_string(),
         software: false,
         memory_bytes: super::usage::total_memory(),
+        driver: None,
     }]
 }
 
@@ -111,6 +112,7 @@ fn enumerated(kind: &str, api: &str, filter: burn::tensor::DeviceType) -> Vec<De
             kind: "gpu".to_string(),
             software: false,
             memory_bytes: None,
+            driver: None,
         })
         .collect()
 }

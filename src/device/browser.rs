@@ -59,6 +59,7 @@ pub async fn start_in_browser() -> Result<ChosenDevice, DeviceError> {
         kind: if software { "software gpu" } else { "gpu" }.to_string(),
         software,
         memory_bytes: None,
+        driver: None,
     };
     let chosen = ChosenDevice { device, info, reason: "the browser's GPU".to_string() };
     STARTED.set(Some((chosen.clone(), setup)));

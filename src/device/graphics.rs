@@ -6,7 +6,7 @@ use burn_wgpu::{WgpuBackend, WgpuSetup};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use wgpu::{
-    Adapter, Backend, Backends, DeviceDescriptor, DeviceType, Features, Instance,
+    Adapter, AdapterInfo, Backend, Backends, DeviceDescriptor, DeviceType, Features, Instance,
     InstanceDescriptor, MemoryHints, RequestDeviceError,
 };
 
@@ -62,6 +62,7 @@ fn candidates(kind: &str) -> Vec<Candidate> {
                 kind: words.to_string(),
                 software: about.device_type == DeviceType::Cpu,
                 memory_bytes: memory(&adapter),
+                driver: driver(&about),
             },
             address: address.map(|kind| (kind, api)),
             adapter,
@@ -69,6 +70,12 @@ fn candidates(kind: &str) -> Vec<Candidate> {
         });
     }
     found
+}
+
+/// The driver and its version, as far as the API reports them.
+fn driver(about: &AdapterInfo) -> Option<String> {
+    let text = format!("{} {}", about.driver, about.driver_info).trim().to_string();
+    (!text.is_empty()).then_some(text)
 }
 
 /// Lists the adapters that a kind of device names.

@@ -48,6 +48,8 @@ pub struct DeviceInfo {
     pub software: bool,
     /// Size of its memory, bytes, if known.
     pub memory_bytes: Option<u64>,
+    /// The driver and its version, as it names itself, if known.
+    pub driver: Option<String>,
 }
 
 /// A started device, with the reason for choosing it.
@@ -129,7 +131,8 @@ pub fn precision_obstacle(device: Option<&Device>, precision: Precision) -> Opti
 /// only, since products in bf16 also depend on the kernel that the CPU has for them.
 pub fn numerics(info: &DeviceInfo) -> String {
     if info.kind != "cpu" {
-        return format!("{}, {}", info.description, info.api);
+        let driver = info.driver.as_deref().unwrap_or_default();
+        return format!("{}, {}, {driver}", info.description, info.api);
     }
     #[cfg(target_arch = "x86_64")]
     let has = [
@@ -327,6 +330,19 @@ mod tests {
         let unknown = refusal("gpu:x");
         assert!(unknown.starts_with("unknown device `gpu:x`; must be one of: auto, cpu"));
         assert_eq!(unknown.contains("cuda"), cfg!(feature = "cuda"), "{unknown}");
+    }
+
+    #[test]
+    fn devices_with_other_drivers_have_other_numerics() {
+        let numerics = |kind: &str, driver: Option<&str>| {
+            let info = choose("cpu").unwrap().info;
+            let (kind, driver) = (kind.into(), driver.map(str::to_string));
+            numerics(&DeviceInfo { kind, driver, ..info })
+        };
+        let all = [None, Some("NVIDIA 580.1"), Some("NVIDIA 580.2")];
+        let [none, one, other] = all.map(|driver| numerics("discrete gpu", driver));
+        assert!(none != one && one != other);
+        assert_eq!(numerics("cpu", None), super::numerics(&choose("cpu").unwrap().info));
     }
 
     #[test]

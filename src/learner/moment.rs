@@ -1,7 +1,7 @@
 //! Number formats of AdamW's moments: f32, or bf16 in half the memory.
 
 /// Number format of a moment in host memory.
-pub trait Moment: Copy + Send {
+pub trait Moment: Copy + Default + Send {
     /// The number in f32, exactly.
     fn widen(self) -> f32;
 

@@ -69,9 +69,9 @@ pub struct Moments<M = f32> {
 }
 
 impl Moments {
-    /// Creates the initial state.
+    /// Creates the initial state in f32.
     pub fn new(num_params: usize) -> Self {
-        Self { first_moment: vec![0.0; num_params], second_moment: vec![0.0; num_params], steps: 0 }
+        Self::zeros(num_params)
     }
 }
 
@@ -89,6 +89,12 @@ pub(super) struct StepSettings<'a> {
 }
 
 impl<M: Moment> Moments<M> {
+    /// Creates the initial state.
+    pub(super) fn zeros(num_params: usize) -> Self {
+        let zeros = || vec![M::default(); num_params];
+        Self { first_moment: zeros(), second_moment: zeros(), steps: 0 }
+    }
+
     /// Converts the moments to another number format, rounding to the nearest.
     pub(super) fn convert<N: Moment>(&self) -> Moments<N> {
         // Half of the spacing rounds to the nearest.

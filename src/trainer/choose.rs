@@ -98,6 +98,9 @@ pub(super) fn precision_obstacle(
     obstacle: Option<String>,
 ) -> Option<String> {
     let obstacle = obstacle?;
+    if takes_bf16_on_cpu(model, config, device) {
+        return Some(obstacle);
+    }
     if model.with_precision(config.precision).is_some() {
         return device::precision_obstacle(Some(device), config.precision);
     }
@@ -106,6 +109,12 @@ pub(super) fn precision_obstacle(
         None => "perceptrons and decoders alone have others than f32, and GRUs bf16 on the CPU"
             .to_string(),
     })
+}
+
+/// Whether the fast engine of the CPU has the bf16 products of a run: those of decoders and GRUs.
+fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> bool {
+    let is_known = model.kind().is_some() && model.get::<Mlp>().is_none();
+    is_known && config.precision == Precision::Bf16 && !device::has_kernels(device)
 }
 
 /// The reason why a run cannot use a fast engine; `None` if it can. `host` are its environments on the host, if any.
@@ -132,8 +141,7 @@ pub(super) fn obstacle(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
-        // Decoders and GRUs support bf16 on the CPU as well.
-        let in_bf16 = config.precision == Precision::Bf16 && model.get::<Mlp>().is_none();
+        let in_bf16 = takes_bf16_on_cpu(model, config, device);
         return device::precision_obstacle(Some(device), config.precision).filter(|_| !in_bf16);
     }
     if host.is_some() {

@@ -5,7 +5,7 @@ use crate::support::{adapter, launches};
 use grove::learner::text::{Group, LanguageLearner, LanguageRule, Sample, gradient};
 use grove::model::DecoderShape;
 use grove::objective::LossConfig;
-use grove::settings::Precision;
+use grove::settings::{MomentPrecision, Precision};
 use grove::text::{LanguageModel, TokenDecoder};
 use std::path::Path;
 
@@ -87,7 +87,8 @@ fn launches_of_learning_are_few() {
         rule.update.gradient_checkpointing = how == "recomputed";
         if how == "stepped" {
             (rule.update.update_epochs, rule.update.num_minibatches) = (1, 1);
-            let mut learner = LanguageLearner::new(decoder, 1).on(device.clone(), Precision::F32);
+            let mut learner = LanguageLearner::new(decoder, 1, MomentPrecision::F32)
+                .on(device.clone(), Precision::F32);
             learner.update(&rule, groups, 0, 0.1, &[1e-3]).unwrap();
             return;
         }

@@ -21,7 +21,7 @@ fn smooth(kl_coef: f64) -> LanguageRule {
 
 /// A learner on a device, or on the CPU.
 fn learner(decoder: &TokenDecoder, device: Option<&Device>) -> LanguageLearner {
-    let learner = LanguageLearner::new(decoder.clone(), 1);
+    let learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
     match device {
         Some(device) => learner.on(device.clone(), Precision::F32),
         None => learner,

@@ -7,7 +7,7 @@ use grove::math::Activation;
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
-use grove::settings::{TrainConfig, UpdateConfig};
+use grove::settings::{MomentPrecision, TrainConfig, UpdateConfig};
 use grove::text::{Adapters, LoraConfig, Retention, Text, TextPass, TokenDecoder};
 
 /// A small decoder over 13 tokens.
@@ -433,7 +433,7 @@ fn an_update_ends_at_its_divergence() {
             temperature: 1.0,
             max_new_tokens: 3,
         };
-        let mut learner = LanguageLearner::new(decoder.clone(), 1);
+        let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
         let means = learner.update(&rule, &groups, 0, 0.0, &[1e-2; 4]).unwrap();
         (learner.decoder.trained().to_vec(), learner.moments().steps, means)
     };
@@ -472,7 +472,7 @@ fn means_are_over_the_tokens_that_were_evaluated() {
         max_new_tokens: 3,
     };
     let means = |groups: &[Group]| {
-        let mut learner = LanguageLearner::new(decoder.clone(), 1);
+        let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
         learner.update(&rule, groups, 0, 0.0, &[1e-3]).unwrap()
     };
     let alone = means(&[group([1.0, -1.0])]);

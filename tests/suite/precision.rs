@@ -220,6 +220,12 @@ fn an_unavailable_precision_is_rejected() {
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
     let text = refusal(folder.path(), &gru);
     assert!(text.contains("perceptrons and decoders alone"), "{text}");
+    for kind in ["kind=gru", "kind=decoder"] {
+        // The CPU has bf16 for both, but not in this engine.
+        let general = ["train", "recall", "--set", kind, "--device", "cpu", "--engine", "general"];
+        let text = refusal(folder.path(), &[&general[..], &["--precision", "bf16"]].concat());
+        assert!(text.contains("for this run: `engine = general` was requested"), "{text}");
+    }
     let text = refusal(folder.path(), &["train", "catch", "--precision", "f8"]);
     assert!(text.contains("must be one of: f32, tf32, f16, bf16"), "{text}");
 }

@@ -174,9 +174,13 @@ pub struct LanguageLearner {
 }
 
 impl LanguageLearner {
-    /// Trains `decoder`; the order of the groups in an update follows `key`.
-    pub fn new(decoder: TokenDecoder, key: u32) -> Self {
-        let optimizer = Optimizer::Host(Moments::new(decoder.num_trained()));
+    /// Trains `decoder` with moments in a precision in host memory; the order of the groups in an update follows `key`.
+    pub fn new(decoder: TokenDecoder, key: u32, moments: MomentPrecision) -> Self {
+        let count = decoder.num_trained();
+        let optimizer = match moments {
+            MomentPrecision::F32 => Optimizer::Host(Moments::zeros(count)),
+            MomentPrecision::Bf16 => Optimizer::Half(Moments::zeros(count)),
+        };
         let (team, buffers) = (Team::alone(), Buffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }

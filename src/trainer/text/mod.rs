@@ -223,7 +223,8 @@ impl LanguageTrainer {
             return Err(TeamError::TooMany { ranks, shards }.into());
         }
         let key = Stream::Shuffle.key(config.seed);
-        let learner = LanguageLearner::new(decoder, key).sharing(team.clone());
+        let learner = LanguageLearner::new(decoder, key, config.optimizer.moments);
+        let learner = learner.sharing(team.clone());
         let engine = TextEngine {
             task,
             parts,
