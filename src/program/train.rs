@@ -163,7 +163,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.seed = args.seed.unwrap_or(config.seed);
     validate(&games.models, &game, &config)?;
     let is_first = rank.team.is_root();
-    let source = patiently_at(is_first, READING_DATA, || Source::identify(game, &mut config))?;
+    let source = with_note_if(is_first, READING_DATA, || Source::identify(game, &mut config))?;
     match (&source, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
         (Some(source), None) => source.train_epochs(&mut config),
@@ -213,7 +213,7 @@ fn resume_rank<G: Playable>(
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
     validate(&games.models, &game, &config)?;
     let find = || Source::find(game, &mut config, args.data.as_deref());
-    let source = patiently_at(rank.team.is_root(), READING_DATA, find)?;
+    let source = with_note_if(rank.team.is_root(), READING_DATA, find)?;
     refuse_data::<G>(&source, &config)?;
     let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
     take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))
