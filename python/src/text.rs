@@ -66,7 +66,7 @@ impl Options {
     }
 }
 
-/// The folder or file of a model. A run keeps its model in a folder of its own.
+/// The folder or file of a model. A run keeps its model in its own folder.
 fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
     let of_run = path.join("model");
     let path = if of_run.is_dir() { &of_run } else { path };

@@ -307,7 +307,7 @@ fn checkpoint_sections() {
     trainer.iterate().unwrap();
     let whole = trainer.snapshot().unwrap();
     for (at, section) in whole.sections.iter().enumerate() {
-        // Settings have a target of their own, and others than those of the weights may be large ones.
+        // Settings have their own target, and other settings than those of the weights may be large.
         if section.name == "config.toml" {
             continue;
         }

@@ -42,7 +42,7 @@ pub struct VerifierOptions {
 /// The restrictions of a verifier's processes, since it may run what a model has written.
 ///
 /// A sandboxed process has no network. It reads the system's programs, its working directory, and the files and
-/// programs that its command names; it writes to a folder of its own (`TMPDIR`) alone, which is removed with it. It inherits
+/// programs that its command names; it writes to its own folder (`TMPDIR`) alone, which is removed with it. It inherits
 /// the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifierSandbox {

@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The parts of the machine that a sandboxed process reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Absolute paths that it may read, besides the system's libraries.
+    /// Absolute paths that it may read, in addition to the system's libraries.
     pub readable: Vec<PathBuf>,
     /// Files within these that it finds empty where there are namespaces; absolute paths without links.
     pub hidden: Vec<PathBuf>,
