@@ -128,7 +128,7 @@ pub fn detached<T: Send>(py: Python, work: impl FnOnce() -> PyResult<T> + Send) 
     outcome.unwrap_or_else(|panic| Err(PyRuntimeError::new_err(panic.to_string())))
 }
 
-/// Does work on a thread of its own while this one handles signals, which Python does in its main thread alone. Once
+/// Does work on another thread while this one handles signals, which Python does in its main thread alone. Once
 /// the flag that `work` is given is true, its result no longer counts, and it should end.
 ///
 /// # Errors

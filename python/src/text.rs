@@ -6,8 +6,8 @@ use grove::rng::Stream;
 use grove::run::{TextRun, load_model};
 use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
-    self, Completion, Json, Message, PYTHON, Part, PromptSet, Rewards, Split, Task, TaskError,
-    template_values,
+    self, Completion, Json, Message, PYTHON, PromptSet, RewardPart, Rewards, Split, Task,
+    TaskError, template_values,
 };
 use grove::text::fastest_precision;
 use grove::text::generate::{Generator, Prompt, Sampling, stop};
@@ -66,7 +66,7 @@ impl Options {
     }
 }
 
-/// The folder or file of a model. A run keeps its model in a folder of its own.
+/// The folder or file of a model. A run keeps its model in its own folder.
 fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
     let of_run = path.join("model");
     let path = if of_run.is_dir() { &of_run } else { path };
@@ -158,7 +158,7 @@ impl LanguageModel {
 /// A task whose prompts and reward functions are Python's.
 struct PythonTask {
     prompts: PromptSet,
-    parts: Vec<Part>,
+    parts: Vec<RewardPart>,
     /// A function of lists of completions and of prompts, the latter as JSON, that returns the parts of each
     /// completion's reward, `None` for those that were not judged.
     reward: Py<PyAny>,
@@ -179,7 +179,7 @@ impl Task for PythonTask {
         self.prompts.prompt(PYTHON, split, index, "give train() at least one")
     }
 
-    fn parts(&self) -> &[Part] {
+    fn parts(&self) -> &[RewardPart] {
         &self.parts
     }
 
@@ -233,7 +233,7 @@ impl Record {
 struct Request {
     train: Vec<Record>,
     test: Vec<Record>,
-    parts: Vec<Part>,
+    parts: Vec<RewardPart>,
     alphabet: Option<String>,
     max_new_tokens: usize,
 }

@@ -53,7 +53,7 @@ impl Sizes {
     }
 }
 
-/// Inputs of the first kernel: the buffers of a [`crate::data::Part`] and the offsets of their
+/// Inputs of the first kernel: the buffers of a [`crate::data::RecordingPart`] and the offsets of their
 /// `[num_steps, num_envs]` rows.
 #[derive(CubeType, CubeLaunch)]
 struct Recorded {

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Size in bytes of a piece with a digest of its own.
+/// Size in bytes of a piece with its own digest.
 const PIECE: usize = 1 << 22;
 
 /// A dataset with its shards open.

@@ -22,7 +22,8 @@ pub use error::{DatasetError, MANIFEST};
 pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
 pub use manifest::{Manifest, Standard};
 pub use recording::{
-    ENDED, Part, Recording, RecordingAdvantages, RecordingError, TERMINATED, TRUNCATED, summary,
+    ENDED, Recording, RecordingAdvantages, RecordingError, RecordingPart, TERMINATED, TRUNCATED,
+    summary,
 };
 pub use shards::{Shards, games_file, read_games};
 pub use steps::{Columns, Steps, split};

@@ -1,7 +1,7 @@
 //! Windows of a dataset in the layout of fused kernels.
 
 use super::host::staged;
-use super::{Part, Recording, RecordingAdvantages, Windows, summary};
+use super::{Recording, RecordingAdvantages, RecordingPart, Windows, summary};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -25,7 +25,7 @@ impl Windows {
     }
 
     /// Uploads some windows as a part of a recording. Log-probabilities and rewards are 0.
-    fn part(&self, windows: Range<usize>, device: &Device) -> Part {
+    fn part(&self, windows: Range<usize>, device: &Device) -> RecordingPart {
         let of = &self.trajectory;
         let (steps, features, games) = (of.num_steps, of.num_features, windows.len());
         let mut words = vec![0i32; (features + 1) * steps * games];
@@ -39,7 +39,7 @@ impl Windows {
             }
         });
         let words = staged(TensorData::new(words, [features + 1, steps, games]), device);
-        Part {
+        RecordingPart {
             words: Tensor::<3, Int>::from_data(words, device),
             values: Tensor::zeros([2, steps, games], device),
             first_scores: Tensor::zeros([games], device),

@@ -14,7 +14,7 @@ pub struct Recording {
     /// Number of games in all parts.
     pub(crate) num_envs: usize,
     /// Parts, which hold the games in order.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<RecordingPart>,
 }
 
 /// Flag in the highest bit of an action word: the game terminated with the step.
@@ -28,7 +28,7 @@ pub const ENDED: u32 = TERMINATED | TRUNCATED;
 
 /// Consecutive games of a [`Recording`].
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct RecordingPart {
     /// Words `[num_words + 1, num_steps, games]`: the state before each step, then the action with
     /// [`TERMINATED`] or [`TRUNCATED`].
     pub(crate) words: Tensor<3, Int>,
@@ -70,7 +70,7 @@ fn elements(what: &str, found: DType, expected: &[DType]) -> Result<(), Recordin
     }
 }
 
-impl Part {
+impl RecordingPart {
     /// Creates a part from words `[num_words + 1, num_steps, games]`, values `[2 or 3, num_steps,
     /// games]` and first scores `[games]`, as written by a fused rollout.
     ///
@@ -95,7 +95,7 @@ impl Part {
         Ok(Self { words, values, first_scores })
     }
 
-    /// The words, the values and the first scores, as [`Part::new`] takes them.
+    /// The words, the values and the first scores, as [`RecordingPart::new`] takes them.
     pub fn tensors(&self) -> (&Tensor<3, Int>, &Tensor<3>, &Tensor<1>) {
         (&self.words, &self.values, &self.first_scores)
     }
@@ -121,7 +121,7 @@ impl Recording {
     ///
     /// # Errors
     /// If there are no parts, or they differ in the number of steps or words.
-    pub fn new(parts: Vec<Part>) -> Result<Self, RecordingError> {
+    pub fn new(parts: Vec<RecordingPart>) -> Result<Self, RecordingError> {
         let Some(first) = parts.first() else {
             return Err(RecordingError("there are no parts, but 1 or more are needed".to_string()));
         };
@@ -131,7 +131,7 @@ impl Recording {
             shaped("the words of a part", &part.words.dims(), &[words, num_steps, games])?;
             shaped("the values of a part", &part.values.dims(), &[values, num_steps, games])?;
         }
-        let num_envs = parts.iter().map(Part::num_envs).sum();
+        let num_envs = parts.iter().map(RecordingPart::num_envs).sum();
         Ok(Self { num_steps, num_envs, parts })
     }
 
@@ -146,7 +146,7 @@ impl Recording {
     }
 
     /// Parts, which hold the games in order.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[RecordingPart] {
         &self.parts
     }
 }
@@ -239,15 +239,19 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    fn part(words: [usize; 3], values: [usize; 3], games: usize) -> Result<Part, RecordingError> {
+    fn part(
+        words: [usize; 3],
+        values: [usize; 3],
+        games: usize,
+    ) -> Result<RecordingPart, RecordingError> {
         let device = Device::flex();
         let words = Tensor::<3, Int>::zeros(words, &device).cast(DType::I32);
-        Part::new(words, Tensor::zeros(values, &device), Tensor::zeros([games], &device))
+        RecordingPart::new(words, Tensor::zeros(values, &device), Tensor::zeros([games], &device))
     }
 
     #[test]
     fn out_of_bounds_recordings_are_rejected() {
-        let message = |part: Result<Part, RecordingError>| part.unwrap_err().to_string();
+        let message = |part: Result<RecordingPart, RecordingError>| part.unwrap_err().to_string();
         assert!(part([2, 5, 3], [2, 5, 3], 3).is_ok());
         assert!(part([2, 5, 3], [3, 5, 3], 3).is_ok_and(|part| part.has_scores()));
         assert!(message(part([1, 5, 3], [2, 5, 3], 3)).contains("words has the shape [1, 5, 3]"));

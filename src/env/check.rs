@@ -11,7 +11,7 @@ use std::fmt::{self, Display};
 /// Options of [`check()`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckOptions {
-    /// Number of random-action episodes, each on a level of its own.
+    /// Number of random-action episodes, each on its own level.
     pub episodes: u32,
     /// Maximum number of steps to play in each episode.
     pub max_steps: u32,

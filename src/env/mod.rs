@@ -173,7 +173,7 @@ pub struct Outcome {
 /// The CPU steps many games at once in SIMD lanes if everything that a step calls is
 /// `#[inline(always)]` and has no loop of unknown length. Otherwise it steps one game after
 /// another, with the same results.
-// Written by hand, because `#[cube]` does not support default methods in traits.
+// Written out, because `#[cube]` does not support default methods in traits.
 #[allow(missing_docs)]
 pub trait Rules: Env {
     /// Packed state of a game, declared by [`packed_state!`](crate::packed_state).

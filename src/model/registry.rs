@@ -2,7 +2,7 @@
 //!
 //! A network is a folder: `burn.rs` trains it anywhere, `cpu.rs` acts on the CPU's vector units, and
 //! [`BuiltIn`] makes both from settings. To add one, declare the folder here and put its struct in
-//! [`networks!`], with the struct of its own settings if it has any.
+//! [`networks!`], with its settings struct if it has one.
 
 use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
 use crate::schema::{OutOfRange, Shape, Value, settings};

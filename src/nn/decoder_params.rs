@@ -18,12 +18,12 @@ struct Shared {
     /// All numbers in f32, once [`DecoderParams::values`] has been called.
     values: OnceLock<Vec<f32>>,
     /// The parameters by their places, without gaps; none if they were in f32 from the start.
-    parts: Vec<(Range<usize>, Part)>,
+    parts: Vec<(Range<usize>, StoredParameter)>,
 }
 
 /// A parameter.
 #[derive(Clone, Debug)]
-pub enum Part {
+pub enum StoredParameter {
     /// In f32.
     Values(Vec<f32>),
     /// The weight of a linear layer, `[inputs, outputs]`.
@@ -32,7 +32,7 @@ pub enum Part {
     Table(StoredMatrix),
 }
 
-impl Part {
+impl StoredParameter {
     /// The number of elements.
     fn len(&self) -> usize {
         match self {
@@ -81,11 +81,11 @@ impl PartialEq for DecoderParams {
 
 impl DecoderParams {
     /// Parameters in order, of which some may be in the number format of their file.
-    pub fn new(parts: Vec<Part>) -> Self {
-        if parts.iter().all(|part| matches!(part, Part::Values(_))) {
-            let mut values = Vec::with_capacity(parts.iter().map(Part::len).sum());
+    pub fn new(parts: Vec<StoredParameter>) -> Self {
+        if parts.iter().all(|part| matches!(part, StoredParameter::Values(_))) {
+            let mut values = Vec::with_capacity(parts.iter().map(StoredParameter::len).sum());
             for part in parts {
-                if let Part::Values(some) = part {
+                if let StoredParameter::Values(some) = part {
                     values.extend(some);
                 }
             }
@@ -145,7 +145,7 @@ impl DecoderParams {
             return &[];
         }
         if self.0.values.get().is_none()
-            && let Some((own, Part::Values(values))) = self.part(place.start)
+            && let Some((own, StoredParameter::Values(values))) = self.part(place.start)
         {
             return &values[place.start - own.start..place.end - own.start];
         }
@@ -155,8 +155,8 @@ impl DecoderParams {
     /// The stored matrix at `place`, if that parameter is one.
     pub(in crate::nn) fn stored(&self, place: &Range<usize>) -> Option<&StoredMatrix> {
         match self.part(place.start)? {
-            (_, Part::Weight(matrix) | Part::Table(matrix)) => Some(matrix),
-            (_, Part::Values(_)) => None,
+            (_, StoredParameter::Weight(matrix) | StoredParameter::Table(matrix)) => Some(matrix),
+            (_, StoredParameter::Values(_)) => None,
         }
     }
 
@@ -172,7 +172,7 @@ impl DecoderParams {
     }
 
     /// The part that contains parameter number `at`; `None` if all were in f32 from the start.
-    fn part(&self, at: usize) -> Option<&(Range<usize>, Part)> {
+    fn part(&self, at: usize) -> Option<&(Range<usize>, StoredParameter)> {
         let next = self.0.parts.partition_point(|(place, _)| place.end <= at);
         self.0.parts.get(next)
     }
@@ -193,9 +193,9 @@ mod tests {
     #[test]
     fn parts_expand_in_their_order() {
         let mut params = DecoderParams::new(vec![
-            Part::Table(matrix([2, 3])),
-            Part::Values(vec![0.5, 0.25]),
-            Part::Weight(matrix([2, 3])),
+            StoredParameter::Table(matrix([2, 3])),
+            StoredParameter::Values(vec![0.5, 0.25]),
+            StoredParameter::Weight(matrix([2, 3])),
         ]);
         let all = [0.0, 10.0, 1.0, 11.0, 2.0, 12.0, 0.5, 0.25, 0.0, 1.0, 2.0, 10.0, 11.0, 12.0];
         assert_eq!((params.len(), params.slice(&(7..8))), (all.len(), &[0.25][..]));

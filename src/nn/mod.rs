@@ -17,6 +17,6 @@ pub mod tensors;
 pub mod text;
 
 pub use arch::{DecoderShape, Parameter, RopeScaling};
-pub use decoder_params::{DecoderParams, Part};
+pub use decoder_params::{DecoderParams, StoredParameter};
 pub use parameters::{flatten, named_parameters, unflatten};
 pub use precision::Precision;

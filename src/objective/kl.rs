@@ -1,16 +1,19 @@
 //! Estimators of KL(policy || reference) from sampled actions (Schulman 2020,
 //! <http://joschu.net/blog/kl-approx.html>).
 //!
-//! With `x = ln(reference / policy)`: k1 is `-x`, k2 `x^2 / 2`, k3 `e^x - 1 - x`. The expectation
-//! of k1 and k3 is the divergence. Their gradients are biased, because they ignore the policy's
-//! influence on which actions are sampled: the expected gradient of k1 is 0, so as a loss it only
-//! adds noise, and that of k3 is the gradient of the reverse divergence, KL(reference || policy).
-//! Only k2 has the gradient of the divergence itself, as long as the policy is the behaviour
-//! policy.
+//! With `x = ln(reference / policy)`:
+//!
+//! | estimator | value | expected value | expected gradient |
+//! |---|---|---|---|
+//! | k1 | `-x` | the divergence | 0: as a loss it only adds noise |
+//! | k2 | `x^2 / 2` | an approximation | that of the divergence, if the policy is the behaviour policy |
+//! | k3 | `e^x - 1 - x` | the divergence | that of the reverse divergence, KL(reference \|\| policy) |
+//!
+//! The gradients of k1 and k3 are biased, because they ignore the policy's influence on which actions are sampled.
 //!
 //! Multiplied by the importance ratio `r = policy / behaviour policy` (DeepSeek-V3.2, TRL's
 //! `use_bias_correction_kl`), k1 and k3 have the value and the gradient of the divergence in
-//! expectation under any behaviour policy. Demonstrations have none, so the settings refuse the
+//! expectation under any behaviour policy. Demonstrations have none, so the settings reject the
 //! correction for them. `r` is always the ratio of the step, even for losses with one ratio per
 //! game; TRL uses the sequence ratio there.
 

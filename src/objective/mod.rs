@@ -1,4 +1,4 @@
-//! Policy losses and the list of them ([`LossType`]). The clipped surrogate and each loss without it have a file.
+//! Policy losses and the list of them ([`LossType`]), one file per loss; losses with a clipped ratio share `clip.rs`.
 //!
 //! A loss is a weighted sum over steps of a policy term, minus the entropy bonus, plus the
 //! divergence from a reference policy ([`kl`]). The policy term depends on the step's ratio,

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 /// Commands that take `--set` with settings of a run.
 const WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
-/// Settings with an option of their own.
+/// Settings that have their own option.
 const OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
 /// Names of other programs for the number of iterations.
 const FOR_LENGTH: [&str; 3] = ["n", "total_timesteps", "num_iterations"];

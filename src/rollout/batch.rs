@@ -139,7 +139,7 @@ impl<G: Rules> Batch<G> {
         self.game
     }
 
-    /// Resets every game to a level of its own: the first levels of an evaluation with this seed.
+    /// Resets every game to its own level: the first levels of an evaluation with this seed.
     pub fn reset(&mut self, seed: u64) {
         let levels = draw(Stream::Evaluation.key(seed), 0);
         let envs: Vec<EnvState<G>> = (0..self.num_envs as u32)

@@ -28,7 +28,7 @@ pub struct Evaluation {
     pub mean_length: f64,
 }
 
-/// Plays `episodes` whole episodes, each on a level of its own.
+/// Plays `episodes` whole episodes, each on its own level.
 ///
 /// The result depends on the arguments only, not on the number of threads. Levels of
 /// [`Stream::Evaluation`] and [`Stream::Validation`] are drawn independently of training levels. As

@@ -20,7 +20,7 @@ pub struct Schedule {
     pub stop: StopConfig,
 }
 
-/// Work due after an iteration, besides its record.
+/// Work due after an iteration, in addition to its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
     /// Evaluate the policy.

@@ -3,7 +3,7 @@
 use super::generated::GeneratedTask;
 use super::split::Random;
 use super::text::{agreement, indicator, last_number};
-use super::{Completion, Part, Prompt, Task};
+use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;
 
@@ -16,12 +16,12 @@ settings! {
 }
 
 /// Exact sum; fraction of its digits that are right; any number; one number and nothing else.
-static PARTS: LazyLock<[Part; 4]> = LazyLock::new(|| {
+static PARTS: LazyLock<[RewardPart; 4]> = LazyLock::new(|| {
     [
-        Part::new("exact", 0.5),
-        Part::new("digits", 0.3),
-        Part::new("number", 0.1),
-        Part::new("format", 0.1),
+        RewardPart::new("exact", 0.5),
+        RewardPart::new("digits", 0.3),
+        RewardPart::new("number", 0.1),
+        RewardPart::new("format", 0.1),
     ]
 });
 
@@ -30,7 +30,7 @@ impl GeneratedTask for Add {
     // After 100, as for the other tasks, a tenth of the sums are right, and rewards alone teach no more carries.
     const FIT_ITERATIONS: u32 = 300;
 
-    fn reward_parts() -> &'static [Part] {
+    fn reward_parts() -> &'static [RewardPart] {
         &*PARTS
     }
 

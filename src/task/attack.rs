@@ -1,6 +1,6 @@
 //! Adversarial answers, which show the loopholes of a verifier: none of them deserves a reward.
 
-use super::{Completion, Part, Prompt, Split, Task, TaskError, judge};
+use super::{Completion, Prompt, RewardPart, Split, Task, TaskError, judge};
 
 /// Length of a huge answer, characters.
 const HUGE: usize = 100_000;
@@ -84,7 +84,7 @@ pub fn audit(
             all.into_iter().for_each(|(kind, text)| add(kind, i, text));
         }
     }
-    let most = Part::highest_score(task.parts());
+    let most = RewardPart::highest_score(task.parts());
     let verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
         let all: Vec<_> =
             texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
@@ -111,7 +111,7 @@ mod tests {
 
     /// A task whose verifier looks for the solution anywhere in the answer.
     struct Careless {
-        parts: Vec<Part>,
+        parts: Vec<RewardPart>,
     }
 
     impl Task for Careless {
@@ -123,7 +123,7 @@ mod tests {
             Ok(Prompt { text: format!("Say {index}."), ..Prompt::default() })
         }
 
-        fn parts(&self) -> &[Part] {
+        fn parts(&self) -> &[RewardPart] {
             &self.parts
         }
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_audit_finds_what_a_careless_verifier_rewards() {
-        let task = Careless { parts: vec![Part::new("exact", 1.0)] };
+        let task = Careless { parts: vec![RewardPart::new("exact", 1.0)] };
         let found = audit(&task, Split::Test, 20, true).unwrap();
         let full = |answer: &str| {
             let result = found.iter().find(|result| result.answer == answer).unwrap();

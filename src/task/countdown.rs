@@ -3,7 +3,7 @@
 use super::generated::GeneratedTask;
 use super::split::Random;
 use super::text::indicator;
-use super::{Completion, Expression, Part, Prompt, Rational};
+use super::{Completion, Expression, Prompt, Rational, RewardPart};
 use crate::schema::settings;
 use serde_json::{Map, json};
 use std::sync::LazyLock;
@@ -21,13 +21,13 @@ settings! {
 }
 
 /// The target is reached; a valid expression of the given numbers, each used at most once.
-static PARTS: LazyLock<[Part; 2]> =
-    LazyLock::new(|| [Part::new("exact", 0.8), Part::new("format", 0.2)]);
+static PARTS: LazyLock<[RewardPart; 2]> =
+    LazyLock::new(|| [RewardPart::new("exact", 0.8), RewardPart::new("format", 0.2)]);
 
 impl GeneratedTask for Countdown {
     const NAME: &'static str = "countdown";
 
-    fn reward_parts() -> &'static [Part] {
+    fn reward_parts() -> &'static [RewardPart] {
         &*PARTS
     }
 

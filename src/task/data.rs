@@ -3,7 +3,7 @@
 use super::external::{MAX_TIMEOUT, Verifier, VerifierOptions, VerifierSandbox};
 use super::text::indicator;
 use super::{
-    Completion, Json, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError,
+    Completion, Json, Message, Prompt, PromptSet, RewardPart, Rewards, Split, Task, TaskError,
     TaskSettings, template_values,
 };
 use super::{numbers, records};
@@ -87,7 +87,7 @@ impl TaskSettings for DataSettings {
 pub struct DataTask {
     prompts: PromptSet,
     verifier: Option<Verifier>,
-    parts: Vec<Part>,
+    parts: Vec<RewardPart>,
     max_new_tokens: usize,
 }
 
@@ -107,7 +107,7 @@ impl DataTask {
         let prompts = read_prompts(path)?;
         let parts = match &verifier {
             Some(options) => options.parts.clone(),
-            None => vec![Part::new("exact", 1.0)],
+            None => vec![RewardPart::new("exact", 1.0)],
         };
         let all = prompts.train.iter().chain(&prompts.test);
         if verifier.is_none()
@@ -152,7 +152,7 @@ impl Task for DataTask {
         self.prompts.prompt(Self::NAME, split, index, advice)
     }
 
-    fn parts(&self) -> &[Part] {
+    fn parts(&self) -> &[RewardPart] {
         &self.parts
     }
 

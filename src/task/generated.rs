@@ -1,7 +1,7 @@
 //! Tasks whose prompts are drawn at random together with their solutions.
 
 use super::split::{Random, in_split};
-use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
+use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
 use crate::schema::Settings;
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(super) trait GeneratedTask:
     const FIT_ITERATIONS: u32 = 100;
 
     /// The parts of a reward.
-    fn reward_parts() -> &'static [Part];
+    fn reward_parts() -> &'static [RewardPart];
 
     /// Draws a prompt with its identity, which determines its split; `None` if the draws give no valid prompt.
     fn draw(&self, random: &mut Random) -> Option<(String, Prompt)>;
@@ -47,7 +47,7 @@ impl<D: GeneratedTask> Task for D {
         in_split(D::NAME, split, index, |random| self.draw(random))
     }
 
-    fn parts(&self) -> &[Part] {
+    fn parts(&self) -> &[RewardPart] {
         D::reward_parts()
     }
 

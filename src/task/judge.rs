@@ -36,11 +36,11 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{Part, Prompt, Split};
+    use crate::task::{Prompt, RewardPart, Split};
 
     /// A task that returns these rewards.
     struct Given {
-        parts: Vec<Part>,
+        parts: Vec<RewardPart>,
         rewards: Vec<Vec<f64>>,
     }
 
@@ -53,7 +53,7 @@ mod tests {
             Ok(Prompt { text: "?".to_string(), ..Prompt::default() })
         }
 
-        fn parts(&self) -> &[Part] {
+        fn parts(&self) -> &[RewardPart] {
             &self.parts
         }
 
@@ -67,7 +67,7 @@ mod tests {
     }
 
     fn judged(rewards: &[&[f64]]) -> Result<Vec<Rewards>, TaskError> {
-        let parts = vec![Part::new("exact", 1.0), Part::new("format", 0.5)];
+        let parts = vec![RewardPart::new("exact", 1.0), RewardPart::new("format", 0.5)];
         let rewards = rewards.iter().map(|parts| parts.to_vec()).collect();
         let task = Given { parts, rewards };
         let prompt = task.prompt(Split::Train, 0)?;

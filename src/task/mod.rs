@@ -6,7 +6,7 @@
 //!
 //! Prompts are numbered. Prompt `i` of a [`Split`] is the same in every run and on every machine, so a
 //! checkpoint can store the position in the data as one number. A reward consists of named, weighted
-//! parts ([`Part`]), as in TRL, so that metrics can report each of them.
+//! parts ([`RewardPart`]), as in TRL, so that metrics can report each of them.
 //!
 //! ```
 //! use grove::task::{Completion, Sort, Split, Task};
@@ -74,11 +74,11 @@ use serde_json::{Map, Value};
 /// The built-in tasks are listed in [`TASKS`]. A task of your own implements the required methods:
 ///
 /// ```
-/// use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
+/// use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 ///
 /// /// Answer with as many `a`s as the prompt asks for.
 /// struct Count {
-///     parts: Vec<Part>,
+///     parts: Vec<RewardPart>,
 /// }
 ///
 /// impl Task for Count {
@@ -92,7 +92,7 @@ use serde_json::{Map, Value};
 ///         Ok(Prompt { text: format!("{number}>"), ..Prompt::default() })
 ///     }
 ///
-///     fn parts(&self) -> &[Part] {
+///     fn parts(&self) -> &[RewardPart] {
 ///         &self.parts
 ///     }
 ///
@@ -110,7 +110,7 @@ use serde_json::{Map, Value};
 ///     }
 /// }
 ///
-/// let task = Count { parts: vec![Part::new("exact", 1.0)] };
+/// let task = Count { parts: vec![RewardPart::new("exact", 1.0)] };
 /// let prompt = task.prompt(Split::Train, 1)?;
 /// let rewards = task.verify(&[Completion::new(&prompt, "aa"), Completion::new(&prompt, "a")])?;
 /// assert_eq!((rewards[0].parts[0], rewards[1].parts[0]), (1.0, 0.0));
@@ -135,7 +135,7 @@ pub trait Task: Send + Sync {
 
     /// The parts of a reward, in the order of [`Rewards::parts`]. The best completion has a reward equal
     /// to the sum of the positive weights.
-    fn parts(&self) -> &[Part];
+    fn parts(&self) -> &[RewardPart];
 
     /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself
     /// and its prompt alone, not on the other completions or on timing. A run calls this on the thread that calls
@@ -301,14 +301,14 @@ impl<'a> Completion<'a> {
 
 /// A part of a reward (TRL: a reward function).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct RewardPart {
     /// The name in metrics.
     pub name: String,
     /// The weight in the sum (TRL: `reward_weights`).
     pub weight: f64,
 }
 
-impl Part {
+impl RewardPart {
     /// A part with the given name and weight.
     pub fn new(name: &str, weight: f64) -> Self {
         Self { name: name.to_string(), weight }
@@ -369,7 +369,7 @@ impl Rewards {
     ///
     /// # Panics
     /// If the number of `parts` differs.
-    pub fn total(&self, parts: &[Part]) -> f64 {
+    pub fn total(&self, parts: &[RewardPart]) -> f64 {
         assert_eq!(self.parts.len(), parts.len(), "rewards of another task");
         self.parts.iter().zip(parts).map(|(reward, part)| reward * part.weight).sum()
     }

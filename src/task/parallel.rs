@@ -17,7 +17,7 @@ pub fn in_order<T: Sync, R: Send>(
     threads: usize,
     work: impl Fn(&T) -> Result<R, TaskError> + Sync,
 ) -> Result<Vec<R>, TaskError> {
-    // Threads of their own, since work waits for other processes.
+    // Dedicated threads, since work waits for other processes.
     let threads = threads.clamp(1, items.len().max(1));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|error| TaskError::Verifier(format!("cannot verify: {error}")))?;

@@ -3,7 +3,7 @@
 use super::generated::GeneratedTask;
 use super::split::Random;
 use super::text::{agreement, indicator};
-use super::{Completion, Part, Prompt, Task};
+use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;
 
@@ -18,14 +18,14 @@ settings! {
 }
 
 /// Exact match; fraction of correct positions; the right number of letters and nothing else.
-static PARTS: LazyLock<[Part; 3]> = LazyLock::new(|| {
-    [Part::new("exact", 0.5), Part::new("letters", 0.4), Part::new("format", 0.1)]
+static PARTS: LazyLock<[RewardPart; 3]> = LazyLock::new(|| {
+    [RewardPart::new("exact", 0.5), RewardPart::new("letters", 0.4), RewardPart::new("format", 0.1)]
 });
 
 impl GeneratedTask for Reverse {
     const NAME: &'static str = "reverse";
 
-    fn reward_parts() -> &'static [Part] {
+    fn reward_parts() -> &'static [RewardPart] {
         &*PARTS
     }
 

@@ -1,19 +1,19 @@
 //! Reward weights other than a task's own.
 
-use super::{Part, Task, TaskError};
+use super::{RewardPart, Task, TaskError};
 
 /// Returns the parts of a task's reward with other weights (TRL: `reward_weights`), for instance `tests=0.9,types=0.1`.
 /// Parts that are not listed keep their weights.
 ///
 /// # Errors
 /// If the list is malformed, names an unknown part, or leaves no part with a positive weight.
-pub fn weighted(task: &dyn Task, weights: &str) -> Result<Vec<Part>, TaskError> {
+pub fn weighted(task: &dyn Task, weights: &str) -> Result<Vec<RewardPart>, TaskError> {
     let wrong = |message: String| Err(TaskError::Setting(message));
     let mut parts = task.parts().to_vec();
     if weights.is_empty() {
         return Ok(parts);
     }
-    for Part { name, weight } in Part::list(weights)? {
+    for RewardPart { name, weight } in RewardPart::list(weights)? {
         let Some(part) = parts.iter_mut().find(|part| part.name == name) else {
             let known: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
             let (task, known) = (task.name(), known.join(", "));

@@ -236,7 +236,7 @@ impl<E: Engine> Trainer<E> {
 }
 
 /// Whether a rank may run its work in the thread pool. Ranks that share a pool and wait for each other could occupy all
-/// of its threads; a rank that already runs on a pool thread has a pool of its own.
+/// of its threads; a rank that already runs on a pool thread has its own pool.
 fn may_enter_pool(team: &Team) -> bool {
     team.size() == 1 || rayon::current_thread_index().is_some()
 }

@@ -2,7 +2,7 @@
 
 use super::{cpu, doubles, floats, noise};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::data::{Part, Recording, RecordingAdvantages, Trajectory};
+use grove::data::{Recording, RecordingAdvantages, RecordingPart, Trajectory};
 use grove::learner::fused::FusedLearner;
 use grove::learner::{Learner, Weights};
 use grove::model::{Categorical, Memoryless, Mlp, Observer, StoredFeatures, flatten, unflatten};
@@ -98,7 +98,7 @@ impl UpdateInputs {
             let tensor =
                 |values: Vec<f32>, shape: &[usize]| TensorData::new(values, shape.to_vec());
             let words = TensorData::new(words, [features + 1, steps, count]);
-            let part = Part::new(
+            let part = RecordingPart::new(
                 Tensor::from_data(words, device),
                 Tensor::from_data(tensor(values, &[2, steps, count]), device),
                 Tensor::zeros([count], device),

@@ -4,7 +4,9 @@ use crate::support::{adapter, cpu};
 use burn::tensor::{Tensor, TensorData};
 use grove::advantage::advantages;
 use grove::advantage::kernels::recording_advantages;
-use grove::data::{Part, Recording, RecordingAdvantages, TERMINATED, TRUNCATED, Trajectory};
+use grove::data::{
+    Recording, RecordingAdvantages, RecordingPart, TERMINATED, TRUNCATED, Trajectory,
+};
 use grove::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
 
 /// A multiple of 1/3 in -1..=1, so that games of small groups often coincide.
@@ -100,7 +102,7 @@ impl Games {
             }
             let rows = values.len() / (steps * count);
             let data = TensorData::new(values, [rows, steps, count]);
-            let part = Part::new(
+            let part = RecordingPart::new(
                 Tensor::from_data(TensorData::new(words, [2, steps, count]), device),
                 Tensor::from_data(data, device),
                 Tensor::from_floats(&self.first_scores[first..end], device),

@@ -147,7 +147,7 @@ fn ambiguous_pre_tokenizers_are_rejected() {
         let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
         assert!(error.contains("Llama's, Qwen2's and Qwen3's forms"), "{name}: {error}");
     }
-    // A vocabulary whose words are split in a way of its own.
+    // A vocabulary with its own way of splitting words.
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen3");
     let model = LanguageModel::load(&from).unwrap();
     let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();

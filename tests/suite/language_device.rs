@@ -438,7 +438,7 @@ fn long_texts_are_generated_on_a_device_as_on_the_cpu() {
     }
 }
 
-/// The test has a process of its own, where no other work disturbs the recording of a graph.
+/// The test needs its own process, in which no other work disturbs the recording of a graph.
 #[test]
 fn launches_of_a_token_step_are_few() {
     const ALONE: &str = "GROVE_TEST_ALONE";

@@ -4,7 +4,7 @@ use crate::support::{adapter, json, kind, refusal, stderr};
 use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
 use grove::parallel::{TIMEOUT, threads};
-use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, find};
+use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, find};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::fs;
 use std::path::Path;
@@ -195,7 +195,7 @@ impl Task for Failing {
         self.task.prompt(split, index)
     }
 
-    fn parts(&self) -> &[Part] {
+    fn parts(&self) -> &[RewardPart] {
         self.task.parts()
     }
 

@@ -4,7 +4,7 @@ use crate::support::{json, refusal};
 use grove::checkpoint::Checkpoint;
 use grove::metrics::IterationRecord;
 use grove::settings::MomentPrecision;
-use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, find};
+use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, find};
 use grove::text::{LanguageModel, LoraConfig};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::path::Path;
@@ -398,7 +398,7 @@ fn the_program_trains_resumes_and_evaluates() {
 
 /// A task of six held-out prompts, of which the first three are easy. Its verifier belongs to the thread that made it.
 struct Halves {
-    parts: Vec<Part>,
+    parts: Vec<RewardPart>,
     /// The prompts for training.
     text: &'static str,
     max_new_tokens: usize,
@@ -407,7 +407,7 @@ struct Halves {
 
 impl Default for Halves {
     fn default() -> Self {
-        let (parts, thread) = (vec![Part::new("exact", 1.0)], thread::current().id());
+        let (parts, thread) = (vec![RewardPart::new("exact", 1.0)], thread::current().id());
         Self { parts, text: "9", max_new_tokens: 4, thread }
     }
 }
@@ -427,7 +427,7 @@ impl Task for Halves {
         Ok(Prompt { text, ..Prompt::default() })
     }
 
-    fn parts(&self) -> &[Part] {
+    fn parts(&self) -> &[RewardPart] {
         &self.parts
     }
 

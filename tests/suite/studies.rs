@@ -46,7 +46,7 @@ fn seeds_are_trained_side_by_side_and_become_one_line() {
     assert_eq!(seeds, [1, 2, 3]);
     let mean = runs.iter().map(|run| run["mean_score"].as_f64().unwrap()).sum::<f64>() / 3.0;
     assert!((report["mean"].as_f64().unwrap() - mean).abs() < 1e-12);
-    // A run of its own gives the same policy.
+    // A separate run gives the same policy.
     json(folder, &train("catch", "alone", &["--iterations", "5", "--seed", "2"]));
     assert_same_files(&folder.join("alone/best"), &folder.join("study/seed-2/best"));
 

@@ -83,7 +83,7 @@ fn json_rows_need_three_keys_alone() {
     assert!(error.contains("line 1: the prompt does not end in the head"), "{error}");
 }
 
-/// An exception has a number of its own in each process, by which no answer is judged.
+/// An exception has its own number in each process, by which no answer is judged.
 #[test]
 fn exceptions_of_a_prompt_are_values_like_others() {
     let folder = TempDir::new().unwrap();

@@ -114,7 +114,7 @@ fn a_sandboxed_verifier_finds_the_file_of_prompts_empty_unless_it_is_named() {
     assert_eq!(read("python3 verifier.py --of data/prompts.jsonl", vec![]), [1.0, 1.0]);
 }
 
-/// Runs the program with a cache of its own.
+/// Runs the program with its own cache.
 fn with_cache(folder: &Path, cache: &str, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_grove"))
         .args(arguments)

@@ -1,7 +1,7 @@
 //! User-defined verifiers, as real processes: answers and failures.
 
 use crate::support::{HANG, wait_for};
-use grove::task::{Completion, Part, Prompt, Rewards, TaskError, Verifier, VerifierOptions};
+use grove::task::{Completion, Prompt, RewardPart, Rewards, TaskError, Verifier, VerifierOptions};
 use serde_json::{Map, json};
 use std::fs;
 use std::path::Path;
@@ -182,7 +182,7 @@ fn an_unanswered_completion_is_given_up_and_the_next_is_scored() {
 fn the_example_returns_named_rewards_in_order() {
     let sample = concat!("python3 ", env!("CARGO_MANIFEST_DIR"), "/examples/verifier.py");
     let options = patient(sample, 3).with_parts("exact=0.8, brief=0.2").unwrap();
-    assert_eq!(options.parts, [Part::new("exact", 0.8), Part::new("brief", 0.2)]);
+    assert_eq!(options.parts, [RewardPart::new("exact", 0.8), RewardPart::new("brief", 0.2)]);
     let verifier = Verifier::start(options.clone()).unwrap();
     let prompts: Vec<Prompt> = (0..300)
         .map(|i| Prompt { fields: Map::from_iter([("solution".into(), json!(i))]), ..prompt("n") })

@@ -3,7 +3,7 @@
 //! Gymnasium's CartPole-v1 (Barto, Sutton & Anderson 1983): the same constants, explicit Euler
 //! integration in the same order (positions advance with the old velocities), the same limits, +1
 //! per step. Sine and cosine are Taylor polynomials, accurate to f32 rounding over the reachable
-//! angles, because GPUs do not guarantee the precision of their own.
+//! angles, because GPUs do not guarantee the precision of theirs.
 
 mod look;
 

@@ -1,12 +1,16 @@
 //! The fruit catcher: fruits fall from the top of a grid and a basket on the bottom row catches
 //! them.
 //!
-//! One step, in this order: the basket moves one cell (clamped to the grid, so it may overhang the
-//! edge); every fruit falls one row; a fruit that reaches the basket's row is caught (+1) or missed
-//! (-1) and removed; new fruits appear in the top row. Fruits appear only if none is left or the
-//! newest has fallen `spawn_interval` rows: enough to reach `min_fruits`; otherwise, if no fruit
-//! landed in this step and there are fewer than `max_fruits`, one with probability 1/2. At one cell
-//! per step not every fruit can be caught.
+//! One step, in this order:
+//!
+//! 1. The basket moves one cell, clamped to the grid, so it may overhang the edge.
+//! 2. Every fruit falls one row.
+//! 3. A fruit that reaches the basket's row is caught (+1) or missed (-1) and removed.
+//! 4. New fruits appear in the top row, if none is left or the newest has fallen `spawn_interval` rows: enough to reach
+//!    `min_fruits`; otherwise, if no fruit landed in this step and there are fewer than `max_fruits`, one with
+//!    probability 1/2.
+//!
+//! At one cell per step not every fruit can be caught.
 
 mod look;
 mod players;
@@ -396,13 +400,16 @@ impl Rules for Fruit {
         Outcome { reward, score: reward, terminated: false.runtime() }
     }
 
-    /// Feature 0 is the basket's column, scaled to -1..=1. Fruit `i` has features `1 + 4 i`
-    /// onwards: its offset to the right of the basket, in half grid widths (within +-2); its
-    /// height; its slack, the steps until it lands minus the moves needed to catch it; and its
-    /// offset again, clipped to +-3 cells and scaled to +-1. The remaining features are slacks of
-    /// pairs: the steps between two landings minus the moves between them. Slack tells whether a
-    /// fruit, or a second one after the first, can be caught at all; it is clipped to +-2 and
-    /// halved. Features of missing fruits are 0.
+    /// Feature 0 is the basket's column, scaled to -1..=1. Fruit `i` has four features, from `1 + 4 i` on:
+    ///
+    /// - its offset to the right of the basket, in half grid widths (within +-2);
+    /// - its height;
+    /// - its slack: the steps until it lands minus the moves needed to catch it;
+    /// - its offset again, clipped to +-3 cells and scaled to +-1.
+    ///
+    /// The remaining features are slacks of pairs: the steps between two landings minus the moves between them. A
+    /// negative slack means that a fruit, or a second one after the first, cannot be caught. Slack is clipped to +-2
+    /// and halved. Features of missing fruits are 0.
     ///
     /// With [`FruitObservation::Positions`], feature 0 is the same and fruit `i` has features `1 +
     /// 3 i` onwards: its column and row, each scaled to -1..=1, and 1 if it exists.

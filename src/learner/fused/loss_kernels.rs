@@ -113,9 +113,9 @@ impl Batch {
 /// A part of a recording as read by the kernels of an update.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Experience {
-    /// Words of [`Part`](crate::data::Part), `[observed words + 1, num_steps, num_envs]`.
+    /// Words of [`RecordingPart`](crate::data::RecordingPart), `[observed words + 1, num_steps, num_envs]`.
     pub words: Buffer<u32>,
-    /// Values of [`Part`](crate::data::Part), starting with the log-probabilities, `[num_steps,
+    /// Values of [`RecordingPart`](crate::data::RecordingPart), starting with the log-probabilities, `[num_steps,
     /// num_envs]`.
     pub values: Buffer<f32>,
     /// A part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts), followed

@@ -32,7 +32,7 @@ pub(super) struct Tiling {
     pub tile: usize,
     /// Distance from a neuron's samples to those of the next one.
     pub stride: usize,
-    /// Whether derivatives of activations have room of their own, because they do not follow from their values.
+    /// Whether derivatives of activations are stored separately, because they do not follow from the values.
     pub keeps_slopes: bool,
 }
 

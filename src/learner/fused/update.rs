@@ -7,7 +7,7 @@ use super::loss_kernels::*;
 use super::sharing::Minibatches;
 use super::tiles::Spread;
 use crate::data::summary::STEPS;
-use crate::data::{Part, Recording, RecordingAdvantages};
+use crate::data::{Recording, RecordingAdvantages, RecordingPart};
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
 use crate::device::launch_items;
@@ -127,7 +127,7 @@ impl<'a, O: Observer> Update<'a, O> {
     /// Collects the buffers of a part, including log-probabilities under the reference policy.
     fn part(
         &self,
-        part: &Part,
+        part: &RecordingPart,
         advantages: &Tensor<2>,
         first_env: usize,
         reference: Option<&CubeTensor>,

@@ -189,7 +189,7 @@ impl Case {
     }
 
     /// Checks that the hand-written backward pass of a network with memory agrees with autodiff after two iterations, in
-    /// which a third of the games begin anew.
+    /// which a third of the games restart.
     fn compare_sequences(&self, kind: &ModelKind) {
         let mut config =
             PolicyConfig { kind: kind.clone(), ..PolicyConfig::mlp(&[6, 5], self.activation) };

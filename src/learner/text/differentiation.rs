@@ -40,7 +40,7 @@ impl Sums {
     }
 }
 
-/// Splits the chosen groups into parts of at most `limit` tokens; a larger group is a part of its own.
+/// Splits the chosen groups into parts of at most `limit` tokens; a larger group is one part.
 pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], limit: usize) -> Vec<&'a [usize]> {
     let (mut parts, mut start, mut tokens) = (Vec::new(), 0, 0);
     for (at, i) in chosen.iter().enumerate() {

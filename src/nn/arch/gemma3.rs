@@ -1,5 +1,5 @@
 //! Gemma 3 (Gemma Team 2025), text alone: norms around the blocks, a GELU gate, scaled embeddings, and local attention
-//! with rotary frequencies of its own in most layers.
+//! with different rotary frequencies in most layers.
 
 use super::config::{activation, activation_name, describe_sliding, sliding_layers, window};
 use super::entries::{count, number, refuse};

@@ -213,7 +213,7 @@ pub struct Layout {
     pub layers: Vec<LayerLayout>,
     /// The last norm.
     pub norm: Range<usize>,
-    /// The head: the table, if it has no weight of its own.
+    /// The head; the embedding table, if they are tied.
     pub head: LinearLayout,
 }
 

@@ -31,7 +31,7 @@ pub enum Parallelism {
     Parallel,
 }
 
-/// Minimum results of a portion; fewer are not worth a task of their own.
+/// Minimum results of a portion; fewer are not worth a separate task.
 const PORTION: usize = 1 << 13;
 /// Maximum portions per thread.
 const PORTIONS: usize = 2;

@@ -99,7 +99,7 @@ struct Chunked<T> {
     total: usize,
 }
 
-// SAFETY: threads have chunks of their own.
+// SAFETY: each thread has its own chunk.
 unsafe impl<T: Send> Sync for Chunked<T> {}
 
 impl<T> Chunked<T> {

@@ -139,7 +139,7 @@ trait Attend {
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations);
 }
 
-/// A sequence of rows, and the keys that it attends to besides its own.
+/// A sequence of rows, and the further keys that it attends to.
 #[derive(Clone, Debug)]
 struct Piece {
     rows: Range<usize>,

@@ -35,7 +35,7 @@ struct Arena {
 }
 
 impl Packing {
-    /// The places of parameters on a device: each has an arena of its own where no kernels run.
+    /// The places of parameters on a device: each has its own arena where no kernels run.
     pub fn new(parameters: &[Parameter], device: &Device) -> Self {
         if runs_kernels(device) {
             let largest = usize::try_from(largest_allocation(device)).unwrap_or(usize::MAX);
@@ -45,7 +45,7 @@ impl Packing {
         Self::within(parameters, 0)
     }
 
-    /// The places in arenas of at most `most` numbers; a larger parameter has an arena of its own. Matrices follow each other
+    /// The places in arenas of at most `most` numbers; a larger parameter has its own arena. Matrices follow each other
     /// in the order of their parameters, and so do vectors.
     pub fn within(parameters: &[Parameter], most: usize) -> Self {
         let (mut places, mut arenas) = (Vec::new(), Vec::<Arena>::new());
@@ -177,7 +177,7 @@ impl Arenas {
         self.buffers[number] = Some(arena);
     }
 
-    /// Replaces the numbers, `[count]`, of a parameter that has an arena of its own.
+    /// Replaces the numbers, `[count]`, of a parameter that has its own arena.
     pub fn put_alone(&mut self, parameter: usize, numbers: Tensor<1>) {
         let place = &self.packing.places[parameter];
         debug_assert_eq!(place.range, 0..self.packing.arenas[place.arena].len);

@@ -292,7 +292,7 @@ impl Decoder {
             let rotations = &rotations[self.shape.rope_table(i)];
             let [query_norm, key_norm] = layer.head_norms();
             let input = self.norm_if(before_attention, x.clone());
-            // A product of its own: values are cached, and a buffer of all three would keep the others alive.
+            // A separate product: values are cached, and a buffer of all three would keep the others alive.
             let values = self.heads(apply(Projection::Value, input.clone()));
             let [queries, keys] = self.apply_all(added, i, Projection::OF_SCORES, input);
             let queries = rotate(self.normed_heads(query_norm, queries), rotations);

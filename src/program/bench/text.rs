@@ -10,7 +10,7 @@ use crate::device::{self, ChosenDevice};
 use crate::program::text::{ENGINE, load, model_path, open, settings};
 use crate::rng::{draw, uniform};
 use crate::settings::Engine;
-use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
+use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer};
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -22,7 +22,7 @@ use toml::Table;
 /// A task with random rewards.
 struct RandomRewards {
     task: Arc<dyn Task>,
-    parts: [Part; 1],
+    parts: [RewardPart; 1],
 }
 
 impl Task for RandomRewards {
@@ -34,7 +34,7 @@ impl Task for RandomRewards {
         self.task.prompt(split, index)
     }
 
-    fn parts(&self) -> &[Part] {
+    fn parts(&self) -> &[RewardPart] {
         &self.parts
     }
 
@@ -93,7 +93,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
-    let random = RandomRewards { task: open(task, own)?, parts: [Part::new("random", 1.0)] };
+    let random = RandomRewards { task: open(task, own)?, parts: [RewardPart::new("random", 1.0)] };
     let random: Arc<dyn Task> = Arc::new(random);
     let mut model = match load(&config.model.path)? {
         Some(model) => model,

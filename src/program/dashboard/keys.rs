@@ -55,7 +55,7 @@ mod unix {
     }
 
     extern "C" fn restore() {
-        // In the background the shell has set a mode of its own, and the call would stop the process.
+        // In the background the shell has set its own mode, and the call would stop the process.
         if !is_in_front() {
             return;
         }

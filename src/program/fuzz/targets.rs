@@ -16,7 +16,7 @@ use crate::program::watch::guard::{Hosts, check};
 use crate::settings::{TrainConfig, overlay};
 use crate::task::external::protocol::Answer;
 use crate::task::ocaml::Problems;
-use crate::task::{Part, read_prompts};
+use crate::task::{RewardPart, read_prompts};
 use crate::text::{Adapters, ChatTemplate, LanguageModel, LoraConfig};
 use crate::trainer::text::load_language_settings;
 use crate::trainer::{GameTrainer, config_toml, new_settings, policy_file};
@@ -307,7 +307,7 @@ fn checkpoint_sections() {
     trainer.iterate().unwrap();
     let whole = trainer.snapshot().unwrap();
     for (at, section) in whole.sections.iter().enumerate() {
-        // Settings have a target of their own, and others than those of the weights may be large ones.
+        // Settings have their own target, and other settings than those of the weights may be large.
         if section.name == "config.toml" {
             continue;
         }
@@ -374,8 +374,10 @@ fn verifier_line() {
         r#"{"id": 1, "error": "no\nidea"}"#,
     ];
     let seeds = lines.map(|line| line.as_bytes().to_vec());
-    let parts =
-        [vec![Part::new("reward", 1.0)], vec![Part::new("exact", 1.0), Part::new("format", 0.5)]];
+    let parts = [
+        vec![RewardPart::new("reward", 1.0)],
+        vec![RewardPart::new("exact", 1.0), RewardPart::new("format", 0.5)],
+    ];
     fuzz(&seeds, |bytes| {
         let Ok(answer) = Answer::parse(bytes) else { return };
         for parts in &parts {

@@ -9,21 +9,21 @@ const CANNOT_WRITE: &str = "cannot write the animation";
 /// An animation file. Each frame is composited onto the previous one; opaque pixels stay opaque.
 pub trait Frames {
     /// Adds the frame `picture`, which differs from `last` in `part` only.
-    fn add(&mut self, picture: &Picture, part: Part, last: &Picture) -> Result<()>;
+    fn add(&mut self, picture: &Picture, part: ChangedRegion, last: &Picture) -> Result<()>;
     /// Completes the file.
     fn finish(self) -> Result<()>;
 }
 
 /// A rectangle of a picture: columns `left..right` and rows `top..bottom`, pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ChangedRegion {
     pub left: usize,
     pub right: usize,
     pub top: usize,
     pub bottom: usize,
 }
 
-impl Part {
+impl ChangedRegion {
     fn whole(picture: &Picture) -> Self {
         let (right, bottom) = (picture.width as usize, picture.height as usize);
         Self { left: 0, right, top: 0, bottom }
@@ -80,8 +80,8 @@ impl<F: Frames> Animation<F> {
     /// Adds a frame.
     pub fn add(&mut self, picture: &Picture) -> Result<()> {
         let part = match &self.last {
-            None => Part::whole(picture),
-            Some(last) => Part::changed(last, picture),
+            None => ChangedRegion::whole(picture),
+            Some(last) => ChangedRegion::changed(last, picture),
         };
         let empty = || Picture::new(picture.width, picture.height);
         let last = self.last.get_or_insert_with(empty);

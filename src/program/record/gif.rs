@@ -1,6 +1,6 @@
 //! GIF animations with exact colours.
 
-use super::animation::{Frames, Part, pixel};
+use super::animation::{ChangedRegion, Frames, pixel};
 use crate::viewer::{Picture, colours};
 use anyhow::Result;
 use gif::{Encoder, EncodingError, Frame, Repeat};
@@ -46,7 +46,7 @@ impl<W: Write> Gif<W> {
 }
 
 impl<W: Write> Frames for Gif<W> {
-    fn add(&mut self, picture: &Picture, part: Part, last: &Picture) -> Result<()> {
+    fn add(&mut self, picture: &Picture, part: ChangedRegion, last: &Picture) -> Result<()> {
         let stay = self.colours.len() as u8;
         let mut buffer = Vec::with_capacity(part.width() * part.height());
         for at in part.rows(picture).flatten() {

@@ -2,7 +2,7 @@
 //!
 //! The `image` crate encodes the frames; this module writes the animation container (RFC 9649).
 
-use super::animation::{Frames, Part, pixel};
+use super::animation::{ChangedRegion, Frames, pixel};
 use crate::viewer::Picture;
 use anyhow::Result;
 use image::ExtendedColorType;
@@ -39,7 +39,7 @@ impl<W: Write + Seek> WebP<W> {
 }
 
 impl<W: Write + Seek> Frames for WebP<W> {
-    fn add(&mut self, picture: &Picture, mut part: Part, last: &Picture) -> Result<()> {
+    fn add(&mut self, picture: &Picture, mut part: ChangedRegion, last: &Picture) -> Result<()> {
         // Frames must start at even coordinates.
         part.left -= part.left % 2;
         part.top -= part.top % 2;

@@ -261,7 +261,7 @@ impl<'a> Sweep<'a> {
         let file = disk::open_append(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut ended, all) = match self.file.search {
-            // Batches are too small for a count of their own.
+            // Batches are too small to be counted separately.
             Search::Tpe => (self.results.len(), self.file.trials * self.seeds.len()),
             _ => (0, open.len()),
         };

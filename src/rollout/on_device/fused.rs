@@ -5,7 +5,7 @@
 
 use super::env_kernels::{download_envs, upload_envs};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
-use crate::data::{Part, Recording};
+use crate::data::{Recording, RecordingPart};
 use crate::device::buffers::{cube_tensor, max_buffer_bytes, uninit};
 use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
@@ -34,7 +34,7 @@ pub struct FusedRollout<G: Rules> {
 #[derive(Clone, Debug, Default)]
 pub struct Branches(Option<Box<CubeTensor>>);
 
-/// Number of rows of [`Part::values`] for a game.
+/// Number of rows of [`RecordingPart::values`] for a game.
 fn values<G: Rules>() -> usize {
     if G::SCORE_IS_REWARD { 2 } else { 3 }
 }
@@ -148,7 +148,7 @@ impl<G: Rules> FusedRollout<G> {
             let origins = self.branches.0.as_deref();
             let (launches, precision) = (self.launches, self.precision);
             buffers.play(&params, policy.shape, origins, keys, launches, precision);
-            parts.push(Part {
+            parts.push(RecordingPart {
                 words: Tensor::from_primitive::<Cube>(buffers.words),
                 values: Tensor::from_primitive::<Cube>(buffers.values),
                 first_scores: Tensor::from_primitive::<Cube>(buffers.first_scores),

@@ -74,7 +74,7 @@ struct Plan<G> {
 struct Games {
     /// Environments, `[env_words, count]`, which carry the games from launch to launch.
     envs: Buffer<u32>,
-    /// Words of [`Part`](crate::data::Part), `[num_words + 1, num_steps, count]`.
+    /// Words of [`RecordingPart`](crate::data::RecordingPart), `[num_words + 1, num_steps, count]`.
     words: Buffer<u32>,
     /// Values of the part, `[2 or 3, num_steps, count]`.
     values: Buffer<f32>,

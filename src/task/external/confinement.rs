@@ -76,7 +76,7 @@ impl Confinement {
         }
     }
 
-    /// A shell that runs `command` in a sandbox of its own.
+    /// A shell that runs `command` in its own sandbox.
     ///
     /// # Errors
     /// If its folder cannot be created.

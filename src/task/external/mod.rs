@@ -10,7 +10,7 @@ pub(crate) mod protocol;
 
 use super::parallel::{cores, in_order, lock};
 use super::process::{NoAnswer, Process, take_idle};
-use super::{Completion, Part, Rewards, TaskError};
+use super::{Completion, RewardPart, Rewards, TaskError};
 #[cfg(unix)]
 use confinement::Confinement;
 use protocol::Answer;
@@ -34,7 +34,7 @@ pub struct VerifierOptions {
     /// Time limit per completion, seconds, above 0 and at most a day.
     pub timeout: f64,
     /// The parts of a reward, at least one. A single part may be called `reward` in answers.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RewardPart>,
     /// The restrictions of its processes.
     pub sandbox: VerifierSandbox,
 }
@@ -42,7 +42,7 @@ pub struct VerifierOptions {
 /// The restrictions of a verifier's processes, since it may run what a model has written.
 ///
 /// A sandboxed process has no network. It reads the system's programs, its working directory, and the files and
-/// programs that its command names; it writes to a folder of its own (`TMPDIR`) alone, which is removed with it. It inherits
+/// programs that its command names; it writes to its own folder (`TMPDIR`) alone, which is removed with it. It inherits
 /// the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifierSandbox {
@@ -59,7 +59,7 @@ pub struct VerifierSandbox {
 impl VerifierOptions {
     /// Options for a command that returns one number, with a time limit of ten seconds and without a sandbox.
     pub fn new(command: &str) -> Self {
-        let parts = vec![Part::new("reward", 1.0)];
+        let parts = vec![RewardPart::new("reward", 1.0)];
         let (command, sandbox) = (command.to_string(), VerifierSandbox::default());
         Self { command, folder: None, workers: 0, timeout: 10.0, parts, sandbox }
     }
@@ -67,9 +67,9 @@ impl VerifierOptions {
     /// Sets the parts of a reward from a list such as `exact=0.8,format=0.2`; the default weight is 1.
     ///
     /// # Errors
-    /// If the list is malformed; see [`Part::list`].
+    /// If the list is malformed; see [`RewardPart::list`].
     pub fn with_parts(self, text: &str) -> Result<Self, TaskError> {
-        Ok(Self { parts: Part::list(text)?, ..self })
+        Ok(Self { parts: RewardPart::list(text)?, ..self })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The protocol between Grove and a verifier process: requests and answers, each one line of JSON.
 
-use crate::task::{Completion, Message, Part, numbers};
+use crate::task::{Completion, Message, RewardPart, numbers};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -66,7 +66,7 @@ impl Answer {
     ///
     /// # Errors
     /// A sentence if the verifier reported an error, or if rewards are missing, unknown or not finite.
-    pub fn rewards(&self, parts: &[Part]) -> Result<Vec<f64>, String> {
+    pub fn rewards(&self, parts: &[RewardPart]) -> Result<Vec<f64>, String> {
         let object = &self.object;
         // Programs that write all keys of an answer leave those null that do not apply.
         let given = |key: &str| object.get(key).filter(|value| !value.is_null());
@@ -95,7 +95,7 @@ impl Answer {
                 excerpt(&weights.join(","))
             ));
         }
-        let number = |part: &Part| {
+        let number = |part: &RewardPart| {
             let value = rewards.get(&part.name);
             let value =
                 value.ok_or_else(|| format!("the verifier returned no reward `{}`", part.name))?;
@@ -184,9 +184,10 @@ mod tests {
 
     #[test]
     fn answers_are_read_strictly() {
-        let one = [Part::new("reward", 1.0)];
-        let two = [Part::new("exact", 1.0), Part::new("format", 0.5)];
-        let rewards = |line: &str, parts: &[Part]| Answer::parse(line.as_bytes())?.rewards(parts);
+        let one = [RewardPart::new("reward", 1.0)];
+        let two = [RewardPart::new("exact", 1.0), RewardPart::new("format", 0.5)];
+        let rewards =
+            |line: &str, parts: &[RewardPart]| Answer::parse(line.as_bytes())?.rewards(parts);
         assert_eq!(rewards(r#"{"id": 1, "reward": 0.5}"#, &one), Ok(vec![0.5]));
         assert_eq!(rewards(r#"{"id": 1, "rewards": {"reward": 1}}"#, &one), Ok(vec![1.0]));
         let all_keys = r#"{"id": 1, "reward": 0.5, "rewards": null, "error": null}"#;

@@ -28,7 +28,7 @@ pub use report::{Compiled, Report, Types};
 use super::parallel::{cores, in_order};
 use super::records::check_digest;
 use super::settings::in_range;
-use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
+use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
 use crate::schema::settings;
 use code::Code;
 use report::POINTS;
@@ -69,7 +69,7 @@ pub struct Ocaml {
     problems: Problems,
     compiler: Compiler,
     checker: Checker,
-    parts: Vec<Part>,
+    parts: Vec<RewardPart>,
     workers: usize,
     notes: Vec<String>,
 }
@@ -99,7 +99,7 @@ impl Ocaml {
         }
         let workers =
             if settings.workers == 0 { cores().min(64) } else { settings.workers as usize };
-        let parts = POINTS.map(|(name, weight)| Part::new(name, weight)).to_vec();
+        let parts = POINTS.map(|(name, weight)| RewardPart::new(name, weight)).to_vec();
         let task = Self { problems, compiler, checker, parts, workers, notes };
         task.try_rows()?;
         Ok(task)
@@ -244,7 +244,7 @@ impl Task for Ocaml {
         self.problems.prompts.prompt(OcamlSettings::NAME, split, index, advice)
     }
 
-    fn parts(&self) -> &[Part] {
+    fn parts(&self) -> &[RewardPart] {
         &self.parts
     }
 

@@ -1,16 +1,23 @@
 //! A sandbox for untrusted programs, such as code written by a model.
 //!
-//! On every Unix, a sandboxed process gets a new session and process group, its own working directory, and limits on
-//! CPU time, memory, file size, open files and processes. Its environment is empty but for the paths that it needs,
-//! unless it may run the system's programs ([`Access::programs`]): it then inherits Grove's, secrets included. On
-//! Linux, if the machine permits, it also gets new namespaces: a network without interfaces, a root that contains the
-//! paths of its [`Access`], read-only, and the working directory, and a PID namespace, whose processes end with the
-//! first one, and with Grove. There is no `/proc`, no device but `/dev/null` and the like, and a seccomp filter refuses
-//! sockets and access to other processes. Landlock, if the kernel has it, confines files, TCP and signals once more,
-//! and without namespaces too. A control group limits all processes together, if Grove may create one. If memory runs
-//! out, the kernel ends them before Grove. If Grove runs as root, the process runs as an unprivileged user, since root
-//! is exempt from the limit on processes, or as root without capabilities. [`Sandbox::notes`] lists the restrictions
-//! that this machine cannot enforce.
+//! On every Unix, a sandboxed process gets:
+//!
+//! - a new session and process group, and its own working directory;
+//! - limits on CPU time, memory, file size, open files and processes;
+//! - an environment with nothing but the paths that it needs. A process that may run the system's programs
+//!   ([`Access::programs`]) inherits Grove's environment instead, secrets included.
+//!
+//! On Linux it also gets, where the machine permits:
+//!
+//! - namespaces: a network without interfaces; a read-only root that contains the paths of its [`Access`] and the
+//!   working directory, with no `/proc` and no devices but `/dev/null` and the like; and a PID namespace, whose
+//!   processes end with the first one, and with Grove;
+//! - a seccomp filter, which refuses sockets and access to other processes;
+//! - Landlock, which also confines files, TCP and signals, even without namespaces;
+//! - a control group, which limits all processes together. If memory runs out, the kernel ends them before Grove.
+//!
+//! If Grove runs as root, the process runs as an unprivileged user, since root is exempt from the limit on processes,
+//! or as root without capabilities. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -42,7 +49,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The parts of the machine that a sandboxed process reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Absolute paths that it may read, besides the system's libraries.
+    /// Absolute paths that it may read, in addition to the system's libraries.
     pub readable: Vec<PathBuf>,
     /// Files within these that it finds empty where there are namespaces; absolute paths without links.
     pub hidden: Vec<PathBuf>,
@@ -52,7 +59,7 @@ pub struct Access {
     pub network: bool,
     /// Initial working directory; `None` for the writable one. It appears empty unless `readable` covers it.
     pub workdir: Option<PathBuf>,
-    /// Room in a private working directory, MiB.
+    /// Size limit of a private working directory, MiB.
     pub scratch_mb: u32,
 }
 

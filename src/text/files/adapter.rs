@@ -161,7 +161,7 @@ pub(super) fn write(
     write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
 }
 
-/// Files of an adapter folder besides the weights.
+/// Files of an adapter folder other than the weights.
 pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
     let config = adapters.config();
     let targets: Vec<&str> = Projection::ALL

@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Files of a model besides the weights, by name.
+/// Files of a model other than the weights, by name.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 const CONFIG: &str = "config.json";
@@ -27,7 +27,7 @@ const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 const TEMPLATE: &str = "chat_template.jinja";
 
-/// Files of a folder besides the weights that are kept and written again.
+/// Files of a folder other than the weights that are kept and written again.
 const KEPT: [&str; 9] = [
     CONFIG,
     GENERATION,
@@ -177,7 +177,7 @@ fn end_tokens(about: &Value) -> Result<Vec<u32>, String> {
     Ok(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
 }
 
-/// Chat template of a folder: a file of its own, or part of `tokenizer_config.json`.
+/// Chat template of a folder: a separate file, or part of `tokenizer_config.json`.
 ///
 /// # Errors
 /// A clause if it is not a string.
@@ -217,7 +217,7 @@ fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
     })
 }
 
-/// Assembles a model from the files of a folder besides the weights; `params` reads the weights.
+/// Assembles a model from the files of a folder other than the weights; `params` reads the weights.
 pub(super) fn describe<E: From<LanguageError>>(
     folder: &Path,
     files: Files,
@@ -261,7 +261,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
     write_weights(&path, &parameters, model.params.values(), hugging_face)
 }
 
-/// The files of a folder besides the weights.
+/// The files of a folder other than the weights.
 pub(super) fn metadata(model: &LanguageModel) -> Files {
     let mut files = model.files.clone();
     // A new model has no configuration yet.

@@ -68,7 +68,7 @@ impl LanguageModel {
         }
     }
 
-    /// Contents of the model's files besides the weights, by file name.
+    /// Contents of the model's files other than the weights, by file name.
     pub fn metadata(&self) -> BTreeMap<String, Vec<u8>> {
         match &self.adapters {
             Some(adapters) => adapter::metadata(self, adapters),

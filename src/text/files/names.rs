@@ -3,7 +3,7 @@
 use super::unusable;
 use crate::model::Parameter;
 use crate::nn::ops::stored::StoredMatrix;
-use crate::nn::{DecoderParams, Part};
+use crate::nn::{DecoderParams, StoredParameter};
 use crate::text::error::LanguageError;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -98,8 +98,8 @@ pub(super) fn gather<T: Source>(
         {
             return match (matrix.is_finite(), is_transposed(parameter)) {
                 (false, _) => Err(not_finite()),
-                (true, true) => Ok(Part::Weight(matrix)),
-                (true, false) => Ok(Part::Table(matrix)),
+                (true, true) => Ok(StoredParameter::Weight(matrix)),
+                (true, false) => Ok(StoredParameter::Table(matrix)),
             };
         }
         let mut numbers = found.read();
@@ -109,7 +109,7 @@ pub(super) fn gather<T: Source>(
         if is_transposed(parameter) {
             numbers = transpose(&numbers, parameter.shape[0]);
         }
-        Ok(Part::Values(numbers))
+        Ok(StoredParameter::Values(numbers))
     });
     Ok(DecoderParams::new(parts.collect::<Result<_, _>>()?))
 }

@@ -15,7 +15,7 @@ impl ChatTemplate {
     /// Renders messages (anything with `role` and `content`), up to where the assistant is to answer.
     ///
     /// # Errors
-    /// If the template fails, raises an error of its own, or takes more time, memory or depth than a chat template needs.
+    /// If the template fails, raises an error itself, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
         self.render_with(messages, &Map::<String, Json>::new(), true)
     }

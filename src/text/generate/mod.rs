@@ -1,7 +1,7 @@
 //! Generation of text by a decoder, token by token: on the CPU, or on a device (device.rs).
 //!
 //! A prompt is prefilled once, and its completions share that part of the KV cache. On the CPU a completion decodes
-//! in a slot of its own, and a finished one frees its slot for the next. A completion follows from its prompt, its
+//! in its own slot, and a finished one frees its slot for the next. A completion follows from its prompt, its
 //! key and the weights alone, whatever else is in the batch and however many threads there are.
 
 #[cfg(text_kernels)]
@@ -82,7 +82,7 @@ pub struct Generator<'a> {
     pub sampling: &'a Sampling,
     /// Number of completions decoded at a time; does not change the result.
     pub slots: usize,
-    /// A condition that ends a completion, besides its stop tokens.
+    /// A condition that ends a completion, in addition to its stop tokens.
     pub stop: Option<Stop<'a>>,
     /// A callback for every token.
     pub listener: Option<Listener<'a>>,

@@ -1,7 +1,7 @@
 //! Detection of collapses of training, described in words when they begin.
 
 use crate::metrics::{IterationRecord, TextRecord};
-use crate::task::Part;
+use crate::task::RewardPart;
 use std::collections::VecDeque;
 
 /// Maximum and minimum number of previous gradient norms that a new one is compared with.
@@ -31,8 +31,8 @@ pub struct Health {
 
 impl Health {
     /// Creates a monitor for the start of a run whose rewards have these parts.
-    pub fn new(parts: &[Part]) -> Self {
-        let best = Part::highest_score(parts);
+    pub fn new(parts: &[RewardPart]) -> Self {
+        let best = RewardPart::highest_score(parts);
         Self { best, norms: VecDeque::new(), fit: true, present: [false; 5] }
     }
 
@@ -128,7 +128,8 @@ mod tests {
 
     /// The words about each record.
     fn observed(records: &[IterationRecord]) -> Vec<Option<String>> {
-        let mut health = Health::new(&[Part::new("exact", 0.8), Part::new("style", -1.0)]);
+        let mut health =
+            Health::new(&[RewardPart::new("exact", 0.8), RewardPart::new("style", -1.0)]);
         records.iter().map(|record| health.observe(record)).collect()
     }
 

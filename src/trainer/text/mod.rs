@@ -33,7 +33,7 @@ use crate::learner::text::LanguageLearner;
 use crate::metrics::{EvaluationRecord, HeldOut};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
-use crate::task::{Part, Prompt, Split, Task, TaskError, weighted};
+use crate::task::{Prompt, RewardPart, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
 use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
@@ -54,7 +54,7 @@ const EVALUATED: usize = 1 << 13;
 pub struct TextEngine {
     task: Arc<dyn Task>,
     /// Parts of a reward, with the weights of this run.
-    parts: Vec<Part>,
+    parts: Vec<RewardPart>,
     config: LanguageConfig,
     /// Settings saved with every checkpoint.
     settings: Table,
@@ -360,13 +360,13 @@ impl LanguageTrainer {
     }
 
     /// Parts of a reward, with the weights of this run.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[RewardPart] {
         &self.engine.parts
     }
 
     /// Highest possible score of a completion.
     pub fn highest_score(&self) -> f64 {
-        Part::highest_score(self.parts())
+        RewardPart::highest_score(self.parts())
     }
 }
 

@@ -4,7 +4,7 @@ use super::advantages::{self, mean};
 use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{IterationRecord, TextRecord};
-use crate::task::Part;
+use crate::task::RewardPart;
 use crate::text::LanguageModel;
 use crate::trainer::engine::record_means;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ fn share(values: impl Iterator<Item = bool>) -> f64 {
 }
 
 /// Mean of each reward part over the judged completions, unweighted; empty if none was judged.
-fn by_part(answers: &ScoredCompletions, parts: &[Part]) -> BTreeMap<String, f64> {
+fn by_part(answers: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
     if answers.judged().next().is_none() {
         return BTreeMap::new();
     }
@@ -63,7 +63,7 @@ pub(super) fn sft() -> IterationRecord {
 }
 
 /// Creates the record of a GRPO iteration with these completions, before the update.
-pub(super) fn grpo(answers: &ScoredCompletions, parts: &[Part]) -> IterationRecord {
+pub(super) fn grpo(answers: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
     let all = || answers.completions();
     let kept: usize = all().map(|one| one.tokens.len()).sum();
     let tokens = kept + answers.dropped.1;
@@ -127,7 +127,7 @@ impl CompletionRecord {
     pub(super) fn all(
         answers: &ScoredCompletions,
         advantages: &[Vec<f32>],
-        (parts, model): (&[Part], &LanguageModel),
+        (parts, model): (&[RewardPart], &LanguageModel),
         iteration: u32,
     ) -> Vec<Self> {
         let named = |values: &[f64]| {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn completions_that_were_not_judged_have_no_part_in_means() {
-        let parts = [Part::new("exact", 0.5), Part::new("form", 0.5)];
+        let parts = [RewardPart::new("exact", 0.5), RewardPart::new("form", 0.5)];
         let unknown = || Rewards::unknown(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let completion = |count: usize| Completion {

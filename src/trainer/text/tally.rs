@@ -2,7 +2,7 @@
 
 use super::scored::ScoredCompletions;
 use crate::metrics::{EvaluationRecord, TextEvaluation};
-use crate::task::Part;
+use crate::task::RewardPart;
 
 /// A running mean; 0 without values.
 #[derive(Clone, Copy, Default)]
@@ -29,7 +29,7 @@ impl Mean {
 /// Statistics of an evaluation so far.
 pub(super) struct Tally<'a> {
     /// Parts of a reward, with their weights.
-    parts: &'a [Part],
+    parts: &'a [RewardPart],
     /// Number of completions of each prompt.
     k: usize,
     /// Number of prompts.
@@ -51,7 +51,7 @@ pub(super) struct Tally<'a> {
 
 impl<'a> Tally<'a> {
     /// Creates empty statistics for these parts of a reward.
-    pub fn new(parts: &'a [Part]) -> Self {
+    pub fn new(parts: &'a [RewardPart]) -> Self {
         Self {
             parts,
             k: 0,
@@ -70,7 +70,7 @@ impl<'a> Tally<'a> {
 
     /// Adds the completions of further prompts.
     pub fn add(&mut self, answers: &ScoredCompletions) {
-        let best = Part::highest_score(self.parts);
+        let best = RewardPart::highest_score(self.parts);
         self.problems += answers.problems().count();
         for one in answers.completions() {
             self.length.add(one.tokens.len() as f64);

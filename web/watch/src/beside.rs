@@ -1,4 +1,4 @@
-//! Policies side by side: each plays the same levels on a board of its own, and waits for the others at their end.
+//! Policies side by side: each plays the same levels on its own board, and waits for the others at their end.
 
 use crate::kind::Kind;
 use crate::shown::{Boards, Scores, Standing};
@@ -11,7 +11,7 @@ use std::rc::Rc;
 /// The largest number of policies beside the first.
 pub const MAX_RIVALS: usize = 7;
 
-/// A policy beside the first, with a memory and a game of its own.
+/// A policy beside the first, with its own game and memory.
 pub struct Rival {
     network: Rc<NativePolicy>,
     game: Box<dyn Boards>,

@@ -135,7 +135,7 @@ pub struct Show {
     person: Option<u32>,
     /// The steps that the person has played.
     played: Demonstrations,
-    /// Other policies beside the one game, each with a game of its own.
+    /// Other policies beside the one game, each with its own game.
     rivals: Vec<Rival>,
     /// The games before a person took over, and the watched one among them.
     aside: Option<(Box<dyn Boards>, usize)>,

@@ -1,4 +1,4 @@
-//! Texts in kernels, with a backward pass by hand.
+//! Kernels for texts, with a hand-written backward pass.
 
 use super::DevicePass;
 use super::tokens::LossTokens;

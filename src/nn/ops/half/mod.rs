@@ -29,7 +29,7 @@ use std::sync::OnceLock;
 /// The instructions of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// Advanced Matrix Extensions: `tdpbf16ps` on tiles in registers of their own.
+    /// Advanced Matrix Extensions: `tdpbf16ps` on tiles in dedicated registers.
     Amx,
     /// The dot products of `avx512_bf16`: `vdpbf16ps`.
     Avx512,

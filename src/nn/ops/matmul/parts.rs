@@ -68,7 +68,7 @@ fn by_rows(
     OPERAND.set(memory);
 }
 
-/// Computes parts of the columns in parallel, each in a buffer of its own, and copies them to the rows of the result.
+/// Computes parts of the columns in parallel, each in its own buffer, and copies them to the rows of the result.
 fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
     let (rows, columns) = (x.len() / inner, w.columns());
     let mut scratch = PARTS.take();

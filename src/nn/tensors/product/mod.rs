@@ -29,11 +29,12 @@ const BUSY: usize = 128;
 /// Units per cube of [`add_spans_kernel`].
 const UNITS: usize = 128;
 
-/// The products of the matrices in the last two dimensions, `[.., rows, inner]`, with each of the right operands, `[..,
-/// inner, columns]` of one type, plus a bias of each column, in one launch. The other dimensions are those of batches; they
-/// are equal, or 1 in one of the operands, and 1 in each of several right operands. Operands are rounded to `rounded`; the
-/// products are contiguous and f32, in new memory or in `into`, `[numbers]`: one after the other, each at a multiple of
-/// [`ALIGNMENT`], with unspecified numbers in between.
+/// Multiplies `a`, `[.., rows, inner]`, by each of the right operands, `[.., inner, columns]` of one type, and adds a bias
+/// to each column, in one launch.
+///
+/// Leading dimensions are batches: equal in both operands or 1 in one of them, and 1 in each of several right operands.
+/// Operands are rounded to `rounded`. The products are contiguous and f32. They lie in new memory or, if given, in `into`,
+/// one after the other, each at a multiple of [`ALIGNMENT`], with unspecified values in between.
 ///
 /// # Panics
 /// If the right operands are more than [`JOINED`], or several with batches, or `into` has another size.
