@@ -57,7 +57,7 @@ impl Kernel {
         match self {
             Self::Amx => "amx_bf16",
             Self::Avx512 => "avx512_bf16",
-            Self::Portable => "f32",
+            Self::Portable => "f32 instructions",
         }
     }
 
