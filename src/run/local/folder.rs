@@ -5,7 +5,7 @@ use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::track::{CSV, TENSORBOARD};
-use crate::trainer::{is_finite, policy_file};
+use crate::trainer::{Counters, is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -334,6 +334,24 @@ impl RunFolder {
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
     }
 
+    /// The checkpoint from which the run continues with other settings: [`latest`](Self::latest), or that of the best policy
+    /// if it is later. The iterations up to it would come out otherwise, and leave a best policy that is none of the
+    /// run's.
+    ///
+    /// # Errors
+    /// Those of [`latest`](Self::latest).
+    pub fn latest_to_change(&self) -> Result<SavedPolicy, RunError> {
+        let SavedPolicy { checkpoint, mut warnings } = self.latest()?;
+        let best = checkpoint::load(&self.best()).ok().filter(is_finite);
+        let Some(best) = best.filter(|best| best.iteration > checkpoint.iteration) else {
+            return Ok(SavedPolicy { checkpoint, warnings });
+        };
+        if let Some(last) = warnings.last_mut() {
+            *last = format!("using {} instead", self.best().display());
+        }
+        Ok(SavedPolicy { checkpoint: best, warnings })
+    }
+
     /// The checkpoint of the best policy, which is `None` if there is none or it is damaged, and warnings for the user
     /// in the latter case.
     ///
@@ -349,6 +367,12 @@ impl RunFolder {
                 Ok((None, vec![error.to_string(), what]))
             }
         }
+    }
+
+    /// Whether there is a checkpoint of an iteration, be it a damaged one. There is none if the process was killed between
+    /// saving the best policy and that.
+    pub fn has_checkpoint(&self, iteration: u32) -> bool {
+        self.store().path(iteration.into()).exists()
     }
 
     /// The iteration from which the run would continue, for a message; damaged checkpoints count.
@@ -387,6 +411,10 @@ impl SavedPolicy {
             return Ok(intact(checkpoint));
         }
         let latest = run.latest()?;
+        let had_best = |counters: Counters| counters.best().is_some();
+        if warnings.is_empty() && Counters::of(&latest.checkpoint).is_ok_and(had_best) {
+            warnings.push(missing(&run.best()));
+        }
         warnings.extend(latest.warnings);
         Ok(Self { warnings, ..latest })
     }
@@ -411,6 +439,11 @@ impl Drop for RunLock {
         // Closing the file would leave it locked while a process that is being started still has a copy of the handle.
         let _ = self.file.unlock();
     }
+}
+
+/// The warning about a best policy that is missing.
+pub(super) fn missing(best: &Path) -> String {
+    format!("{} is missing; using the newest checkpoint instead of the best", best.display())
 }
 
 fn newest(name: &str) -> Option<PathBuf> {
