@@ -292,6 +292,12 @@ impl Session<'_> {
             Origin::New(_) => "Training",
             Origin::Saved(_) => "Resuming",
         };
+        if let Origin::Saved(_) = self.origin
+            && let Some(version) = home.files.folder().other_version()
+        {
+            let now = env!("CARGO_PKG_VERSION");
+            say!("warning: Grove {version} trained the run so far; {now} may give other bytes");
+        }
         home.files.write_note(&RunNote::new(run, &chosen.info))?;
         let place = match chosen.info.kind.as_str() {
             "cpu" => format!("the CPU ({})", chosen.info.description),

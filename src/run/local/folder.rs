@@ -191,6 +191,12 @@ impl RunFolder {
         Some(self.note()?.get("environment")?.as_str()?.to_string())
     }
 
+    /// The version of Grove that trained the run last, if it is another than this one.
+    pub fn other_version(&self) -> Option<String> {
+        let version = self.note()?.get("grove")?.as_str()?.to_string();
+        (version != env!("CARGO_PKG_VERSION")).then_some(version)
+    }
+
     fn note(&self) -> Option<serde_json::Value> {
         let text = input::read_description(&self.path.join(NOTE)).ok()?;
         serde_json::from_str(&text).ok()
