@@ -58,8 +58,9 @@ impl<G: Rules> GeneralEngine<G> {
         let Part { games, team, .. } = &self.part;
         let count = games.own_items().len();
         let of_shard = |shard: usize| -> GameSums {
-            let sum =
-                |row: &[f32]| row[games.places_of(shard)].iter().copied().map(f64::from).sum();
+            let sum = |row: &[f32]| {
+                row[games.places_of(shard)].iter().copied().map(f64::from).sum::<f64>()
+            };
             let mut rows = sums.chunks_exact(count);
             std::array::from_fn(|_| rows.next().map_or(0.0, sum))
         };

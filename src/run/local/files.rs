@@ -128,7 +128,7 @@ impl RunFiles {
             return Ok(());
         }
         match checkpoint::load(&self.folder.best()) {
-            Ok(best) if best.iteration == done.into() => self.save(&best, keep),
+            Ok(best) if best.iteration == u64::from(done) => self.save(&best, keep),
             _ => Ok(()),
         }
     }
