@@ -105,7 +105,7 @@ impl Session {
             return Err(error);
         }
         let effort = effort.map_err(runtime_error)?;
-        let (best, warnings) = files.folder().best_policy().map_err(runtime_error)?;
+        let (best, warnings) = files.best_policy(run).map_err(runtime_error)?;
         warnings.iter().for_each(|warning| listener.warning(warning));
         if let Some(error) = listener.error.take() {
             return Err(error);

@@ -110,9 +110,13 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let trainer = run.trainer();
     let (path, iteration) = (folder.path().to_path_buf(), trainer.iteration());
     let schedule = trainer.schedule();
+    // The first rank may save it while others look.
+    let is_unsaved = trainer.team().any(!folder.has_checkpoint(iteration))?;
     match schedule.end(iteration, trainer.best()) {
         None | Some(End::Seconds) => Ok(()),
-        Some(_) if !folder.is_concluded() && iteration <= schedule.iterations => Ok(()),
+        Some(_) if (is_unsaved || !folder.is_concluded()) && iteration <= schedule.iterations => {
+            Ok(())
+        }
         // It may have done more iterations than the command line requests.
         Some(End::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
         Some(End::Score) => bail!(RunError::Reached { path, score: schedule.stop.score }),
@@ -201,7 +205,7 @@ impl Session<'_> {
             None => None,
         };
         let effort = self.drive(run, home.as_mut(), interrupt.clone())?;
-        let best = home.as_ref().map(|home| home.files.folder().best_policy()).transpose()?;
+        let best = home.as_ref().map(|home| home.files.best_policy(run)).transpose()?;
         let (best, warnings) = best.unwrap_or_default();
         warn(&warnings);
         let message = match run.subject() {
@@ -288,6 +292,12 @@ impl Session<'_> {
             Origin::New(_) => "Training",
             Origin::Saved(_) => "Resuming",
         };
+        if let Origin::Saved(_) = self.origin
+            && let Some(version) = home.files.folder().other_version()
+        {
+            let now = env!("CARGO_PKG_VERSION");
+            say!("warning: Grove {version} trained the run so far; {now} may give other bytes");
+        }
         home.files.write_note(&RunNote::new(run, &chosen.info))?;
         let place = match chosen.info.kind.as_str() {
             "cpu" => format!("the CPU ({})", chosen.info.description),

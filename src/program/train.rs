@@ -62,7 +62,9 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     }
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !is_folder(&args, name));
-    let SavedPolicy { checkpoint, warnings } = folder.latest()?;
+    let is_changed = run.iterations.is_some() || !run.set.is_empty();
+    let latest = if is_changed { folder.latest_to_change() } else { folder.latest() };
+    let SavedPolicy { checkpoint, warnings } = latest?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
     let path = folder.path().display();

@@ -6,11 +6,12 @@ use super::rank_part::RankPart;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::host::by_time;
-use crate::data::{Pieces, Trajectory, Windows};
+use crate::data::{GameSums, Pieces, Trajectory, Windows};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
 use crate::learner::{Learner, UpdateMeans};
 use crate::model::Network;
+use crate::parallel::TeamError;
 use crate::rollout::{EnvStatesError, HostRollout, StepwiseRollout};
 use crate::settings::RolloutConfig;
 use burn::tensor::{Device, Tensor};
@@ -48,6 +49,23 @@ impl<G: Rules> GeneralEngine<G> {
             }),
         };
         Self { source, host, weights: None, learner, device: device.clone(), part }
+    }
+
+    /// Adds up the sums of this rank's games, a row of each, and those of the other ranks, in an order that does not depend
+    /// on the number of ranks.
+    fn sum_games(&self, sums: &[f32]) -> Result<GameSums, TeamError> {
+        let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
+        let Part { games, team, .. } = &self.part;
+        let count = games.own_items().len();
+        let of_shard = |shard: usize| -> GameSums {
+            let sum = |row: &[f32]| {
+                row[games.places_of(shard)].iter().copied().map(f64::from).sum::<f64>()
+            };
+            let mut rows = sums.chunks_exact(count);
+            std::array::from_fn(|_| rows.next().map_or(0.0, sum))
+        };
+        let ours: Vec<GameSums> = games.own().map(of_shard).collect();
+        team.sum_numbers(games, &ours)
     }
 }
 
@@ -119,42 +137,35 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         stats: Tensor<1>,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        let RankPart { config, team, rollout, .. } = &self.part;
-        // Number of counted steps of each game, where it varies.
-        let (mut rewards, mut lengths) = (trajectory.rewards.clone(), None);
-        if !config.plays_all_steps() {
-            let mask = trajectory.mask(rollout.auto_reset);
-            rewards = rewards * mask.clone();
-            lengths = Some(mask.sum_dim(0).squeeze_dim::<1>(0));
-        }
-        let mut parts = vec![
-            trajectory.scores.clone().sum(),
-            trajectory.ends().sum(),
-            rewards.mean(),
-            advantages.zero_variance,
-            stats,
-        ];
-        parts.extend(lengths);
-        let numbers = device::read_async(Tensor::cat(parts, 0)).await;
-        let at = |i: usize| f64::from(numbers[i]);
-        let played: f64 = numbers.iter().skip(4 + UpdateMeans::LEN).copied().map(f64::from).sum();
-        // The share of this rank's games; all ranks record the same number of steps of a group.
-        let share = rollout.num_groups as f64 / config.rollout.num_groups as f64;
-        let sums = team.all_gather_numbers(&[at(0), at(1), at(2) * share, played])?;
+        let RankPart { config, rollout, .. } = &self.part;
+        let mut parts = vec![advantages.zero_variance, stats];
         // A run that learns from data plays no games, and the episodes of a dataset have no score.
-        let sum = |i: usize| match self.source {
-            Source::Games(_) => sums.iter().map(|theirs| theirs[i]).sum(),
-            _ => 0.0f64,
-        };
-        let (recorded, steps) = (self.part.recorded_steps(), self.part.steps(sum(3)));
+        if let Source::Games(_) = self.source {
+            let of_games = |values: Tensor<2>| values.sum_dim(0).squeeze_dim::<1>(0);
+            let ends = of_games(trajectory.ends());
+            let mut rewards = trajectory.rewards.clone();
+            // Number of counted steps of each game, where it varies.
+            let mut lengths = None;
+            if !config.plays_all_steps() {
+                let mask = trajectory.mask(rollout.auto_reset);
+                rewards = rewards * mask.clone();
+                lengths = Some(of_games(mask));
+            }
+            parts.extend([of_games(trajectory.scores), ends, of_games(rewards)]);
+            parts.extend(lengths);
+        }
+        let numbers = device::read_async(Tensor::cat(parts, 0)).await;
+        let (means, sums) = numbers.split_at(1 + UpdateMeans::LEN);
+        let [score_sum, episodes, rewards, played] = self.sum_games(sums)?;
+        let steps = self.part.steps(played);
         Ok(Totals {
-            score_sum: sum(0),
-            episodes: sum(1),
-            mean_reward: sum(2) * (recorded as f64 / steps as f64),
+            score_sum,
+            episodes,
+            mean_reward: rewards / steps as f64,
             steps,
             waited: self.source.take_waited(),
-            zero_variance: at(3),
-            update: UpdateMeans::new(std::array::from_fn(|i| at(4 + i))),
+            zero_variance: means[0].into(),
+            update: UpdateMeans::new(std::array::from_fn(|i| means[1 + i].into())),
         })
     }
 

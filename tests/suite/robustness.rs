@@ -58,6 +58,8 @@ fn a_run_resumes_before_non_finite_values() {
     let end = weights.bytes.len();
     weights.bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
     checkpoint::save(&last, &newest).unwrap();
+    // A best policy that is later would be preferred.
+    fs::remove_dir_all(folder.join("run/best")).unwrap();
     let output = grove(folder, &resume("run", &["--iterations", "9"]));
     let said = stderr(&output);
     assert!(output.status.success(), "{said}");

@@ -4,6 +4,7 @@
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
 use crate::support::{assert_same_files, grove, json, refusal, stderr, train, wait_for};
+use grove::metrics::IterationRecord;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -34,6 +35,15 @@ pub fn assert_same_runs(folder: &Path, a: &str, b: &str) {
     for part in ["checkpoints", "best"] {
         assert_same_files(&folder.join(a).join(part), &folder.join(b).join(part));
     }
+    let figures = |run: &str| -> Vec<_> {
+        let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
+        let record = |line| serde_json::from_str::<IterationRecord>(line).unwrap();
+        let of = |it: IterationRecord| {
+            (it.iteration, it.env_steps, it.score, it.episodes, it.mean_reward, it.evaluation)
+        };
+        text.lines().map(record).map(of).collect()
+    };
+    assert_eq!(figures(a), figures(b), "{b}");
 }
 
 #[test]
@@ -125,7 +135,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     json(folder, &shared("fruit", "run", &cpus(4), &one));
     let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
     for line in text.lines() {
-        let record: grove::metrics::IterationRecord = serde_json::from_str(line).unwrap();
+        let record: IterationRecord = serde_json::from_str(line).unwrap();
         let told = record.reduction.expect("there are four members");
         assert_eq!(told.ranks, 4);
         // 16 features, two layers of 64, 3 actions.
@@ -184,7 +194,7 @@ fn several_devices_reach_the_result_of_one() {
         let size = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         let metrics = folder.join(format!("{name}-one/metrics.jsonl"));
         for line in fs::read_to_string(metrics).unwrap().lines() {
-            let record: grove::metrics::IterationRecord = serde_json::from_str(line).unwrap();
+            let record: IterationRecord = serde_json::from_str(line).unwrap();
             assert!(record.grad_norm > 1e-4, "{name} learns: {line}");
         }
         for devices in ["wgpu:0,wgpu:0", "wgpu:0,cpu"] {

@@ -1,6 +1,6 @@
 //! Open files of a run in training.
 
-use super::folder::{COMPLETIONS, CONFIG, METRICS, MODEL_CARD, NOTE, RunFolder, RunLock};
+use super::folder::{COMPLETIONS, CONFIG, METRICS, MODEL_CARD, NOTE, RunFolder, RunLock, missing};
 use super::model_folder;
 use super::{Run, RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint};
@@ -114,10 +114,23 @@ impl RunFiles {
         settings: &str,
     ) -> Result<(Self, Option<String>), RunError> {
         let (folder, done) = (lock.folder().clone(), run.trainer().iteration());
-        let (files, records) = Self::open(folder, settings, done, run.model().is_some())?;
+        let (mut files, records) = Self::open(folder, settings, done, run.model().is_some())?;
+        files.adopt_best(done, run.trainer().schedule().keep)?;
         records.iter().for_each(|record| run.replay(record));
         let warning = files.gap(&records, done);
         Ok((files, warning))
+    }
+
+    /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and there is none: the last
+    /// process was killed before it saved one.
+    fn adopt_best(&mut self, done: u32, keep: usize) -> Result<(), RunError> {
+        if self.folder.has_checkpoint(done) {
+            return Ok(());
+        }
+        match checkpoint::load(&self.folder.best()) {
+            Ok(best) if best.iteration == u64::from(done) => self.save(&best, keep),
+            _ => Ok(()),
+        }
     }
 
     /// Returns a warning if records of the first `done` iterations are missing.
@@ -210,6 +223,33 @@ impl RunFiles {
     pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
         self.sync()?;
         self.in_place(checkpoint::save(snapshot, &self.folder.best()).map_err(RunError::from))
+    }
+
+    /// Loads the checkpoint of the best policy as [`RunFolder::best_policy`] does; with a warning also if it is missing or
+    /// not that of the run's best evaluation.
+    ///
+    /// # Errors
+    /// If it may be intact, but cannot be read.
+    pub fn best_policy(
+        &self,
+        run: &dyn Run,
+    ) -> Result<(Option<Checkpoint>, Vec<String>), RunError> {
+        let (best, mut warnings) = self.folder.best_policy()?;
+        let expected = run.trainer().best().map(|(_, iteration)| u64::from(iteration));
+        let found = best.as_ref().map(|best| best.iteration);
+        if let (Some(expected), true) = (expected, warnings.is_empty()) {
+            let path = self.folder.best();
+            match found {
+                None => warnings.push(missing(&path)),
+                Some(found) if found != expected => warnings.push(format!(
+                    "{} has the policy of iteration {found}, not that of the run's best evaluation, in iteration \
+                     {expected}",
+                    path.display()
+                )),
+                Some(_) => {}
+            }
+        }
+        Ok((best, warnings))
     }
 
     /// Saves a checkpoint after syncing all records; removes all but the newest `keep` checkpoints, and the oldest
@@ -312,6 +352,36 @@ mod tests {
         fs::remove_dir_all(folder.best()).unwrap();
         let (best, warnings) = folder.best_policy().unwrap();
         assert!(best.is_none() && warnings.is_empty());
+    }
+
+    #[test]
+    fn a_run_with_other_settings_continues_from_a_best_policy_that_is_later() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("run");
+        let mut run = run(2);
+        let (mut files, lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let _ = run.events(Some(&mut files)).last();
+        let folder = files.folder().clone();
+        let (best, warnings) = files.best_policy(&run).unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let earlier = Checkpoint { iteration: 1, ..best.unwrap() };
+        fs::remove_dir_all(folder.store().path(2)).unwrap();
+        folder.store().save(&earlier).unwrap();
+        assert_eq!(folder.latest().unwrap().checkpoint.iteration, 1);
+        let to_change = || folder.latest_to_change().unwrap().checkpoint.iteration;
+        assert_eq!(to_change(), 2);
+        drop(lock);
+        let (lock, _) = folder.lock().unwrap();
+        let (files, _) = RunFiles::resume(&lock, &mut run, "").unwrap();
+        assert!(folder.has_checkpoint(2), "the best policy, which was saved before it");
+        fs::remove_dir_all(folder.store().path(2)).unwrap();
+        checkpoint::save(&earlier, &folder.best()).unwrap();
+        let (best, warnings) = files.best_policy(&run).unwrap();
+        assert!(best.is_some() && warnings[0].contains("iteration 1, not that of"), "{warnings:?}");
+        fs::remove_dir_all(folder.best()).unwrap();
+        assert_eq!(to_change(), 1);
+        let (best, warnings) = files.best_policy(&run).unwrap();
+        assert!(best.is_none() && warnings[0].contains("best is missing"), "{warnings:?}");
     }
 
     #[test]

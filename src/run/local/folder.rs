@@ -5,7 +5,7 @@ use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::track::{CSV, TENSORBOARD};
-use crate::trainer::{is_finite, policy_file};
+use crate::trainer::{Counters, is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -192,6 +192,12 @@ impl RunFolder {
         Some(self.note()?.get("environment")?.as_str()?.to_string())
     }
 
+    /// The version of Grove that trained the run last, if it is another than this one.
+    pub fn other_version(&self) -> Option<String> {
+        let version = self.note()?.get("grove")?.as_str()?.to_string();
+        (version != env!("CARGO_PKG_VERSION")).then_some(version)
+    }
+
     fn note(&self) -> Option<serde_json::Value> {
         let text = input::read_description(&self.path.join(NOTE)).ok()?;
         serde_json::from_str(&text).ok()
@@ -335,6 +341,24 @@ impl RunFolder {
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
     }
 
+    /// Loads the checkpoint from which the run resumes with changed settings: [`latest`](Self::latest), or that of the best
+    /// policy if it is later. The iterations before it would have other results, and the best policy would not be one of
+    /// this run.
+    ///
+    /// # Errors
+    /// Those of [`latest`](Self::latest).
+    pub fn latest_to_change(&self) -> Result<SavedPolicy, RunError> {
+        let SavedPolicy { checkpoint, mut warnings } = self.latest()?;
+        let best = checkpoint::load(&self.best()).ok().filter(is_finite);
+        let Some(best) = best.filter(|best| best.iteration > checkpoint.iteration) else {
+            return Ok(SavedPolicy { checkpoint, warnings });
+        };
+        if let Some(last) = warnings.last_mut() {
+            *last = format!("using {} instead", self.best().display());
+        }
+        Ok(SavedPolicy { checkpoint: best, warnings })
+    }
+
     /// Loads the checkpoint of the best policy; `None` with warnings for the user if it is missing or damaged.
     ///
     /// # Errors
@@ -349,6 +373,12 @@ impl RunFolder {
                 Ok((None, vec![error.to_string(), what]))
             }
         }
+    }
+
+    /// Whether there is a checkpoint of an iteration, even a damaged one. There is none if the process was killed after
+    /// saving the best policy and before saving the checkpoint.
+    pub fn has_checkpoint(&self, iteration: u32) -> bool {
+        self.store().path(iteration.into()).exists()
     }
 
     /// Iteration from which the run would resume, for messages; damaged checkpoints count.
@@ -387,6 +417,10 @@ impl SavedPolicy {
             return Ok(intact(checkpoint));
         }
         let latest = run.latest()?;
+        let had_best = |counters: Counters| counters.best().is_some();
+        if warnings.is_empty() && Counters::of(&latest.checkpoint).is_ok_and(had_best) {
+            warnings.push(missing(&run.best()));
+        }
         warnings.extend(latest.warnings);
         Ok(Self { warnings, ..latest })
     }
@@ -412,6 +446,11 @@ impl Drop for RunLock {
         // the file.
         let _ = self.file.unlock();
     }
+}
+
+/// The warning about a best policy that is missing.
+pub(super) fn missing(best: &Path) -> String {
+    format!("{} is missing; using the newest checkpoint instead of the best", best.display())
 }
 
 fn newest(name: &str) -> Option<PathBuf> {
