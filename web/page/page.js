@@ -456,9 +456,10 @@ async function watchRun() {
   }
   const curves = new Curves();
   // Its game is on the stage before its first policy, unless the visitor has picked another meanwhile.
-  const isOther = about.game !== view.about?.env && known(about.game) === about.game;
+  const plays = (game) => known(game) === game;
+  const isOther = about.game !== view.about?.env && plays(about.game);
   let met = isOther && !(await pickGame(about.game));
-  const live = { changed: () => lab.news(), policy: (which, label, file) => {
+  const live = { plays, changed: () => lab.news(), policy: (which, label, file) => {
     agents.offer(which, label, file);
     // The newest policy is put on the stage when the page opens; later the visitor chooses.
     if (which === "newest" && !met) { met = true; agents.choose(which); }
