@@ -79,7 +79,7 @@ export class Lab extends Control {
 
   /** Puts a game's defaults into the form, with the changes of a link. */
   fill(name, link) {
-    this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
+    this.settings.fill(this.games.find((game) => game.name === name), link);
     write($("settings-of"), `Settings for ${this.title(name)}`);
   }
 
