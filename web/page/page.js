@@ -290,6 +290,8 @@ async function load(files) {
       if (await text.load(files)) pick(TASK);
       return;
     }
+    const played = files.length === 1 && (await mine.load(files[0]));
+    if (played) return announce(`Loaded ${files[0].name}: ${played.games} recorded ${played.games === 1 ? "game" : "games"} of ${lab.title(played.env)}.`);
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
     view.asked += 1;
