@@ -1,8 +1,12 @@
 // The browser's GPU: its name, and whether it is hardware.
 
+/** The timeout of a GPU in milliseconds. */
+export const SILENT = 5_000;
+
 async function info() {
+  const late = new Promise((done) => setTimeout(done, SILENT));
   try {
-    return (await navigator.gpu?.requestAdapter())?.info;
+    return (await Promise.race([navigator.gpu?.requestAdapter(), late]))?.info;
   } catch {
     return undefined;
   }
@@ -18,3 +22,6 @@ let hardware;
 
 /** Whether there is a hardware GPU: a software adapter is slower than training on the CPU. The browser is asked once. */
 export const hasGpu = () => (hardware ??= info().then((found) => Boolean(found) && !found.isFallbackAdapter));
+
+/** Whether the browser offers an adapter, be it software. */
+export const hasAdapter = async () => Boolean(await info());

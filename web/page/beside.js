@@ -72,10 +72,13 @@ export class Beside {
     this.list();
   }
 
-  /** Labels the boards. */
+  /** Labels the boards, if the labels are others: new ones have no place until the next picture. */
   name() {
     const ids = this.chosen.length > 0 ? [this.agents.chosen, ...this.chosen] : [];
-    $("names").replaceChildren(...ids.map((id) => make("p", { className: "who" }, make("span", { textContent: this.agents.all.get(id)?.plate }), make("strong"))));
+    const plates = ids.map((id) => this.agents.all.get(id)?.plate);
+    if (plates.join("\n") === this.plates) return;
+    this.plates = plates.join("\n");
+    $("names").replaceChildren(...plates.map((plate) => make("p", { className: "who" }, make("span", { textContent: plate }), make("strong"))));
   }
 
   /** Shows the current scores over the boards, and the means in the list. */

@@ -28,6 +28,9 @@ const SHELF = "shelf";
 /** Imitation of a person's games: iterations, optimiser steps in each, and moves in a step. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
 
+/** What is said of a watched run whose environment is none of the page's games. */
+const FOREIGN = "This page cannot play what the run learns; the game shown here is another.";
+
 /** What is said beside the form of settings of which some are out of range. */
 const OUT_OF_RANGE = "Some settings are out of range.";
 
@@ -76,7 +79,7 @@ export class Lab extends Control {
 
   /** Puts a game's defaults into the form, with the changes of a link. */
   fill(name, link) {
-    this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
+    this.settings.fill(this.games.find((game) => game.name === name), link);
     write($("settings-of"), `Settings for ${this.title(name)}`);
   }
 
@@ -319,7 +322,7 @@ export class Lab extends Control {
     const words = this.words(state);
     const at = live && progress(curves, runs.length > 0 ? iteration : 0);
     write($("state"), live ? at : words);
-    write($("state-here"), live ? at : this.status(state));
+    write($("state-here"), !live ? this.status(state) : curves.foreign ? `${at}. ${FOREIGN}` : at);
     const device = this.about;
     $("device-wall").hidden = !(["running", "pausing", "paused", "done"].includes(state) && device?.api === "WebGPU");
     write($("tell-training"), live ? this.live.trainedOn : device

@@ -38,7 +38,8 @@ export async function askRun() {
 export const progress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
 
 export class Live {
-  /** `on` hears `changed()` after new records, and `policy(id, label, file)` if the page plays policies of the run. */
+  /** `on` hears `changed()` after new records, and `policy(id, label, file)` if the page plays policies of the run; whether it
+      can play a game is answered by `plays(game)`. */
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on });
     this.known = {};
@@ -61,6 +62,7 @@ export class Live {
     this.about = about;
     this.curves.end = about.iterations ?? 0;
     this.curves.imitates = Boolean(about.settings?.data?.path);
+    this.curves.foreign = Boolean(this.on.policy) && !this.on.plays(about.game);
     this.curves.highest = about.trained_with?.highest_score;
     this.curves.references = about.references.map(({ player, score }) => [player, score]);
     this.tellHardware();
@@ -133,7 +135,8 @@ export class Live {
 
   /** Fetches a checkpoint, which is dropped if another one has been announced meanwhile. */
   async fetch({ which, tag }) {
-    if (!this.on.policy || this.known[which] === tag) return; // the page does not use a language model's weights
+    // The page does not use a language model's weights.
+    if (!this.on.policy || this.curves.foreign || this.known[which] === tag) return;
     this.known[which] = tag;
     try {
       const [config, weights] = await Promise.all(["config.toml", "weights.safetensors"].map(async (name) => {
@@ -150,7 +153,8 @@ export class Live {
     } catch (error) {
       if (this.known[which] !== tag) return;
       this.known[which] = undefined;
-      if (this.connected) say(`The run's ${which} policy cannot be read: ${error.message}`);
+      if (this.connected && this.complaint !== error.message) say(`The run's ${which} policy cannot be read: ${error.message}`);
+      this.complaint = error.message; // said once, not at every checkpoint
     }
   }
 
@@ -161,13 +165,19 @@ export class Live {
     $("live").dataset.state = state;
   }
 
+  /** Whether the newest evaluation of a game has the score at which its run ends early. */
+  isGoodEnough() {
+    const enough = this.about.settings?.stop?.score;
+    return Number.isFinite(enough) && !this.curves.imitates && this.curves.evaluations().some((score) => score >= enough);
+  }
+
   /** The state of the run, for its colour and in words. */
   state() {
     const last = this.curves.runs.get("run")?.last;
     if (!this.connected) return ["lost", "no connection, trying again"];
     if (this.curves.deleted) return ["idle", "deleted"];
     if (!last) return ["idle", "waiting for the first iteration"];
-    if (last.iteration >= this.about.iterations) return ["done", "finished"];
+    if (last.iteration >= this.about.iterations || this.isGoodEnough()) return ["done", "finished"];
     const silent = Date.now() - (this.heard ?? this.begun) > Math.max(5_000, 3_000 * last.seconds.total);
     return silent ? ["idle", "no new iterations"] : this.heard ? ["live", "training"] : ["idle", "waiting for the next iteration"];
   }

@@ -4,6 +4,9 @@ import { join_games as join, about_games as aboutGames } from "./watch.js";
 import { $, write, say, reason } from "./dom.js";
 import { keepGames, keptGames, download } from "./keep.js";
 
+/** The name of a game with these rules in the browser's storage. */
+const rules = (env, settings) => `${env} ${JSON.stringify(settings)}`;
+
 export class Mine {
   /** `imitate(about, file)` trains on a file of games. */
   constructor(imitate) {
@@ -14,7 +17,7 @@ export class Mine {
 
   /** Loads the stored games of the game and rules on the stage, if there are any. */
   async game(env, settings) {
-    const of = `${env} ${JSON.stringify(settings)}`;
+    const of = rules(env, settings);
     if (of === this.of) return;
     this.of = of;
     this.hold(undefined);
@@ -30,9 +33,27 @@ export class Mine {
   /** Stores the games since the last time, if no game is under way. */
   collect(show) {
     const more = show?.take_games();
-    if (!more) return;
-    this.hold(this.file ? join(this.file, more) : more);
-    keepGames(this.of, more).catch((error) => {
+    if (more) this.add(this.of, more);
+  }
+
+  /** Adds the games in a file that was saved here; what it holds, or undefined if that is no games. */
+  async load(file) {
+    const bytes = new Uint8Array(await file.arrayBuffer());
+    let about;
+    try {
+      about = JSON.parse(aboutGames(bytes));
+    } catch {
+      return undefined;
+    }
+    const of = rules(about.env, about.settings);
+    const isKnown = of === this.of && this.file?.length === bytes.length && this.file.every((byte, i) => byte === bytes[i]);
+    if (!isKnown) this.add(of, bytes);
+    return about;
+  }
+
+  add(of, more) {
+    if (of === this.of) this.hold(this.file ? join(this.file, more) : more);
+    keepGames(of, more).catch((error) => {
       if (!this.refused) say(`This browser stores no games (${reason(error)}). Save them as a file to keep them.`);
       this.refused = true;
     });

@@ -290,6 +290,8 @@ async function load(files) {
       if (await text.load(files)) pick(TASK);
       return;
     }
+    const played = files.length === 1 && (await mine.load(files[0]));
+    if (played) return announce(`Loaded ${files[0].name}: ${played.games} recorded ${played.games === 1 ? "game" : "games"} of ${lab.title(played.env)}.`);
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
     view.asked += 1;
@@ -456,9 +458,10 @@ async function watchRun() {
   }
   const curves = new Curves();
   // Its game is on the stage before its first policy, unless the visitor has picked another meanwhile.
-  const isOther = about.game !== view.about?.env && known(about.game) === about.game;
+  const plays = (game) => known(game) === game;
+  const isOther = about.game !== view.about?.env && plays(about.game);
   let met = isOther && !(await pickGame(about.game));
-  const live = { changed: () => lab.news(), policy: (which, label, file) => {
+  const live = { plays, changed: () => lab.news(), policy: (which, label, file) => {
     agents.offer(which, label, file);
     // The newest policy is put on the stage when the page opens; later the visitor chooses.
     if (which === "newest" && !met) { met = true; agents.choose(which); }

@@ -3,8 +3,10 @@
 import { $, make } from "./dom.js";
 import { readToml, writeToml, at } from "./toml.js";
 
-/** Steps of all games of an iteration, at most. */
+/** Steps of all games of an iteration, at most, and numbers in their observations: a module's memory has at most 4 GB, and
+    each array half of that. */
 const MOST_STEPS = 1 << 22;
+const MOST_NUMBERS = 1 << 28;
 
 /** The fields: name in the link, label, limits, and paths of the settings that they set. */
 const FIELDS = [
@@ -45,12 +47,13 @@ export class Settings {
     this.way = way;
   }
 
-  /** Puts in the defaults of a game (TOML), overlaid with the values of a link, or without one with those that the visitor
-      has set. The device is the same for all games until a link says otherwise. */
-  fill(game, text, link) {
-    const values = link ?? this.kept.get(game) ?? {};
-    this.game = game;
-    this.defaults = readToml(text);
+  /** Puts in the defaults of a game, `{ name, settings, features }` (`settings` is TOML), overlaid with the values of a link, or
+      without one with those that the visitor has set. The device is the same for all games until a link says otherwise. */
+  fill({ name, settings, features }, link) {
+    const values = link ?? this.kept.get(name) ?? {};
+    this.game = name;
+    this.defaults = readToml(settings);
+    this.mostSteps = Math.min(MOST_STEPS, Math.floor(MOST_NUMBERS / features.length));
     for (const { id } of FIELDS) {
       const value = this.standard(id);
       this.inputs[id].input.value = /^[\d.e-]+$/.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
@@ -98,8 +101,8 @@ export class Settings {
   read() {
     const wrong = FIELDS.filter(({ id }) => !this.check(id));
     const steps = this.value("groups") * this.value("size") * this.value("steps");
-    if (wrong.length === 0 && steps > MOST_STEPS) {
-      this.check("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${MOST_STEPS.toLocaleString("en")}.`);
+    if (wrong.length === 0 && steps > this.mostSteps) {
+      this.check("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${this.mostSteps.toLocaleString("en")}.`);
       wrong.push({ id: "groups" });
     }
     if (wrong.length > 0) {

@@ -1,15 +1,13 @@
 // The canvas and its renderer, WebGPU or a 2D canvas: its size, and recovery after a lost device.
 
 import { Screen } from "./watch.js";
-import { adapterName } from "./adapter.js";
+import { SILENT, adapterName } from "./adapter.js";
 import { $, say, reason, sentence } from "./dom.js";
 
 /** The largest picture that the CPU draws, in pixels. */
 const MOST_2D = 700_000;
 /** A second lost device within this time, in milliseconds, ends the use of the GPU. */
 const SOON = 10_000;
-/** The timeout of a GPU in milliseconds. */
-const SILENT = 5_000;
 
 export class Stage {
   /** `touched()` is called when the picture must be redrawn. */

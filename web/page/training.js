@@ -1,6 +1,6 @@
 // The client of the workers that train. A reset ends them, which frees all their memory.
 
-import { hasGpu } from "./adapter.js";
+import { hasAdapter, hasGpu } from "./adapter.js";
 import { sentence } from "./dom.js";
 
 /** The largest number of workers. */
@@ -63,7 +63,9 @@ export class Training {
     this.become("starting");
     const own = (this.begun = {});
     const gpu = way === "WebGPU" || (way === "auto" && (await hasGpu()));
+    const isMissing = way === "WebGPU" && !(await hasAdapter());
     if (this.begun !== own || this.state !== "starting") return;
+    if (isMissing) return this.refuse("WebGPU was asked for, but this browser offers no adapter.");
     try {
       this.startWorkers({ wanted, gpu, paused, question });
     } catch (error) {

@@ -26,6 +26,8 @@ const [STOP, ITERATE, SAVE] = [0, 1, 2];
 
 const runs = [];
 let plays = false; // whether policies for games are trained
+let memory; // of the module, which grows
+let size; // of the memory, as the page knows it
 let paused = false;
 let looping = false;
 let question;
@@ -65,7 +67,8 @@ async function start({ module, wanted, gpu, place, paused: waits, question: aske
   paused = waits;
   question = asked;
   try {
-    const { Training, Saved, Place, memory } = await load(module);
+    const { Training, Saved, Place, ...loaded } = await load(module);
+    memory = loaded.memory;
     const own = () => place && new Place(place.memory, place.rank, place.size);
     for (const { seed, text, saved, file } of wanted) {
       const training = saved ? await Training.resume(restored(Saved, saved), file, gpu, own()) : await Training.create(text, file, gpu, own());
@@ -81,7 +84,7 @@ async function start({ module, wanted, gpu, place, paused: waits, question: aske
       await sendPolicy(run);
       if (!saved) postMessage({ is: "records", seed, news: [JSON.parse(await training.first())] });
     }
-    if (leads()) postMessage({ is: "memory", bytes: memory.buffer.byteLength });
+    if (leads()) tellMemory();
   } catch (error) {
     return postMessage({ is: "refused", why: sentence(error) });
   }
@@ -106,8 +109,16 @@ async function follow() {
   }
 }
 
+/** Sends the size of the module's memory if it has grown. */
+function tellMemory() {
+  if (memory.buffer.byteLength === size) return;
+  size = memory.buffer.byteLength;
+  postMessage({ is: "memory", bytes: size });
+}
+
 /** Sends the records since the last time, and the completions of a language model. */
 function tell(run) {
+  tellMemory();
   if (run.news.length === 0) return;
   postMessage({ is: "records", seed: run.seed, news: run.news });
   run.news = [];

@@ -84,6 +84,25 @@ export default [
     },
   },
   {
+    name: 'an agent that is offered later leaves the names over the boards of a game that stands still',
+    only: false,
+    async run(visit) {
+      const context = await visit.context({ reducedMotion: 'reduce' });
+      const page = await visit.open({ context });
+      await page.evaluate(async () => {
+        const { keepLast } = await import('./keep.js');
+        await keepLast(new Uint8Array(await (await fetch('policies/fruit.safetensors')).arrayBuffer()));
+      });
+      await page.close();
+      const again = await visit.open({ context });
+      await until(again, '#agent', /Trained here last time/);
+      await again.waitForFunction(() => {
+        const places = [...document.querySelectorAll('#names .who')].map(({ style }) => style.left);
+        return places.length === 2 && places.every(Boolean);
+      });
+    },
+  },
+  {
     name: 'what the browser keeps and cannot be read is named, and the page trains',
     async run(visit) {
       const context = await visit.context();

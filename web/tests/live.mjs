@@ -93,6 +93,40 @@ export default [
     },
   },
   {
+    name: 'of a watched run that the page cannot play, and of one that ends by its score, it says so',
+    only: false,
+    async run(visit) {
+      const see = async (about, all, checkpoints = []) => {
+        const context = await visit.context();
+        // A stream that stays open, as the program's does.
+        await context.addInitScript(([records, checkpoints]) => {
+          window.EventSource = class extends EventTarget {
+            constructor() {
+              super();
+              const send = (type, one) => this.dispatchEvent(new MessageEvent(type, { data: JSON.stringify(one) }));
+              setTimeout(() => {
+                send('open');
+                for (const one of records) send('record', one);
+                for (const one of checkpoints) send('checkpoint', one);
+              });
+            }
+          };
+        }, [all, checkpoints]);
+        return watch(visit, { about, records: [] }, { context });
+      };
+      // It asks for no policy of a game that it has not: there is none.
+      const page = await see({ ...CATCH, game: 'host' }, records(60), [{ which: 'newest', tag: 'a', iteration: 60 }]);
+      await until(page, '#state-here', /^Iteration 60 of 60\. This page cannot play what the run learns; the game shown here is another\.$/);
+      await until(page, '#live', /^catch-1: finished$/);
+      ok((await page.title()) === 'catch-1: finished – Grove', `the tab is called ${await page.title()}`);
+      const all = records(25, { evaluation: { mean_score: 0.5 } });
+      const early = await see({ ...CATCH, settings: { stop: { score: 0.5 } } }, all);
+      await until(early, '#live', /^catch-1: finished$/);
+      const endless = await see({ ...CATCH, settings: { stop: { score: null } } }, all);
+      await until(endless, '#live', /^catch-1: (waiting for the next iteration|no new iterations)$/);
+    },
+  },
+  {
     name: 'a watched run that is resumed with a later end is as far as that says',
     only: false,
     async run(visit) {

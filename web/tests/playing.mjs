@@ -68,6 +68,31 @@ export default [
     },
   },
   {
+    name: 'games that were saved as a file are loaded again, once, beside any game',
+    only: false,
+    async run(visit) {
+      const first = await visit.open({ hash: '#game=catch' });
+      await playAlong(first, 2);
+      const { bytes } = await saveGames(first);
+      const page = await visit.open({ hash: '#game=catch' });
+      const file = { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: bytes };
+      await page.setInputFiles('#files', file);
+      await message(page, /^Loaded mine\.safetensors: \d+ recorded games? of Catch\./);
+      const about = await text(page, '#mine-about');
+      ok(about === (await text(first, '#mine-about')), `it has ${about}`);
+      await page.setInputFiles('#files', file);
+      await message(page, /^Loaded mine/);
+      ok((await text(page, '#mine-about')) === about, 'the same games are there twice');
+      const other = await visit.open();
+      await other.setInputFiles('#files', file);
+      await message(other, /^Loaded mine/);
+      ok(await other.locator('#mine').isHidden(), 'games of catch are offered beside fruit');
+      await other.locator('#game input[value=catch]').check({ force: true });
+      await until(other, '#mine-about', /recorded/);
+      ok((await text(other, '#mine-about')) === about, 'the games are not kept');
+    },
+  },
+  {
     name: 'games that are played in two tabs are kept together',
     only: false,
     async run(visit) {

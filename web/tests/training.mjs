@@ -340,6 +340,10 @@ export default [
       await page.fill('#set-size', '64');
       await page.click('#start');
       await until(page, '#set-groups-note', /steps an iteration/);
+      // A board of 400 numbers takes more memory than a ball and a paddle.
+      const large = await visit.open({ hash: '#game=breakout&groups=1024&size=64&steps=16' });
+      await large.click('#start');
+      await until(large, '#set-groups-note', /^That makes 1,048,576 steps an iteration; this page takes at most 671,088\.$/);
     },
   },
   {

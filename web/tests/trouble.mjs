@@ -135,10 +135,22 @@ export default [
     name: 'a GPU that never answers is done without',
     only: true,
     async run(visit) {
-      const page = await visit.open({ init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
+      const page = await visit.open({ hash: small({ gpu: false }), init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
       ok(/^Without WebGPU.*does not answer/.test(await text(page, '#way')), 'the line does not say so');
       await goesOn(page);
       ok((await visit.picture(page)).colours >= 4, 'nothing is drawn');
+      await page.click('#start');
+      await until(page, '#state', /^Finished catch/);
+    },
+  },
+  {
+    name: 'a GPU that is asked for and missing is said to be',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&device=WebGPU' });
+      await page.click('#start');
+      await until(page, '#trouble', /^WebGPU was asked for, but this browser offers no adapter\.$/);
+      await until(page, '#state', /^Not started/);
     },
   },
   {
