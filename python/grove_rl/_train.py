@@ -49,10 +49,12 @@ class Report:
     details: dict[str, Any] = field(repr=False)
     #: Observation space of a Python environment.
     observation_space: gymnasium.Space[Any] | None = field(default=None, repr=False)
+    #: Folder in which the path of the run begins, if it is relative.
+    base: str = field(default="", repr=False)
 
     def policy(self) -> Policy:
-        """Loads the best policy."""
-        return Policy(self.run, self.observation_space)
+        """Loads the best policy, also if the current folder is another one by now."""
+        return Policy(os.path.join(self.base, self.run), self.observation_space)
 
 
 def train(
@@ -117,6 +119,7 @@ def train(
     if inspect.iscoroutinefunction(callback):
         raise ValueError(f"`callback` is the async function {callback!r}, but nothing awaits it")
     listener = None if callback is None else lambda record: callback(json.loads(record))
+    base = os.getcwd()
     of_text = {"reward": reward, "model": model, "reward_weights": reward_weights, "eval_task": eval_task}
     of_host = {"num_processes": num_processes or None, "max_episode_steps": max_episode_steps}
     if task is not None:
@@ -126,7 +129,7 @@ def train(
         _prepare(device or "cpu")
         arguments = ("tiny" if model is None else os.fspath(model), text, device or "cpu", run_dir, listener)
         try:
-            return _report(_native.train_text(json.dumps(request), judge, *arguments))
+            return _report(_native.train_text(json.dumps(request), judge, *arguments), base)
         except Exception as error:
             # Native code knows the message alone.
             if judge.error is None or isinstance(judge.error, Exception):
@@ -138,7 +141,7 @@ def train(
         _refuse(of_text | of_host, f"the built-in game {what}")
         text = as_json(in_sections(settings, {}))
         _prepare(device or "auto")
-        return _report(_native.train(what, text, device or "auto", run_dir, listener))
+        return _report(_native.train(what, text, device or "auto", run_dir, listener), base)
     _refuse(of_text, "an environment")
     changes = in_sections(settings, HOST_NAMES)
     _prepare(device or "cpu")
@@ -224,7 +227,8 @@ def _train_envs(
         }
         encoding = json.dumps(batch.encoding.save())
         arguments = (environment, encoding, as_json(changes), device, run_dir, listener)
-        report = _report(_native.train_envs(batch, name, *arguments))
+        base = os.getcwd()
+        report = _report(_native.train_envs(batch, name, *arguments), base)
     finally:
         try:
             batch.close()
@@ -264,7 +268,7 @@ def _warn_of_close(error: Exception) -> None:
     warnings.warn(f"an environment failed when it was closed: {error!r}", stacklevel=4)
 
 
-def _report(text: str) -> Report:
+def _report(text: str, base: str) -> Report:
     details = json.loads(text)
     return Report(
         run=details["run"],
@@ -272,4 +276,5 @@ def _report(text: str) -> Report:
         seconds=details["seconds"],
         env_steps=details["env_steps"],
         details=details,
+        base=base,
     )

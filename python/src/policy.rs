@@ -73,8 +73,8 @@ impl Policy {
 
     /// Loads the policy with this [`file`](Self::file), which `path` has led to.
     #[staticmethod]
-    fn of_file(file: Vec<u8>, path: PathBuf) -> PyResult<Self> {
-        Self::of(&policy_file(file).map_err(value_error)?, path)
+    fn of_file(file: &[u8], path: PathBuf) -> PyResult<Self> {
+        Self::of(&policy_file(file.to_vec()).map_err(value_error)?, path)
     }
 
     /// The content of a policy's file, for another process.

@@ -6,7 +6,8 @@ use super::{value_error, warn};
 use grove::device::{self, ChosenDevice};
 use grove::env::Playable;
 use grove::run::{
-    GameRun, Observer, Run, RunError, RunFiles, RunNote, Step, caught_on_devices, drive, finish,
+    GameRun, Observer, Run, RunError, RunFiles, RunFolder, RunNote, Step, caught_on_devices, drive,
+    finish,
 };
 use grove::settings::TrainConfig;
 use grove::trainer::{GameTrainer, config_toml};
@@ -15,7 +16,7 @@ use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -90,9 +91,14 @@ impl Session {
     /// # Errors
     /// If the run fails, the callback raises, or a signal arrives; the run has been saved in the latter two cases.
     pub fn train(&self, run: &mut dyn Run, name: &str, settings: &str) -> PyResult<String> {
-        let path = self.run_dir.clone();
-        let (mut files, _lock, warning) =
-            RunFiles::create(path, name, run, settings).map_err(not_created)?;
+        let folder = match &self.run_dir {
+            Some(folder) => folder.clone(),
+            None => RunFolder::create(None, name).map_err(value_error)?.path().to_path_buf(),
+        };
+        // Environments and the callback may change the current folder.
+        let place = std::path::absolute(&folder).map_err(value_error)?;
+        let (mut files, _lock, warning) = RunFiles::create(Some(place), name, run, settings)
+            .map_err(|error| not_created(error, &folder))?;
         let note = RunNote::new(run, &self.chosen.info).in_environment(self.environment.as_deref());
         files.write_note(&note).map_err(value_error)?;
         if let Some(spaces) = &self.spaces {
@@ -117,7 +123,8 @@ impl Session {
             return Err(error);
         }
         self.interrupts.check()?;
-        let report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
+        let mut report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
+        report.run = folder.display().to_string();
         Ok(serde_json::to_string(&report).expect("reports are plain data"))
     }
 }
@@ -154,16 +161,15 @@ pub fn interruptible<T: Send>(work: impl FnOnce(&AtomicBool) -> T + Send) -> PyR
     })
 }
 
-/// A Python `ValueError` for a run that cannot begin, in the words of `train`'s arguments.
-fn not_created(error: RunError) -> PyErr {
+/// A Python `ValueError` for a run that cannot begin in a folder, in the words of `train`'s arguments.
+fn not_created(error: RunError, folder: &Path) -> PyErr {
+    let folder = folder.display();
     match error {
-        RunError::Exists(path) => value_error(format!(
-            "the run directory {} exists; choose another `run_dir`",
-            path.display()
-        )),
-        RunError::Locked(path) => value_error(format!(
-            "another process trains the run in {}; choose another `run_dir`",
-            path.display()
+        RunError::Exists(_) => {
+            value_error(format!("the run directory {folder} exists; choose another `run_dir`"))
+        }
+        RunError::Locked(_) => value_error(format!(
+            "another process trains the run in {folder}; choose another `run_dir`"
         )),
         error => value_error(error),
     }

@@ -86,6 +86,22 @@ def test_a_run_that_ends_early_has_its_encoding() -> None:
     assert Path("given/spaces.json").read_text() == "kept"
 
 
+def test_the_current_folder_may_change(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+
+    class Wandering(Pair):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            return super().reset(seed=seed)
+
+    for run_dir, run in ((None, "runs/host-1"), ("given", "given")):
+        monkeypatch.chdir(tmp_path)
+        report = trained(Wandering, run_dir=run_dir)
+        assert Path(report.run) == Path(run) and Path.cwd() == tmp_path / "elsewhere"
+        assert report.policy().game == "host" and (tmp_path / run / "spaces.json").is_file()
+    assert not list(Path.cwd().iterdir())
+
+
 def test_trainings_at_once_have_folders_of_their_own() -> None:
     Path("runs/host-1").mkdir(parents=True)
     Path("runs/host-1/notes").touch()

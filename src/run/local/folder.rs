@@ -56,7 +56,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If it exists, or cannot be created.
-    pub(super) fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
+    pub fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
         if let Some(path) = path {
             // An empty path exists nowhere, but could be created in the current folder.
             if path.exists() || path.as_os_str().is_empty() {
