@@ -121,6 +121,13 @@ impl Program {
         self
     }
 
+    /// Sets the words of the command that starts this program again, without a subcommand, for runs side by side. By
+    /// default it is the executable of this process, which is another program where a library contains this one.
+    pub fn started_by(self, words: Vec<OsString>) -> Self {
+        jobs::start_by(words);
+        self
+    }
+
     /// Runs the command given on the process's command line and prints any error: a complete `main`.
     pub fn run(self) -> ExitCode {
         self.run_with(std::env::args_os())
