@@ -130,6 +130,16 @@ def test_a_game_is_trained_as_by_the_program(folder: Path) -> None:
     assert policy(obs).shape == (3,) and policy(obs[0]) == policy(obs)[0]
 
 
+def test_the_program_starts_itself_again_for_runs_side_by_side(folder: Path) -> None:
+    # A folder of the package's name in the current one is not the package.
+    Path("grove_rl").mkdir()
+    program = [sys.executable, "-P", "-m", "grove_rl._program"]
+    words = ["train", "catch", "--device", "cpu", "--iterations", "2", "--seeds", "1..2", "--json"]
+    done = subprocess.run([*program, *words], check=True, capture_output=True, text=True)
+    runs = json.loads(done.stdout)["runs"]
+    assert [run["seed"] for run in runs] == [1, 2] and "Warning" not in done.stderr
+
+
 def test_environments_of_python_are_trained(folder: Path) -> None:
     events: list[dict] = []
     report = grove_rl.train(

@@ -42,7 +42,9 @@ pub enum ChartError {
     #[error("{0} must end in .svg or .png")]
     Format(PathBuf),
     /// No curve has a point.
-    #[error("there is no point to draw: the runs have no such figure yet")]
+    #[error(
+        "there is no point to draw: the runs have no such figure yet, or a line's seeds share no part of the axis"
+    )]
     Empty,
     /// The picture cannot be drawn.
     #[error("the picture cannot be drawn: {0}")]

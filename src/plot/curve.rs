@@ -1,6 +1,7 @@
 //! Curves of several seeds aggregated to a mean with an interval.
 
 use super::statistics::{interval, mean};
+use std::cmp::Ordering;
 
 /// Number of positions at which curves with different steps are compared.
 const PLACES: usize = 200;
@@ -45,13 +46,16 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
     band
 }
 
-/// Evenly spaced positions from the latest start of all curves to their earliest end.
+/// Evenly spaced positions from the latest start of all curves to their earliest end; none if a curve starts after the end
+/// of another.
 fn shared_places(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
     let low = curves.iter().map(|curve| curve[0].0).fold(f64::MIN, f64::max);
     let high = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::MAX, f64::min);
-    match low < high {
-        true => (0..PLACES).map(|i| low + (high - low) * i as f64 / (PLACES - 1) as f64).collect(),
-        false => vec![low],
+    let place = |i: usize| low + (high - low) * i as f64 / (PLACES - 1) as f64;
+    match low.total_cmp(&high) {
+        Ordering::Less => (0..PLACES).map(place).collect(),
+        Ordering::Equal => vec![low],
+        Ordering::Greater => Vec::new(),
     }
 }
 
@@ -88,6 +92,8 @@ mod tests {
         assert_eq!((band.x[0], band.x[PLACES - 1]), (2.0, 8.0));
         assert!(band.x.iter().zip(&band.mean).all(|(x, y)| (x - y).abs() < 1e-9));
         assert_eq!(super::band(&[]), Band::default());
+        let [early, late] = [vec![(0.0, 1.0), (1.0, 2.0)], vec![(2.0, 3.0), (9.0, 4.0)]];
+        assert_eq!(super::band(&[early, late]), Band::default(), "they share no place");
     }
 
     #[test]

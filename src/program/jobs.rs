@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -143,11 +144,29 @@ pub fn side_by_side(
     }
 }
 
+/// Command line that starts this program again; by default its executable.
+static STARTED_BY: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Sets the command line that starts this program again, for a program within another, whose executable would not start
+/// it. Only the first call counts.
+pub fn start_by(words: Vec<OsString>) {
+    let _ = STARTED_BY.set(words);
+}
+
+/// Returns a command that starts this program again.
+fn this_program() -> Result<Command> {
+    if let Some([program, words @ ..]) = STARTED_BY.get().map(Vec::as_slice) {
+        let mut command = Command::new(program);
+        command.args(words);
+        return Ok(command);
+    }
+    std::env::current_exe().context("cannot find this program").map(Command::new)
+}
+
 /// Starts a run, which saves and ends when its stdin closes: if this process is killed, the run does not continue
 /// unattended.
 fn start(words: &[OsString], threads: usize) -> Result<Child> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let mut command = Command::new(program);
+    let mut command = this_program()?;
     command
         .args(words)
         .args(["--json", "--stop-with-stdin", "--threads", &threads.to_string()])

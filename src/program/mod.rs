@@ -133,6 +133,13 @@ impl Program {
         self.games.animate(run, files, best)
     }
 
+    /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it
+    /// is the executable of this process, which is another program if a library contains this one.
+    pub fn started_by(self, words: Vec<OsString>) -> Self {
+        jobs::start_by(words);
+        self
+    }
+
     /// Runs the command given on the process's command line and prints any error: a complete `main`.
     pub fn run(self) -> ExitCode {
         self.run_with(std::env::args_os())
