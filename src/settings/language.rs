@@ -174,7 +174,7 @@ settings! {
 const SMALL: usize = 1 << 24;
 
 impl LanguageConfig {
-    /// Settings of which language models take fewer values than the sections declare; [`rules`](Self::rules) say why.
+    /// Settings of which language models take fewer values than the sections declare; `rules` says why.
     pub const NARROWED: &[(&str, Shape)] = &[
         ("update.gradient_accumulation_steps", whole(1..=1)),
         ("loss.label_smoothing", at_least(0.0).at_most(0.0)),

@@ -48,7 +48,7 @@ settings! {
 }
 
 impl TrainConfig {
-    /// Settings of which games and their data take fewer values than the sections declare; [`rules`](Self::rules) say why.
+    /// Settings of which games and their data take fewer values than the sections declare; `rules` says why.
     pub const NARROWED: &[(&str, Shape)] = &[
         ("update.num_shards", whole(1..=4096)),
         ("checkpoint.eval_episodes", whole(1..=1 << 24)),
