@@ -141,7 +141,7 @@ fn adapters_are_added_to_the_weights_or_written_alone() {
 fn ambiguous_pre_tokenizers_are_rejected() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("model.gguf");
-    for name in ["gemma3", "olmo2", "llama", "rope_yarn"] {
+    for name in ["gemma3", "olmo2", "olmo3", "smollm3", "llama", "rope_yarn"] {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
         let model = LanguageModel::load(&from).unwrap();
         let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
