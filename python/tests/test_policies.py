@@ -1,6 +1,9 @@
 """Policies of environments of Python, from their files."""
 
+import json
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -263,3 +266,20 @@ def test_the_space_of_a_game_has_its_size() -> None:
     assert grove_rl.Policy.load(run, space)(space.sample()) in range(3)
     with pytest.raises(ValueError, match="an observation of catch has shape .*, but one of Box.* has shape .2,."):
         grove_rl.Policy.load(run, Pair.observation_space)
+
+
+def test_the_program_exports_the_policy_of_an_environment_of_python() -> None:
+    run = trained(Pair).run
+    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]
+    for end in ("onnx", "json"):
+        subprocess.run([*program, "export", run, "--format", end, "--out", f"policy.{end}"], check=True)
+    obs = np.array([[900, 1], [100, -1], [3, 0]], np.float32)
+    policy, about = grove_rl.Policy.load(run), json.loads(Path("policy.json").read_text())
+    spaces_of_run = json.loads(Path(run, "spaces.json").read_text())
+    x = (obs - spaces_of_run["center"]) / spaces_of_run["scale"]
+    tensors = [np.reshape(tensor["values"], tensor["shape"]) for tensor in about["tensors"]]
+    for weight, bias in zip(tensors[:-2:2], tensors[1:-2:2], strict=True):
+        x = np.maximum(x @ weight + bias, 0)
+    assert (about["env"], about["activation"], len(about["actions"])) == ("host", "relu", 2)
+    np.testing.assert_allclose(x @ tensors[-2] + tensors[-1], policy.logits(obs), rtol=1e-4, atol=1e-6)
+    assert Path("policy.onnx").read_bytes().count(b"logits") > 1

@@ -10,6 +10,7 @@ use super::study_args::{ExportArgs, Format, name_of};
 use super::text;
 use crate::checkpoint::Checkpoint;
 use crate::disk;
+use crate::env::{Env, HostGame};
 use crate::export::onnx::{self, encode};
 use crate::model::saved::{Header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
@@ -60,7 +61,13 @@ pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
             args.run.display()
         );
     }
-    (games.find(&saved_game_name(&checkpoint)?)?.export)(&games.models, &args, &checkpoint)
+    let name = saved_game_name(&checkpoint)?;
+    let write = match games.source(&name) {
+        // The policy of environments that this program lacks is a network like any other.
+        Err(_) if name == HostGame::NAME => write::<HostGame>,
+        found => found?.export,
+    };
+    write(&games.models, &args, &checkpoint)
 }
 
 /// Writes the policy of a checkpoint.

@@ -85,6 +85,10 @@ fn a_run_on_a_table_tells_and_goes_on_and_is_no_game() {
         let said = refusal(folder, words);
         assert!(said.contains("a labelled table is not a game"), "{said}");
     }
+    for format in ["onnx", "json"] {
+        let words = ["export", "runs/table-1", "--format", format, "--json"];
+        assert_eq!(json(folder, &words)["env"], "table");
+    }
 }
 
 #[test]
