@@ -33,7 +33,7 @@ pub enum LanguageError {
     /// An architecture that Grove does not support.
     #[error("the model in {path} has the architecture {found}; supported are {}", supported())]
     Architecture {
-        /// The folder or file.
+        /// The folder.
         path: PathBuf,
         /// The name of the architecture in its files.
         found: String,

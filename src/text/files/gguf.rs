@@ -13,15 +13,17 @@ use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, from_config, gguf_na
 use crate::nn::ops::stored::StoredMatrix;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
+use memmap2::Mmap;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
-use std::io::Read;
 use std::path::Path;
 
 /// The first bytes of a file.
 const MAGIC: &[u8] = b"GGUF";
 /// Maximum depth of arrays within arrays; llama.cpp's files have none.
 const MAX_DEPTH: usize = 4;
+/// Maximum number of metadata values, elements of arrays included: many times as many as the largest vocabularies have.
+const MAX_VALUES: usize = 1 << 23;
 
 /// The tensor of Llama 3's rotary scaling.
 const ROPE_FREQS: &str = "rope_freqs.weight";
@@ -76,13 +78,19 @@ impl Source for ParameterBytes<'_> {
 }
 
 /// The unread rest of a file's head.
-struct Head<'a>(&'a [u8]);
+struct Head<'a> {
+    rest: &'a [u8],
+    /// Number of values read so far.
+    values: usize,
+}
 
 impl<'a> Head<'a> {
     fn take(&mut self, count: u64) -> Result<&'a [u8], &'static str> {
-        let (taken, rest) =
-            self.0.split_at_checked(count as usize).ok_or("it ends in the middle of its head")?;
-        self.0 = rest;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(count as usize)
+            .ok_or("it ends in the middle of its head")?;
+        self.rest = rest;
         Ok(taken)
     }
 
@@ -100,11 +108,18 @@ impl<'a> Head<'a> {
 
     fn text(&mut self) -> Result<String, &'static str> {
         let count = self.u64()?;
-        Ok(String::from_utf8_lossy(self.take(count)?).into_owned())
+        // Copied before it is checked, since another process may modify the file.
+        let text = String::from_utf8(self.take(count)?.to_vec());
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(text.unwrap_or_else(|error| lossy(error.as_bytes())))
     }
 
     /// Reads a value of this kind, nested in `depth` arrays.
     fn value(&mut self, kind: u32, depth: usize) -> Result<Value, &'static str> {
+        self.values += 1;
+        if self.values > MAX_VALUES {
+            return Err("its head has over 8 million values");
+        }
         Ok(match kind {
             0 => json!(self.number::<1>()?[0]),
             1 => json!(self.number::<1>()?[0] as i8),
@@ -138,18 +153,26 @@ impl<'a> Head<'a> {
 
 impl<'a> Gguf<'a> {
     fn parse(bytes: &'a [u8], path: &'a Path) -> Result<Self, &'static str> {
-        let mut head = Head(bytes);
-        if head.take(4)? != MAGIC {
-            return Err("it is no GGUF file");
-        }
-        if !(2..=3).contains(&head.u32()?) {
-            return Err("it is of a version other than 2 and 3");
+        let rest = bytes
+            .strip_prefix(MAGIC)
+            .ok_or("it is no GGUF file; models in other formats are read from their folders")?;
+        let mut head = Head { rest, values: 0 };
+        match head.u32()? {
+            2 | 3 => {}
+            version if (2..=3).contains(&version.swap_bytes()) => {
+                return Err(
+                    "its numbers are big-endian; `gguf-convert-endian FILE little` of the Python package gguf converts it",
+                );
+            }
+            _ => return Err("it is of a version other than 2 and 3"),
         }
         let (tensors, values) = (head.u64()?, head.u64()?);
         let mut about = HashMap::new();
         for _ in 0..values {
             let (name, kind) = (head.text()?, head.u32()?);
-            about.insert(name, head.value(kind, 0)?);
+            if about.insert(name, head.value(kind, 0)?).is_some() {
+                return Err("its head has a key twice");
+            }
         }
         let mut all = HashMap::new();
         for _ in 0..tensors {
@@ -161,11 +184,13 @@ impl<'a> Gguf<'a> {
             // The file counts the axes from the last one on.
             shape.reverse();
             let (format, start) = (head.u32()?, head.u64()? as usize);
-            all.insert(name, Tensor { shape, format, start });
+            if all.insert(name, Tensor { shape, format, start }).is_some() {
+                return Err("it has two tensors of one name");
+            }
         }
         let alignment = about.get("general.alignment").map_or(Some(32), Value::as_u64);
         let alignment = alignment.ok_or("its `general.alignment` is not a whole number")?;
-        let start = (bytes.len() - head.0.len()).checked_next_multiple_of(alignment as usize);
+        let start = (bytes.len() - head.rest.len()).checked_next_multiple_of(alignment as usize);
         let weights = start.and_then(|start| bytes.get(start..)).ok_or("it ends with its head")?;
         Ok(Self { path, about, tensors: all, weights })
     }
@@ -199,8 +224,11 @@ impl<'a> Gguf<'a> {
         let known = ["llama", "qwen2", "qwen3"];
         let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
         let Some(family) = family else {
-            let (path, found) = (self.path.to_path_buf(), kind.to_string());
-            return Err(LanguageError::Architecture { path, found });
+            let reason = format!(
+                "its architecture is `{kind}`; GGUF files are read of {}, other models from Hugging Face folders",
+                known.join(", ")
+            );
+            return Err(unusable(self.path, reason));
         };
         let whole = |name: &str| self.whole(&format!("{kind}.{name}"));
         let number = |name: &str| self.number(&format!("{kind}.{name}"));
@@ -358,8 +386,12 @@ impl<'a> Gguf<'a> {
         Ok(ParameterBytes { format, bytes, rows: wanted[0], paired_head_dim })
     }
 
-    /// Refuses a file that is one of several parts of a model.
+    /// Refuses a file of adapters, and one of several parts of a model.
     fn check_whole(&self) -> Result<(), LanguageError> {
+        if self.text("general.type") == "adapter" {
+            let reason = "it holds adapters without their model; adapters are read from a folder in PEFT's format";
+            return Err(unusable(self.path, reason));
+        }
         match (self.whole("split.no")?, self.whole("split.count")?) {
             (Some(number), Some(count)) if count > 1 => {
                 let number = number + 1;
@@ -396,20 +428,13 @@ impl<'a> Gguf<'a> {
     }
 }
 
-/// Refuses other files by their first bytes, before all of the file is read.
-fn check_magic(path: &Path) -> Result<(), LanguageError> {
-    let mut start = Vec::new();
-    let file = input::open(path).map_err(failed("read", path))?;
-    file.take(64).read_to_end(&mut start).map_err(failed("read", path))?;
-    check_fetched(&start, path)?;
-    start.starts_with(MAGIC).then_some(()).ok_or_else(|| unusable(path, "it is no GGUF file"))
-}
-
 /// Reads a model from a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
-    check_magic(path)?;
-    // Its weights may be of any size.
-    let bytes = input::read(path, u64::MAX).map_err(failed("read", path))?;
+    let opened = input::open(path).map_err(failed("read", path))?;
+    // SAFETY: any bytes are valid numbers, and texts are copied before they are used. If another process modifies the file
+    // while it is mapped, values change, or the program is stopped by SIGBUS, but memory safety is not affected.
+    let bytes = unsafe { Mmap::map(&opened) }.map_err(failed("read", path))?;
+    check_fetched(&bytes, path)?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
     file.check_whole()?;
     let shape = file.shape()?;

@@ -23,6 +23,9 @@ const ENDS: [&str; 12] = [
     "<｜end▁of▁sentence｜>",
 ];
 
+/// Maximum length of a token that pairs merge to, bytes: each of its splits is looked up.
+const MAX_MERGED: usize = 512;
+
 /// Whether a value is what it must be.
 type Check = fn(&Value) -> bool;
 
@@ -229,6 +232,12 @@ impl<'a> Vocabulary<'a> {
         let mut merges = Vec::new();
         for whole in wholes {
             let name = self.tokens[whole];
+            if name.len() > MAX_MERGED {
+                let length = name.len();
+                return Err(format!(
+                    "the token {whole} has {length} bytes, more than {MAX_MERGED}"
+                ));
+            }
             let first = merges.len();
             for (at, _) in name.char_indices().skip(1) {
                 let [left, right] = [&name[..at], &name[at..]];

@@ -64,6 +64,9 @@ impl PreTokenizer {
         let splits = &json["pre_tokenizer"];
         let all = splits["pretokenizers"].as_array();
         let all = all.map_or(vec![splits], |all| all.iter().collect());
+        if !all.iter().any(|one| one["type"] == "ByteLevel") {
+            return None;
+        }
         let patterns = all.into_iter().map(|one| match one["type"].as_str()? {
             "Split" if one["behavior"] == "Isolated" && one["invert"] != true => {
                 one["pattern"]["Regex"].as_str().map(Some)

@@ -65,6 +65,42 @@ fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
 }
 
 #[test]
+fn gguf_files_that_are_ambiguous_or_hold_no_model_are_refused_in_a_sentence() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("model.gguf");
+    let refused = |bytes: &[u8], why: &str| {
+        fs::write(&path, bytes).unwrap();
+        let error = LanguageModel::load(&path).map(|model| model.shape).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    let whole = || byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
+    refused(b"GG", "it is no GGUF file");
+    let mut bytes = whole().bytes();
+    bytes[4..8].reverse();
+    refused(&bytes, "its numbers are big-endian");
+    let mut bytes = whole().with("note.1", 1).with("note.2", 2).bytes();
+    let at = bytes.windows(6).position(|six| six == b"note.2").unwrap();
+    bytes[at + 5] = b'1';
+    refused(&bytes, "its head has a key twice");
+    let twice = Gguf { more: vec!["output_norm.weight"], ..whole() };
+    refused(&twice.bytes(), "it has two tensors of one name");
+    let adapters = whole().with("general.type", "adapter").bytes();
+    refused(&adapters, "it holds adapters without their model");
+    // An array of 2^23 bytes, the only value.
+    let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+    bytes.extend([0u64, 1, 1].map(u64::to_le_bytes).concat());
+    bytes.extend(b"x\x09\0\0\0\0\0\0\0");
+    bytes.extend((1u64 << 23).to_le_bytes());
+    bytes.resize(bytes.len() + (1 << 23), 0);
+    refused(&bytes, "its head has over 8 million values");
+    let pieces = ["a".to_string(), "a".repeat(100_000)];
+    let long = Gguf::new(&pieces, &[1, 1])
+        .with("tokenizer.ggml.model", "llama")
+        .with("tokenizer.ggml.scores", json!([0.5, 0.5]));
+    refused(&long.bytes(), "the token 1 has 100000 bytes, more than 512");
+}
+
+#[test]
 fn tensors_of_gguf_files_are_used_or_refused_by_name() {
     let load = |more: &[&'static str]| {
         let whole = byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
