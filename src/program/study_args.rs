@@ -69,7 +69,7 @@ pub struct ExportArgs {
     /// Merge a language model's adapters into its weights; by default only the adapters are exported.
     #[arg(long)]
     pub merge: bool,
-    /// Number format of a GGUF file: f32, f16 or q8_0 [default: f32].
+    /// Number format of a GGUF file: f32, f16, bf16 or q8_0 [default: f32].
     #[arg(long, value_name = "NAME", value_parser = str::parse::<GgufType>)]
     pub outtype: Option<GgufType>,
     /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).

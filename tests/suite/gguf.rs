@@ -101,7 +101,11 @@ fn fewer_bits_are_near_the_weights() {
     for shape in shapes() {
         let model = sharpened(&shape);
         let largest = model.params.values().iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-        for (kind, bound) in [(GgufType::F16, 1.0 / 2048.0), (GgufType::Q8_0, 1.0 / 200.0)] {
+        for (kind, bound) in [
+            (GgufType::F16, 1.0 / 2048.0),
+            (GgufType::Bf16, 1.0 / 256.0),
+            (GgufType::Q8_0, 1.0 / 200.0),
+        ] {
             let again = written(&model, kind);
             assert!(again.params != model.params, "{kind}");
             for (got, want) in again.params.values().iter().zip(model.params.values()) {
@@ -231,5 +235,5 @@ fn runs_are_exported_with_a_card() {
     let error = refusal(folder, &["export", "run", "--format", "onnx"]);
     assert!(error.contains("gguf or safetensors"), "{error}");
     let output = grove(folder, &["export", "run", "--outtype", "q3"]);
-    assert!(stderr(&output).contains("f32, f16, q8_0"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("f32, f16, bf16, q8_0"), "{}", stderr(&output));
 }

@@ -58,14 +58,18 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let path = folder.join(CONFIG);
     let text = read_file(&path)?;
     let about: Value = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
-    let base = about["base_model_name_or_path"].as_str().unwrap_or_default();
+    let key = "base_model_name_or_path";
+    let base = about[key].as_str().filter(|base| !base.is_empty());
+    let base = base.ok_or_else(|| unusable(&path, format!("there is no `{key}`")))?;
     let base = match Path::new(base) {
         base if base.is_relative() && !base.exists() => folder.join(base),
         base => base.to_path_buf(),
     };
     if !base.exists() || is_folder(&base) {
-        let reason =
-            format!("there is no model in {}, which these adapters are for", base.display());
+        let base = base.display();
+        let reason = format!(
+            "there is no model in {base}, which these adapters are for; `{key}` must be the path of its folder"
+        );
         return Err(unusable(&path, reason));
     }
     let mut model = LanguageModel::load(&base)?;
@@ -127,7 +131,7 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
     let rank = about["r"].as_u64().filter(|r| *r > 0);
     let rank = rank.ok_or("there is no whole number `r` above 0")?;
     let target_modules = match &about["target_modules"] {
-        Value::Array(names) => names.iter().map(|name| Some(name.as_str()?.to_string())).collect(),
+        Value::Array(names) => modules(names),
         Value::String(name) if name == "all-linear" => Some(LoraConfig::new(1).target_modules),
         _ => None,
     };
@@ -149,6 +153,25 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
     let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
+}
+
+/// The matrices that a list of modules names, each once; `None` if an element is no text. A name may be a path, and PEFT
+/// lists the modules of all layers where they are few. A layer that is not in such a list lacks its tensors.
+fn modules(names: &[Value]) -> Option<Vec<String>> {
+    let mut all: Vec<String> = Vec::new();
+    for name in names {
+        let name = name.as_str()?;
+        let is_path = |linear: &Projection| {
+            let path = name.strip_suffix(linear.name());
+            path.is_some_and(|path| path.is_empty() || path.ends_with('.'))
+        };
+        let last = name.rsplit('.').next().filter(|_| Projection::ALL.iter().any(is_path));
+        let name = last.unwrap_or(name);
+        if !all.iter().any(|known| known == name) {
+            all.push(name.to_string());
+        }
+    }
+    Some(all)
 }
 
 /// Writes a model's adapters and its vocabulary.
@@ -228,6 +251,10 @@ mod tests {
         assert_eq!(read(&about("lora_alpha", Value::Null)).unwrap().lora_alpha, 8.0);
         assert_eq!(read(&about("use_rslora", json!(true))).unwrap().lora_alpha, 32.0);
         assert!(read(&about("init_lora_weights", json!("gaussian"))).is_ok());
+        let paths =
+            ["self_attn.q_proj", "model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"];
+        let targets = read(&about("target_modules", json!(paths))).unwrap().target_modules;
+        assert_eq!(targets, ["q_proj", "up_proj"]);
         for (key, value) in [
             ("lora_bias", json!(true)),
             ("use_dora", json!(true)),
@@ -254,10 +281,12 @@ mod tests {
             ("bias", json!(true)),
             ("lora_alpha", json!("32")),
             ("target_modules", json!(["q_proj", 3])),
+            ("target_modules", json!(["lm_head"])),
+            ("target_modules", json!(["linear_self_attn.q_proj"])),
             ("of_a_later_version", json!("on")),
         ] {
             let said = read(&about(key, value)).unwrap_err();
-            assert!(said.contains(&format!("`{key}`")), "{said}");
+            assert!(said.contains(key), "{said}");
         }
     }
 }

@@ -154,7 +154,9 @@ impl<'a> Head<'a> {
 
 impl<'a> Gguf<'a> {
     fn parse(bytes: &'a [u8], path: &'a Path) -> Result<Self, &'static str> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or("it is no GGUF file")?;
+        let rest = bytes
+            .strip_prefix(MAGIC)
+            .ok_or("it is no GGUF file; models in other formats are read from their folders")?;
         let mut head = Head { rest, values: 0 };
         match head.u32()? {
             2 | 3 => {}
@@ -223,8 +225,11 @@ impl<'a> Gguf<'a> {
         let known = ["llama", "qwen2", "qwen3"];
         let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
         let Some(family) = family else {
-            let (path, found) = (self.path.to_path_buf(), kind.to_string());
-            return Err(LanguageError::Architecture { path, found });
+            let reason = format!(
+                "its architecture is `{kind}`; GGUF files are read of {}, other models from Hugging Face folders",
+                known.join(", ")
+            );
+            return Err(unusable(self.path, reason));
         };
         let whole = |name: &str| self.whole(&format!("{kind}.{name}"));
         let number = |name: &str| self.number(&format!("{kind}.{name}"));

@@ -12,7 +12,7 @@ use crate::nn::arch::{Adapters, QkNorm, gguf_name};
 use crate::schema::names;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
-use half::f16;
+use half::{bf16, f16};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -33,6 +33,8 @@ names! {
         F32 = "f32",
         /// Half precision.
         F16 = "f16",
+        /// Half the bits of single precision, with its range.
+        Bf16 = "bf16",
         /// Blocks of 32 numbers of 8 bits with a scale.
         Q8_0 = "q8_0",
     }
@@ -44,6 +46,7 @@ impl GgufType {
         match self {
             Self::F32 => (0, 0, 1, 4),
             Self::F16 => (1, 1, 1, 2),
+            Self::Bf16 => (30, 32, 1, 2),
             Self::Q8_0 => (8, 7, BLOCK, BLOCK + 2),
         }
     }
@@ -77,13 +80,14 @@ impl<'a> Tensor<'a> {
 
     /// Rejects numbers that the tensor's format cannot represent.
     fn check(&self) -> Result<(), String> {
-        let largest = match self.kind {
-            GgufType::F32 => return Ok(()),
-            GgufType::F16 => 1.0,
-            GgufType::Q8_0 => LARGEST,
+        let fits = |x: f32| match self.kind {
+            GgufType::F32 => true,
+            GgufType::F16 => f16::from_f32(x).is_finite(),
+            GgufType::Bf16 => bf16::from_f32(x).is_finite(),
+            GgufType::Q8_0 => f16::from_f32(x / LARGEST).is_finite(),
         };
         let FileParameter { name, in_memory, .. } = &self.parameter;
-        match in_memory.iter().find(|x| !f16::from_f32(**x / largest).is_finite()) {
+        match in_memory.iter().find(|x| !fits(**x)) {
             Some(x) => Err(format!("`{name}` has {x}, too large for {}", self.kind.name())),
             None => Ok(()),
         }
@@ -98,6 +102,9 @@ impl<'a> Tensor<'a> {
         match self.kind {
             GgufType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
             GgufType::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+            GgufType::Bf16 => {
+                numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect()
+            }
             GgufType::Q8_0 => numbers.as_chunks().0.iter().flat_map(q8_0).collect(),
         }
     }
@@ -302,7 +309,11 @@ mod tests {
             let parameter = FileParameter { name, shape, in_memory: &numbers, transposed: None };
             Tensor { parameter, kind, heads: None }.check()
         };
-        for (kind, most) in [(GgufType::F16, 65504.0), (GgufType::Q8_0, 65504.0 * LARGEST)] {
+        for (kind, most) in [
+            (GgufType::F16, 65504.0),
+            (GgufType::Bf16, 3.38e38),
+            (GgufType::Q8_0, 65504.0 * LARGEST),
+        ] {
             assert_eq!(refused(kind, -most), Ok(()));
             let said = refused(kind, -1.01 * most).unwrap_err();
             assert!(said.starts_with("`w` has -") && said.contains("too large for"), "{said}");
