@@ -33,7 +33,7 @@ pub enum LanguageError {
     /// The architecture is not supported.
     #[error("the model in {path} has the architecture {found}; supported are {}", supported())]
     Architecture {
-        /// Path of the folder or file.
+        /// Path of the folder.
         path: PathBuf,
         /// Name of the architecture in the files.
         found: String,

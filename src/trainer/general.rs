@@ -55,7 +55,7 @@ impl<G: Rules> GeneralEngine<G> {
     /// on the number of ranks.
     fn sum_games(&self, sums: &[f32]) -> Result<GameSums, TeamError> {
         let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
-        let Part { games, team, .. } = &self.part;
+        let RankPart { games, team, .. } = &self.part;
         let count = games.own_items().len();
         let of_shard = |shard: usize| -> GameSums {
             let sum = |row: &[f32]| {
