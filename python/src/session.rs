@@ -117,7 +117,7 @@ impl Session {
             return Err(error);
         }
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
-        let warnings = grove::program().animate(run, &mut files, best.as_ref());
+        let warnings = grove::program().animate(run, &mut files, effort.env_steps, best.as_ref());
         warnings.iter().for_each(|warning| listener.warning(warning));
         if let Some(error) = listener.error.take() {
             return Err(error);

@@ -168,12 +168,13 @@ impl Games {
         }
     }
 
-    /// Gives a run's trackers an animation of its best policy, if they take one and it is of a game of the program. Returns
-    /// warnings: a tracker that fails does not stop a run.
+    /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and the
+    /// program has the game. Returns warnings: a tracker that fails does not stop a run.
     pub fn animate(
         &self,
         run: &dyn Run,
         files: &mut RunFiles,
+        env_steps: u64,
         best: Option<&Checkpoint>,
     ) -> Vec<String> {
         let Subject::Env(name) = run.subject() else { return Vec::new() };
@@ -181,7 +182,7 @@ impl Games {
         let (Some(game), Some(best)) = (game, best) else { return Vec::new() };
         let animation = caught(|| (game.animation)(&self.models, best));
         match animation.unwrap_or_else(|panic| Err(panic.into())) {
-            Ok(animation) => files.write_animation(run.trainer().env_steps(), &animation),
+            Ok(animation) => files.write_animation(env_steps, &animation),
             Err(error) => vec![format!("TensorBoard gets no animation: {error:#}")],
         }
     }

@@ -122,15 +122,16 @@ impl Program {
         self
     }
 
-    /// Gives a run's trackers an animation of its best policy, if they take one and the program has the game. Returns
-    /// warnings for the user.
+    /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and the
+    /// program has the game. Returns warnings for the user.
     pub fn animate(
         &self,
         run: &dyn Run,
         files: &mut RunFiles,
+        env_steps: u64,
         best: Option<&Checkpoint>,
     ) -> Vec<String> {
-        self.games.animate(run, files, best)
+        self.games.animate(run, files, env_steps, best)
     }
 
     /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it

@@ -223,7 +223,7 @@ impl Session<'_> {
             with_note_if(is_first, message, || finish(run, files, best.as_ref()))?
         };
         let Some(mut home) = home else { return Ok(()) };
-        warn(&self.games.animate(run, &mut home.files, best.as_ref()));
+        warn(&self.games.animate(run, &mut home.files, effort.env_steps, best.as_ref()));
         if !is_left && let Some(model) = run.model() {
             let run = History::read(home.path())?;
             let card = model_card::card(self.games, &run, &model, Some(&result));
