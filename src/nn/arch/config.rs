@@ -1,7 +1,7 @@
 //! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
 use super::entries::{ConfigError, count, entry, is_on, number, text, unsupported};
-use super::rope::{rope, scaling};
+use super::rope::{rope, rotary, scaling};
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Map, Value, json};
@@ -16,10 +16,6 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     let family = family.ok_or_else(|| ConfigError::Family { found: found.to_string() })?;
     let size = |name: &str| count(config, name)?.ok_or_else(|| ConfigError::Missing(name.into()));
     let (hidden_size, num_heads) = (size("hidden_size")?, size("num_attention_heads")?);
-    let rope = rope(config)?;
-    let rotary = |name: &str| -> Result<Option<f64>, ConfigError> {
-        Ok(number(rope, name)?.or(number(config, name)?))
-    };
     let context = count(config, "max_position_embeddings")?.unwrap_or(2048);
     let has_bias = is_on(config, "attention_bias")?;
     let mut shape = DecoderShape {
@@ -35,9 +31,9 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
         qkv_bias: has_bias,
         output_bias: has_bias,
         tie_word_embeddings: is_on(config, "tie_word_embeddings")?,
-        rope_theta: rotary("rope_theta")?.unwrap_or(1e4),
-        rope_scaling: scaling(rope, context)?,
-        partial_rotary_factor: rotary("partial_rotary_factor")?.unwrap_or(1.0),
+        rope_theta: rotary(config, "rope_theta")?.unwrap_or(1e4),
+        rope_scaling: scaling(rope(config)?, context)?,
+        partial_rotary_factor: rotary(config, "partial_rotary_factor")?.unwrap_or(1.0),
         rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
         ..DecoderShape::default()
     };

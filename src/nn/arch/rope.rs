@@ -170,9 +170,10 @@ pub(super) fn rope(config: &Value) -> Result<&Value, ConfigError> {
     Ok(section(all, "full_attention")?.unwrap_or(all))
 }
 
-/// The base of the rotary frequencies in a configuration, if there is one.
-pub(super) fn theta(config: &Value) -> Result<Option<f64>, ConfigError> {
-    Ok(number(rope(config)?, "rope_theta")?.or(number(config, "rope_theta")?))
+/// A number of the rotary embedding, such as `rope_theta`, which is in its table or at the top of a configuration; `None`
+/// if it is absent.
+pub(super) fn rotary(config: &Value, name: &str) -> Result<Option<f64>, ConfigError> {
+    Ok(number(rope(config)?, name)?.or(number(config, name)?))
 }
 
 /// The bases of the rotary frequencies of both kinds of layers, where a configuration has them.
