@@ -125,17 +125,18 @@ impl Board {
         Self { bar }
     }
 
-    /// Prints the line of a run that has ended, and shows a table of those so far.
-    pub fn ended(&self, line: &str, table: &str) {
-        match self.bar.is_hidden() {
-            true => say!("{line}"),
-            false => self.bar.suspend(|| say!("{line}")),
+    /// Prints the line of a run that has ended, and shows a table of those so far on a terminal.
+    pub fn ended(&self, line: &str, table: impl FnOnce() -> String) {
+        if self.bar.is_hidden() {
+            say!("{line}");
+            return self.bar.inc(1);
         }
+        self.bar.suspend(|| say!("{line}"));
         let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
         let cut = |row: &str| {
             format!("\n{}", row.chars().take(columns.saturating_sub(1)).collect::<String>())
         };
-        self.bar.set_message(table.lines().map(cut).collect::<String>());
+        self.bar.set_message(table().lines().map(cut).collect::<String>());
         self.bar.inc(1);
     }
 }

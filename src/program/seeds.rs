@@ -57,7 +57,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
                 format!("{name} failed: {}", sentence(&error))
             }
         };
-        board.ended(&line, "");
+        board.ended(&line, String::new);
         Ok(())
     })?;
     drop(board);

@@ -236,7 +236,7 @@ impl<'a> Sweep<'a> {
 
     /// Scores of a trial by seed; `None` unless all runs have one.
     fn scores(&self, trial: usize, round: u32) -> Option<Vec<f64>> {
-        self.seeds.iter().map(|seed| self.results.get(&(trial, round, *seed))?.score).collect()
+        results::scores(&self.results, trial, round, &self.seeds)
     }
 
     /// Trains the runs of a round that have no result yet.
@@ -288,9 +288,10 @@ impl<'a> Sweep<'a> {
             let said = format!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
             let result = RunResult { trial, round, seed, score, error };
             let line = serde_json::to_string(&result)? + "\n";
+            disk::write(&mut file, line.as_bytes()).context("cannot write the results")?;
             results.insert((trial, round, seed), result);
-            board.ended(&said, &report::leaders(sweep, trials, results, all_seeds, round));
-            disk::write(&mut file, line.as_bytes()).context("cannot write the results")
+            board.ended(&said, || report::leaders(sweep, trials, results, all_seeds, round));
+            Ok(())
         })
     }
 

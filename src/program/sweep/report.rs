@@ -1,6 +1,7 @@
 //! Report of a sweep: trials from best to worst (for halving by round, last round first), the importance of each
 //! setting, and the best settings.
 
+use super::results::scores;
 use super::search::{Trial, ranked};
 use super::space::{Point, Range, Space, index};
 use super::{Results, Search, Sweep, SweepFile, space};
@@ -138,8 +139,7 @@ pub fn leaders(
         if own != round && sweep.search == Search::Halving {
             return None;
         }
-        let of = |seed: &u64| results.get(&(number, own, *seed))?.score;
-        Some((number, mean(&seeds.iter().map(of).collect::<Option<Vec<f64>>>()?)))
+        Some((number, mean(&scores(results, number, own, seeds)?)))
     };
     let mut best: Vec<(usize, f64)> = (0..trials.len()).filter_map(score).collect();
     best.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -239,7 +239,7 @@ mod tests {
         assert!(super::importance(&space, &flat).0.values().all(|share| *share == 0.0));
     }
 
-    /// Of scores that are unrelated to a setting, as many a share as expected lies between its parts.
+    /// Scores that are unrelated to a setting vary between its parts by the expected share.
     #[test]
     fn a_setting_that_does_nothing_has_its_importance_by_chance() {
         let space: Space = toml::from_str("a = { linear = [0, 1] }").unwrap();

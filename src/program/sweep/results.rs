@@ -24,6 +24,11 @@ pub struct RunResult {
 /// Results by trial, round and seed.
 pub type Results = BTreeMap<(usize, u32, u64), RunResult>;
 
+/// Scores of a trial by seed; `None` unless all runs have one.
+pub fn scores(results: &Results, trial: usize, round: u32, seeds: &[u64]) -> Option<Vec<f64>> {
+    seeds.iter().map(|seed| results.get(&(trial, round, *seed))?.score).collect()
+}
+
 /// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
 /// reason. A failure that TPE already used to choose its next batch stays, since a success would lead to other trials.
 pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
