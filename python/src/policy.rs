@@ -7,14 +7,11 @@ use grove::checkpoint::Checkpoint;
 use grove::env::{Env, HostGame, Playable};
 use grove::model::{Actor, LANES, Lanes, NativePolicy};
 use grove::run::{RunFolder, SavedPolicy};
-use grove::trainer::{load_policy, policy_file, saved_config, saved_game_name};
+use grove::trainer::{load_policy, policy_bytes, policy_file, saved_config, saved_game_name};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use std::borrow::Cow;
 use std::path::PathBuf;
-
-/// The section of a checkpoint that is a policy's file: its header holds the settings.
-const WEIGHTS: &str = "weights.safetensors";
 
 /// A policy on the CPU.
 #[pyclass(module = "grove_rl._native")]
@@ -109,7 +106,7 @@ impl Policy {
             true => Load(checkpoint).visit::<HostGame>()?,
             false => visit_game(&game, Load(checkpoint))?,
         };
-        let file = checkpoint.section(WEIGHTS, u32::MAX).map_err(value_error)?.bytes.clone();
+        let file = policy_bytes(checkpoint).map_err(value_error)?.to_vec();
         let (num_features, num_actions) = (policy.num_features(), policy.num_actions());
         let initial_memory = policy.initial_memory();
         let iteration = checkpoint.iteration;

@@ -107,21 +107,13 @@ impl Session {
         let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
         warning.iter().for_each(|warning| listener.warning(warning));
         let effort = drive(run, Some(&mut files), &mut listener);
-        if let Some(error) = listener.error.take() {
-            return Err(error);
-        }
+        listener.raise()?;
         let effort = effort.map_err(runtime_error)?;
         let (best, warnings) = files.best_policy(run).map_err(runtime_error)?;
-        warnings.iter().for_each(|warning| listener.warning(warning));
-        if let Some(error) = listener.error.take() {
-            return Err(error);
-        }
+        listener.warn_all(&warnings)?;
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
         let warnings = grove::program().animate(run, &mut files, effort.env_steps, best.as_ref());
-        warnings.iter().for_each(|warning| listener.warning(warning));
-        if let Some(error) = listener.error.take() {
-            return Err(error);
-        }
+        listener.warn_all(&warnings)?;
         self.interrupts.check()?;
         let mut report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
         report.run = folder.display().to_string();
@@ -198,6 +190,17 @@ impl<'a> Listener<'a> {
             self.error.borrow_mut().get_or_insert(error);
             self.stops.set(true);
         }
+    }
+
+    /// Raises the first error that was kept.
+    fn raise(&self) -> PyResult<()> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Warns, and raises a warning that Python's filters turn into an error.
+    fn warn_all(&mut self, warnings: &[String]) -> PyResult<()> {
+        warnings.iter().for_each(|warning| self.warning(warning));
+        self.raise()
     }
 
     fn call(&self, event: &Value) {

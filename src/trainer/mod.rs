@@ -22,7 +22,7 @@ pub use finite::is_finite;
 pub use game::held_out::Confusion;
 pub use game::{
     Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml, load_policy,
-    new_settings, policy_file, policy_params, saved_config, saved_game_name,
+    new_settings, policy_bytes, policy_file, policy_params, saved_config, saved_game_name,
 };
 pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
 

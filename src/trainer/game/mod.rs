@@ -7,7 +7,7 @@ mod snapshot;
 
 pub use host::HostSetupError;
 pub use snapshot::{
-    config_toml, load_policy, new_settings, policy_file, policy_params, saved_config,
+    config_toml, load_policy, new_settings, policy_bytes, policy_file, policy_params, saved_config,
     saved_game_name,
 };
 

@@ -158,6 +158,14 @@ pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     Ok(Checkpoint { iteration, sections })
 }
 
+/// The content of a checkpoint's policy file, which [`policy_file`] reads.
+///
+/// # Errors
+/// If the checkpoint holds no policy.
+pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
+    Ok(&checkpoint.section(WEIGHTS, VERSION)?.bytes)
+}
+
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
     async fn export(&self, iteration: u32) -> Result<Export, TeamError> {
         let names = self.engine.model().parameters();
