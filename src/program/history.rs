@@ -25,7 +25,7 @@ pub type Flat = BTreeMap<String, Value>;
 /// Settings of an update whose product is its number of optimizer steps.
 const STEPS: [&str; 2] = ["update_epochs", "num_minibatches"];
 
-/// What is shown while runs are read.
+/// Message shown while runs are read.
 pub const READING_RUNS: &str = "Reading the runs.";
 
 /// A run on disk.

@@ -58,7 +58,7 @@ fn named_task(path: &Path) -> Option<String> {
     Some(name.to_string())
 }
 
-/// What is shown while a model is read.
+/// Message shown while a model is read.
 pub const READING_MODEL: &str = "Reading the model.";
 
 /// Whether a checkpoint is of a language model's run.

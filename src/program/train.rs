@@ -25,7 +25,7 @@ use std::time::Instant;
 /// small, and would undo much of the policy's training.
 const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
-/// What is shown while a dataset is read.
+/// Message shown while a dataset is read.
 const READING_DATA: &str = "Reading the dataset.";
 
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {

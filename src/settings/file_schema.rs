@@ -8,9 +8,9 @@ use toml::Table;
 
 /// The schema of the settings files of a run.
 ///
-/// `table` holds the defaults: those of the run, declared by `settings`, of which some have `narrowed` values, and those of its game or task in
-/// the section that the string `subject` (`env` or `task`) names, declared by `own`.
-/// As in a file, a setting of a section may also stand at the top under its own name, if no other has it and other
+/// `table` holds the defaults: those of the run, declared by `settings`, and those of its game or task, declared by `own`,
+/// in the section that the string `subject` (`env` or `task`) names. Settings of the run in `narrowed` have the ranges
+/// given there. As in a file, a setting of a section may also stand at the top under its own name, if no other has it and other
 /// trainers do not give it to another setting, and under another of its names.
 pub fn file_schema(
     (settings, narrowed): (&'static [Setting], &[(&str, Shape)]),
