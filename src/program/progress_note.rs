@@ -1,6 +1,7 @@
-//! Notes on stderr about work that takes longer than a second; in a terminal, with the time elapsed.
+//! Notes in a terminal about work that takes longer than a second, with the time elapsed. Where stderr is no terminal
+//! nothing is printed, so that captured output does not depend on the speed of the machine.
 
-use super::say::{self, say};
+use super::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -10,26 +11,26 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Interval at which the message is redrawn.
 const TICK: Duration = Duration::from_millis(125);
 
-/// Runs `work`, and prints the note `what` if it takes longer than a second.
+/// Runs `work`, and shows the note `what` if it takes longer than a second.
 pub fn with_note<T>(what: &str, work: impl FnOnce() -> T) -> T {
     with_note_after(SHORT, what, work)
 }
 
-/// Runs `work` like [`with_note`]; only the first rank prints.
+/// Runs `work` like [`with_note`]; only the first rank shows it.
 pub fn with_note_if<T>(is_first: bool, what: &str, work: impl FnOnce() -> T) -> T {
     if is_first { with_note(what, work) } else { work() }
 }
 
-/// Runs `work`, and prints the note `what` if it takes longer than `time`.
+/// Runs `work`, and shows the note `what` if it takes longer than `time`.
 pub fn with_note_after<T>(time: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     while_working(time, |done| show(what, time, done), work)
 }
 
-/// Prints a note or, in a terminal, shows it with a clock that starts at `begun` until the work is done.
+/// Shows a note with a clock that starts at `begun` until the work is done.
 fn show(what: &str, begun: Duration, done: &Receiver<()>) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if bar.is_hidden() || say::is_silent() {
-        return say!("{what}");
+        return;
     }
     let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
     bar.set_style(style.expect("the template is valid"));
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_printed_only_while_work_takes_long() {
+    fn a_note_is_shown_only_while_work_takes_long() {
         let (tell, told) = channel();
         // This work takes until the message has come.
         while_working(Duration::ZERO, |_| tell.send(()).unwrap(), || told.recv().unwrap());
