@@ -18,6 +18,7 @@ export function settings(bytes) {
 export default [
   {
     name: 'a policy is saved and loaded again, and plays the same',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: small(visit) });
       await page.click('#start');
@@ -43,6 +44,7 @@ export default [
   },
   {
     name: 'settings and weights load as two files, too, and by drag and drop',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=cartpole' });
       const { bytes } = await save(page);
@@ -65,6 +67,7 @@ export default [
   },
   {
     name: 'the last policy is kept in the browser',
+    only: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ hash: small(visit), context });
@@ -104,6 +107,7 @@ export default [
   },
   {
     name: 'what the browser keeps and cannot be read is named, and the page trains',
+    only: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ context });
@@ -123,6 +127,7 @@ export default [
   },
   {
     name: 'recorded games that cannot be read are named, and others take their place',
+    only: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ context });
@@ -142,6 +147,7 @@ export default [
   },
   {
     name: 'a full storage is told in words',
+    only: false,
     async run(visit) {
       const page = await visit.open({
         hash: small(visit),
@@ -158,6 +164,7 @@ export default [
   },
   {
     name: 'broken and foreign files get a message, and the page goes on',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       const { bytes } = await save(page);

@@ -35,6 +35,7 @@ export async function violations(page, when) {
 export default [
   {
     name: 'at every width nothing is too wide and the game picker is in the first view, light and dark',
+    only: false,
     async run(visit) {
       for (const [width, height] of [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]]) {
         for (const colorScheme of ['light', 'dark']) {
@@ -78,6 +79,7 @@ export default [
   },
   {
     name: 'every control is reached by the keyboard, with a visible focus and a name',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       const wanted = await page.evaluate(() => [...document.querySelectorAll('button, select, input:not([type=radio], [type=file]), summary, #charts canvas')]
@@ -158,6 +160,7 @@ export default [
   },
   {
     name: 'a key that is held presses a button once',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       await page.locator('#takeover').focus();
@@ -213,6 +216,7 @@ export default [
   },
   {
     name: 'with the keyboard alone one watches, takes over, trains and saves',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: small(visit) });
       const go = async (id) => {
@@ -246,6 +250,7 @@ export default [
   },
   {
     name: 'light and dark are both readable, and less motion is respected',
+    only: false,
     async run(visit) {
       const ratios = [];
       for (const colorScheme of ['light', 'dark']) {

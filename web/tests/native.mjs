@@ -40,6 +40,7 @@ async function start(visit, all) {
 export default [
   {
     name: 'the games of a person are learnt by the program, too',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       await playAlong(page, 10);
@@ -72,6 +73,7 @@ export default [
   },
   {
     name: 'a policy trained by the program plays in the tab',
+    only: false,
     async run(visit) {
       const dir = join(folder(visit), 'run');
       await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '3', '--set', 'hidden=[24]', '--run-dir', dir]);
@@ -91,6 +93,7 @@ export default [
   },
   {
     name: 'a run is watched live, in its server\'s end and return, too',
+    only: false,
     async run(visit) {
       const dir = join(folder(visit), 'live');
       const all = ['train', 'catch', '--device', 'cpu', '--iterations', '1000000', '--set', 'eval_every=5', '--set', 'save_every=5', '--set', 'eval_episodes=100', '--run-dir', dir, '--watch', '--port', '0'];
@@ -127,6 +130,7 @@ export default [
   },
   {
     name: 'beside a run that is watched, the tab trains its own',
+    only: false,
     async run(visit) {
       const dir = join(folder(visit), 'beside');
       await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '10', '--run-dir', dir]);
@@ -142,6 +146,7 @@ export default [
   },
   {
     name: 'a run of a language model is watched: its curves, and its completions with filters',
+    only: false,
     async run(visit) {
       const dir = join(folder(visit), 'text');
       const small = ['hidden_size=32', 'num_layers=1', 'num_heads=2', 'num_kv_heads=1', 'fit.iterations=5', 'num_prompts=6', 'sort.length=4', 'eval_every=5', 'eval_episodes=32'];

@@ -32,6 +32,7 @@ export const saveGames = (page) => download(page, '#save-games');
 export default [
   {
     name: 'the games of a person are kept, saved as a file and imitated, and the pupil plays beside its teacher',
+    only: false,
     async run(visit) {
       const context = await visit.context();
       const first = await visit.open({ hash: '#game=catch', context });
@@ -112,6 +113,7 @@ export default [
   },
   {
     name: 'an agent that arrives after another game was picked stays off the stage',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       let release;
@@ -160,6 +162,7 @@ export default [
   },
   {
     name: 'Shift takes over, keys steer, both scores are there',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       await page.keyboard.down('Shift');
@@ -188,6 +191,7 @@ export default [
   },
   {
     name: 'a person who does what the agent does has its score',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       await restart(page, 2);
@@ -253,6 +257,7 @@ export default [
   },
   {
     name: 'the mean is of one policy, and on a wall of all its games, with its error; a click picks a board',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16&speed=max' });
       await until(page, '#episodes', /\d{3}/);
@@ -308,6 +313,7 @@ export default [
   },
   {
     name: 'reference scores belong to the settings of the policy',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       ok(/7\.75/.test(await text(page, '#references')), 'none for the usual game');

@@ -1,7 +1,8 @@
-// Runs the checks of the page in headless Chromium, once with WebGPU (SwiftShader) and once without,
-// and prints a line for each: whether it holds, its time, what it saw. A check fails, too, if a
-// page logs an error or a warning, asks another host, or asks for what is not there. Checks wait for
-// states, never for so many seconds; a limit on each ends a hang. One that fails is run once more, and both runs are told.
+// Runs the checks of the page in headless Chromium: in one with WebGPU (SwiftShader) those with `only: true`, in one
+// without those with `only: false`, and in both the others, about drawing and the training device. Prints a line for
+// each: whether it holds, its time, what it saw. A check fails, too, if a page logs an error or a warning, asks another
+// host, or asks for what is not there. Checks wait for states, never for so many seconds; a limit on each ends a hang.
+// One that fails is run once more, and both runs are told.
 //
 // node run.mjs DIST [--own] [--measure] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it
 // is that of examples/own_page, which has a check of its own; with --measure times are measured and printed instead of

@@ -30,6 +30,7 @@ export async function learn(visit, hash) {
 export default [
   {
     name: 'catch is learnt to 0.9',
+    only: false,
     run: async (visit) => (await learn(visit, '#game=catch')).state,
   },
   {
@@ -136,6 +137,7 @@ export default [
   },
   {
     name: 'game and training keep together: each game has its own form, and the buttons say what they train',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=3000') });
       await page.click('#start');
@@ -169,6 +171,7 @@ export default [
   },
   {
     name: 'who picks another game before the first policy is there stays on it',
+    only: false,
     async run(visit) {
       const context = await visit.context();
       let arrive;
@@ -186,6 +189,7 @@ export default [
   },
   {
     name: 'Enter in a field replaces no training under way, but goes on to the button that does',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
       await page.press('#set-iterations', 'Enter'); // nothing is there to be replaced
@@ -228,6 +232,7 @@ export default [
   },
   {
     name: 'the range of the seeds is that of those that have not failed, at the iterations that all have',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       const mean = await page.evaluate(async () => {
@@ -244,6 +249,7 @@ export default [
   },
   {
     name: 'seeds are named and coloured, and their data are a file',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: `${small(visit)}&seeds=2` });
       await page.click('#start');
@@ -303,6 +309,7 @@ export default [
   },
   {
     name: 'the module for all browsers learns, and about the same as the one with relaxed SIMD where that is built',
+    only: false,
     async run(visit) {
       const scores = [];
       const relaxed = existsSync(join(visit.site.folder, 'train-relaxed.js')) ? ['train-relaxed_bg.wasm'] : [];
@@ -324,6 +331,7 @@ export default [
   },
   {
     name: 'settings out of their limits are said, and nothing starts',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: small(visit) });
       for (const [id, value, right] of [['rate', '7', '0.002'], ['size', '1', '8'], ['width', '', '16'], ['groups', '2.5', '16']]) {
@@ -348,6 +356,7 @@ export default [
   },
   {
     name: 'a training that collapses stops and says so',
+    only: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = `
         import { trainer as real } from './trainer.js?real';
@@ -375,6 +384,7 @@ export default [
   },
   {
     name: 'a training module that cannot be had is said, and the page goes on',
+    only: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = 'export function trainer() { throw new Error("broken on the way"); }';
       const page = await visit.open({ hash: small(visit) });

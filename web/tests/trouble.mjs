@@ -20,6 +20,7 @@ const spoilt = (spoil) => `
 export default [
   {
     name: 'a training that is kept survives a reload on which it is refused or fails, until it is reset',
+    only: false,
     async run(visit) {
       const { instead } = visit.site;
       const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
@@ -54,6 +55,7 @@ export default [
   },
   {
     name: 'a checkpoint that cannot be made in a pause ends the run with a reason',
+    only: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = spoilt(`
         const save = run.save.bind(run);
@@ -72,6 +74,7 @@ export default [
   },
   {
     name: 'a browser that starts no workers is told, and the page goes on',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: small(visit), init: () => { window.Worker = class { constructor() { throw new Error('workers are switched off'); } }; } });
       await page.click('#start');
@@ -82,6 +85,7 @@ export default [
   },
   {
     name: 'a refused storage gives a message, and training goes on',
+    only: false,
     async run(visit) {
       const page = await visit.open({
         hash: small(visit),
@@ -155,6 +159,7 @@ export default [
   },
   {
     name: 'a missing agent is said, and another game goes on',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       visit.allow(/404/);

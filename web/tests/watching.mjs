@@ -80,6 +80,7 @@ export default [
   },
   {
     name: 'a seed is a game: the same again, another with another',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       await restart(page, 7);
@@ -128,6 +129,7 @@ export default [
   },
   {
     name: 'a bar that is longer than its room says so, at the end that is cut',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#speed=8' });
       const sides = await page.evaluate(async () => {
@@ -150,6 +152,7 @@ export default [
   },
   {
     name: 'the trained agent is good, and better than chance',
+    only: false,
     async run(visit) {
       const page = await visit.open();
       await slide(page, '#speed', 8);
@@ -161,6 +164,7 @@ export default [
   },
   {
     name: 'greedy takes the likeliest action, sampled does not always',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       // How often the action is not the likeliest, of some hundred looks.
@@ -188,6 +192,7 @@ export default [
   },
   {
     name: 'the link carries game and settings',
+    only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&seed=9&games=16&speed=8&rate=0.003&seeds=2' });
       ok(await page.locator('#game input[value=catch]').isChecked(), 'not that game');
