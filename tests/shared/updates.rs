@@ -339,16 +339,16 @@ pub fn divergences() -> Vec<Divergence> {
     [None, Some((KlEstimator::K3, true))].into_iter().chain(plain).collect()
 }
 
-/// Checks the gradients of a loss with each of these divergences, with and without dual clip.
-/// Returns the largest error.
+/// Checks the gradients of a loss with each of these dual clips (0 for none) and divergences. Returns the largest error.
 pub async fn check_loss(
     played: &UpdateInputs,
     loss_type: LossType,
+    dual_clips: &[f64],
     divergences: &[Divergence],
     device: &Device,
 ) -> f64 {
     let mut largest = 0.0f64;
-    for dual_clip in [0.0, 2.0] {
+    for &dual_clip in dual_clips {
         for divergence in divergences {
             let (estimator, weighted) = divergence.unwrap_or((KlEstimator::K3, false));
             let mut config = settings(loss_type, dual_clip, estimator);
@@ -368,7 +368,8 @@ pub async fn every_loss(device: &Device) -> f64 {
     let played = UpdateInputs::new(SMALL).await;
     let mut largest = 0.0f64;
     for &loss_type in LossType::ALL {
-        largest = largest.max(check_loss(&played, loss_type, &divergences(), device).await);
+        largest =
+            largest.max(check_loss(&played, loss_type, &[0.0, 2.0], &divergences(), device).await);
     }
     largest
 }

@@ -19,6 +19,7 @@ mod first_hour;
 mod fit;
 mod gguf;
 mod host_envs;
+mod kernels;
 mod language;
 mod language_bf16;
 mod language_device;
