@@ -38,7 +38,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let decoder = model.decoder().with_arithmetic(Arithmetic::of(args.precision));
     let is_stopped = |tokens: &[u32]| stop::before(&model.text(tokens), &args.stop).is_some();
     let stream = Stdout { model: &model, stops: &args.stop, printed: Mutex::new(0) };
-    let print = |_: usize, _: usize, tokens: &[u32]| stream.print(tokens);
+    let print = |_: usize, _: usize, one: &Completion| stream.print(&one.tokens);
     let streams = args.completions == 1 && !args.json;
     let generator = Generator {
         decoder: &decoder,

@@ -90,8 +90,11 @@ fn the_completions_of_a_prompt_are_the_same_if_they_are_more_than_the_slots() {
         let there = wide(1).with_device(Some(device), Precision::F32);
         let generate = |slots| {
             let heard = Mutex::new(BTreeMap::new());
-            let listener = |prompt: usize, number: usize, tokens: &[u32]| {
-                heard.lock().unwrap().insert([prompt, number], tokens.to_vec());
+            let listener = |prompt: usize, number: usize, one: &Completion| {
+                if one.is_over(&sampling) {
+                    let before = heard.lock().unwrap().insert([prompt, number], one.tokens.clone());
+                    assert_eq!(before, None, "it is over once");
+                }
             };
             let (decoder, sampling) = (&there, &sampling);
             let by = Generator { decoder, sampling, slots, stop: None, listener: Some(&listener) };

@@ -52,7 +52,12 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Appends a token, calls the listener, and checks whether the token ends the completion.
+    /// Whether it has ended or has as many tokens as permitted.
+    pub fn is_over(&self, sampling: &Sampling) -> bool {
+        self.ended || self.tokens.len() >= sampling.max_new_tokens
+    }
+
+    /// Appends a token, checks whether it ends the completion, and calls the listener.
     fn push(&mut self, chosen: SampledToken, by: &Generator, [prompt, number]: [usize; 2]) {
         self.tokens.push(chosen.token);
         self.logprobs.push(chosen.logprob);
@@ -60,18 +65,18 @@ impl Completion {
         if by.sampling.narrows() {
             self.candidates.push(chosen.candidates);
         }
-        if let Some(listener) = by.listener {
-            listener(prompt, number, &self.tokens);
-        }
         self.ended = by.sampling.stop_tokens.contains(&chosen.token)
             || by.stop.is_some_and(|stop| stop(&self.tokens));
+        if let Some(listener) = by.listener {
+            listener(prompt, number, self);
+        }
     }
 }
 
 /// A stop condition beyond stop tokens, given the tokens of a completion so far.
 pub type Stop<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
-/// A callback for every token, given the index of the prompt, that of the completion and the tokens so far.
-pub type Listener<'a> = &'a (dyn Fn(usize, usize, &[u32]) + Sync);
+/// A callback for every token, given the index of the prompt, that of the completion and the completion so far.
+pub type Listener<'a> = &'a (dyn Fn(usize, usize, &Completion) + Sync);
 
 /// A sampler of completions: a model with the settings of a batch.
 #[derive(Clone, Copy)]
@@ -294,7 +299,7 @@ impl<'a> Worker<'a> {
     fn add(&mut self, mut active: Active, chosen: SampledToken) -> Option<Active> {
         let Active { prompt, number, completion, prefilled, .. } = &mut active;
         completion.push(chosen, &self.generator, [*prompt, *number]);
-        if !completion.ended && completion.tokens.len() < self.generator.sampling.max_new_tokens {
+        if !completion.is_over(self.generator.sampling) {
             return Some(active);
         }
         self.prefilled[*prefilled].pending -= 1;
