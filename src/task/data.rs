@@ -168,6 +168,11 @@ impl Task for DataTask {
         }
     }
 
+    /// Those of the verifier; a comparison is not worth a thread.
+    fn verifier_threads(&self) -> usize {
+        self.verifier.as_ref().map_or(0, Verifier::workers)
+    }
+
     fn solution(&self, prompt: &Prompt) -> Option<String> {
         demonstration(prompt).map(Cow::into_owned)
     }

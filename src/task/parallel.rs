@@ -10,15 +10,18 @@ pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Applies `work` to each item on at most `threads` threads and returns the results in order. After an
-/// error no further items are started.
+/// Applies `work` to each item on at most `threads` threads and returns the results in order; one item is left to this
+/// thread. After an error no further items are started.
 pub fn in_order<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
     work: impl Fn(&T) -> Result<R, TaskError> + Sync,
 ) -> Result<Vec<R>, TaskError> {
+    let threads = threads.min(items.len());
+    if threads <= 1 {
+        return items.iter().map(work).collect();
+    }
     // Dedicated threads, since work waits for other processes.
-    let threads = threads.clamp(1, items.len().max(1));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|error| TaskError::Verifier(format!("cannot verify: {error}")))?;
     pool.install(|| items.par_iter().with_max_len(1).map(&work).collect())

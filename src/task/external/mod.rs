@@ -153,8 +153,12 @@ impl Verifier {
     /// [`TaskError::Verifier`] if the processes do not answer any more, or never did. A failure that concerns
     /// a single completion is reported in its [`Rewards::problem`].
     pub fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        let workers = if self.options.workers == 0 { cores() } else { self.options.workers };
-        in_order(completions, workers, |completion| self.verify_one(completion))
+        in_order(completions, self.workers(), |completion| self.verify_one(completion))
+    }
+
+    /// Number of completions that are verified at a time.
+    pub fn workers(&self) -> usize {
+        if self.options.workers == 0 { cores() } else { self.options.workers }
     }
 
     /// Verifies one completion, to detect a broken command before a run starts. An `error` that the

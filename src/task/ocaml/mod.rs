@@ -252,6 +252,10 @@ impl Task for Ocaml {
         in_order(completions, self.workers, |completion| self.verify_one(completion))
     }
 
+    fn verifier_threads(&self) -> usize {
+        self.workers
+    }
+
     /// Printable ASCII, newline, and all other characters of the problems.
     fn alphabet(&self) -> Option<String> {
         let mut characters: BTreeSet<char> = ('\n'..='\n').chain(' '..='~').collect();
