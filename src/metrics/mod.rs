@@ -106,13 +106,13 @@ pub struct Seconds {
 /// Duration of the phases of an iteration, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phases {
-    /// Playing the games.
+    /// Playing the games, or generating completions; verification that runs meanwhile takes no time of its own.
     pub rollout: f64,
     /// Computing advantages.
     pub advantage: f64,
     /// UpdateSteps the policy.
     pub update: f64,
-    /// Scoring completions with the task's verifier; `None` for games.
+    /// Waiting for the task's verifier after generation; `None` for games.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<f64>,
 }

@@ -31,6 +31,7 @@ mod language_program;
 mod language_samples;
 mod language_teams;
 mod language_training;
+mod language_verification;
 mod learning;
 mod loss;
 mod models;

@@ -16,6 +16,7 @@ mod scored;
 mod settings;
 mod snapshot;
 mod tally;
+mod verification;
 
 pub use health::Health;
 pub use record::CompletionRecord;

@@ -4,10 +4,10 @@
 use super::advantages::{is_even, overlong};
 use super::exchange::{self, CompletionGroup};
 use super::scored::{ScoredCompletions, ScoredGroup};
+use super::verification::Verification;
 use super::{GenerationConfig, LanguageTrainError, TextEngine};
-use crate::learner::text::deduplicate;
 use crate::rng::{Stream, draw};
-use crate::task::{self, Prompt, Rewards, Split, TaskError};
+use crate::task::{Prompt, Rewards, Split, TaskError};
 use crate::text::generate::{self, Completion, Generator, Sampling, stop};
 use web_time::Instant;
 
@@ -19,7 +19,7 @@ const EVALUATION_SLOTS: usize = 64;
 pub(super) struct RolloutSeconds {
     /// Generation of completions.
     pub generate: f64,
-    /// Verification by the task.
+    /// Verification by the task after generation has ended.
     pub verify: f64,
 }
 
@@ -96,36 +96,26 @@ impl TextEngine {
     ) -> Result<Vec<CompletionGroup>, LanguageTrainError> {
         let started = Instant::now();
         let stops = &self.config.generation.stop;
-        let is_over = |tokens: &[u32]| stop::before(&self.model.text(tokens), stops).is_some();
+        let text = |tokens: &[u32]| {
+            let text = self.model.text(tokens);
+            stop::before(&text, stops).map(str::to_string).unwrap_or(text)
+        };
+        let verification = Verification::new(&*self.task, prompts, &text);
+        let is_over = |tokens: &[u32]| {
+            let is_stopped = || stop::before(&self.model.text(tokens), stops).is_some();
+            verification.has_failed() || !stops.is_empty() && is_stopped()
+        };
         let generator = Generator {
             decoder: &self.learner.decoder,
             sampling,
             slots: self.slots(),
-            stop: if stops.is_empty() { None } else { Some(&is_over) },
+            stop: Some(&is_over),
             listener: None,
         };
-        let completions = generator.generate(requests);
-        seconds.generate += started.elapsed().as_secs_f64();
-        let verifying = Instant::now();
-        let text = |one: &Completion| {
-            let text = self.model.text(&one.tokens);
-            stop::before(&text, stops).map(str::to_string).unwrap_or(text)
-        };
-        let texts: Vec<Vec<String>> =
-            completions.iter().map(|group| group.iter().map(text).collect()).collect();
-        // Equal completions of a prompt are scored once.
-        let (mut answers, mut places) = (Vec::new(), Vec::new());
-        for ((prompt, group), texts) in prompts.iter().zip(&completions).zip(&texts) {
-            let (first, which) = deduplicate(group.iter().map(|one| &one.tokens));
-            places.push(which.into_iter().map(|number| answers.len() + number).collect::<Vec<_>>());
-            answers.extend(first.into_iter().map(|i| {
-                let (num_tokens, truncated) = (group[i].tokens.len(), !group[i].ended);
-                task::Completion { prompt, text: &texts[i], num_tokens, truncated }
-            }));
-        }
-        let verified = task::judge(&*self.task, &answers)?;
-        let rewards =
-            places.iter().map(|group| group.iter().map(|at| verified[*at].clone()).collect());
+        let (completions, known, generated) = verification.generate(generator, requests)?;
+        let texts = |group: &Vec<Completion>| group.iter().map(|one| text(&one.tokens)).collect();
+        let texts: Vec<Vec<String>> = completions.iter().map(texts).collect();
+        let rewards = verification.rewards(&completions, &texts, known)?;
         let groups = completions.into_iter().zip(texts).zip(rewards);
         let groups = groups.map(|((completions, texts), rewards)| CompletionGroup {
             completions,
@@ -133,7 +123,8 @@ impl TextEngine {
             rewards,
         });
         let groups = groups.collect();
-        seconds.verify += verifying.elapsed().as_secs_f64();
+        seconds.generate += generated;
+        seconds.verify += started.elapsed().as_secs_f64() - generated;
         Ok(groups)
     }
 

@@ -1,0 +1,371 @@
+//! Verification of a rollout's completions: each on another thread as soon as it has ended, where the task permits it, or
+//! all at once after generation.
+
+use crate::learner::text::deduplicate;
+use crate::task::{self, Prompt, Rewards, Task, TaskError};
+use crate::text::generate::{self, Completion, Generator};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use web_time::Instant;
+
+/// Rewards of completions by their tokens, for each prompt. Equal completions of a prompt are verified once.
+pub(super) type Known = Vec<HashMap<Vec<u32>, Rewards>>;
+
+/// A verification of the completions of some prompts.
+pub(super) struct Verification<'a> {
+    task: &'a dyn Task,
+    prompts: &'a [Prompt],
+    /// The text of a completion, given its tokens.
+    text: &'a (dyn Fn(&[u32]) -> String + Sync),
+    has_failed: AtomicBool,
+}
+
+/// A completion that waits for a thread.
+struct Job {
+    /// Index of the prompt.
+    prompt: usize,
+    tokens: Vec<u32>,
+    ended: bool,
+}
+
+impl<'a> Verification<'a> {
+    pub fn new(
+        task: &'a dyn Task,
+        prompts: &'a [Prompt],
+        text: &'a (dyn Fn(&[u32]) -> String + Sync),
+    ) -> Self {
+        Self { task, prompts, text, has_failed: AtomicBool::new(false) }
+    }
+
+    /// Whether the verifier has failed, so that further completions are of no use.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Generates completions on this thread, and meanwhile verifies those that are over, on as many threads as the task
+    /// permits. Returns the completions, the rewards that were computed, and the seconds of generation.
+    ///
+    /// # Errors
+    /// If a thread does not start, or no completion can be verified any more.
+    ///
+    /// # Panics
+    /// If generation or the verifier panics.
+    pub fn generate(
+        &self,
+        generator: Generator,
+        requests: &[generate::Prompt],
+    ) -> Result<(Vec<Vec<Completion>>, Known, f64), TaskError> {
+        let started = Instant::now();
+        let mut known = vec![HashMap::new(); requests.len()];
+        let count: usize = requests.iter().map(|request| request.completions).sum();
+        let threads = threads(self.task).min(count);
+        if threads == 0 {
+            let completions = generator.generate(requests);
+            return Ok((completions, known, started.elapsed().as_secs_f64()));
+        }
+        let (jobs, queue) = mpsc::channel();
+        let (queue, seen) = (Mutex::new(queue), Mutex::new(HashSet::new()));
+        thread::scope(|scope| {
+            let start = |_| thread::Builder::new().spawn_scoped(scope, || self.work(&queue));
+            let workers: io::Result<Vec<_>> = (0..threads).map(start).collect();
+            let workers =
+                workers.map_err(|error| TaskError::Verifier(format!("cannot verify: {error}")))?;
+            let listener = move |prompt: usize, _: usize, one: &Completion| {
+                if one.is_over(generator.sampling)
+                    && lock(&seen).insert((prompt, one.tokens.clone()))
+                {
+                    let job = Job { prompt, tokens: one.tokens.clone(), ended: one.ended };
+                    jobs.send(job).expect("the queue outlives the listener");
+                }
+            };
+            let generator = Generator { listener: Some(&listener), ..generator };
+            let completions = generator.generate(requests);
+            let seconds = started.elapsed().as_secs_f64();
+            // Closes the queue, which the threads empty.
+            drop(listener);
+            let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+            for result in results {
+                let verified = result.unwrap_or_else(|panic| resume_unwind(panic))?;
+                for (Job { prompt, tokens, .. }, rewards) in verified {
+                    known[prompt].insert(tokens, rewards);
+                }
+            }
+            Ok((completions, known, seconds))
+        })
+    }
+
+    /// Verifies completions of the queue until it is closed or a verifier has failed.
+    fn work(&self, queue: &Mutex<Receiver<Job>>) -> Result<Vec<(Job, Rewards)>, TaskError> {
+        let mut done = Vec::new();
+        loop {
+            // Not in the head of a loop, which would hold the lock in its body.
+            let next = lock(queue).recv();
+            let Ok(job) = next else { return Ok(done) };
+            if self.has_failed() {
+                return Ok(done);
+            }
+            let text = (self.text)(&job.tokens);
+            let answer = self.answer(job.prompt, &job.tokens, job.ended, &text);
+            let rewards = task::judge(self.task, &[answer])
+                .inspect_err(|_| self.has_failed.store(true, Ordering::Relaxed))?;
+            let [rewards] = <[Rewards; 1]>::try_from(rewards).expect("one for each completion");
+            done.push((job, rewards));
+        }
+    }
+
+    /// Returns the rewards of all completions, in their order. Verifies those that are not among the `known` ones in one
+    /// call, on this thread.
+    ///
+    /// # Errors
+    /// If no completion can be verified any more.
+    pub fn rewards(
+        &self,
+        completions: &[Vec<Completion>],
+        texts: &[Vec<String>],
+        mut known: Known,
+    ) -> Result<Vec<Vec<Rewards>>, TaskError> {
+        let mut rest = Vec::new();
+        for (prompt, (group, texts)) in completions.iter().zip(texts).enumerate() {
+            let (first, _) = deduplicate(group.iter().map(|one| &one.tokens));
+            let unknown =
+                first.into_iter().filter(|i| !known[prompt].contains_key(&group[*i].tokens));
+            rest.extend(unknown.map(|i| (prompt, &group[i], &texts[i])));
+        }
+        let answers = rest
+            .iter()
+            .map(|(prompt, one, text)| self.answer(*prompt, &one.tokens, one.ended, text));
+        let answers: Vec<task::Completion> = answers.collect();
+        if !answers.is_empty() {
+            let verified = task::judge(self.task, &answers)?;
+            for ((prompt, one, _), rewards) in rest.iter().zip(verified) {
+                known[*prompt].insert(one.tokens.clone(), rewards);
+            }
+        }
+        let groups = completions.iter().zip(&known);
+        let rewards = groups
+            .map(|(group, known)| group.iter().map(|one| known[&one.tokens].clone()).collect());
+        Ok(rewards.collect())
+    }
+
+    fn answer<'b>(
+        &'b self,
+        prompt: usize,
+        tokens: &[u32],
+        ended: bool,
+        text: &'b str,
+    ) -> task::Completion<'b> {
+        let prompt = &self.prompts[prompt];
+        task::Completion { prompt, text, num_tokens: tokens.len(), truncated: !ended }
+    }
+}
+
+/// The number of threads that verify during generation. WebAssembly has none.
+fn threads(task: &dyn Task) -> usize {
+    if cfg!(target_family = "wasm") { 0 } else { task.verifier_threads() }
+}
+
+/// Locks a mutex, ignoring poisoning: its data stay consistent even after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::arch::DecoderShape;
+    use crate::task::{RewardPart, Split};
+    use crate::text::LanguageModel;
+    use crate::text::generate::Sampling;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    /// The end of a call of the verifier.
+    #[derive(Clone, Copy)]
+    enum End {
+        Rewards,
+        Error,
+        Panic,
+    }
+
+    /// A task that keeps the number of completions of each call of its verifier.
+    struct Counted {
+        parts: Vec<RewardPart>,
+        threads: usize,
+        end: End,
+        calls: Mutex<Vec<usize>>,
+    }
+
+    impl Task for Counted {
+        fn name(&self) -> &str {
+            "counted"
+        }
+
+        fn prompt(&self, _: Split, index: u64) -> Result<Prompt, TaskError> {
+            Ok(Prompt { text: index.to_string(), ..Prompt::default() })
+        }
+
+        fn parts(&self) -> &[RewardPart] {
+            &self.parts
+        }
+
+        fn verify(&self, completions: &[task::Completion]) -> Result<Vec<Rewards>, TaskError> {
+            lock(&self.calls).push(completions.len());
+            match self.end {
+                End::Rewards => Ok(completions.iter().map(reward).collect()),
+                End::Error => Err(TaskError::Verifier("it has broken".to_string())),
+                End::Panic => panic!("a bug of the verifier"),
+            }
+        }
+
+        fn verifier_threads(&self) -> usize {
+            self.threads
+        }
+
+        fn max_new_tokens(&self) -> usize {
+            4
+        }
+    }
+
+    /// A reward that differs between prompts and completions.
+    fn reward(one: &task::Completion) -> Rewards {
+        let digits = format!("{}{}", one.prompt.text, one.text);
+        let sum = digits.bytes().fold(0.0, |sum, byte| 0.5 * sum + f64::from(byte));
+        Rewards::new(vec![sum + one.num_tokens as f64 + f64::from(u8::from(one.truncated))])
+    }
+
+    /// Waits for a state that is reached in much less time than the limit.
+    fn wait_for(state: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !state() {
+            assert!(started.elapsed() < Duration::from_secs(600), "the state is not reached");
+            thread::yield_now();
+        }
+    }
+
+    /// Completions of some prompts, and what the verifier made of them.
+    struct Outcome {
+        completions: Vec<Vec<Completion>>,
+        rewards: Vec<Vec<Rewards>>,
+        /// Number of completions in each call of the verifier.
+        calls: Vec<usize>,
+    }
+
+    /// Generates and verifies `of_prompt` completions of each of eight prompts, one at a time on each thread of the pool.
+    /// `at_token` is called for every token, with the tokens of the completion so far.
+    fn run(
+        (threads, end): (usize, End),
+        of_prompt: usize,
+        at_token: &(dyn Fn(&[u32], &Verification, &Counted) + Sync),
+    ) -> Result<Outcome, TaskError> {
+        let parts = vec![RewardPart::new("sum", 1.0)];
+        let task = Counted { parts, threads, end, calls: Mutex::default() };
+        let prompts: Vec<Prompt> =
+            (0..8).map(|index| task.prompt(Split::Train, index)).collect::<Result<_, _>>()?;
+        let sizes = DecoderShape {
+            hidden_size: 8,
+            num_layers: 1,
+            num_heads: 1,
+            num_kv_heads: 1,
+            head_dim: 8,
+            intermediate_size: 8,
+            ..DecoderShape::default()
+        };
+        let model = LanguageModel::tiny(&sizes, "01", 0);
+        let request = |key| generate::Prompt { tokens: vec![1], completions: of_prompt, key };
+        let requests: Vec<_> = (0..8).map(request).collect();
+        let text = |tokens: &[u32]| model.text(tokens);
+        let verification = Verification::new(&task, &prompts, &text);
+        let stop = |tokens: &[u32]| {
+            at_token(tokens, &verification, &task);
+            let ends = tokens.last().is_some_and(|token| model.stop_tokens.contains(token));
+            verification.has_failed() || ends
+        };
+        let sampling = Sampling { max_new_tokens: 4, ..Sampling::default() };
+        let generator = Generator {
+            decoder: &model.decoder(),
+            sampling: &sampling,
+            slots: 1,
+            stop: Some(&stop),
+            listener: None,
+        };
+        let (completions, known, _) = verification.generate(generator, &requests)?;
+        let texts = |group: &Vec<Completion>| group.iter().map(|one| text(&one.tokens)).collect();
+        let texts: Vec<Vec<String>> = completions.iter().map(texts).collect();
+        let rewards = verification.rewards(&completions, &texts, known)?;
+        for (number, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
+            for (one, rewards) in group.iter().zip(rewards) {
+                let (prompt, text) = (&prompts[number], &text(&one.tokens)[..]);
+                let (num_tokens, truncated) = (one.tokens.len(), !one.ended);
+                let answer = task::Completion { prompt, text, num_tokens, truncated };
+                assert_eq!(*rewards, reward(&answer));
+            }
+        }
+        let calls = lock(&task.calls).clone();
+        Ok(Outcome { completions, rewards, calls })
+    }
+
+    #[test]
+    fn a_completion_is_verified_while_another_is_being_generated() {
+        let (begun, before) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        // The last has its first token, and gets no other before the verifier was called.
+        let wait = |tokens: &[u32], _: &Verification, task: &Counted| {
+            if tokens.len() == 1 && begun.fetch_add(1, Ordering::Relaxed) == 7 {
+                wait_for(|| !lock(&task.calls).is_empty());
+                before.store(lock(&task.calls).len(), Ordering::Relaxed);
+            }
+        };
+        let outcome = run((1, End::Rewards), 1, &wait).unwrap();
+        assert!((1..8).contains(&before.into_inner()) && outcome.calls == [1; 8]);
+    }
+
+    #[test]
+    fn threads_change_no_reward_and_equal_completions_are_verified_once() {
+        let run = |threads| run((threads, End::Rewards), 12, &|_, _, _| {}).unwrap();
+        let expected = run(0);
+        let distinct = |group: &Vec<Completion>| {
+            group.iter().map(|one| &one.tokens).collect::<HashSet<_>>().len()
+        };
+        let distinct: usize = expected.completions.iter().map(distinct).sum();
+        assert!(distinct < 8 * 12 && expected.calls == [distinct]);
+        for threads in [1, 3, 100] {
+            let found = run(threads);
+            assert_eq!(found.completions, expected.completions);
+            assert_eq!(found.rewards, expected.rewards);
+            assert_eq!(found.calls, vec![1; distinct]);
+        }
+    }
+
+    #[test]
+    fn a_verifier_that_fails_ends_generation_with_the_same_error() {
+        let (begun, later) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        // All but two completions get no second token before the verifier has failed.
+        let wait = |tokens: &[u32], verification: &Verification, _: &Counted| {
+            if tokens.len() > 1 {
+                later.fetch_add(1, Ordering::Relaxed);
+            } else if begun.fetch_add(1, Ordering::Relaxed) >= 2 {
+                wait_for(|| verification.has_failed());
+            }
+        };
+        let error = run((1, End::Error), 1, &wait).err().unwrap().to_string();
+        assert!(error.contains("it has broken"), "{error}");
+        let after = run((0, End::Error), 1, &|_, _, _| {}).err().unwrap().to_string();
+        assert_eq!(error, after);
+        let [begun, later] = [begun, later].map(AtomicUsize::into_inner);
+        assert!(begun == 8 && later <= 2 * 3, "{begun} begun, {later} further tokens");
+    }
+
+    #[test]
+    fn a_panic_of_a_verifier_keeps_its_message() {
+        for threads in [0, 2] {
+            let run = || run((threads, End::Panic), 2, &|_, _, _| {}).is_ok();
+            let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+            assert_eq!(panic.downcast_ref(), Some(&"a bug of the verifier"));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Verification on other threads while a language model generates: a run has the same bytes as with one that waits.
+
+use grove::checkpoint::Checkpoint;
+use grove::metrics::TextRecord;
+use grove::parallel::{TIMEOUT, threads};
+use grove::task::{
+    Completion, DataTask, Prompt, RewardPart, Rewards, Split, Task, TaskError, VerifierOptions,
+    find,
+};
+use grove::trainer::text::{CompletionRecord, LanguageConfig, LanguageTrainer};
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use tempfile::TempDir;
+
+/// Another task with the verifier on so many threads.
+struct OnThreads {
+    task: Arc<dyn Task>,
+    threads: usize,
+    /// The thread and the number of completions of each call of the verifier.
+    calls: Mutex<Vec<(ThreadId, usize)>>,
+    /// Number of completions that are verified before the verifier fails.
+    good: AtomicUsize,
+}
+
+impl OnThreads {
+    fn new(task: &Arc<dyn Task>, threads: usize) -> Self {
+        let (task, calls) = (task.clone(), Mutex::default());
+        Self { task, threads, calls, good: AtomicUsize::new(usize::MAX) }
+    }
+}
+
+impl Task for OnThreads {
+    fn name(&self) -> &str {
+        self.task.name()
+    }
+
+    fn num_prompts(&self, split: Split) -> Option<u64> {
+        self.task.num_prompts(split)
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        self.task.prompt(split, index)
+    }
+
+    fn parts(&self) -> &[RewardPart] {
+        self.task.parts()
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        self.calls.lock().unwrap().push((thread::current().id(), completions.len()));
+        let take = |good: usize| good.checked_sub(completions.len());
+        match self.good.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => self.task.verify(completions),
+            Err(_) => Err(TaskError::Verifier("it has broken".to_string())),
+        }
+    }
+
+    fn verifier_threads(&self) -> usize {
+        self.threads
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        self.task.alphabet()
+    }
+
+    fn solution(&self, prompt: &Prompt) -> Option<String> {
+        self.task.solution(prompt)
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.task.max_new_tokens()
+    }
+}
+
+/// A small model that imitates once and then learns by rewards.
+fn config() -> LanguageConfig {
+    let mut config = LanguageConfig::for_model("tiny");
+    config.model.tiny.hidden_size = 16;
+    config.model.tiny.num_layers = 1;
+    config.model.tiny.num_heads = 2;
+    config.model.tiny.num_kv_heads = 1;
+    config.model.tiny.intermediate_size = 24;
+    config.generation.num_prompts = 6;
+    config.generation.group_size = 6;
+    config.generation.slots = 5;
+    config.generation.resample = 1;
+    config.iterations = 4;
+    config.fit.iterations = 1;
+    config.checkpoint.eval_episodes = 8;
+    config
+}
+
+fn sort() -> Arc<dyn Task> {
+    let sort = find("sort").unwrap();
+    let mut settings = (sort.defaults)();
+    settings.insert("length".to_string(), 3.into());
+    (sort.open)(settings).unwrap()
+}
+
+/// Prompts with a verifier of two processes, which cannot judge some answers.
+fn data(folder: &TempDir) -> Arc<dyn Task> {
+    let script = "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    \
+                  text, wanted = request['completion'], request['fields']['solution']\n    \
+                  answer = {'error': 'too long'} if len(text) > 1 else {'reward': text.count(wanted) / 2}\n    \
+                  print(json.dumps({'id': request['id'], **answer}), flush=True)\n";
+    let line = |i: usize| {
+        let split = ["train", "test"][i % 2];
+        format!("{{\"prompt\": \"{i}=\", \"solution\": \"{}\", \"split\": \"{split}\"}}\n", i % 3)
+    };
+    let [prompts, program] = ["prompts.jsonl", "verifier.py"].map(|name| folder.path().join(name));
+    fs::write(&prompts, (0..10).map(line).collect::<String>()).unwrap();
+    fs::write(&program, script).unwrap();
+    let command = format!("python3 {}", program.display());
+    let options = VerifierOptions { workers: 2, timeout: 600.0, ..VerifierOptions::new(&command) };
+    Arc::new(DataTask::open(&prompts, Some(options)).unwrap())
+}
+
+/// What a run gives, apart from times: its state, records and completions, and the score of an evaluation.
+type Outcome = (Checkpoint, Vec<TextRecord>, Vec<CompletionRecord>, f64);
+
+fn outcome(mut trainer: LanguageTrainer) -> Outcome {
+    let (mut records, mut completions) = (Vec::new(), Vec::new());
+    for _ in 0..trainer.config().iterations {
+        let text = trainer.iterate().unwrap().text.unwrap();
+        records.push(TextRecord { generated_per_second: 0.0, learnt_per_second: 0.0, ..text });
+        completions.extend(trainer.take_completions());
+    }
+    let score = trainer.measure().unwrap().0.mean_score;
+    (trainer.snapshot().unwrap(), records, completions, score)
+}
+
+/// Trains on the task on a pool of threads.
+fn train(task: &Arc<OnThreads>, pool: usize) -> Outcome {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(pool).build().unwrap();
+    let trainer = || LanguageTrainer::for_task(task.clone(), config(), None).unwrap();
+    pool.install(|| outcome(trainer()))
+}
+
+#[test]
+fn verification_during_generation_changes_no_byte() {
+    let folder = TempDir::new().unwrap();
+    for task in [sort(), data(&folder)] {
+        let expected = train(&Arc::new(OnThreads::new(&task, 0)), 2);
+        let problems: usize = expected.1.iter().map(|record| record.problems).sum();
+        assert_eq!(problems > 0, task.name() == "data");
+        for (threads, pool) in [(1, 1), (3, 2), (2, 3)] {
+            let task = Arc::new(OnThreads::new(&task, threads));
+            assert!(train(&task, pool) == expected, "{threads} threads, a pool of {pool}");
+            let calls = task.calls.lock().unwrap();
+            assert!(!calls.is_empty() && calls.iter().all(|(_, count)| *count == 1));
+        }
+    }
+}
+
+#[test]
+fn built_in_verifiers_on_threads_have_a_call_for_each_completion() {
+    let folder = TempDir::new().unwrap();
+    assert_eq!((data(&folder).verifier_threads(), sort().verifier_threads()), (2, 0));
+    let here = thread::current().id();
+    for threads in [0, 2] {
+        let task = Arc::new(OnThreads::new(&sort(), threads));
+        let mut trainer = LanguageTrainer::for_task(task.clone(), config(), None).unwrap();
+        trainer.iterate().unwrap();
+        assert!(task.calls.lock().unwrap().is_empty(), "SFT has no completions");
+        trainer.iterate().unwrap();
+        let calls = task.calls.lock().unwrap();
+        let is_here = |(thread, _): &(ThreadId, usize)| *thread == here;
+        match threads {
+            0 => assert!(calls.iter().all(is_here) && calls[0].1 > 6),
+            _ => assert!(calls.len() > 6 && !calls.iter().any(is_here)),
+        }
+    }
+}
+
+#[test]
+fn ranks_verify_during_generation_with_the_same_bytes() {
+    let ranks = |of_verifier: usize| -> Vec<Outcome> {
+        thread::scope(|scope| {
+            let run = |team| {
+                let task = Arc::new(OnThreads::new(&sort(), of_verifier));
+                let trainer = LanguageTrainer::for_task_of_team(task, config(), None, team);
+                outcome(trainer.unwrap())
+            };
+            let ranks = threads(2, TIMEOUT).into_iter();
+            let ranks: Vec<_> = ranks.map(|team| scope.spawn(move || run(team))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    };
+    let expected = train(&Arc::new(OnThreads::new(&sort(), 0)), 2);
+    for outcome in ranks(2) {
+        assert!(outcome == expected);
+    }
+}
+
+#[test]
+fn errors_of_a_verifier_are_the_same_on_any_thread() {
+    let errors = [0, 1, 3].map(|threads| {
+        let task = OnThreads { good: AtomicUsize::new(9), ..OnThreads::new(&sort(), threads) };
+        let mut trainer = LanguageTrainer::for_task(Arc::new(task), config(), None).unwrap();
+        trainer.iterate().unwrap();
+        trainer.iterate().unwrap_err().to_string()
+    });
+    assert!(errors[0].contains("it has broken"), "{}", errors[0]);
+    assert_eq!(errors, [&errors[0]; 3].map(Clone::clone));
+}
