@@ -3,9 +3,12 @@
 //! The native side of a `#[cube]` function vectorises when called in a loop over lanes. Functions
 //! with a device intrinsic (exponential, logarithm) use a vectorisable polynomial natively and the
 //! intrinsic in kernels.
+//!
+//! [`bytes`] is no formula, but a format of numbers.
 
 pub mod activation;
 pub mod adamw;
+pub mod bytes;
 mod elementary;
 #[cfg(target_family = "wasm")]
 pub(crate) mod quads;

@@ -1,0 +1,218 @@
+//! Numbers of 8 bits in blocks, each with a scale: the largest magnitude of its numbers.
+//!
+//! A number is rounded to three bits of the mantissa and kept as its distance, in such steps, from the largest of its block.
+//! Neighbours are 6 to 12 % apart over the whole range, which ends at the largest number divided by 2^31.75, or by 2^15.75
+//! where a bit is for the sign. Rounding is at random, in proportion to the distance (stochastic rounding; Gupta et al.
+//! 2015). Numbers that are already rounded stay the same, and so do their bytes.
+
+/// Numbers that share a scale.
+pub const BLOCK: usize = 128;
+
+/// Bits of a number in f32 that are rounded off.
+const DROPPED: u32 = 20;
+/// Bits of a NaN, above those of all other numbers without a sign.
+const NAN: u32 = 0x7fc0_0000;
+
+/// A number of a block: `u8` without a sign, `i8` with one. 0 stands for 0, and the largest code for the scale.
+pub trait Byte: Copy + Default + Send + Sync {
+    /// The largest code.
+    const LARGEST: u32;
+    /// Whether numbers below the range become its least, instead of 0 or its least at random.
+    const RAISES: bool;
+
+    /// The code of a magnitude with the sign of `x`.
+    fn new(code: u32, x: f32) -> Self;
+
+    /// The code of the magnitude.
+    fn code(self) -> u32;
+
+    /// `magnitude` with the number's sign.
+    fn signed(self, magnitude: f32) -> f32;
+}
+
+impl Byte for u8 {
+    const LARGEST: u32 = 255;
+    const RAISES: bool = true;
+
+    #[inline(always)]
+    fn new(code: u32, _x: f32) -> u8 {
+        code as u8
+    }
+
+    #[inline(always)]
+    fn code(self) -> u32 {
+        u32::from(self)
+    }
+
+    #[inline(always)]
+    fn signed(self, magnitude: f32) -> f32 {
+        magnitude
+    }
+}
+
+impl Byte for i8 {
+    const LARGEST: u32 = 127;
+    const RAISES: bool = false;
+
+    #[inline(always)]
+    fn new(code: u32, x: f32) -> i8 {
+        let code = code as i8;
+        if x < 0.0 { -code } else { code }
+    }
+
+    #[inline(always)]
+    fn code(self) -> u32 {
+        u32::from(self.unsigned_abs())
+    }
+
+    #[inline(always)]
+    fn signed(self, magnitude: f32) -> f32 {
+        if self < 0 { -magnitude } else { magnitude }
+    }
+}
+
+/// Number of blocks of `len` numbers; the last one may be shorter.
+pub fn blocks(len: usize) -> usize {
+    len.div_ceil(BLOCK)
+}
+
+/// Number below the code 1 of a block, in steps from 0; the scale is a number in bf16.
+#[inline(always)]
+fn base<B: Byte>(scale: u16) -> u32 {
+    (u32::from(scale & 0x7fff) >> 4).saturating_sub(B::LARGEST)
+}
+
+/// Writes the numbers of a block in f32, exactly. `scale` is in bf16.
+#[inline(always)]
+pub fn widen<B: Byte>(block: &[B], scale: u16, numbers: &mut [f32]) {
+    let base = base::<B>(scale);
+    for (byte, x) in block.iter().zip(numbers) {
+        let code = byte.code();
+        let bits = if code == 0 { 0 } else { (base + code) << DROPPED };
+        *x = byte.signed(f32::from_bits(bits));
+    }
+}
+
+/// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if its share, below
+/// 2^16, of the spacing reaches the next one; 2^15 rounds to the nearest. NaN stays NaN.
+///
+/// Numbers too small for the block become 0 or its least number at random; without a sign, always the latter unless they
+/// are 0, so that a division by them is safe.
+#[inline(always)]
+pub fn narrow<B: Byte>(numbers: &[f32], shares: &[u32], block: &mut [B]) -> u16 {
+    let bits = |x: f32| if x.is_nan() { NAN } else { x.abs().to_bits() };
+    let least = |bits: u32| u32::from(B::RAISES && bits > 0);
+    let rounded = |bits: u32, share: u32| ((bits + (share << 4)) >> DROPPED).max(least(bits));
+    let all = numbers.iter().zip(shares);
+    let top = all.clone().map(|(x, share)| rounded(bits(*x), *share)).fold(0, u32::max);
+    let scale = (top << 4) as u16;
+    let base = base::<B>(scale);
+    // Below this number there is only 0.
+    let lowest = (base + 1) << DROPPED;
+    let spacing = f32::from_bits(lowest) / 65536.0;
+    for ((x, share), byte) in all.zip(block) {
+        let bits = bits(*x);
+        let is_within = bits >= lowest || base == 0;
+        let within = rounded(bits, *share).saturating_sub(base);
+        let below = least(bits) | u32::from(x.abs() > *share as f32 * spacing);
+        *byte = B::new(if is_within { within } else { below }, *x);
+    }
+    scale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wide<B: Byte>(bytes: &[B], scale: u16) -> Vec<f32> {
+        let mut numbers = vec![0.0; bytes.len()];
+        widen(bytes, scale, &mut numbers);
+        numbers
+    }
+
+    fn narrowed<B: Byte>(numbers: &[f32], share: u32) -> (Vec<B>, u16) {
+        let mut bytes = vec![B::default(); numbers.len()];
+        let scale = narrow(numbers, &vec![share; numbers.len()], &mut bytes);
+        (bytes, scale)
+    }
+
+    fn round<B: Byte>(numbers: &[f32], share: u32) -> Vec<f32> {
+        let (bytes, scale) = narrowed::<B>(numbers, share);
+        wide(&bytes, scale)
+    }
+
+    /// Every code of every scale without NaN.
+    fn round_trips<B: Byte + PartialEq + std::fmt::Debug>(all: &[B]) {
+        for top in 1..0x7f8u32 {
+            // The scale is that of the largest code there can be.
+            let most = top.min(B::LARGEST);
+            let block: Vec<B> = all.iter().copied().filter(|byte| byte.code() <= most).collect();
+            let numbers = wide(&block, (top << 4) as u16);
+            assert!(numbers.iter().all(|x| x.is_finite()));
+            for share in [0, 1, 0x8000, 0xffff] {
+                assert_eq!(narrowed(&numbers, share), (block.clone(), (top << 4) as u16));
+            }
+        }
+        assert_eq!(narrowed(&[0.0, -0.0], 0xffff), (vec![B::default(); 2], 0));
+    }
+
+    #[test]
+    fn rounded_numbers_keep_their_bytes() {
+        round_trips(&(0..=255).collect::<Vec<u8>>());
+        round_trips(&(-127..=127).collect::<Vec<i8>>());
+    }
+
+    #[test]
+    fn rounding_is_right_on_average() {
+        let numbers = [1.0f32, -0.937, 0.3001, -7.77e-3, 1.26e-5, -3.0e-7, 5e-13];
+        let mut sums = [0.0f64; 7];
+        for share in 0..1 << 16 {
+            for (sum, x) in sums.iter_mut().zip(round::<i8>(&numbers, share)) {
+                *sum += f64::from(x);
+            }
+        }
+        let least = 1.1 * 2f64.powf(-15.75);
+        for (sum, x) in sums.into_iter().zip(numbers) {
+            let (mean, x) = (sum / 65536.0, f64::from(x));
+            // Probabilities are multiples of 2^-16.
+            let spacing = (x.abs() / 8.0).max(least);
+            assert!((mean - x).abs() <= spacing / 65536.0, "{mean} instead of {x}");
+        }
+        for share in [0, 0x8000, 0xffff] {
+            for (got, x) in round::<i8>(&numbers, share).into_iter().zip(numbers) {
+                let most = if f64::from(x.abs()) < least { least as f32 } else { x.abs() / 8.0 };
+                assert!((got - x).abs() <= most, "{got} instead of {x}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_numbers_without_a_sign_stay_above_zero() {
+        // Of the smallest numbers in f32.
+        let spacing = f32::from_bits(1 << DROPPED);
+        for largest in [1e6f32, 1.0, 1e-28, 1e-37, 1e-44] {
+            for small in [1.0, 1e-4, 1e-9, 1e-24, 1e-36] {
+                let numbers = [largest, largest * small, f32::from_bits(1), 0.0];
+                for share in [0, 0x8000, 0xffff] {
+                    let got = round::<u8>(&numbers, share);
+                    assert!(got[2] > 0.0 && got[3] == 0.0);
+                    assert!(numbers[1] == 0.0 || got[1] > 0.0, "{largest} {small}");
+                    let least = 1.1 * 2f32.powf(-31.75) * got[0];
+                    assert!(got[1] <= (1.125 * numbers[1]).max(least).max(spacing));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_hides_numbers_that_are_not_finite() {
+        for bits in [f32::NAN.to_bits(), 0x7fff_ffff, 0xffff_ffff, 0x7f80_0001] {
+            for share in [0, 1, 0xffff] {
+                assert!(round::<u8>(&[1.0, f32::from_bits(bits)], share)[1].is_nan());
+                assert!(round::<i8>(&[f32::from_bits(bits), 1.0], share)[0].is_nan());
+            }
+        }
+        assert_eq!(round::<i8>(&[f32::NEG_INFINITY], 0xffff), [f32::NEG_INFINITY]);
+        assert_eq!(round::<u8>(&[f32::INFINITY, 2.0], 0)[0], f32::INFINITY);
+    }
+}
