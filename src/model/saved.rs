@@ -4,6 +4,7 @@
 //! `grove`: a [`Header`] as JSON. Other readers see plain tensors.
 
 use super::Parameter;
+use crate::math::bytes::{self, Byte};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -37,6 +38,9 @@ pub enum SavedError {
     NoHeader,
 }
 
+/// The end of the name of a tensor of scales, after the name of the tensor that they belong to.
+const SCALES: &str = ".scales";
+
 /// The numbers of a parameter vector, in the precision in which a file keeps them.
 #[derive(Clone, Copy, Debug)]
 pub enum Numbers<'a> {
@@ -44,6 +48,10 @@ pub enum Numbers<'a> {
     F32(&'a [f32]),
     /// The upper halves of single-precision numbers.
     Bf16(&'a [u16]),
+    /// Numbers of 8 bits with a sign, and the scales in bf16 of their blocks; a parameter begins a block.
+    I8(&'a [i8], &'a [u16]),
+    /// Numbers of 8 bits without a sign, and the scales in bf16 of their blocks; a parameter begins a block.
+    U8(&'a [u8], &'a [u16]),
 }
 
 impl<'a> Numbers<'a> {
@@ -52,12 +60,22 @@ impl<'a> Numbers<'a> {
         let (dtype, size, bytes): (Dtype, usize, &'a [u8]) = match self {
             Self::F32(numbers) => (Dtype::F32, 4, bytemuck::cast_slice(numbers)),
             Self::Bf16(numbers) => (Dtype::BF16, 2, bytemuck::cast_slice(numbers)),
+            Self::I8(numbers, _) => (Dtype::I8, 1, bytemuck::cast_slice(numbers)),
+            Self::U8(numbers, _) => (Dtype::U8, 1, numbers),
         };
         let bytes = match cfg!(target_endian = "little") {
             true => Cow::Borrowed(bytes),
             false => bytes.chunks_exact(size).flat_map(|x| x.iter().rev().copied()).collect(),
         };
         (dtype, size, bytes)
+    }
+
+    /// The scales of blocks.
+    fn scales(self) -> Option<Numbers<'a>> {
+        match self {
+            Self::F32(_) | Self::Bf16(_) => None,
+            Self::I8(_, scales) | Self::U8(_, scales) => Some(Self::Bf16(scales)),
+        }
     }
 }
 
@@ -78,18 +96,32 @@ pub fn write_numbers(
     numbers: Numbers,
     header: Option<&Header>,
 ) -> Vec<u8> {
-    let (dtype, size, bytes) = numbers.bytes();
+    let (of_numbers, of_scales) = (numbers.bytes(), numbers.scales().map(Numbers::bytes));
+    let scale_tensors = parameters.iter().map(|Parameter { name, shape }| Parameter {
+        name: format!("{name}{SCALES}"),
+        shape: vec![bytes::blocks(shape.iter().product())],
+    });
+    let scale_tensors: Vec<Parameter> = scale_tensors.collect();
+    let mut views = views(parameters, &of_numbers);
+    views.extend(of_scales.iter().flat_map(|scales| self::views(&scale_tensors, scales)));
+    safetensors::serialize(views, header.map(metadata))
+        .expect("names and shapes are those of a module")
+}
+
+/// The tensors of some parameters in a file, from their type, its bytes per number, and the bytes of all.
+fn views<'a>(
+    parameters: &[Parameter],
+    (dtype, size, bytes): &'a (Dtype, usize, Cow<[u8]>),
+) -> Vec<(String, TensorView<'a>)> {
     let mut offset = 0;
     let views = parameters.iter().map(|parameter| {
         let len = size * parameter.count();
-        let view = TensorView::new(dtype, parameter.shape.clone(), &bytes[offset..offset + len])
+        let view = TensorView::new(*dtype, parameter.shape.clone(), &bytes[offset..offset + len])
             .expect("the length is that of the shape");
         offset += len;
         (parameter.name.clone(), view)
     });
-    let views: Vec<_> = views.collect();
-    safetensors::serialize(views, header.map(metadata))
-        .expect("names and shapes are those of a module")
+    views.collect()
 }
 
 /// Replaces the header of a safetensors file.
@@ -106,31 +138,34 @@ fn metadata(header: &Header) -> HashMap<String, String> {
     HashMap::from([(ENTRY.to_string(), text)])
 }
 
-/// Reads the parameter vector from a safetensors file with these tensors, in f32 or bf16.
+/// Reads the parameter vector from a safetensors file with these tensors, in f32, bf16 or 8 bits.
 ///
 /// # Errors
 /// If the file is damaged, its tensors differ, or a number is not finite.
 pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, SavedError> {
     let tensors = SafeTensors::deserialize(bytes).map_err(unreadable)?;
-    let other = SavedError::OtherShape;
-    if tensors.len() != parameters.len() {
-        let (found, expected) = (tensors.len(), parameters.len());
+    let found = tensors.names().into_iter().filter(|name| !name.ends_with(SCALES)).count();
+    if found != parameters.len() {
+        let expected = parameters.len();
         return Err(other(format!("it holds {found} tensors instead of {expected}")));
     }
     let mut params: Vec<f32> = Vec::new();
     for Parameter { name, shape } in parameters {
-        let view =
-            tensors.tensor(name).map_err(|_| other(format!("the tensor `{name}` is missing")))?;
+        let view = tensor(&tensors, name)?;
         let (found, dtype, data) = (view.shape(), view.dtype(), view.data());
-        let is_bf16 = dtype == Dtype::BF16;
-        if found != shape || !(is_bf16 || dtype == Dtype::F32) {
+        let is_known = matches!(dtype, Dtype::F32 | Dtype::BF16 | Dtype::I8 | Dtype::U8);
+        if found != shape || !is_known {
             return Err(other(format!("`{name}` is {dtype:?} {found:?} instead of F32 {shape:?}")));
         }
         let start = params.len();
-        if is_bf16 {
-            params.extend(data.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])));
-        } else {
-            params.extend(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)));
+        match dtype {
+            Dtype::F32 => params.extend(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b))),
+            Dtype::BF16 => params
+                .extend(data.as_chunks().0.iter().map(|[a, b]| f32::from_le_bytes([0, 0, *a, *b]))),
+            Dtype::I8 => {
+                read_blocks::<i8>(&tensors, name, bytemuck::cast_slice(data), &mut params)?
+            }
+            _ => read_blocks::<u8>(&tensors, name, data, &mut params)?,
         }
         if params[start..].iter().any(|x| !x.is_finite()) {
             return Err(SavedError::Unreadable(format!(
@@ -141,6 +176,32 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
     Ok(params)
 }
 
+/// Reads the numbers of a tensor of 8 bits, whose scales are beside it, to the end of `params`.
+fn read_blocks<B: Byte>(
+    tensors: &SafeTensors,
+    name: &str,
+    numbers: &[B],
+    params: &mut Vec<f32>,
+) -> Result<(), SavedError> {
+    let name = format!("{name}{SCALES}");
+    let view = tensor(tensors, &name)?;
+    let (found, dtype, expected) = (view.shape(), view.dtype(), [bytes::blocks(numbers.len())]);
+    if found != expected || dtype != Dtype::BF16 {
+        return Err(other(format!("`{name}` is {dtype:?} {found:?} instead of BF16 {expected:?}")));
+    }
+    for (block, scale) in numbers.chunks(bytes::BLOCK).zip(view.data().as_chunks().0) {
+        let start = params.len();
+        params.resize(start + block.len(), 0.0);
+        bytes::widen(block, u16::from_le_bytes(*scale), &mut params[start..]);
+    }
+    Ok(())
+}
+
+/// The tensor of this name.
+fn tensor<'a>(tensors: &SafeTensors<'a>, name: &str) -> Result<TensorView<'a>, SavedError> {
+    tensors.tensor(name).map_err(|_| other(format!("the tensor `{name}` is missing")))
+}
+
 /// Reads the header of a policy file.
 ///
 /// # Errors
@@ -149,6 +210,10 @@ pub fn read_header(bytes: &[u8]) -> Result<Header, SavedError> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
     let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(ENTRY));
     serde_json::from_str(entry.ok_or(SavedError::NoHeader)?).map_err(unreadable)
+}
+
+fn other(reason: String) -> SavedError {
+    SavedError::OtherShape(reason)
 }
 
 fn unreadable(error: impl ToString) -> SavedError {
@@ -203,5 +268,48 @@ mod tests {
             fails(&wild),
             SavedError::Unreadable(reason) if reason.contains("not finite")
         ));
+    }
+    #[test]
+    fn numbers_of_8_bits_are_read_with_their_scales() {
+        let parameters = perceptron(2, &[300]);
+        let sizes: Vec<usize> = parameters.iter().map(Parameter::count).collect();
+        let count = sizes.iter().map(|len| bytes::blocks(*len)).sum();
+        // Scales are 2^0, 2^1, ... and codes such that every third number is the largest, its half, and 0.
+        let scales: Vec<u16> = (0..count).map(|i| (127 + i as u16) << 7).collect();
+        let codes = |largest: u8| -> Vec<u8> {
+            let code = |i: usize| [largest, largest - 8, 0][i % 3];
+            sizes.iter().flat_map(|len| (0..*len).map(code)).collect()
+        };
+        let (plain, signed) = (codes(255), codes(127));
+        let signed: Vec<i8> = signed.into_iter().map(|code| -(code as i8)).collect();
+        let mut want = Vec::new();
+        let mut first = 0;
+        for len in &sizes {
+            let number =
+                |i: usize| [1.0, 0.5, 0.0][i % 3] * 2f32.powi((first + i / bytes::BLOCK) as i32);
+            want.extend((0..*len).map(number));
+            first += bytes::blocks(*len);
+        }
+        let write = |numbers| write_numbers(&parameters, numbers, None);
+        let good = write(Numbers::U8(&plain, &scales));
+        assert_eq!(read_params(&good, &parameters).unwrap(), want);
+        let minus: Vec<f32> = want.iter().map(|x| 0.0 - x).collect();
+        assert_eq!(read_params(&write(Numbers::I8(&signed, &scales)), &parameters).unwrap(), minus);
+
+        let wild = write(Numbers::U8(&plain, &vec![0x7f80; count]));
+        let error = read_params(&wild, &parameters).unwrap_err();
+        assert!(matches!(error, SavedError::Unreadable(reason) if reason.contains("not finite")));
+        let tensors = SafeTensors::deserialize(&good).unwrap();
+        let name = format!("{}{SCALES}", parameters[0].name);
+        let without = |other: Option<TensorView>| {
+            let all = tensors.iter().filter(|(at, _)| *at != name);
+            let all = all.chain(other.map(|view| (&*name, view)));
+            let bytes = safetensors::serialize(all, None).unwrap();
+            read_params(&bytes, &parameters).unwrap_err().to_string()
+        };
+        assert!(without(None).contains(&format!("the tensor `{name}` is missing")));
+        let shorter = TensorView::new(Dtype::BF16, vec![1], &[0, 0]).unwrap();
+        let error = without(Some(shorter));
+        assert!(error.contains("is BF16 [1] instead of BF16 [5]"), "{error}");
     }
 }
