@@ -4,6 +4,7 @@
 //! threads, and [`fused`] those of multi-layer perceptrons in CubeCL kernels.
 
 mod autodiff;
+mod compact;
 mod experience;
 #[cfg(feature = "kernels")]
 pub mod fused;

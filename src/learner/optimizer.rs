@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// Parameters that one thread steps at a time.
-const PORTION: usize = 1 << 16;
+pub(super) const PORTION: usize = 1 << 16;
 
 /// Optimizer state as tensors.
 #[derive(Clone, Debug)]
@@ -115,9 +115,7 @@ impl<M: Moment> Moments<M> {
         by: &StepSettings,
     ) {
         self.steps += 1;
-        let decayed = factors(by.config, by.learning_rate, self.steps);
-        let undecayed = Factors { decay: 1.0, ..decayed };
-        let key = draw(draw(by.key, (self.steps >> 32) as u32), self.steps as u32);
+        let ([decayed, undecayed], key) = stepped(by, self.steps);
         let Self { first_moment: first, second_moment: second, .. } = self;
         let mut portions = |range: Range<usize>, factors: &Factors| {
             let params = params[range.clone()].par_chunks_mut(PORTION);
@@ -138,6 +136,14 @@ impl<M: Moment> Moments<M> {
         }
         portions(start..gradient.len(), &decayed);
     }
+}
+
+/// Factors of a step with and without weight decay, and the key of its draws; steps are counted from 1.
+pub(super) fn stepped(by: &StepSettings, steps: u64) -> ([Factors; 2], u32) {
+    let decayed = factors(by.config, by.learning_rate, steps);
+    let undecayed = Factors { decay: 1.0, ..decayed };
+    let key = draw(draw(by.key, (steps >> 32) as u32), steps as u32);
+    ([decayed, undecayed], key)
 }
 
 /// Calls `step` with the factor that clips a gradient to `max_norm`, as [`clip_grad_norm`] does, and returns the norm before

@@ -112,7 +112,7 @@ mod tests {
             assert_eq!(at(section, key)["minimum"], least, "{section}.{key}");
         }
         assert_eq!(at("optimizer", "moments")["enum"], json!(["f32"]));
-        for change in ["num_shards=0", "eval_episodes=0", "moments=bf16"] {
+        for change in ["num_shards=0", "eval_episodes=0", "moments=bf16", "moments=8bit"] {
             let mut table = overlay::to_table(&TrainConfig::default());
             overlay::apply(&mut table, &[change]).unwrap();
             let config: TrainConfig = overlay::from_table(table).unwrap();

@@ -67,8 +67,8 @@ settings! {
         /// Decay the weights of norms and biases too. If false (default for language models), norms and biases get no
         /// weight decay, as in transformers' `Trainer`. Games require true.
         decay_norms_and_biases: bool = true;
-        /// Precision in which the moments are kept: `bf16` halves their memory, for language models on the CPU. They are
-        /// rounded at random, the same in every run.
+        /// Precision in which the moments are kept, for language models on the CPU: `bf16` takes half of f32's memory, `8bit`
+        /// a quarter. They are rounded at random, the same in every run.
         moments: MomentPrecision = MomentPrecision::F32;
     }
 }
@@ -80,6 +80,8 @@ names! {
         F32 = "f32",
         /// The upper half of a single-precision number.
         Bf16 = "bf16",
+        /// 8 bits, as a distance from the largest of a block of 128 numbers.
+        Bits8 = "8bit",
     }
 }
 

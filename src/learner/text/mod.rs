@@ -9,6 +9,7 @@ mod device;
 mod differentiation;
 mod gradient;
 mod host;
+mod optimizer;
 
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
@@ -24,6 +25,7 @@ use crate::text::{Text, TokenDecoder};
 use burn::tensor::Tensor;
 use differentiation::{Buffers, Differentiation, Scales, Sums};
 use gradient::Gradient;
+use optimizer::Optimizer;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -147,15 +149,6 @@ pub struct LanguageMeans {
     pub first_ratio: Option<f64>,
 }
 
-/// Optimizer state: in host memory, in f32 or bf16, or on the decoder's device.
-#[derive(Clone, Debug)]
-enum Optimizer {
-    Host(Moments),
-    Half(Moments<u16>),
-    #[cfg(text_kernels)]
-    Device(Box<device::DeviceMoments>),
-}
-
 /// Counter that derives the key of the optimizer's draws from that of the learner.
 const ROUNDING: u32 = u32::MAX;
 
@@ -176,51 +169,26 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder` with moments in a precision in host memory; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32, moments: MomentPrecision) -> Self {
-        let count = decoder.num_trained();
-        let optimizer = match moments {
-            MomentPrecision::F32 => Optimizer::Host(Moments::zeros(count)),
-            MomentPrecision::Bf16 => Optimizer::Half(Moments::zeros(count)),
-        };
+        let optimizer = Optimizer::new(moments, decoder.sizes());
         let (team, buffers) = (Team::alone(), Buffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
 
-    /// The optimizer's state in host memory and in f32; a copy if it is on a device or in bf16.
+    /// The optimizer's state in host memory and in f32; a copy if it is on a device or in another precision.
     pub fn moments(&self) -> Cow<'_, Moments> {
-        match &self.optimizer {
-            Optimizer::Host(moments) => Cow::Borrowed(moments),
-            Optimizer::Half(moments) => Cow::Owned(moments.convert()),
-            #[cfg(text_kernels)]
-            Optimizer::Device(moments) => Cow::Owned(moments.download()),
-        }
+        self.optimizer.moments()
     }
 
     /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of steps
     /// taken.
     pub fn save_moments(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
-        if let Optimizer::Half(moments) = &self.optimizer {
-            save([Numbers::Bf16(&moments.first_moment), Numbers::Bf16(&moments.second_moment)]);
-            return moments.steps;
-        }
-        let moments = self.moments();
-        save([Numbers::F32(&moments.first_moment), Numbers::F32(&moments.second_moment)]);
-        moments.steps
+        self.optimizer.save(save)
     }
 
     /// Restores a saved state of the optimizer, which host memory keeps in this precision.
     pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
         self.optimizer = Optimizer::Host(moments);
-        self.keep_moments(precision);
-    }
-
-    /// Converts the optimizer's state to this precision in host memory, unless that is where it is.
-    fn keep_moments(&mut self, precision: MomentPrecision) {
-        self.optimizer = match (precision, &self.optimizer) {
-            (MomentPrecision::F32, Optimizer::Host(_))
-            | (MomentPrecision::Bf16, Optimizer::Half(_)) => return,
-            (MomentPrecision::F32, _) => Optimizer::Host(self.moments().into_owned()),
-            (MomentPrecision::Bf16, _) => Optimizer::Half(self.moments().convert()),
-        };
+        self.optimizer.keep(precision, || self.decoder.sizes());
     }
 
     /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its learnt parameters are
@@ -314,7 +282,7 @@ impl LanguageLearner {
         (max_norm, rate): (f64, f64),
         config: &OptimizerConfig,
     ) -> f32 {
-        self.keep_moments(config.moments);
+        self.optimizer.keep(config.moments, || self.decoder.sizes());
         let spared = match config.decay_norms_and_biases {
             true => Vec::new(),
             false => vectors(&self.decoder),
@@ -323,12 +291,7 @@ impl LanguageLearner {
         let by = StepSettings { learning_rate: rate, config, spared: &spared, key };
         let Self { decoder, optimizer, .. } = self;
         clipped_step(gradient, max_norm, |scale| {
-            decoder.update(|params| match optimizer {
-                Optimizer::Host(moments) => moments.step(params, gradient, scale, &by),
-                Optimizer::Half(moments) => moments.step(params, gradient, scale, &by),
-                #[cfg(text_kernels)]
-                Optimizer::Device(_) => unreachable!("copied to host memory"),
-            });
+            decoder.update(|params| optimizer.step(params, gradient, scale, &by));
         })
     }
 

@@ -27,8 +27,10 @@ pub(super) fn obstacle(
         return Some("this build has no kernels for language models; use the CPU".to_string());
     }
     if optimizer.moments != MomentPrecision::F32 {
-        let what = "optimizer.moments is bf16, but a device keeps moments in f32; use the CPU, or leave it out";
-        return Some(what.to_string());
+        return Some(format!(
+            "optimizer.moments is {}, but a device keeps moments in f32; use the CPU, or leave it out",
+            optimizer.moments
+        ));
     }
     if update.gradient_checkpointing && !device::has_kernels(device) {
         let what = "update.gradient_checkpointing needs the CPU, or a device that runs kernels";

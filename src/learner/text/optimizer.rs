@@ -1,0 +1,94 @@
+//! State of the optimizer of a language model, in each place and precision in which it is kept.
+
+#[cfg(text_kernels)]
+use super::device;
+use crate::learner::compact::CompactMoments;
+use crate::learner::optimizer::{Moments, StepSettings};
+use crate::model::saved::Numbers;
+use crate::settings::MomentPrecision;
+use std::borrow::Cow;
+
+/// Optimizer state: in host memory, in one of the precisions, or on the decoder's device.
+#[derive(Clone, Debug)]
+pub(super) enum Optimizer {
+    Host(Moments),
+    Half(Moments<u16>),
+    Compact(CompactMoments),
+    #[cfg(text_kernels)]
+    Device(Box<device::DeviceMoments>),
+}
+
+impl Optimizer {
+    /// Creates the initial state in host memory for parameters of these sizes.
+    pub fn new(precision: MomentPrecision, sizes: Vec<usize>) -> Self {
+        let count = sizes.iter().sum();
+        match precision {
+            MomentPrecision::F32 => Self::Host(Moments::zeros(count)),
+            MomentPrecision::Bf16 => Self::Half(Moments::zeros(count)),
+            MomentPrecision::Bits8 => Self::Compact(CompactMoments::zeros(sizes)),
+        }
+    }
+
+    /// The state in host memory and in f32; a copy if it is on a device or in another precision.
+    pub fn moments(&self) -> Cow<'_, Moments> {
+        match self {
+            Self::Host(moments) => Cow::Borrowed(moments),
+            Self::Half(moments) => Cow::Owned(moments.convert()),
+            Self::Compact(moments) => Cow::Owned(moments.widened()),
+            #[cfg(text_kernels)]
+            Self::Device(moments) => Cow::Owned(moments.download()),
+        }
+    }
+
+    /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of steps
+    /// taken.
+    pub fn save(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
+        match self {
+            Self::Half(moments) => {
+                save([Numbers::Bf16(&moments.first_moment), Numbers::Bf16(&moments.second_moment)]);
+                moments.steps
+            }
+            Self::Compact(moments) => {
+                let (first, second) = (&moments.first_moment, &moments.second_moment);
+                save([
+                    Numbers::I8(&first.numbers, &first.scales),
+                    Numbers::U8(&second.numbers, &second.scales),
+                ]);
+                moments.steps
+            }
+            _ => {
+                let moments = self.moments();
+                save([Numbers::F32(&moments.first_moment), Numbers::F32(&moments.second_moment)]);
+                moments.steps
+            }
+        }
+    }
+
+    /// Converts the state to this precision in host memory, unless that is where it is. `sizes` are those of the parameters.
+    pub fn keep(&mut self, precision: MomentPrecision, sizes: impl FnOnce() -> Vec<usize>) {
+        *self = match (precision, &*self) {
+            (MomentPrecision::F32, Self::Host(_))
+            | (MomentPrecision::Bf16, Self::Half(_))
+            | (MomentPrecision::Bits8, Self::Compact(_)) => return,
+            (MomentPrecision::F32, _) => Self::Host(self.moments().into_owned()),
+            (MomentPrecision::Bf16, _) => Self::Half(self.moments().convert()),
+            (MomentPrecision::Bits8, _) => {
+                Self::Compact(CompactMoments::narrowed(&self.moments(), sizes()))
+            }
+        };
+    }
+
+    /// Performs [`Moments::step`] in host memory.
+    ///
+    /// # Panics
+    /// If the state is on a device.
+    pub fn step(&mut self, params: &mut [f32], gradient: &[f32], scale: f32, by: &StepSettings) {
+        match self {
+            Self::Host(moments) => moments.step(params, gradient, scale, by),
+            Self::Half(moments) => moments.step(params, gradient, scale, by),
+            Self::Compact(moments) => moments.step(params, gradient, scale, by),
+            #[cfg(text_kernels)]
+            Self::Device(_) => unreachable!("copied to host memory"),
+        }
+    }
+}
