@@ -64,6 +64,8 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "--set", "learning_rate=-1"], &["optimizer.learning_rate is -1", "0 or more"]),
         (&["train", "--set", "learning_rate=nan"], &["optimizer.learning_rate"]),
         (&["train", "--set", "moments=bf16"], &["optimizer.moments is bf16", "f32 where the run"]),
+        (&["train", "--set", "moments=8bit"], &["optimizer.moments is 8bit", "f32 where the run"]),
+        (&["train", "--set", "moments=4bit"], &["`4bit` must be one of: f32, bf16, 8bit"]),
         (&["train", "--set", "discount=1.5"], &["advantage.discount is 1.5"]),
         (&["train", "--set", "dual_clip=1.1"], &["loss.dual_clip is 1.1"]),
         (&["train", "--set", "num_minibatches=7"], &["update.num_minibatches is 7", "divisor"]),

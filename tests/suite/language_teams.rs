@@ -71,8 +71,13 @@ fn any_number_of_members_gives_the_same_bytes() {
     let kl = ["sort.length=3", "kl_coef=0.05", "entropy_coef=0.01", "resample=1"];
     let stopped =
         ["sort.length=3", "update_epochs=4", "target_kl=1e-3", "optimizer.learning_rate=1e-2"];
-    let steps =
-        ["sort.length=3", "num_minibatches=2", "update_epochs=2", "top_entropy_quantile=0.5"];
+    let steps = [
+        "sort.length=3",
+        "num_minibatches=2",
+        "update_epochs=2",
+        "top_entropy_quantile=0.5",
+        "moments=8bit",
+    ];
     // Five shards are not the same for all of two to four.
     let adapted = ["sort.length=3", "lora.r=2", "num_shards=5", "fit.iterations=0"];
     let adapt = ["train", "sort", "--model", "kl-1-cpu/model", "--iterations", "6"];

@@ -27,6 +27,7 @@ mod language_device_choices;
 mod language_device_passes;
 mod language_device_steps;
 mod language_learning;
+mod language_moments;
 mod language_program;
 mod language_samples;
 mod language_teams;
