@@ -71,6 +71,7 @@ fn experience() -> (Trajectory, Tensor<2>, Tensor<2>) {
     let zeros = || Tensor::<2>::zeros(shape, &device);
     let trajectory = Trajectory {
         memory: None,
+        elapsed: None,
         obs: Tensor::from_data(obs, &device),
         actions: Tensor::<2, Int>::from_data(TensorData::new(actions, shape), &device),
         logprobs: zeros() - (ACTIONS as f32).ln(),

@@ -76,6 +76,7 @@ def test_records_are_logged_under_the_names_of_tensorboard(folder: Path) -> None
     for (figures, _), record in zip(log.logged, records, strict=True):
         # A figure that is read from JSON again may differ in its last bit.
         assert figures["charts/episodic_return"] == pytest.approx(record["score"], rel=1e-12)
+        assert figures["charts/episodic_length"] == pytest.approx(record["mean_length"], rel=1e-12)
         assert figures["losses/approx_kl"] == pytest.approx(record["approx_kl"], rel=1e-12)
         assert ("eval/mean_score" in figures) == (record["evaluation"] is not None)
 
@@ -148,6 +149,8 @@ def test_environments_of_python_are_trained(folder: Path) -> None:
     assert report.mean_score > -8
     # Each environment rests after its only episode of an iteration.
     assert {event["episodes"] for event in events} == {32}
+    # A step costs 1.
+    assert all(event["mean_length"] == -event["score"] for event in events)
     policy, env = report.policy(), Corridor()
     obs, _ = env.reset(seed=3)
     assert env.action_space.contains(np.asarray(policy(obs)))

@@ -3,7 +3,7 @@
 //! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
 
 use crate::data::summary::{
-    self, EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCALE, SCORE_SUM, STEPS,
+    self, ENDED_STEPS, EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCALE, SCORE_SUM, STEPS,
 };
 use crate::data::{Recording, RecordingAdvantages, TRUNCATED};
 use crate::device;
@@ -59,7 +59,8 @@ impl Sizes {
 struct Recorded {
     words: Buffer<u32>,
     values: Buffer<f32>,
-    first_scores: Buffer<f32>,
+    /// Scores and steps of the current episodes before the first step, `[2, num_envs]`.
+    firsts: Buffer<f32>,
     /// Offset of the actions within the words.
     actions: usize,
     /// Offset of the rewards within the values.
@@ -155,9 +156,11 @@ fn credit_kernel(
     let mut sums = no_sums();
     if game < sizes.games {
         let (games, num_steps) = (sizes.games, sizes.num_steps);
-        let mut score = recorded.first_scores[game];
+        let mut score = recorded.firsts[game];
         let mut total = 0.0f32;
         let mut counted = num_steps;
+        // Number of steps up to the last end of an episode.
+        let mut ended_steps = 0usize.runtime();
         // Return so far and first step of the current episode.
         let mut sum = 0.0f32;
         let mut first = 0usize.runtime();
@@ -175,6 +178,7 @@ fn credit_kernel(
                 sums[SCORE_SUM] += score;
                 sums[EPISODES] += 1.0f32;
                 score = 0.0f32;
+                ended_steps = t + 1;
                 if comptime!(!credits.auto_reset) {
                     counted = select(t < counted, t + 1, counted);
                 } else if comptime!(credits.estimator == Estimator::Return) {
@@ -208,6 +212,8 @@ fn credit_kernel(
         let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
         sums[STEPS] = length;
         sums[PLAYED] = counted as f32;
+        let before = select(ended_steps > 0, recorded.firsts[games + game], 0.0f32);
+        sums[ENDED_STEPS] = before + ended_steps as f32;
         advantages[sizes.length(game)] = length;
         advantages[sizes.total(game)] = total;
     }
@@ -367,7 +373,7 @@ pub fn recording_advantages(
         let recorded = RecordedLaunch::new(
             argument(&cube_ints(part.words.clone())),
             argument(&cube_tensor(part.values.clone())),
-            argument(&cube_tensor(part.first_scores.clone())),
+            argument(&cube_tensor(part.firsts.clone())),
             (part.num_words() - 1) * row,
             row,
             2 * row,

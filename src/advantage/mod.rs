@@ -216,6 +216,7 @@ mod tests {
             truncated: zeros(),
             scores: zeros(),
             memory: None,
+            elapsed: None,
             legal: None,
         }
     }

@@ -220,6 +220,7 @@ mod tests {
             truncated: rows(|i| f32::from(uniform(draw(2, i)) >= 0.96)),
             scores: zeros(),
             memory: None,
+            elapsed: None,
             legal: None,
         }
     }

@@ -33,6 +33,9 @@ pub struct HostTrajectory {
     /// Memory of the policy before the first step: `[num_envs, memory_size]`. Empty for policies
     /// without memory.
     pub memory: Vec<f32>,
+    /// Steps of the current episode that were played before the first step: `[num_envs]`. Empty if episodes begin with the first
+    /// step.
+    pub elapsed: Vec<u32>,
     /// Number of actions with a mask, at most 32; 0 if all actions are always legal.
     pub masked_actions: usize,
     /// Legal actions of each step as a bit mask, bit 0 for action 0: `[num_envs, num_steps]`. Empty
@@ -43,9 +46,16 @@ pub struct HostTrajectory {
 /// Alignment of observations, in numbers.
 pub const OBS_MULTIPLE: usize = 4;
 
-/// Sums over the steps of a game: scores of finished episodes, number of finished episodes, and the
-/// rewards and the number of the steps that count ([`HostTrajectory::length`]).
-pub type GameSums = [f64; 4];
+/// Sums over the steps of a game: scores of finished episodes, their number and their steps
+/// ([`HostTrajectory::ended_steps`]), and the rewards and the number of the steps that count ([`HostTrajectory::length`]).
+pub type GameSums = [f64; 5];
+
+/// Number of steps of the episodes of a game that ended, by its status after each step; `elapsed` steps of the first one were
+/// played before.
+pub(crate) fn ended_steps(ends: &[End], elapsed: u32) -> usize {
+    let last = ends.iter().rposition(|end| end.ended());
+    last.map_or(0, |last| elapsed as usize + last + 1)
+}
 
 impl HostTrajectory {
     /// Resizes the buffers. If a size changes, the previous contents become invalid.
@@ -100,6 +110,12 @@ impl HostTrajectory {
         ends.iter().position(|end| end.ended()).map_or(self.num_steps, |t| t + 1)
     }
 
+    /// Number of steps of the episodes of game `env` that ended, with those before the first recorded step; 0 if none ended.
+    pub fn ended_steps(&self, env: usize) -> usize {
+        let ends = &self.ends[env * self.num_steps..][..self.num_steps];
+        ended_steps(ends, self.elapsed.get(env).copied().unwrap_or(0))
+    }
+
     /// Copies a trajectory from tensors on any device.
     ///
     /// # Panics
@@ -122,6 +138,8 @@ impl HostTrajectory {
         host.ends = both.map(|(end, cut)| End::new(*end > 0.5, cut > 0.5)).collect();
         host.scores = by_game(&trajectory.scores);
         host.memory = trajectory.memory.clone().map_or_else(Vec::new, floats);
+        let elapsed = trajectory.elapsed.clone().map_or_else(Vec::new, floats);
+        host.elapsed = elapsed.into_iter().map(|steps| steps as u32).collect();
         if let Some(legal) = &trajectory.legal {
             let [_, _, actions] = legal.dims();
             host.mask_actions(actions);
@@ -168,6 +186,10 @@ impl HostTrajectory {
             memory: (!self.memory.is_empty()).then(|| {
                 let shape = [envs, self.memory.len() / envs];
                 Tensor::from_data(TensorData::new(self.memory.clone(), shape), device)
+            }),
+            elapsed: (!self.elapsed.is_empty()).then(|| {
+                let steps: Vec<f32> = self.elapsed.iter().map(|steps| *steps as f32).collect();
+                Tensor::from_floats(steps.as_slice(), device)
             }),
             legal,
         }
@@ -243,6 +265,7 @@ mod tests {
                 &device,
             )),
             memory: None,
+            elapsed: Some(Tensor::from_floats([7.0, 4.0], &device)),
         }
     }
 
@@ -271,6 +294,24 @@ mod tests {
         let legal = [back.legal, tensors.legal].map(|legal| legal.expect("masked").into_data());
         assert_eq!(legal[0], legal[1]);
         assert!(back.actions.into_data().iter::<i64>().eq([0, 1, 2, 3, 4, 5]));
+        assert!(back.elapsed.expect("it continues").into_data().iter::<f32>().eq([7.0, 4.0]));
+    }
+
+    #[test]
+    fn steps_of_ended_episodes_are_those_up_to_the_last_end() {
+        let steps = |tensors: &Trajectory| {
+            let host = HostTrajectory::from_tensors(tensors);
+            let steps: Vec<f32> = (0..2).map(|env| host.ended_steps(env) as f32).collect();
+            assert_eq!(floats(tensors.ended_steps()), steps);
+            steps
+        };
+        let mut tensors = tensors();
+        assert_eq!(steps(&tensors), [7.0 + 2.0, 4.0 + 3.0]);
+        // Only the first end of the second game is left.
+        tensors.truncated = tensors.truncated.zeros_like();
+        assert_eq!(steps(&tensors), [7.0 + 2.0, 0.0]);
+        tensors.elapsed = None;
+        assert_eq!(steps(&tensors), [2.0, 0.0]);
     }
 
     #[test]

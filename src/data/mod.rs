@@ -56,6 +56,9 @@ pub struct Trajectory {
     /// Memory of the policy before the first step, `[num_envs, memory_size]`; `None` for policies
     /// without memory.
     pub memory: Option<Tensor<2>>,
+    /// Steps of the current episode that were played before the first step, `[num_envs]`; `None` if episodes begin with the first
+    /// step.
+    pub elapsed: Option<Tensor<1>>,
     /// Action masks, 1 if legal, else 0: `[num_steps, num_envs, num_actions]`; `None` if all
     /// actions are always legal.
     pub legal: Option<Tensor<3>>,
@@ -133,6 +136,19 @@ impl Trajectory {
         ended_before.lower_equal_elem(0.5).float()
     }
 
+    /// Number of steps of the episodes of each game that ended, with those before the first recorded step; 0 if none ended:
+    /// `[num_envs]`.
+    pub fn ended_steps(&self) -> Tensor<1> {
+        let [num_steps, num_envs, _] = self.dims();
+        let ends = self.ends();
+        let numbers = Tensor::<1, Int>::arange(1..num_steps as i64 + 1, &ends.device());
+        let last = (ends * numbers.float().reshape([num_steps, 1])).max_dim(0).reshape([num_envs]);
+        match self.elapsed.clone() {
+            None => last,
+            Some(elapsed) => last.clone() + elapsed * last.greater_elem(0.5).float(),
+        }
+    }
+
     /// 1 if an episode begins with the step, so that the policy's memory is reset, else 0:
     /// `[num_steps, num_envs]`. The first step is 0, because it starts from [`Trajectory::memory`].
     pub fn starts(&self) -> Tensor<2> {
@@ -156,6 +172,7 @@ impl Trajectory {
             truncated: rows(&self.truncated),
             scores: rows(&self.scores),
             memory: self.memory.clone(),
+            elapsed: self.elapsed.clone(),
             legal: self.legal.as_ref().map(|legal| legal.clone().narrow(0, 0, num_steps)),
         }
     }

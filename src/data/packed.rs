@@ -42,7 +42,7 @@ impl Windows {
         RecordingPart {
             words: Tensor::<3, Int>::from_data(words, device),
             values: Tensor::zeros([2, steps, games], device),
-            first_scores: Tensor::zeros([games], device),
+            firsts: Tensor::zeros([2, games], device),
         }
     }
 

@@ -36,8 +36,8 @@ pub struct RecordingPart {
     /// whose score differs from the reward, the score of the episode that ended with the step, else
     /// 0.
     pub(crate) values: Tensor<3>,
-    /// Score of the current episode before the first step: `[games]`.
-    pub(crate) first_scores: Tensor<1>,
+    /// Score of the current episode before the first step, and the number of its steps played before it: `[2, games]`.
+    pub(crate) firsts: Tensor<2>,
 }
 
 /// Inconsistent tensors, in a sentence.
@@ -72,14 +72,15 @@ fn elements(what: &str, found: DType, expected: &[DType]) -> Result<(), Recordin
 
 impl RecordingPart {
     /// Creates a part from words `[num_words + 1, num_steps, games]`, values `[2 or 3, num_steps,
-    /// games]` and first scores `[games]`, as written by a fused rollout.
+    /// games]`, and the scores and steps of the current episodes before the first step `[2, games]`, as written by a fused
+    /// rollout.
     ///
     /// # Errors
     /// If the shapes are inconsistent or an element type is not supported.
     pub fn new(
         words: Tensor<3, Int>,
         values: Tensor<3>,
-        first_scores: Tensor<1>,
+        firsts: Tensor<2>,
     ) -> Result<Self, RecordingError> {
         let [num_words, steps, games] = words.dims();
         if num_words < 2 || steps == 0 || games == 0 {
@@ -88,16 +89,16 @@ impl RecordingPart {
         }
         let rows = if values.dims()[0] == 3 { 3 } else { 2 };
         shaped("values", &values.dims(), &[rows, steps, games])?;
-        shaped("first_scores", &first_scores.dims(), &[games])?;
+        shaped("firsts", &firsts.dims(), &[2, games])?;
         elements("words", words.dtype(), &[DType::I32, DType::U32])?;
         elements("values", values.dtype(), &[DType::F32])?;
-        elements("first_scores", first_scores.dtype(), &[DType::F32])?;
-        Ok(Self { words, values, first_scores })
+        elements("firsts", firsts.dtype(), &[DType::F32])?;
+        Ok(Self { words, values, firsts })
     }
 
-    /// The words, the values and the first scores, as [`RecordingPart::new`] takes them.
-    pub fn tensors(&self) -> (&Tensor<3, Int>, &Tensor<3>, &Tensor<1>) {
-        (&self.words, &self.values, &self.first_scores)
+    /// The words, the values, and the scores and steps before the first step, as [`RecordingPart::new`] takes them.
+    pub fn tensors(&self) -> (&Tensor<3, Int>, &Tensor<3>, &Tensor<2>) {
+        (&self.words, &self.values, &self.firsts)
     }
 
     /// Number of word rows: those of a state plus one for the action.
@@ -112,7 +113,7 @@ impl RecordingPart {
 
     /// Number of games.
     pub fn num_envs(&self) -> usize {
-        self.first_scores.dims()[0]
+        self.firsts.dims()[1]
     }
 }
 
@@ -179,8 +180,10 @@ pub mod summary {
     pub const EVEN_GROUPS: usize = 5;
     /// Number of all steps that count, beyond the learnt ones too.
     pub const PLAYED: usize = 6;
+    /// Number of steps of finished episodes, with those played before the recording.
+    pub const ENDED_STEPS: usize = 7;
     /// Length of the summary.
-    pub const LEN: usize = 7;
+    pub const LEN: usize = 8;
 }
 
 impl RecordingAdvantages {
@@ -246,7 +249,11 @@ mod tests {
     ) -> Result<RecordingPart, RecordingError> {
         let device = Device::flex();
         let words = Tensor::<3, Int>::zeros(words, &device).cast(DType::I32);
-        RecordingPart::new(words, Tensor::zeros(values, &device), Tensor::zeros([games], &device))
+        RecordingPart::new(
+            words,
+            Tensor::zeros(values, &device),
+            Tensor::zeros([2, games], &device),
+        )
     }
 
     #[test]
@@ -257,7 +264,7 @@ mod tests {
         assert!(message(part([1, 5, 3], [2, 5, 3], 3)).contains("words has the shape [1, 5, 3]"));
         assert!(message(part([2, 5, 3], [2, 4, 3], 3)).contains("must have [2, 5, 3]"));
         assert!(message(part([2, 5, 3], [1, 5, 3], 3)).contains("values has the shape"));
-        assert!(message(part([2, 5, 3], [2, 5, 3], 4)).contains("first_scores has the shape [4]"));
+        assert!(message(part([2, 5, 3], [2, 5, 3], 4)).contains("firsts has the shape [2, 4]"));
     }
 
     #[test]

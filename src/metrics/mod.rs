@@ -24,6 +24,10 @@ pub struct IterationRecord {
     pub score: Option<f64>,
     /// Number of episodes that ended in this rollout; an episode of texts is a completion.
     pub episodes: u64,
+    /// Mean number of steps of these episodes, from the first step of each; `None` if none ended, and for texts, which
+    /// have [`TextRecord::completion_length`].
+    #[serde(default)]
+    pub mean_length: Option<f64>,
     /// Mean reward per step.
     pub mean_reward: f64,
     /// Fraction of groups without any difference in return. Their advantages are 0, so they

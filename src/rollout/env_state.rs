@@ -3,7 +3,9 @@
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, StepResult, new_game, num_words, play};
 use crate::rng::draw;
-use crate::rollout::{RolloutKeys, branch_member, branch_step, staggered_time};
+use crate::rollout::{
+    RolloutKeys, branch_episode, branch_member, branch_step, played_steps, staggered_time,
+};
 use crate::settings::{RolloutConfig, Start};
 
 /// Words of an environment before the game's state: level, time, score.
@@ -49,6 +51,11 @@ impl<G: Rules> EnvState<G> {
     pub fn play(&mut self, action: u32, game: G) -> StepResult {
         play::<G>(&mut self.state, &mut self.episode, action, game)
     }
+
+    /// The environment as a branch point after `steps` steps of an iteration, with the arguments of [`branch_episode`].
+    pub fn branch(self, elapsed: u32, steps: usize) -> Self {
+        Self { episode: branch_episode(&self.episode, elapsed, steps as u32), ..self }
+    }
 }
 
 /// Legal actions of a state as a bit mask, bit 0 for action 0.
@@ -78,6 +85,15 @@ pub(crate) fn start_envs<G: Rules>(
         env
     });
     groups.flat_map(|env| std::iter::repeat_n(env, config.group_size)).collect()
+}
+
+/// Steps of each game's current episode that were played before the iteration, `[num_envs]`; empty if all games start episodes.
+pub(crate) fn elapsed<G: Rules>(config: &RolloutConfig, branches: &[EnvState<G>]) -> Vec<u32> {
+    if config.start == Start::Level {
+        return Vec::new();
+    }
+    let steps = branches.iter().map(|branch| played_steps(&branch.episode));
+    steps.flat_map(|steps| std::iter::repeat_n(steps, config.group_size)).collect()
 }
 
 /// Branch point of a group.
@@ -148,5 +164,30 @@ pub(crate) fn check_len<G: Rules>(
         Ok(())
     } else {
         Err(EnvStatesError { game: G::NAME, count, expected, found: words.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Catch;
+
+    #[test]
+    fn the_steps_of_an_episode_are_counted_from_branch_to_branch() {
+        let at = |time| {
+            let env = EnvState::<Catch>::new(0x9abc_def0, Catch::default());
+            EnvState { episode: Episode { time, ..env.episode }, ..env }
+        };
+        // An episode that began the run at time 7, after 3 steps and after 4 more.
+        let first = at(10).branch(0, 3).episode;
+        assert_eq!((first.level, played_steps(&first)), (7, 3));
+        let second = at(14).branch(played_steps(&first), 4).episode;
+        assert_eq!((second.level, played_steps(&second)), (7, 7));
+        // One that began in the second of 4 steps, and one that begins with the next step.
+        let [early, late] = [2, 0].map(|time| at(time).branch(7, 4).episode);
+        assert_eq!([early.level, late.level], [0, 0]);
+        assert_eq!([played_steps(&early), played_steps(&late)], [2, 0]);
+        // A checkpoint without the number has a level in its place.
+        assert_eq!(played_steps(&at(14).episode), 14);
     }
 }

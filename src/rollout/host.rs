@@ -66,6 +66,7 @@ impl HostRollout {
         let count = self.config.num_envs();
         trajectory.resize(count, num_steps, policy.num_features());
         trajectory.memory.clear();
+        trajectory.elapsed.clear();
         let first = keys.first_group as usize * group_size;
         let level = |env: usize| Some(draw(keys.level, ((first + env) / group_size) as u32));
         let mut episodes =
@@ -100,10 +101,13 @@ impl HostRollout {
                 }
                 sums[0] += f64::from(score);
                 sums[1] += f64::from(u8::from(end.ended()));
-                sums[2] += f64::from(reward);
-                sums[3] += f64::from(u8::from(episodes.actions[env].is_some()));
+                sums[3] += f64::from(reward);
+                sums[4] += f64::from(u8::from(episodes.actions[env].is_some()));
             }
             episodes.restart(&mut *envs, policy, auto_reset)?;
+        }
+        for (env, sums) in sums.iter_mut().enumerate() {
+            sums[2] = trajectory.ended_steps(env) as f64;
         }
         Ok(sums)
     }

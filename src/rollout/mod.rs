@@ -34,6 +34,7 @@ pub use player::Player;
 pub use random::play_at_random;
 pub use stepwise::StepwiseRollout;
 
+use crate::env::Episode;
 use crate::rng::{Stream, draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -93,6 +94,23 @@ fn action_uniform(action_key: u32, t: u32) -> f32 {
 #[cube]
 fn staggered_time(level: u32, max_steps: u32) -> u32 {
     draw(level, 0xffff_fffd) % max_steps
+}
+
+/// Steps played of the episode at a branch point. In place of the level, which a branch replaces, the point holds by how many steps
+/// the episode's time is ahead of them, since the run began in its midst ([`staggered_time`]).
+#[cube]
+fn played_steps(point: &Episode) -> u32 {
+    // A level, as in checkpoints without this number, is almost always above the time.
+    point.time - select(point.level <= point.time, point.level, 0u32)
+}
+
+/// Episode of a branch point, of which [`played_steps`] are those played, after `steps` steps of an iteration. `elapsed` steps of the
+/// episode with which it began were played before; the time of one begun since is lower.
+#[cube]
+fn branch_episode(episode: &Episode, elapsed: u32, steps: u32) -> Episode {
+    let played = elapsed + steps;
+    let ahead = select(episode.time > played, episode.time, played) - played;
+    Episode { level: ahead, time: episode.time, score: episode.score }
 }
 
 /// Step of an iteration, `1..=learn_steps`, after which a group branches for the next iteration.

@@ -7,6 +7,7 @@ use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};
 use super::env_state::{self, BranchPoint, EnvState};
 use super::player::LanePolicy;
 use super::{EnvStatesError, Player, RolloutKeys, action_key};
+use crate::data::host::ended_steps;
 use crate::data::{End, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes};
@@ -31,6 +32,8 @@ struct Block<'a, G: Rules> {
     /// Index of the first game.
     first: usize,
     envs: &'a [EnvState<G>],
+    /// Steps played of each game's episode before the first step; empty if all games start episodes.
+    elapsed: &'a [u32],
     obs: &'a mut [f32],
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
@@ -48,6 +51,8 @@ struct PlayedBlock<G: Rules> {
     branches: Vec<Branch<G>>,
     /// Sums over the steps of each game.
     sums: SumLanes,
+    /// Number of steps of each game's episodes that ended: `[games]`.
+    ended_steps: Vec<usize>,
 }
 
 /// Branch point of a group with its environment.
@@ -98,8 +103,10 @@ impl<G: Rules> NativeRollout<G> {
             let rows = self.memory.chunks_exact(size);
             trajectory.memory.extend(rows.flat_map(|row| row.repeat(members)));
         }
-        let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, legal, .. } =
-            trajectory;
+        trajectory.elapsed = env_state::elapsed(&self.config, &self.branches);
+        let HostTrajectory {
+            obs, actions, logprobs, rewards, ends, scores, legal, elapsed, ..
+        } = trajectory;
         // Either may be empty; then each block gets an empty slice.
         let (mut scores, mut legal) = (scores.chunks_mut(rows), legal.chunks_mut(rows));
         let some: Vec<(&mut [f32], &mut [u32])> = envs
@@ -117,8 +124,19 @@ impl<G: Rules> NativeRollout<G> {
                 let (((envs, obs), (actions, logprobs)), (rewards, ends)) = places.0;
                 let (scores, legal) = places.1;
                 let first = block * LANES;
-                let block =
-                    Block { first, envs, obs, actions, logprobs, rewards, ends, scores, legal };
+                let elapsed = elapsed.get(first..first + envs.len()).unwrap_or_default();
+                let block = Block {
+                    first,
+                    envs,
+                    elapsed,
+                    obs,
+                    actions,
+                    logprobs,
+                    rewards,
+                    ends,
+                    scores,
+                    legal,
+                };
                 self.play_block(policy, keys, &points, block)
             })
             .collect();
@@ -127,14 +145,14 @@ impl<G: Rules> NativeRollout<G> {
         self.branches = branches.iter().map(|branch| branch.env).collect();
         self.memory = branches.iter().flat_map(|branch| &branch.memory).copied().collect();
         let game = |env: usize| {
-            let (sums, lane) = (&blocks[env / LANES].sums, env % LANES);
+            let (PlayedBlock { sums, ended_steps, .. }, lane) = (&blocks[env / LANES], env % LANES);
             let [score, episodes, reward] =
                 [sums.scores[lane], sums.episodes[lane], sums.rewards[lane]].map(f64::from);
             let steps = match self.config.auto_reset {
                 true => self.config.num_steps as f64,
                 false => sums.steps[lane].into(),
             };
-            [score, episodes, reward, steps]
+            [score, episodes, ended_steps[lane] as f64, reward, steps]
         };
         (0..self.config.num_envs()).map(game).collect()
     }
@@ -197,6 +215,7 @@ impl<G: Rules> NativeRollout<G> {
         let groups = first / members..=(first + envs.len() - 1) / members;
         let mut branches = Vec::new();
         let steps = self.config.num_steps;
+        let elapsed = |lane: usize| block.elapsed.get(lane).copied().unwrap_or(0);
         let stride = self.game.num_features().next_multiple_of(OBS_MULTIPLE);
         let mut memory = self.first_memory(policy, first, envs.len());
         let fresh = policy.initial_memory();
@@ -247,12 +266,15 @@ impl<G: Rules> NativeRollout<G> {
                 {
                     let lane = point.env - first;
                     let memory = memory.iter().map(|lanes| lanes[lane]).collect();
-                    branches.push(Branch { group, env: lanes.env(lane), memory });
+                    let env = lanes.env(lane).branch(elapsed(lane), point.step);
+                    branches.push(Branch { group, env, memory });
                 }
             }
         }
         sums.clear_from(envs.len());
-        PlayedBlock { branches, sums }
+        let games = block.ends.chunks_exact(steps).enumerate();
+        let ended_steps = games.map(|(lane, ends)| ended_steps(ends, elapsed(lane))).collect();
+        PlayedBlock { branches, sums, ended_steps }
     }
 }
 

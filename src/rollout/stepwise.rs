@@ -148,6 +148,7 @@ impl<G: Rules> StepwiseRollout<G> {
     ) -> (Trajectory, Vec<EnvState<G>>) {
         let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
         let points = env_state::branch_points(&self.config, keys);
+        let elapsed = env_state::elapsed(&self.config, branches);
         let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
         let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let (features, num_actions) = (self.game.num_features(), self.game.num_actions());
@@ -190,10 +191,12 @@ impl<G: Rules> StepwiseRollout<G> {
             });
             for (branch, point) in branches.iter_mut().zip(&points) {
                 if point.step == t + 1 {
-                    *branch = envs[point.env];
+                    let elapsed = elapsed.get(point.env).copied().unwrap_or(0);
+                    *branch = envs[point.env].branch(elapsed, point.step);
                 }
             }
         }
+        trajectory.elapsed = elapsed;
         (trajectory.to_tensors(&self.device), branches)
     }
 }

@@ -149,6 +149,7 @@ mod tests {
         IterationRecord {
             iteration,
             score,
+            mean_length: score.map(|score| 90.0 + score),
             env_steps: u64::from(iteration) << 33,
             ..IterationRecord::default()
         }
@@ -174,9 +175,11 @@ mod tests {
         let csv = fs::read_to_string(folder.path().join(CSV)).unwrap();
         let rows: Vec<&str> = csv.lines().collect();
         assert_eq!(rows.len(), 10, "{csv}");
-        assert!(rows[0].starts_with("iteration,env_steps,charts/episodic_return,"), "{csv}");
+        let header = "iteration,env_steps,charts/episodic_return,charts/episodic_length,";
+        assert!(rows[0].starts_with(header), "{csv}");
         assert!(
-            rows[2].starts_with("2,17179869184,0.2,") && rows[3].starts_with("3,25769803776,,")
+            rows[2].starts_with("2,17179869184,0.2,90.2,")
+                && rows[3].starts_with("3,25769803776,,,")
         );
         tensorboard::tests::assert_holds(&fs::read(events.path()).unwrap(), &records);
     }

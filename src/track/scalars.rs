@@ -20,6 +20,7 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
     let has_rewards = record.text.is_none() || record.score.is_some();
     let mut all: Vec<Scalar> = [
         ("charts/episodic_return", record.score),
+        ("charts/episodic_length", record.mean_length),
         ("charts/episodes", Some(record.episodes as f64)),
         ("charts/mean_reward", has_rewards.then_some(record.mean_reward)),
         ("charts/SPS", Some(record.steps_per_second)),

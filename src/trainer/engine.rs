@@ -257,6 +257,8 @@ pub(super) struct Totals {
     pub score_sum: f64,
     /// Number of episodes that ended.
     pub episodes: f64,
+    /// Number of their steps.
+    pub ended_steps: f64,
     /// Mean reward of a step.
     pub mean_reward: f64,
     /// Steps played, or learnt from a dataset.

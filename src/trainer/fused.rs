@@ -6,7 +6,7 @@ use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::rank_part::RankPart;
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
-use crate::data::summary::{EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCORE_SUM};
+use crate::data::summary::{ENDED_STEPS, EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCORE_SUM};
 use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
@@ -133,12 +133,14 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
         // Sums over all ranks.
-        let [score_sum, episodes, rewards, even, played] =
-            [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS, PLAYED].map(|i| f64::from(summary[i]));
+        let [score_sum, episodes, ended_steps, rewards, even, played] =
+            [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, EVEN_GROUPS, PLAYED]
+                .map(|i| f64::from(summary[i]));
         let steps = self.part.steps(played);
         Ok(Totals {
             score_sum,
             episodes,
+            ended_steps,
             mean_reward: rewards / steps as f64,
             steps,
             waited: self.source.take_waited(),

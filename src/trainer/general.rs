@@ -151,16 +151,18 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
                 rewards = rewards * mask.clone();
                 lengths = Some(of_games(mask));
             }
-            parts.extend([of_games(trajectory.scores), ends, of_games(rewards)]);
+            let ended_steps = trajectory.ended_steps();
+            parts.extend([of_games(trajectory.scores), ends, ended_steps, of_games(rewards)]);
             parts.extend(lengths);
         }
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let (means, sums) = numbers.split_at(1 + UpdateMeans::LEN);
-        let [score_sum, episodes, rewards, played] = self.sum_games(sums)?;
+        let [score_sum, episodes, ended_steps, rewards, played] = self.sum_games(sums)?;
         let steps = self.part.steps(played);
         Ok(Totals {
             score_sum,
             episodes,
+            ended_steps,
             mean_reward: rewards / steps as f64,
             steps,
             waited: self.source.take_waited(),

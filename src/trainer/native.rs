@@ -163,14 +163,20 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         stats: UpdateMeans,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        let [score_sum, episodes, rewards, played] = self.sum_games(&sums)?;
+        let [score_sum, episodes, ended_steps, rewards, played] = self.sum_games(&sums)?;
         let steps = self.part.steps(played);
-        let mean_reward = rewards / steps as f64;
         let zero_variance = advantages.zero_variance;
         self.keep(trajectory, advantages);
-        let waited = self.source.take_waited();
-        let update = stats;
-        Ok(Totals { score_sum, episodes, mean_reward, steps, waited, zero_variance, update })
+        Ok(Totals {
+            score_sum,
+            episodes,
+            ended_steps,
+            mean_reward: rewards / steps as f64,
+            steps,
+            waited: self.source.take_waited(),
+            zero_variance,
+            update: stats,
+        })
     }
 
     fn finish_phase(&self) -> bool {

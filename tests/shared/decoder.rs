@@ -50,6 +50,7 @@ fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, Trajectory
         truncated: zeros(),
         scores: zeros(),
         memory: Some(Tensor::from_data(TensorData::new(memory, [games, size]), device)),
+        elapsed: None,
         legal: None,
     };
     (policy, trajectory, rows(wave(steps * games, 2.3)))

@@ -52,6 +52,7 @@ pub struct Host {
     pub terminated: Vec<f32>,
     pub truncated: Vec<f32>,
     pub scores: Vec<f32>,
+    pub ended_steps: Vec<f32>,
     pub legal: Option<Vec<f32>>,
 }
 
@@ -68,6 +69,7 @@ impl Host {
             terminated: floats(trajectory.terminated.clone()).await,
             truncated: floats(trajectory.truncated.clone()).await,
             scores: floats(trajectory.scores.clone()).await,
+            ended_steps: floats(trajectory.ended_steps()).await,
             legal: match &trajectory.legal {
                 Some(legal) => Some(floats(legal.clone()).await),
                 None => None,
@@ -89,6 +91,7 @@ impl Host {
         assert_eq!(self.terminated, other.terminated, "{context}: terminated");
         assert_eq!(self.truncated, other.truncated, "{context}: truncated");
         assert_eq!(self.scores, other.scores, "{context}: scores");
+        assert_eq!(self.ended_steps, other.ended_steps, "{context}: steps of ended episodes");
         assert_eq!(self.legal, other.legal, "{context}: legal");
         let obs = assert_close(&self.obs, &other.obs, 1e-5, context);
         obs.max(assert_close(&self.logprobs, &other.logprobs, 1e-5, context))

@@ -51,6 +51,7 @@ pub async fn whole_runs(device: &Device) -> f64 {
             let want = native.iterate().expect("all values are finite");
             assert_eq!((got.iteration, got.env_steps), (want.iteration, want.env_steps));
             assert_eq!((got.score, got.episodes), (want.score, want.episodes));
+            assert_eq!(got.mean_length, want.mean_length);
             assert_eq!((got.read_backs, want.read_backs), (1, 0));
             assert!(got.seconds.total > 0.0 && want.seconds.phases.is_some());
             for (name, got, want) in [

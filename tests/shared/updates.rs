@@ -137,6 +137,7 @@ impl UpdateInputs {
             truncated: zeros(),
             scores: zeros(),
             memory: None,
+            elapsed: None,
             legal: self.legal.clone().map(|legal| {
                 let shape = [steps, games, self.sizes.actions];
                 Tensor::from_data(TensorData::new(legal, shape), device)

@@ -14,11 +14,12 @@ fn third(i: usize) -> f32 {
     ((i * 2_654_435_761) % 1009 % 7) as f32 / 3.0 - 1.0
 }
 
-/// Rewards and ends `[num_steps, num_envs]`, and scores before the first step.
+/// Rewards and ends `[num_steps, num_envs]`, and scores and steps before the first step.
 struct Games {
     rewards: Vec<f32>,
     ends: Vec<bool>,
     first_scores: Vec<f32>,
+    elapsed: Vec<f32>,
     /// Whether scores are independent values instead of sums of rewards.
     scored: bool,
     rollout: RolloutConfig,
@@ -35,6 +36,7 @@ impl Games {
             rewards: each().map(|(t, game)| third(t * 31 + source(game) * 17)).collect(),
             ends: each().map(|(t, game)| (t * 5 + source(game) * 3) % 11 == 4).collect(),
             first_scores: (0..games).map(|game| third(game * 7)).collect(),
+            elapsed: (0..games).map(|game| (game % 9) as f32).collect(),
             scored: num_steps % 2 == 1,
             rollout: RolloutConfig {
                 num_groups,
@@ -77,6 +79,7 @@ impl Games {
             scores: rows(self.scores()),
             legal: None,
             memory: None,
+            elapsed: Some(Tensor::from_floats(self.elapsed.as_slice(), &cpu())),
         }
     }
 
@@ -105,7 +108,12 @@ impl Games {
             let part = RecordingPart::new(
                 Tensor::from_data(TensorData::new(words, [2, steps, count]), device),
                 Tensor::from_data(data, device),
-                Tensor::from_floats(&self.first_scores[first..end], device),
+                Tensor::stack(
+                    [&self.first_scores, &self.elapsed]
+                        .map(|values| Tensor::<1>::from_floats(&values[first..end], device))
+                        .to_vec(),
+                    0,
+                ),
             );
             parts.push(part.expect("tensors that belong together"));
             first = end;
@@ -157,6 +165,7 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
         (4, sum(&rewards)),
         (5, zero * rollout.num_groups as f32),
         (6, sum(&played)),
+        (7, sum(&floats(&trajectory.ended_steps()))),
     ];
     for (fact, want) in expected {
         let got = summary[fact];

@@ -4,10 +4,10 @@ use crate::shared::training::{section, short_run, whole_runs};
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
 use grove::device::largest_buffer;
-use grove::env::Catch;
+use grove::env::{CartPole, Catch};
 use grove::metrics::IterationRecord;
 use grove::model::saved::{Header, with_header};
-use grove::settings::{Engine, Start, TrainConfig};
+use grove::settings::{Engine, RolloutConfig, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
 
@@ -126,6 +126,7 @@ fn agree(a: (&Device, Engine), b: (&Device, Engine), auto_reset: bool) {
     for iteration in 1..=3 {
         let [a, b] = [0, 1].map(|i| runs[i].iterate().unwrap());
         assert_eq!((a.score, a.episodes, a.env_steps), (b.score, b.episodes, b.env_steps));
+        assert_eq!(a.mean_length, b.mean_length);
         let recorded = iteration * runs[0].config().steps_per_iteration(runs[0].shards().items());
         assert_eq!(a.env_steps == recorded, auto_reset, "{} of {recorded}", a.env_steps);
         for (name, a, b) in [
@@ -148,6 +149,44 @@ fn all_engines_agree() {
         let Some(device) = adapter() else { continue };
         agree((&device, Engine::Auto), (&device, Engine::General), auto_reset);
         agree((&device, Engine::Auto), (&cpu, Engine::Auto), auto_reset);
+    }
+}
+
+/// CartPole rewards each step with 1, so that an episode's score is its length.
+#[test]
+fn the_length_of_an_episode_is_the_number_of_its_steps() {
+    let lengths = |device: &Device, engine, start, auto_reset| {
+        let mut config = TrainConfig::of(&CartPole::default()).unwrap();
+        (config.engine, config.policy.hidden) = (engine, vec![16]);
+        config.update.num_minibatches = 1;
+        let (num_groups, group_size, num_steps, learn_steps) = (5, 4, 40, 30);
+        config.rollout =
+            RolloutConfig { num_groups, group_size, num_steps, learn_steps, start, auto_reset };
+        let new = || Trainer::new(CartPole::default(), &config, device);
+        let mut trainer = new();
+        let mut iterate = |iteration: u32| {
+            if iteration == 3 {
+                trainer = new().restored(&trainer.snapshot().unwrap()).unwrap();
+            }
+            let record = trainer.iterate().unwrap();
+            assert_eq!(record.mean_length, record.score, "iteration {iteration}, {start:?}");
+            record.mean_length.expect("episodes ended")
+        };
+        (0..6).map(&mut iterate).collect::<Vec<_>>()
+    };
+    for (start, auto_reset) in [(Start::Branch, true), (Start::Level, true), (Start::Branch, false)]
+    {
+        let expected = lengths(&cpu(), Engine::Auto, start, auto_reset);
+        assert!(expected.iter().any(|length| *length != expected[0]), "{expected:?}");
+        for threads in [1, 2] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let again = pool.install(|| lengths(&cpu(), Engine::Auto, start, auto_reset));
+            assert_eq!(again, expected, "{threads} threads");
+        }
+        lengths(&cpu(), Engine::General, start, auto_reset);
+        let Some(device) = adapter() else { continue };
+        lengths(&device, Engine::Auto, start, auto_reset);
+        lengths(&device, Engine::General, start, auto_reset);
     }
 }
 

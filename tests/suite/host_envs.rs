@@ -138,6 +138,8 @@ fn a_run_counts_the_steps_of_its_environments() {
             let record = trainer.iterate().unwrap();
             assert_eq!(record.env_steps, taken());
             assert!((record.mean_reward + 1.0).abs() < 1e-6, "{}", record.mean_reward);
+            // A step costs 1.
+            assert_eq!(record.mean_length, record.score.map(|score| -score));
         }
         let three = taken();
         assert_eq!(three == recorded, auto_reset, "{three} of {recorded}");

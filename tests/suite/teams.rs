@@ -39,7 +39,8 @@ pub fn assert_same_runs(folder: &Path, a: &str, b: &str) {
         let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
         let record = |line| serde_json::from_str::<IterationRecord>(line).unwrap();
         let of = |it: IterationRecord| {
-            (it.iteration, it.env_steps, it.score, it.episodes, it.mean_reward, it.evaluation)
+            let lengths = (it.mean_length, it.evaluation);
+            (it.iteration, it.env_steps, it.score, it.episodes, it.mean_reward, lengths)
         };
         text.lines().map(record).map(of).collect()
     };

@@ -20,6 +20,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 NAMES = {
     "charts/episodic_return": lambda record: record["score"],
+    "charts/episodic_length": lambda record: record["mean_length"],
     "charts/SPS": lambda record: record["steps_per_second"],
     "charts/learning_rate": lambda record: record["learning_rate"],
     "losses/policy_loss": lambda record: record["loss"],

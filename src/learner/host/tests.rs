@@ -145,6 +145,7 @@ impl Case {
             truncated: zeros(),
             scores: zeros(),
             memory: None,
+            elapsed: None,
             legal: self.masked.then(|| self.legal(&taken)),
         };
         let mask = tensor(mask, shape);

@@ -1,7 +1,7 @@
 //! Code shared by the rollout kernels: packed environments, group starts and branch points.
 
 use super::env_state::HEADER;
-use super::{branch_member, branch_step, staggered_time};
+use super::{branch_member, branch_step, played_steps, staggered_time};
 use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
@@ -290,6 +290,16 @@ impl Starts {
             Episode { level, time, score: 0.0f32.runtime() }
         }
     }
+
+    /// Steps of [`Starts::episode`] that were played before the iteration.
+    pub fn elapsed(&self, groups: &Groups, group: usize, #[comptime] origin: Origin) -> u32 {
+        if comptime!(origin == Origin::Branch) {
+            let point = load_episode(&self.branches, group, groups.count);
+            played_steps(&point)
+        } else {
+            0u32.runtime()
+        }
+    }
 }
 
 /// Branch points of an iteration, from which the next one starts.
@@ -305,23 +315,25 @@ pub(super) struct BranchPoints {
 
 #[cube]
 impl BranchPoints {
-    /// Stores game `env` after step `t` if it is its group's branch point.
+    /// Whether game `env` after step `t` is its group's branch point.
+    pub fn is_point(&self, groups: &Groups, env: usize, t: usize) -> bool {
+        let group = groups.of(env);
+        let number = groups.number(group);
+        let member = branch_member(self.key, number, groups.size as u32);
+        let step = branch_step(self.key, number, self.learn_steps);
+        env == group * groups.size + member as usize && t + 1 == step as usize
+    }
+
+    /// Stores game `env` as its group's branch point, with its [`branch_episode`](super::branch_episode).
     pub fn store<G: Rules>(
         &mut self,
         groups: &Groups,
         state: &G::State,
         episode: &Episode,
         env: usize,
-        t: usize,
         #[comptime] game: G,
     ) {
-        let group = groups.of(env);
-        let number = groups.number(group);
-        let member = branch_member(self.key, number, groups.size as u32);
-        let step = branch_step(self.key, number, self.learn_steps);
-        if env == group * groups.size + member as usize && t + 1 == step as usize {
-            store_env::<G>(&mut self.envs, state, episode, group, groups.count, game);
-        }
+        store_env::<G>(&mut self.envs, state, episode, groups.of(env), groups.count, game);
     }
 }
 

@@ -142,7 +142,7 @@ impl<G: Rules> FusedRollout<G> {
                 envs: uninit(&params, &[words, count], DType::I32),
                 words: uninit(&params, &[num_words(game) + 1, steps, count], DType::I32),
                 values: uninit(&params, &[values, steps, count], DType::F32),
-                first_scores: uninit(&params, &[count], DType::F32),
+                firsts: uninit(&params, &[2, count], DType::F32),
                 branches: &branches,
             };
             let origins = self.branches.0.as_deref();
@@ -151,7 +151,7 @@ impl<G: Rules> FusedRollout<G> {
             parts.push(RecordingPart {
                 words: Tensor::from_primitive::<Cube>(buffers.words),
                 values: Tensor::from_primitive::<Cube>(buffers.values),
-                first_scores: Tensor::from_primitive::<Cube>(buffers.first_scores),
+                firsts: Tensor::from_primitive::<Cube>(buffers.firsts),
             });
         }
         let branches = (config.start == Start::Branch).then(|| Box::new(branches));

@@ -3,7 +3,7 @@
 
 use super::env_kernels::*;
 use super::fused_layers::{Workgroup, hidden_layers, last_layer};
-use super::{RolloutKeys, action_key, action_uniform};
+use super::{RolloutKeys, action_key, action_uniform, branch_episode};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element, grid};
 use crate::device::launch_items;
@@ -48,7 +48,7 @@ pub(super) struct Buffers<'a, G: Rules> {
     pub envs: CubeTensor,
     pub words: CubeTensor,
     pub values: CubeTensor,
-    pub first_scores: CubeTensor,
+    pub firsts: CubeTensor,
     pub branches: &'a CubeTensor,
 }
 
@@ -78,8 +78,8 @@ struct Games {
     words: Buffer<u32>,
     /// Values of the part, `[2 or 3, num_steps, count]`.
     values: Buffer<f32>,
-    /// First scores of the part, `[count]`.
-    first_scores: Buffer<f32>,
+    /// Scores and steps of the current episodes before the first step, `[2, count]`.
+    firsts: Buffer<f32>,
     /// Groups of the iteration.
     groups: Groups,
     /// Index of the part's first game within the iteration.
@@ -147,7 +147,8 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     };
     if comptime!(origin != Origin::Continued) {
         if plays {
-            games.first_scores[row] = episode.score;
+            games.firsts[row] = episode.score;
+            games.firsts[games.count + row] = starts.elapsed(&games.groups, of, origin) as f32;
         }
     }
     let draws = action_key(games.action_key, games.groups.env_number(env));
@@ -186,7 +187,11 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             let played = play::<G>(&mut state, &mut episode, drawn.action, game);
             games.record::<G>(&place, &drawn, &played, game);
             if comptime!(plan.branch) {
-                branches.store::<G>(&games.groups, &state, &episode, env, t, game);
+                if branches.is_point(&games.groups, env, t) {
+                    let elapsed = games.firsts[games.count + row] as u32;
+                    let point = branch_episode(&episode, elapsed, t as u32 + 1);
+                    branches.store::<G>(&games.groups, &state, &point, env, game);
+                }
             }
         }
     }
@@ -258,7 +263,7 @@ impl<G: Rules> Buffers<'_, G> {
                 argument(&self.envs),
                 argument(&self.words),
                 argument(&self.values),
-                argument(&self.first_scores),
+                argument(&self.firsts),
                 GroupsLaunch::of(config, keys.first_group),
                 self.games.start,
                 self.games.len(),

@@ -1,7 +1,7 @@
 //! Kernels of the stepwise rollout: one unit plays one game.
 
 use super::env_kernels::*;
-use super::{RolloutKeys, action_key, action_uniform, env_words};
+use super::{RolloutKeys, action_key, action_uniform, branch_episode, env_words};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
 use crate::env::{Episode, Rules, StepResult, play};
@@ -26,7 +26,7 @@ const QUANTITIES: usize = 5;
 /// Games and their observations.
 #[derive(CubeType, CubeLaunch)]
 struct Games {
-    /// Environments, `[env_words, num_envs]`.
+    /// Environments, `[env_words, num_envs]`, then the steps of each one's episode that were played before the iteration.
     envs: Buffer<u32>,
     /// Observations before each step, `[num_steps, num_envs, num_features]`.
     history: Buffer<f32>,
@@ -108,6 +108,8 @@ fn start_kernel<G: Rules>(
         let group = games.groups.of(env);
         let state = starts.state::<G>(&games.groups, group, origin, game);
         let episode = starts.episode::<G>(&games.groups, group, origin, game);
+        games.envs[comptime!(env_words(game)) * num_envs + env] =
+            starts.elapsed(&games.groups, group, origin);
         games.store::<G>(&state, &episode, env, 0usize, game);
     }
 }
@@ -115,6 +117,8 @@ fn start_kernel<G: Rules>(
 /// Samples actions from `logits`, `[num_envs, num_actions]`, by the iteration's key of actions, plays step `t` and
 /// observes; one game per unit.
 #[cube(launch_unchecked)]
+// Keeps compile-time conditions separate from run-time ones.
+#[allow(clippy::collapsible_if)]
 fn step_kernel<G: Rules>(
     logits: &[f32],
     games: &mut Games,
@@ -148,7 +152,11 @@ fn step_kernel<G: Rules>(
         let played = play::<G>(&mut state, &mut episode, drawn.action, game);
         games.store::<G>(&state, &episode, env, t + 1, game);
         if comptime!(branch) {
-            branches.store::<G>(&games.groups, &state, &episode, env, t, game);
+            if branches.is_point(&games.groups, env, t) {
+                let elapsed = games.envs[comptime!(env_words(game)) * num_envs + env];
+                let point = branch_episode(&episode, elapsed, t as u32 + 1);
+                branches.store::<G>(&games.groups, &state, &point, env, game);
+            }
         }
         record.store(&place, &drawn, &played);
     }
@@ -162,7 +170,7 @@ fn masks<G: Rules>(game: G) -> usize {
 /// The size of the largest buffer of an iteration, bytes: observations, recorded quantities or environments.
 pub fn largest_bytes<G: Rules>(game: G, config: &RolloutConfig) -> u64 {
     let of_step = game.num_features().max(QUANTITIES + masks::<G>(game)) as u64;
-    let of_game = (of_step * config.num_steps as u64).max(env_words(game) as u64);
+    let of_game = (of_step * config.num_steps as u64).max(env_words(game) as u64 + 1);
     let games = config.num_groups as u64 * config.group_size as u64;
     games * of_game * size_of::<f32>() as u64
 }
@@ -189,7 +197,7 @@ impl<G: Rules> Buffers<G> {
         let (words, features) = (env_words(game), game.num_features());
         let (steps, envs) = (config.num_steps, config.num_envs());
         Self {
-            envs: uninit(&[words, envs], DType::I32),
+            envs: uninit(&[words + 1, envs], DType::I32),
             branches: uninit(&[words, config.num_groups], DType::I32),
             history: uninit(&[steps, envs, features], DType::F32),
             actions: uninit(&[steps, envs], DType::I32),
@@ -286,6 +294,9 @@ impl<G: Rules> Buffers<G> {
         let quantity = |i: usize| {
             quantities.clone().slice([i..i + 1, 0..num_steps, 0..num_envs]).squeeze_dim::<2>(0)
         };
+        let words = env_words(self.game);
+        let envs = Tensor::<2, Int>::from_primitive::<Cube>(self.envs);
+        let elapsed = || envs.slice([words..words + 1, 0..num_envs]).float().reshape([num_envs]);
         let trajectory = Trajectory {
             obs: Tensor::from_primitive::<Cube>(self.history),
             actions: Tensor::<2, Int>::from_primitive::<Cube>(self.actions),
@@ -295,6 +306,7 @@ impl<G: Rules> Buffers<G> {
             truncated: quantity(TRUNCATED),
             scores: quantity(SCORES),
             memory: None,
+            elapsed: (self.config.start == Start::Branch).then(elapsed),
             legal: G::MASKED.then(|| quantities.clone().slice([QUANTITIES..]).permute([1, 2, 0])),
         };
         (trajectory, self.branches)
@@ -314,6 +326,6 @@ mod tests {
             [largest_bytes(Fruit::default(), &config), largest_bytes(Catch::default(), &config)]
         };
         assert_eq!(bytes(7), [15 * 7 * 16 * 4, 15 * 7 * 5 * 4]);
-        assert_eq!(bytes(0)[1], 15 * 4 * 4);
+        assert_eq!(bytes(0)[1], 15 * (4 + 1) * 4);
     }
 }

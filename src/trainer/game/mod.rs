@@ -326,8 +326,16 @@ impl<G: Rules> Engine for GameEngine<G> {
         let (totals, phases) = with_engine!(&mut self.engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
         })?;
-        let Totals { score_sum, episodes, mean_reward, steps, waited, zero_variance, update } =
-            totals;
+        let Totals {
+            score_sum,
+            episodes,
+            ended_steps,
+            mean_reward,
+            steps,
+            waited,
+            zero_variance,
+            update,
+        } = totals;
         self.steps += steps;
         let updates = first_update(&self.part.config, iteration + 1);
         let total = total_updates(&self.part.config);
@@ -335,6 +343,7 @@ impl<G: Rules> Engine for GameEngine<G> {
             env_steps: self.steps,
             score: (episodes > 0.0).then(|| score_sum / episodes),
             episodes: episodes as u64,
+            mean_length: (episodes > 0.0).then(|| ended_steps / episodes),
             mean_reward,
             zero_variance_groups: zero_variance,
             learning_rate: learning_rate(&self.part.config.optimizer, updates - 1, total),

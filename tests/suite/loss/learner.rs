@@ -245,6 +245,7 @@ fn an_epoch_takes_every_game_once() {
         truncated: rows(),
         scores: rows(),
         memory: None,
+        elapsed: None,
         legal: None,
     };
     let mut config = TrainConfig::for_game("any");

@@ -72,9 +72,12 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
     let mut starts: Vec<_> = (0..groups).map(|group| staggered_start(game, seed, group)).collect();
     let mut times = starts.iter().map(|start| start.1.time as usize).collect();
     let (mut steps, mut chosen) = (Vec::new(), Vec::new());
+    // Steps played of each group's episode so far.
+    let (mut played, mut continued) = (vec![0; groups], 0);
     for iteration in 0..4 {
         let host = Host::of(&rollout.collect(&policy, iteration, &cpu()));
         let words = rollout.export();
+        let started = played.clone();
         for (group, start) in starts.iter_mut().enumerate() {
             let context = format!("{game:?}, iteration {iteration}, group {group}");
             let (step, member) = branch_point(&config, seed, iteration, group);
@@ -85,9 +88,22 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
                 assert_eq!(host.obs(0, env), host.obs(0, group * members), "{context}");
                 let seats = replay(game, &host, env, *start);
                 let seats = seats.unwrap_or_else(|| panic!("{context}: member {m} strayed"));
-                if m == member {
-                    next = Some(seats[step - 1]);
+                let (mut length, mut ended_steps) = (started[group], 0.0);
+                for (t, (state, mut episode)) in seats.into_iter().enumerate() {
+                    length += 1;
+                    if episode.time == 0 {
+                        ended_steps += length as f32;
+                        continued += usize::from(length > t + 1);
+                        length = 0;
+                    }
+                    if m == member && t + 1 == step {
+                        // In place of the level, which says nothing of a new future.
+                        episode.level = episode.time - length as u32;
+                        next = Some((state, episode));
+                        played[group] = length;
+                    }
                 }
+                assert_eq!(host.ended_steps[env], ended_steps, "{context}: member {m}");
             }
             // The group continues from one of its games with a new future.
             let found = seat(game, &words, group);
@@ -105,6 +121,7 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
         values.dedup();
         values.len()
     };
+    assert!(continued > 0, "{game:?}: no episode began before its iteration");
     assert!(different(&mut times) > 3, "{game:?}: starts at {times:?}");
     assert_eq!(different(&mut steps), config.learn_steps, "{steps:?}");
     assert_eq!(different(&mut chosen), members, "{chosen:?}");
