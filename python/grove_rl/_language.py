@@ -35,6 +35,7 @@ class LanguageModel:
         """Loads a model from a Hugging Face folder, a GGUF file or a run."""
         use_threads()
         self._native = _native.LanguageModel(path)
+        self._path = os.path.abspath(path)
         self.num_params = self._native.num_params
         self.context = self._native.context
 
@@ -42,6 +43,24 @@ class LanguageModel:
     def load(cls, path: str | os.PathLike[str]) -> LanguageModel:
         """Loads a model from a Hugging Face folder, a GGUF file or a run."""
         return cls(path)
+
+    def __repr__(self) -> str:
+        """Names the place of the model and its size."""
+        return f"LanguageModel({self._path!r}, num_params={self.num_params})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the model's path and other attributes for ``pickle`` and ``copy``, without its weights."""
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes what :meth:`__getstate__` has returned, and loads the model from its path again.
+
+        Raises:
+            ValueError: If there is no model any more.
+        """
+        use_threads()
+        self._native = _native.LanguageModel(state["_path"])
+        self.__dict__.update(state)
 
     def generate(
         self,

@@ -1,6 +1,9 @@
 """Training from Python."""
 
+import copy
 import json
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -440,6 +443,29 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
     ]:
         with pytest.raises(ValueError, match=words):
             model.generate(prompts, **values)
+
+
+def test_a_language_model_is_pickled_by_its_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = grove_rl.train(
+        task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+        reward=lambda completions, **_: [1.0] * len(completions),
+        iterations=1,
+        fit={"iterations": 0},
+        generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+        eval_episodes=2,
+    )
+    model = grove_rl.LanguageModel.load(report.run)
+    pickled = pickle.dumps(model)
+    assert len(pickled) < 1000 < model.num_params
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    for other in (pickle.loads(pickled), copy.deepcopy(model)):
+        assert repr(other) == repr(model) and other.context == model.context
+        options = {"max_new_tokens": 8, "temperature": 1.0, "seed": 3}
+        assert other.generate("1>", **options) == model.generate("1>", **options)
+    shutil.rmtree(folder / "runs")
+    with pytest.raises(ValueError, match="runs"):
+        pickle.loads(pickled)
 
 
 def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None:
