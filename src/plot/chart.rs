@@ -1,22 +1,22 @@
 //! Charts of curves with bands, a legend and reference lines, as SVG or PNG.
 
 use super::Band;
+use super::legend::{self, Legend};
 use crate::disk;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
-use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::register_font;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Size of a picture in pixels.
+/// Size of a picture in pixels, without a legend below the plot.
 const SIZE: (u32, u32) = (960, 560);
 /// Font for measuring text and for drawing it in a PNG; an SVG names a font family of its viewer.
 const FONT: &[u8] = include_bytes!("../../assets/font/DejaVuSans-ascii.ttf");
 /// Name of the font family.
-const FAMILY: &str = "sans-serif";
+pub(super) const FAMILY: &str = "sans-serif";
 /// Colours of curves, in order: the colour-blind safe palette of Okabe and Ito (2008).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
@@ -29,9 +29,6 @@ const COLOURS: [RGBColor; 7] = [
 ];
 /// Lengths of dashes and gaps of curves in pixels: solid for the first use of all colours, then others.
 const DASHES: [(i32, i32); 3] = [(i32::MAX, 1), (7, 4), (2, 3)];
-/// Maximum number of lines in the legend and of characters in a name, so that it fits into the picture.
-const LEGEND: usize = 20;
-const NAME: usize = 60;
 /// The colour of reference lines.
 const GREY: RGBColor = RGBColor(110, 110, 110);
 
@@ -99,8 +96,9 @@ impl Chart {
     /// # Errors
     /// If there is nothing to draw.
     pub fn svg(&self) -> Result<String, ChartError> {
-        let mut text = String::new();
-        self.draw(SVGBackend::with_string(&mut text, SIZE).into_drawing_area())?;
+        let (mut text, legend) = (String::new(), self.legend()?);
+        let size = size(legend.as_ref());
+        self.draw(legend, SVGBackend::with_string(&mut text, size).into_drawing_area())?;
         Ok(text)
     }
 
@@ -109,18 +107,29 @@ impl Chart {
     /// # Errors
     /// If there is nothing to draw.
     pub fn png(&self) -> Result<Vec<u8>, ChartError> {
-        let (width, height) = SIZE;
+        let legend = self.legend()?;
+        let (width, height) = size(legend.as_ref());
         let mut pixels = vec![0; 3 * (width * height) as usize];
-        self.draw(BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area())?;
+        let backend = BitMapBackend::with_buffer(&mut pixels, (width, height));
+        self.draw(legend, backend.into_drawing_area())?;
         let picture = image::RgbImage::from_raw(width, height, pixels).expect("the sizes agree");
         let mut bytes = io::Cursor::new(Vec::new());
         picture.write_to(&mut bytes, image::ImageFormat::Png).map_err(drawing)?;
         Ok(bytes.into_inner())
     }
 
-    fn draw<B: DrawingBackend>(&self, area: DrawingArea<B, Shift>) -> Result<(), ChartError> {
+    /// The legend below the plot, if it is there.
+    fn legend(&self) -> Result<Option<Legend>, ChartError> {
         register_font(FAMILY, FontStyle::Normal, FONT)
             .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
+        Legend::below(&self.lines, SIZE.0)
+    }
+
+    fn draw<B: DrawingBackend>(
+        &self,
+        legend: Option<Legend>,
+        area: DrawingArea<B, Shift>,
+    ) -> Result<(), ChartError> {
         let bands = || self.lines.iter().map(|line| &line.band);
         let x = extent(bands().flat_map(|band| &band.x).copied());
         let ends =
@@ -129,7 +138,8 @@ impl Chart {
         let (Some(x), Some(y)) = (x, y) else { return Err(ChartError::Empty) };
         let margin = 0.04 * (y.end - y.start);
         area.fill(&WHITE).map_err(drawing)?;
-        let mut chart = ChartBuilder::on(&area)
+        let (plot, below) = area.split_vertically(SIZE.1);
+        let mut chart = ChartBuilder::on(&plot)
             .caption(&self.title, (FAMILY, 22))
             .margin(14)
             // Room for half of the last label.
@@ -154,22 +164,12 @@ impl Chart {
             draw_reference(&mut chart, &x, name, *value)?;
         }
         for (i, line) in self.lines.iter().enumerate() {
-            let left = self.lines.len() - i;
-            let name = match i + 1 {
-                LEGEND if left > 1 => format!("and {left} more"),
-                ..=LEGEND => clipped(&line.name),
-                _ => String::new(),
-            };
-            draw_curve(&mut chart, i, &line.band, name)?;
+            draw_curve(&mut chart, i, &line.band)?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.2))
-            .label_font((FAMILY, 14))
-            .draw()
-            .map_err(drawing)?;
+        match legend {
+            Some(legend) => legend.draw(&below)?,
+            None => draw_legend(&mut chart, &legend::names(&self.lines))?,
+        }
         area.present().map_err(drawing)
     }
 }
@@ -196,15 +196,14 @@ fn draw_reference<B: DrawingBackend>(
     Ok(())
 }
 
-/// Draws curve number `i` with its interval, or a single point as a dot, and adds its name, if any, to the legend.
+/// Draws curve number `i` with its interval, or a single point as a dot.
 fn draw_curve<B: DrawingBackend>(
     chart: &mut Plane<B>,
     i: usize,
     band: &Band,
-    name: String,
 ) -> Result<(), ChartError> {
-    let colour = COLOURS[i % COLOURS.len()];
-    let (dash, gap) = DASHES[i / COLOURS.len() % DASHES.len()];
+    let (style, dash, gap) = stroke(i);
+    let colour = style.color;
     let Band { x, mean, interval } = band;
     let side = |side: usize| x.iter().zip(interval).map(move |(x, ends)| (*x, ends[side]));
     let back = side(1).collect::<Vec<_>>().into_iter().rev();
@@ -216,27 +215,43 @@ fn draw_curve<B: DrawingBackend>(
     if let [point] = points[..] {
         chart.draw_series([Circle::new(point, 4, colour.filled())]).map_err(drawing)?;
     }
-    let style = colour.stroke_width(2);
     let curve = DashedLineSeries::new(points, dash, gap, style);
-    let drawn = chart.draw_series(curve).map_err(drawing)?;
-    if !name.is_empty() {
-        let sample = move |(x, y): (i32, i32)| {
-            DashedPathElement::new([(x, y), (x + 18, y)], dash, gap, style)
-        };
-        drawn.label(name).legend(sample);
-    }
+    chart.draw_series(curve).map_err(drawing)?;
     Ok(())
 }
 
-/// Shortens a long name for the legend.
-fn clipped(name: &str) -> String {
-    match name.char_indices().nth(NAME) {
-        Some((end, _)) => format!("{}...", &name[..end]),
-        None => name.to_string(),
+/// Draws the legend of curves with these names inside the plot.
+fn draw_legend<'a, B: DrawingBackend + 'a>(
+    chart: &mut Plane<'a, B>,
+    names: &[String],
+) -> Result<(), ChartError> {
+    for (i, name) in names.iter().enumerate() {
+        let nothing = std::iter::empty::<PathElement<(f64, f64)>>();
+        let entry = chart.draw_series(nothing).map_err(drawing)?;
+        entry.label(name).legend(move |place| legend::sample(i, place));
     }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.2))
+        .label_font((FAMILY, legend::TEXT))
+        .draw()
+        .map_err(drawing)
 }
 
-fn drawing(error: impl std::fmt::Display) -> ChartError {
+/// Style of curve number `i`, with the lengths of its dashes and gaps in pixels.
+pub(super) fn stroke(i: usize) -> (ShapeStyle, i32, i32) {
+    let (dash, gap) = DASHES[i / COLOURS.len() % DASHES.len()];
+    (COLOURS[i % COLOURS.len()].stroke_width(2), dash, gap)
+}
+
+/// Size of a picture in pixels with this legend below the plot.
+fn size(legend: Option<&Legend>) -> (u32, u32) {
+    (SIZE.0, SIZE.1 + legend.map_or(0, Legend::height))
+}
+
+pub(super) fn drawing(error: impl std::fmt::Display) -> ChartError {
     ChartError::Drawing(error.to_string())
 }
 
@@ -303,19 +318,50 @@ mod tests {
         assert!(!svg.contains("<polygon") && svg.contains("10k"), "{svg}");
     }
 
+    /// A chart with this many curves and this ending of their names.
+    fn with(curves: usize, ending: &str) -> Chart {
+        let line = |i: usize| {
+            let band = band(&[vec![(0.0, i as f64), (1.0, i as f64)]]);
+            Line { name: format!("curve {i} {ending}"), band }
+        };
+        Chart { lines: (0..curves).map(line).collect(), ..chart() }
+    }
+
     #[test]
     fn many_curves_differ_and_their_legend_fits() {
-        let line = |i: usize| {
-            let name = format!("curve {i} {}", "x".repeat(200));
-            Line { name, band: band(&[vec![(0.0, i as f64), (1.0, i as f64)]]) }
-        };
-        let chart = Chart { lines: (0..25).map(line).collect(), ..chart() };
+        let chart = with(25, &"x".repeat(200));
         let svg = chart.svg().unwrap();
         let dashes = svg.matches("<polyline").count();
         assert!(dashes > 200, "the later curves are dashed: {dashes} lines");
         assert!(svg.contains("curve 18 x") && !svg.contains("curve 19 x"), "{svg}");
         assert!(svg.contains("and 6 more") && !svg.contains(&"x".repeat(60)), "{svg}");
         assert!(chart.png().is_ok());
+    }
+
+    #[test]
+    fn the_legend_of_many_curves_is_below_the_plot() {
+        // Places of the names, in SVG: `<text x="34" y="567" ...>` and the name on the next line.
+        let places = |svg: &str| -> Vec<(u32, u32)> {
+            let texts = svg.split("<text ").filter(|text| text.contains("\ncurve "));
+            let number = |text: &str, key: &str| {
+                let (_, rest) = text.split_once(&format!("{key}=\"")).unwrap();
+                rest.split('"').next().unwrap().parse().unwrap()
+            };
+            texts.map(|text| (number(text, "x"), number(text, "y"))).collect()
+        };
+        for (count, ending, columns) in [(7, "", 7), (20, "a name", 5), (20, &*"x".repeat(99), 1)] {
+            let chart = with(count, ending);
+            let svg = chart.svg().unwrap();
+            let (places, picture) = (places(&svg), chart.png().unwrap());
+            let (width, height) = image::load_from_memory(&picture).unwrap().to_rgb8().dimensions();
+            assert!(svg.contains(&format!("height=\"{height}\"")), "{svg}");
+            assert_eq!((places.len(), width), (count, SIZE.0));
+            assert!(places.iter().all(|(x, y)| *x < width && (SIZE.1..height).contains(y)));
+            let first = places.iter().filter(|(_, y)| *y == places[0].1).count();
+            assert_eq!(first, columns, "{places:?}");
+        }
+        let few = with(6, "").svg().unwrap();
+        assert!(places(&few).iter().all(|(_, y)| *y < SIZE.1));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod chart;
 mod curve;
+mod legend;
 pub mod statistics;
 
 pub(crate) use chart::extent;

@@ -1,0 +1,100 @@
+//! Legend of a chart with many curves: below the plot and in columns, where it covers no curve.
+
+use super::chart::{ChartError, FAMILY, Line, drawing, stroke};
+use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+
+/// Number of curves from which the legend is below the plot.
+const MANY: usize = 7;
+/// Maximum number of lines in the legend and of characters in a name, so that it fits into the picture.
+const LINES: usize = 20;
+const NAME: usize = 60;
+/// Size of the text in pixels.
+pub const TEXT: u32 = 14;
+/// Length of a curve's sample in pixels.
+const SAMPLE: i32 = 18;
+/// Distances in pixels: between lines, between a sample and its name, between columns, and from the picture's edges.
+const LINE: u32 = 20;
+const GAP: i32 = 6;
+const BETWEEN: u32 = 24;
+const EDGE: u32 = 28;
+
+/// Names of the curves in the legend, in order; the last line counts those left out.
+pub fn names(lines: &[Line]) -> Vec<String> {
+    let mut names: Vec<String> = lines.iter().map(|line| clipped(&line.name)).collect();
+    if names.len() > LINES {
+        names.truncate(LINES - 1);
+        names.push(format!("and {} more", lines.len() + 1 - LINES));
+    }
+    names
+}
+
+/// Shortens a long name.
+fn clipped(name: &str) -> String {
+    match name.char_indices().nth(NAME) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_string(),
+    }
+}
+
+/// A legend below the plot.
+pub struct Legend {
+    names: Vec<String>,
+    columns: usize,
+    /// Width of a column in pixels.
+    width: u32,
+}
+
+impl Legend {
+    /// Lays out the legend of these curves in a picture of this width; `None` if it has room in the plot.
+    pub fn below(lines: &[Line], picture: u32) -> Result<Option<Self>, ChartError> {
+        if lines.len() < MANY {
+            return Ok(None);
+        }
+        let names = names(lines);
+        let font = (FAMILY, TEXT).into_font();
+        let mut text = 0;
+        for name in &names {
+            text = text.max(font.box_size(name).map_err(drawing)?.0);
+        }
+        let width = text + SAMPLE.unsigned_abs() + GAP.unsigned_abs() + BETWEEN;
+        let most = (picture - 2 * EDGE + BETWEEN) / width;
+        let columns = (most as usize).clamp(1, names.len());
+        // Columns of the same length, as far as possible.
+        let columns = names.len().div_ceil(names.len().div_ceil(columns));
+        Ok(Some(Self { names, columns, width }))
+    }
+
+    /// Number of names per column.
+    fn rows(&self) -> usize {
+        self.names.len().div_ceil(self.columns)
+    }
+
+    /// Height in pixels.
+    pub fn height(&self) -> u32 {
+        self.rows() as u32 * LINE + EDGE / 2
+    }
+
+    /// Draws the legend, column by column.
+    pub fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), ChartError> {
+        for (i, name) in self.names.iter().enumerate() {
+            let (column, row) = (i / self.rows(), i % self.rows());
+            let x = (EDGE + column as u32 * self.width) as i32;
+            let y = (row as u32 * LINE + LINE / 2) as i32;
+            area.draw(&sample(i, (x, y))).map_err(drawing)?;
+            let place = (x + SAMPLE + GAP, y - TEXT as i32 / 2);
+            area.draw(&Text::new(&**name, place, (FAMILY, TEXT))).map_err(drawing)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sample of curve number `i` that starts at this point.
+pub fn sample(
+    i: usize,
+    (x, y): (i32, i32),
+) -> DashedPathElement<std::array::IntoIter<(i32, i32), 2>, i32> {
+    let (style, dash, gap) = stroke(i);
+    DashedPathElement::new([(x, y), (x + SAMPLE, y)], dash, gap, style)
+}
