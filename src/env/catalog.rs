@@ -55,9 +55,14 @@ impl<E: ?Sized> Catalog<E> {
         self.0.first().map(|entry| entry.name)
     }
 
+    /// The names of the games in their order.
+    pub fn all_names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|entry| entry.name)
+    }
+
     /// The names, for a sentence: `fruit, catch, cartpole`.
     pub fn names(&self) -> String {
-        self.0.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
+        self.all_names().collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -5,8 +5,8 @@ use super::games::{GameCommands, Games, Playable};
 use super::models::Models;
 use super::table::Table;
 use super::{
-    bench, check, demo, devices, eval, export, fit, generate, import, manual, plot, ranks, record,
-    runs, settings, sweep, train, verify, watch,
+    bench, check, checks, demo, devices, eval, export, fit, generate, import, manual, plot, ranks,
+    record, runs, settings, sweep, train, verify, watch,
 };
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
@@ -36,6 +36,10 @@ fn commands<G: Playable>(
         defaults: || {
             let (game, config) = new_settings::<G>(&toml::Table::new(), &[])?;
             Ok(config_toml(&game, &config).parse()?)
+        },
+        validate: |models, set| {
+            let (game, config) = new_settings::<G>(&toml::Table::new(), set)?;
+            checks::validate(models, &game, &config)
         },
         references: |settings| Ok(overlay::split::<G>(settings, G::NAME)?.0.references()),
     }
@@ -99,7 +103,7 @@ pub fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Export(args) => export::run(games, args),
         Command::Sweep(args) => sweep::run(games, args),
         Command::Runs(args) => runs::run(games, args),
-        Command::Completions(args) => manual::completions(&args, Cli::command()),
+        Command::Completions(args) => manual::completions(games, &args, &Cli::command()),
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Plot(args) => plot::run(games, args),
         Command::Record(args) => record::run(games, args),

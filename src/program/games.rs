@@ -56,6 +56,8 @@ pub struct GameCommands {
     pub export: fn(&Models, &ExportArgs, &Checkpoint) -> Result<()>,
     /// Complete default settings of a run.
     pub defaults: fn() -> Result<toml::Table>,
+    /// Checks the settings of a new run that has these `--set`s.
+    pub validate: fn(&Models, &[String]) -> Result<()>,
     /// Reference scores for the game's parameters in these settings.
     pub references: fn(toml::Table) -> Result<References>,
 }
@@ -102,6 +104,11 @@ impl Games {
 
     fn entries_mut(&mut self) -> &mut Catalog<GameCommands> {
         Arc::get_mut(&mut self.entries).expect("games are not shared before the program runs")
+    }
+
+    /// Names of the games in order.
+    pub fn all_names(&self) -> impl Iterator<Item = &'static str> {
+        self.entries.all_names()
     }
 
     /// Names of the games, comma-separated: `fruit, catch, cartpole`.

@@ -1,19 +1,28 @@
 //! `grove completions` and `grove man`: the command line in the forms of shells and of `man`.
 
+use super::games::Games;
 use super::say::{say, tell};
+use crate::schema::{Settings, Shape};
+use crate::settings::TrainConfig;
+use crate::task::TASKS;
 use anyhow::{Context, Result};
-use clap::{Args, Command};
+use clap::builder::{PossibleValuesParser, Resettable};
+use clap::{Arg, Args, Command, Id};
+use clap_complete::Shell;
 use std::fs;
 use std::path::PathBuf;
 
 /// The name of the program.
 const NAME: &str = "grove";
 
+/// Commands whose game may also be a language model's task.
+pub const OF_TASKS: [&str; 3] = ["train", "bench", "settings"];
+
 /// Options of `completions`.
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// The shell. For bash: `source <(grove completions bash)`.
-    pub shell: clap_complete::Shell,
+    pub shell: Shell,
 }
 
 /// Options of `man`.
@@ -25,10 +34,74 @@ pub struct ManArgs {
 }
 
 /// Prints the script of a shell for a command line.
-pub fn completions(args: &CompletionsArgs, mut command: Command) -> Result<()> {
+pub fn completions(games: &Games, args: &CompletionsArgs, command: &Command) -> Result<()> {
+    tell(script(games, args.shell, command)?.trim_end())
+}
+
+/// Script of a shell that completes commands, options, and values that are names.
+fn script(games: &Games, shell: Shell, command: &Command) -> Result<String> {
+    let mut command = visible(games, command);
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, NAME, &mut script);
-    tell(String::from_utf8(script)?.trim_end())
+    clap_complete::generate(shell, &mut command, NAME, &mut script);
+    let mut script = String::from_utf8(script)?;
+    if shell == Shell::Fish {
+        script += &fish_positionals(&command);
+    }
+    Ok(script)
+}
+
+/// A copy of a command and its subcommands without hidden options, which scripts would list, and with the values of
+/// options and arguments that are names. It is for scripts alone: it lacks rules between options.
+fn visible(games: &Games, command: &Command) -> Command {
+    let name = command.get_name();
+    let arg = |arg: &Arg| {
+        // They may refer to hidden options.
+        let arg =
+            arg.clone().conflicts_with(Resettable::<Id>::Reset).requires(Resettable::<Id>::Reset);
+        match values(games, name, &arg) {
+            Some(values) => arg.value_parser(PossibleValuesParser::new(values)),
+            None => arg,
+        }
+    };
+    // Clap takes names that last as long as the program.
+    let aliases = command.get_visible_aliases().map(|alias| &*alias.to_string().leak());
+    Command::new(&*name.to_string().leak())
+        .about(command.get_about().cloned().unwrap_or_default())
+        .version(env!("CARGO_PKG_VERSION"))
+        .visible_aliases(aliases.collect::<Vec<_>>())
+        .args(command.get_arguments().filter(|arg| !arg.is_hide_set()).map(arg))
+        .subcommands(command.get_subcommands().map(|inner| visible(games, inner)))
+}
+
+/// Names that an argument of a command takes: games, tasks, or those of the setting of the same name.
+fn values(games: &Games, command: &str, arg: &Arg) -> Option<Vec<&'static str>> {
+    let tasks = || TASKS.iter().map(|task| task.name);
+    match arg.get_id().as_str() {
+        "game" if OF_TASKS.contains(&command) => Some(games.all_names().chain(tasks()).collect()),
+        "game" => Some(games.all_names().collect()),
+        "task" => Some(tasks().collect()),
+        key => match TrainConfig::SETTINGS.iter().find(|setting| setting.key == key)?.shape {
+            Shape::Name(names) => Some(names.to_vec()),
+            _ => None,
+        },
+    }
+}
+
+/// Lines for arguments without an option, which clap's script for fish leaves out.
+fn fish_positionals(command: &Command) -> String {
+    let mut lines = String::new();
+    for inner in command.get_subcommands() {
+        let values =
+            inner.get_positionals().filter_map(|arg| arg.get_value_parser().possible_values());
+        for values in values {
+            let names: Vec<_> = values.map(|value| value.get_name().to_string()).collect();
+            let (command, names) = (inner.get_name(), names.join(" "));
+            lines += &format!(
+                "complete -c {NAME} -n \"__fish_{NAME}_using_subcommand {command}\" -a \"{names}\"\n"
+            );
+        }
+    }
+    lines
 }
 
 /// Writes `grove.1` and a page for each subcommand of a command line.
@@ -39,4 +112,64 @@ pub fn man(args: &ManArgs, command: Command) -> Result<()> {
         .with_context(|| format!("cannot write into {}", folder.display()))?;
     say!("Wrote the pages to {0}; `man -l {0}/grove.1` shows the first.", folder.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::args::Cli;
+    use crate::program::dispatch::builtin;
+    use crate::settings::{Engine, Precision};
+    use clap::CommandFactory;
+
+    fn script_of(shell: Shell) -> String {
+        script(&builtin(), shell, &Cli::command()).unwrap()
+    }
+
+    /// The line after the first that holds `words`, of those from `from` on.
+    fn after<'a>(script: &'a str, from: &str, words: &str) -> &'a str {
+        let (_, part) = script.split_once(from).unwrap_or_else(|| panic!("{from}: {script}"));
+        let mut lines = part.lines().skip_while(|line| !line.contains(words));
+        lines.nth(1).unwrap_or_else(|| panic!("{words}: {part}"))
+    }
+
+    #[test]
+    fn scripts_offer_the_names_of_games_tasks_and_settings() {
+        let (games, tasks) =
+            (builtin().names().replace(',', ""), crate::task::names().replace(',', ""));
+        let [engines, precisions] = [Engine::NAMES, Precision::NAMES].map(|names| names.join(" "));
+        let bash = script_of(Shell::Bash);
+        let train = |words: &str| after(&bash, "grove__subcmd__train)\n", words);
+        assert!(train("--engine)").contains(&format!("\"{engines}\"")), "{bash}");
+        assert!(train("--precision)").contains(&format!("\"{precisions}\"")), "{bash}");
+        for (command, values) in [
+            ("train", format!("{games} {tasks}\"")),
+            ("settings", format!("{games} {tasks}\"")),
+            ("demo", format!("{games}\"")),
+            ("verify", format!("{tasks}\"")),
+        ] {
+            let (_, part) = bash.split_once(&format!("grove__subcmd__{command})\n")).unwrap();
+            let options = part.lines().find(|line| line.contains("opts=")).unwrap();
+            assert!(options.ends_with(&values), "{command}: {options}");
+        }
+        let zsh = script_of(Shell::Zsh);
+        assert!(zsh.contains(&format!("({games} {tasks})")), "{zsh}");
+        assert!(zsh.contains(&format!("({engines})")), "{zsh}");
+        let fish = script_of(Shell::Fish);
+        let line = format!("_using_subcommand train\" -a \"{games} {tasks}\"");
+        assert!(fish.contains(&line) && fish.contains("-l engine"), "{fish}");
+        assert!(fish.contains("_using_subcommand completions\" -a \"bash "), "{fish}");
+    }
+
+    #[test]
+    fn scripts_list_no_hidden_option() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::PowerShell, Shell::Elvish] {
+            let script = script_of(shell);
+            assert!(script.contains("run-dir") && !script.contains("stop-with-stdin"), "{script}");
+        }
+        let bash = script_of(Shell::Bash);
+        let (_, fit) = bash.split_once("grove__subcmd__fit)\n").unwrap();
+        let options = fit.lines().find(|line| line.contains("opts=")).unwrap();
+        assert!(options.contains("--dry-run") && !options.contains("--resume"), "{options}");
+    }
 }

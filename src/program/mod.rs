@@ -179,18 +179,14 @@ impl Program {
         let default = self.games.default_name().unwrap_or("none");
         let names = self.games.names();
         let tasks = format!(", or a language model's task: {}", task::names());
-        [
-            ("train", &tasks[..]),
-            ("bench", &tasks),
-            ("settings", &tasks),
-            ("check", ""),
-            ("demo", ""),
-        ]
-        .into_iter()
-        .fold(Cli::command(), |cli, (command, tasks)| {
-            let help = format!("The game, one of: {names}{tasks} [default: {default}]");
-            cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
-        })
+        ["train", "bench", "settings", "check", "demo"].into_iter().fold(
+            Cli::command(),
+            |cli, command| {
+                let tasks = if manual::OF_TASKS.contains(&command) { &*tasks } else { "" };
+                let help = format!("The game, one of: {names}{tasks} [default: {default}]");
+                cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
+            },
+        )
     }
 }
 

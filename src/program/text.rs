@@ -13,7 +13,7 @@ use crate::checkpoint::Checkpoint;
 use crate::disk::input;
 use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun, load_model};
-use crate::settings::{change_saved, overlay};
+use crate::settings::{Precision, change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::{LanguageModel, fastest_precision};
 use crate::trainer::text::{
@@ -379,6 +379,19 @@ pub fn settings(
     config.fit.iterations = config.fit.iterations.min(config.iterations);
     config.validate()?;
     Ok((own, config))
+}
+
+/// Checks the settings of a new run of a task that has these `--set`s. Its model is not read, whose size decides on
+/// defaults: the settings need to fit those of one size.
+pub fn validate(name: &str, set: &[String]) -> Result<()> {
+    let path = model_path(name, None, &Table::new(), set)?;
+    let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
+    let check = |size: Option<usize>| -> Result<()> {
+        let defaults = language_defaults(name, false, (&path, size), Precision::F32)?;
+        let (own, _) = settings((name, Table::new()), defaults, Table::new(), (set, None, None))?;
+        Ok((task::find(name)?.check)(own)?)
+    };
+    sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))
 }
 
 /// Task on the command line, by name or by a file of prompts.

@@ -32,6 +32,8 @@ pub struct BuiltIn {
     pub file: Option<&'static str>,
     /// Declarations of the settings.
     pub settings: &'static [Setting],
+    /// Checks a complete table of settings, without opening files.
+    pub check: fn(Table) -> Result<(), TaskError>,
     /// Creates the task from a complete table of settings.
     pub open: fn(Table) -> Result<Arc<dyn Task>, TaskError>,
 }
@@ -44,7 +46,8 @@ impl BuiltIn {
             fit_iterations: S::FIT_ITERATIONS,
             file: S::FILE,
             settings: S::SETTINGS,
-            open: open::<S>,
+            check: |settings| read::<S>(settings).map(drop),
+            open: |settings| read::<S>(settings)?.open(),
         }
     }
 }
@@ -53,12 +56,12 @@ fn defaults<S: TaskSettings>() -> Table {
     Table::try_from(S::default()).expect("settings consist of numbers, strings and lists")
 }
 
-fn open<S: TaskSettings>(settings: Table) -> Result<Arc<dyn Task>, TaskError> {
+fn read<S: TaskSettings>(settings: Table) -> Result<S, TaskError> {
     let prefix = format!("{}.", S::NAME);
     let settings: S =
         crate::schema::table::read(&prefix, settings, S::SETTINGS).map_err(TaskError::Setting)?;
     super::settings::in_range(&settings)?;
-    settings.open()
+    Ok(settings)
 }
 
 /// The built-in tasks.

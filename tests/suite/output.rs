@@ -179,6 +179,19 @@ pub fn without_escapes(line: &str) -> String {
     text
 }
 
+/// Words that bash offers for the last one of a line, by the script in `grove.bash`.
+#[cfg(target_os = "linux")]
+fn completed(folder: &Path, line: &str) -> String {
+    const COMPLETE: &str = r#"source ./grove.bash && complete -p grove > complete.txt && COMP_WORDS=("$@") &&
+        COMP_CWORD=$(($# - 1)) && _grove grove "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"; echo "${COMPREPLY[*]}""#;
+    let mut bash = Command::new("bash");
+    let output = bash.args(["-c", COMPLETE, "bash"]).args(line.split(' ')).current_dir(folder);
+    let output = output.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(fs::read_to_string(folder.join("complete.txt")).unwrap().contains("-F _grove "));
+    String::from_utf8(output.stdout).unwrap().trim().to_string()
+}
+
 #[test]
 fn completions_and_man_pages_know_every_command() {
     let folder = TempDir::new().unwrap();
@@ -186,6 +199,20 @@ fn completions_and_man_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = stdout(&grove(folder, &["completions", shell]));
         assert!(script.contains("sweep") && script.contains("run-dir"), "{shell}: {script}");
+    }
+    #[cfg(target_os = "linux")]
+    {
+        fs::write(folder.join("grove.bash"), stdout(&grove(folder, &["completions", "bash"])))
+            .unwrap();
+        for (line, words) in [
+            ("grove train --engine ", "auto fused general"),
+            ("grove train sort --precision ", "f32 tf32 f16 bf16"),
+            ("grove verify s", "sort"),
+            ("grove demo ca", "catch cartpole"),
+            ("grove train --stop-", ""),
+        ] {
+            assert_eq!(completed(folder, line), words, "{line}");
+        }
     }
     let help = stdout(&grove(folder, &["fit", "--help"]));
     assert!(!help.contains("--resume") && !help.contains("--task-data"), "{help}");

@@ -128,6 +128,10 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
     fs::write(folder.join("task.toml"), task).unwrap();
     assert!(refusal(folder, &["sweep", "task.toml"]).contains("unknown setting `nonsense`"));
     assert!(!folder.join("task").exists());
+    fs::write(folder.join("choice.toml"), SWEEP.replace("[16, 16]", "[0]")).unwrap();
+    let error = refusal(folder, &["sweep", "choice.toml"]);
+    assert!(error.contains("policy.hidden is [0], but must be "), "{error}");
+    assert!(!folder.join("choice").exists());
     fs::write(folder.join("seed.toml"), SWEEP.to_string() + "seed = { choices = [1, 2] }").unwrap();
     let error = refusal(folder, &["sweep", "seed.toml"]);
     assert!(error.contains("`seed` is not a setting of a sweep"), "{error}");

@@ -1,5 +1,6 @@
 //! `grove sweep`: trains runs with many settings to find the best ones.
 
+mod check;
 mod report;
 mod results;
 mod search;
@@ -13,7 +14,7 @@ use super::jobs::{Slots, option, side_by_side};
 use super::progress::Board;
 use super::say::{say, sentence};
 use super::study_args::{self, Seeds, SweepArgs};
-use super::{ranks, seeds};
+use super::{ranks, seeds, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::{RunFolder, counted};
@@ -132,7 +133,7 @@ impl<'a> Sweep<'a> {
         if file.search == Search::Halving && file.space.contains_key("iterations") {
             bail!("halving sets `iterations` itself; leave it out of [space]");
         }
-        check_names(&file)?;
+        check::check_names(&file)?;
         file.space.iter().try_for_each(|(name, range)| range.check(name))?;
         let whole = [file.trials, file.steps, file.batch, file.rounds as usize];
         if whole.contains(&0) || file.eta < 2 {
@@ -153,7 +154,11 @@ impl<'a> Sweep<'a> {
             (games.find_beside_tasks(Some(&file.game))?.defaults)()?
         };
         overlay::lay_over(&mut settings, file.settings.clone())?;
-        allow_fractions(&mut file.space, &settings);
+        check::allow_fractions(&mut file.space, &settings);
+        check::check_values(&file, |set| match is_task {
+            true => text::validate(&file.game, set),
+            false => (games.find(&file.game)?.validate)(&games.models, set),
+        })?;
         let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;
         // The defaults of a task depend on its model.
@@ -344,16 +349,14 @@ impl<'a> Sweep<'a> {
         words.insert(1, self.file.game.clone().into());
         words.push(option("seed", seed.to_string()));
         let settings = self.completed(space::settings(&self.file.space, &trial.point), round);
-        words.extend(settings.iter().map(|(key, value)| option("set", format!("{key}={value}"))));
+        words.extend(check::assignments(&settings).iter().map(|it| option("set", it)));
         Ok(words)
     }
 
     /// Completes the searched settings with those common to all trials and with the iterations of the round. Keys are
     /// full names.
     fn completed(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
-        let common = overlay::flat(&self.file.settings);
-        let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
-        settings.extend(searched);
+        let mut settings = check::completed(&self.file, searched);
         if self.file.search == Search::Halving {
             settings.insert("iterations".to_string(), i64::from(self.iterations_of(round)).into());
         }
@@ -381,33 +384,6 @@ fn is_resumable(folder: &Path) -> Result<bool> {
     }
     let is_interrupted = || History::read(folder).is_ok_and(|it| it.state() == State::Interrupted);
     Ok(run.latest().is_ok() && is_interrupted())
-}
-
-/// Makes the ranges of fractional settings fractional even if their ends are written as integers.
-fn allow_fractions(space: &mut Space, settings: &Table) {
-    for (name, range) in space {
-        let fraction = Table::from_iter([(name.clone(), toml::Value::Float(0.5))]);
-        if overlay::lay_over(&mut settings.clone(), fraction).is_ok() {
-            range.allow_fractions();
-        }
-    }
-}
-
-/// Checks that no setting has two names in the file, of which one would silently win.
-fn check_names(file: &SweepFile) -> Result<()> {
-    let mut names: BTreeMap<String, String> = BTreeMap::new();
-    let fixed = overlay::flat(&file.settings).map(|(name, _)| name);
-    for name in file.space.keys().cloned().chain(fixed) {
-        let full = match overlay::meant(&name) {
-            Some((full, true)) => full,
-            _ => name.clone(),
-        };
-        let known = names.entry(full).or_insert_with(|| name.clone());
-        if *known != name {
-            bail!("`{known}` and `{name}` are the same setting; leave one of them out");
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -447,28 +423,5 @@ mod tests {
         let error = read(&twice).unwrap_err().to_string();
         assert!(error.contains("`loss.entropy_coef` is listed twice"), "{error}");
         assert!(read("[space.loss]\nentropy_coef.normal = [0, 1]").is_err());
-    }
-
-    #[test]
-    fn ranges_of_integer_settings_give_integers() {
-        let text = "entropy_coef = { linear = [0, 1] }\niterations = { linear = [1, 4] }";
-        let mut space: Space = toml::from_str(text).unwrap();
-        let settings = overlay::to_table(&crate::settings::TrainConfig::for_game("catch"));
-        allow_fractions(&mut space, &settings);
-        assert_eq!(space["entropy_coef"].at(0.25), toml::Value::Float(0.25));
-        assert_eq!(space["iterations"].at(0.25), toml::Value::Integer(2));
-    }
-
-    #[test]
-    fn a_setting_is_named_once() {
-        let check = |settings: &str| {
-            let space = "[space]\nlearning_rate = { log = [1e-4, 1e-2] }";
-            let file = toml::from_str(&format!("game = 'catch'\n[settings]\n{settings}\n{space}"));
-            check_names(&file.unwrap()).map_err(|error| error.to_string())
-        };
-        assert_eq!(check("num_groups = 8\n'rollout.group_size' = 4"), Ok(()));
-        let error = check("optimizer = { learning_rate = 1e-3 }").unwrap_err();
-        assert!(error.contains("`learning_rate` and `optimizer.learning_rate`"), "{error}");
-        assert!(check("lr = 1e-3").is_err());
     }
 }

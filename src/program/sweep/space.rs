@@ -127,6 +127,14 @@ impl Range {
         }
     }
 
+    /// All choices, or the ends of a range.
+    pub fn extremes(&self) -> Vec<Value> {
+        match self {
+            Self::Choices(values) => values.clone(),
+            Self::Linear(ends) | Self::Log(ends) => ends.to_vec(),
+        }
+    }
+
     /// Number of values in a grid with `steps` values per range of numbers.
     pub fn steps(&self, steps: usize) -> usize {
         match self {

@@ -1,0 +1,211 @@
+//! Checks of a sweep's file, before anything is trained.
+
+use super::SweepFile;
+use super::space::{self, Space};
+use crate::settings::overlay;
+use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// Number of trials among which a value is tried that no run can have by itself.
+const TRIALS: u32 = 256;
+
+/// Makes the ranges of fractional settings fractional even if their ends are written as integers.
+pub fn allow_fractions(space: &mut Space, settings: &Table) {
+    for (name, range) in space {
+        let fraction = Table::from_iter([(name.clone(), Value::Float(0.5))]);
+        if overlay::lay_over(&mut settings.clone(), fraction).is_ok() {
+            range.allow_fractions();
+        }
+    }
+}
+
+/// Checks that no setting has two names in the file, of which one would silently win.
+pub fn check_names(file: &SweepFile) -> Result<()> {
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    let fixed = overlay::flat(&file.settings).map(|(name, _)| name);
+    for name in file.space.keys().cloned().chain(fixed) {
+        let known = names.entry(full_name(&name)).or_insert_with(|| name.clone());
+        if *known != name {
+            bail!("`{known}` and `{name}` are the same setting; leave one of them out");
+        }
+    }
+    Ok(())
+}
+
+/// The full name of a setting that may be written otherwise; a game's own settings stay as written.
+fn full_name(name: &str) -> String {
+    match overlay::meant(name) {
+        Some((full, true)) => full,
+        _ => name.to_string(),
+    }
+}
+
+/// Checks every choice and both ends of every range with `validate`, which takes the `--set`s of a run. A value that
+/// is refused beside the defaults alone passes if some trial may have it.
+///
+/// # Errors
+/// The reason against the first value that no trial may have.
+pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>) -> Result<()> {
+    let try_out = |searched: BTreeMap<String, Value>| {
+        validate(&assignments(&completed(file, searched))).map_err(|error| format!("{error:#}"))
+    };
+    let without = try_out(BTreeMap::new()).err();
+    for (name, range) in &file.space {
+        for value in range.extremes() {
+            let Err(error) = try_out(BTreeMap::from([(name.clone(), value.clone())])) else {
+                continue;
+            };
+            let is_possible = |number| {
+                let point = space::random(&file.space, file.seed, number);
+                let mut trial = space::settings(&file.space, &point);
+                trial.insert(name.clone(), value.clone());
+                try_out(trial).is_ok()
+            };
+            if (0..TRIALS).any(is_possible) {
+                continue;
+            }
+            if names(&error, name) || without.as_ref() == Some(&error) {
+                bail!(error);
+            }
+            bail!("{name} = {value}: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Whether an error begins with the full name of this setting, or quotes it as written.
+fn names(error: &str, setting: &str) -> bool {
+    let subject = error.trim_start_matches('`').split([' ', '`']).next();
+    let last = |path: &str| path.rsplit('.').next().map(str::to_string);
+    subject.and_then(last) == last(&full_name(setting)) || error.contains(&format!("`{setting}`"))
+}
+
+/// Completes searched settings with those common to all trials. Keys are full names.
+pub fn completed(file: &SweepFile, searched: BTreeMap<String, Value>) -> Table {
+    let common = overlay::flat(&file.settings);
+    let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
+    settings.extend(searched);
+    settings
+}
+
+/// The values of `--set` for these settings.
+pub fn assignments(settings: &Table) -> Vec<String> {
+    settings.iter().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Sweep, SweepArgs};
+    use super::*;
+    use crate::program::dispatch::builtin;
+    use crate::program::text;
+
+    /// The error about a sweep's file; empty if it is accepted.
+    fn refusal(text: &str) -> String {
+        let file = toml::from_str(text).unwrap();
+        let args = SweepArgs {
+            file: "none/sweep.toml".into(),
+            out: None,
+            device: "cpu".to_string(),
+            threads: None,
+            json: false,
+        };
+        let sweep = Sweep::new(&builtin(), file, &args).map(drop);
+        sweep.err().map(|error| format!("{error:#}")).unwrap_or_default()
+    }
+
+    /// The error about a `--set` of `grove train`.
+    fn refusal_of_set(game: &str, set: &str) -> String {
+        let (games, set) = (builtin(), [set.to_string()]);
+        let checked = match games.find(game) {
+            Ok(game) => (game.validate)(&games.models, &set),
+            Err(_) => text::validate(game, &set),
+        };
+        format!("{:#}", checked.unwrap_err())
+    }
+
+    #[test]
+    fn wrong_choices_and_ends_are_refused_in_the_words_of_set() {
+        for (game, name, values, wrong) in [
+            ("catch", "precision", "choices = ['f32', 'f64']", "'f64'"),
+            ("catch", "precision", "choices = ['f32', 16]", "16"),
+            ("catch", "learning_rate", "linear = [-1, 1]", "-1.0"),
+            ("catch", "lr", "linear = [0.5, 1e39]", "1e39"),
+            ("catch", "epsilon", "choices = [0.2, -0.5]", "-0.5"),
+            ("catch", "num_groups", "choices = [8, 0]", "0"),
+            ("catch", "num_groups", "linear = [1.5, 8]", "1.5"),
+            ("catch", "policy.hidden", "choices = [[32], [0]]", "[0]"),
+            ("catch", "policy.kind", "choices = ['gru', 'gruu']", "'gruu'"),
+            ("catch", "catch.rows", "linear = [1, 8]", "1"),
+            ("catch", "loss.label_smoothing", "linear = [0, 0.1]", "0.1"),
+            ("catch", "num_minibatches", "choices = [1, 7]", "7"),
+            ("sort", "sort.length", "linear = [1, 8]", "1"),
+            ("sort", "group_size", "choices = [1, 8]", "1"),
+            ("sort", "precision", "choices = ['f64']", "'f64'"),
+            ("sort", "learnin_rate", "linear = [0, 1]", "0"),
+        ] {
+            let file = format!("game = '{game}'\n[space]\n'{name}' = {{ {values} }}");
+            let words = refusal_of_set(game, &format!("{name}={wrong}"));
+            assert_eq!(refusal(&file), words, "{file}");
+        }
+        let words = refusal("game = 'catch'\n[space]\nlearning_rate = { linear = [-1, 1] }");
+        assert_eq!(words, "optimizer.learning_rate is -1, but must be 0 or more");
+    }
+
+    #[test]
+    fn a_value_that_fits_some_trial_passes() {
+        let with = |groups: &str| {
+            let minibatches = "num_minibatches = { choices = [1, 7] }";
+            refusal(&format!("game = 'catch'\n[space]\n{minibatches}\n{groups}"))
+        };
+        assert_eq!(with("num_groups = { choices = [8, 7] }"), "");
+        let words = "update.num_minibatches is 7, but must be a divisor of the number of games (";
+        assert!(with("num_groups = { choices = [8, 16] }").starts_with(words));
+    }
+
+    #[test]
+    fn a_value_that_breaks_a_rule_about_another_setting_is_named() {
+        let with = |settings: &str| {
+            let space = "num_groups = { choices = [8, 9] }";
+            refusal(&format!("game = 'catch'\n[settings]\n{settings}\n[space]\n{space}"))
+        };
+        let words = "num_groups = 9: update.num_minibatches is 8, but must be a divisor of the number of games (18 = \
+                     num_groups * group_size)";
+        assert_eq!(with("group_size = 2\nnum_minibatches = 8"), words);
+        // The value has no part in this one.
+        assert_eq!(with("group_size = 1"), refusal_of_set("catch", "group_size=1"));
+    }
+
+    #[test]
+    fn settings_of_a_model_of_any_size_pass() {
+        let check = |minibatches: &str| {
+            let set = ["model.path=a".to_string(), format!("update.num_minibatches={minibatches}")];
+            text::validate("sort", &set)
+        };
+        assert!(check("8").is_ok() && check("32").is_ok() && check("64").is_err());
+    }
+
+    #[test]
+    fn ranges_of_integer_settings_give_integers() {
+        let text = "entropy_coef = { linear = [0, 1] }\niterations = { linear = [1, 4] }";
+        let mut space: Space = toml::from_str(text).unwrap();
+        let settings = overlay::to_table(&crate::settings::TrainConfig::for_game("catch"));
+        allow_fractions(&mut space, &settings);
+        assert_eq!(space["entropy_coef"].at(0.25), Value::Float(0.25));
+        assert_eq!(space["iterations"].at(0.25), Value::Integer(2));
+    }
+
+    #[test]
+    fn a_setting_is_named_once() {
+        let check = |settings: &str| {
+            let space = "[space]\nlearning_rate = { log = [1e-4, 1e-2] }";
+            let file = toml::from_str(&format!("game = 'catch'\n[settings]\n{settings}\n{space}"));
+            check_names(&file.unwrap()).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("num_groups = 8\n'rollout.group_size' = 4"), Ok(()));
+        let error = check("optimizer = { learning_rate = 1e-3 }").unwrap_err();
+        assert!(error.contains("`learning_rate` and `optimizer.learning_rate`"), "{error}");
+        assert!(check("lr = 1e-3").is_err());
+    }
+}
