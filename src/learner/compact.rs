@@ -322,7 +322,8 @@ mod tests {
         // Weights of inputs whose sizes are apart by up to 100.
         let input = |at: usize| 10f32.powf(noise(1, at));
         let target = |at: usize| noise(2, at);
-        let learn = |step_by: &mut dyn FnMut(&mut [f32], &[f32], &StepSettings)| {
+        type Step<'a> = &'a mut dyn FnMut(&mut [f32], &[f32], &StepSettings);
+        let learn = |step_by: Step| {
             let mut params = vec![0.0f32; count];
             for step in 0..steps {
                 let error = |at: usize| input(at) * (params[at] - target(at) + noise(step + 9, at));
