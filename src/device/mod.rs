@@ -120,7 +120,7 @@ pub fn precision_obstacle(device: Option<&Device>, precision: Precision) -> Opti
     match device.filter(|device| has_kernels(device)) {
         _ if precision == Precision::F32 => None,
         None => Some(
-            "the CPU supports f32, and bf16 for decoders, GRUs and language models".to_string(),
+            "the CPU supports f32, and bf16 for built-in networks and language models".to_string(),
         ),
         Some(device) => (!has_precision(device, precision))
             .then(|| format!("the device does not support {precision}")),

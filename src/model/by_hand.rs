@@ -1,7 +1,8 @@
 //! Built-in networks with a hand-written backward pass over sequences.
 
 use super::registry::gru::GruSequences;
-use super::{Decoder, Gru, Network};
+use super::registry::mlp::MlpSequences;
+use super::{Decoder, Gru, Mlp, Network};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients};
 use crate::nn::{Precision, parameters};
@@ -20,9 +21,15 @@ pub fn by_hand(
         let model = DecoderSequences::new(decoder.shape(), params(), arithmetic, checkpointing);
         return Some(Box::new(SequenceGradients::new(model)));
     }
-    let is_known = matches!(precision, Precision::F32 | Precision::Bf16);
-    let gru = network.get::<Gru>().filter(|_| is_known)?;
-    let model = GruSequences::new(&gru.widths(), gru.activation(), params(), arithmetic);
+    if !matches!(precision, Precision::F32 | Precision::Bf16) {
+        return None;
+    }
+    if let Some(gru) = network.get::<Gru>() {
+        let model = GruSequences::new(&gru.widths(), gru.activation(), params(), arithmetic);
+        return Some(Box::new(SequenceGradients::new(model)));
+    }
+    let mlp = network.get::<Mlp>()?;
+    let model = MlpSequences::new(&mlp.widths(), mlp.activation(), params(), arithmetic);
     Some(Box::new(SequenceGradients::new(model)))
 }
 
@@ -39,8 +46,8 @@ mod tests {
     /// Steps that are played before a sequence begins.
     const BEFORE: usize = 7;
 
-    /// A decoder whose context is shorter than some episodes, and a GRU.
-    fn networks() -> [Network; 2] {
+    /// A decoder whose context is shorter than some episodes, a GRU, and a perceptron.
+    fn networks() -> [Network; 3] {
         let sizes = DecoderConfig {
             hidden_size: 24,
             num_layers: 2,
@@ -49,7 +56,11 @@ mod tests {
             intermediate_size: 20,
             context: 5,
         };
-        let configs = [PolicyConfig::decoder(sizes), PolicyConfig::gru(&[13, 9], Activation::Tanh)];
+        let configs = [
+            PolicyConfig::decoder(sizes),
+            PolicyConfig::gru(&[13, 9], Activation::Tanh),
+            PolicyConfig::mlp(&[37, 70], Activation::Relu),
+        ];
         configs.map(|config| Network::new(3, 4, &config, 1, &Device::flex()))
     }
 

@@ -9,6 +9,7 @@ mod by_hand;
 mod categorical;
 mod dense;
 mod lanes;
+mod layers;
 mod memory;
 mod native;
 mod network;

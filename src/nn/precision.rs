@@ -15,8 +15,8 @@ names! {
         Tf32 = "tf32",
         /// IEEE half precision, on devices that support it.
         F16 = "f16",
-        /// The upper half of a single-precision number, on devices that support it; on the CPU for networks but
-        /// perceptrons.
+        /// The upper half of a single-precision number, on devices that support it; on the CPU for built-in
+        /// networks and language models.
         Bf16 = "bf16",
     }
 }

@@ -111,9 +111,9 @@ pub(super) fn precision_obstacle(
     })
 }
 
-/// Whether the fast engine of the CPU has the bf16 products of a run: those of decoders and GRUs.
+/// Whether the fast engine of the CPU has the bf16 products of a run: those of built-in networks.
 fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> bool {
-    let is_known = model.kind().is_some() && model.get::<Mlp>().is_none();
+    let is_known = cfg!(feature = "general") && model.kind().is_some();
     is_known && config.precision == Precision::Bf16 && !device::has_kernels(device)
 }
 
@@ -141,6 +141,9 @@ pub(super) fn obstacle(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
+        if cfg!(not(feature = "general")) && config.precision != Precision::F32 {
+            return Some("on the CPU this build has the precision f32 alone".to_string());
+        }
         let in_bf16 = takes_bf16_on_cpu(model, config, device);
         return device::precision_obstacle(Some(device), config.precision).filter(|_| !in_bf16);
     }

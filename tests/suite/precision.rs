@@ -114,11 +114,12 @@ fn a_decoder_learns_nearly_the_same_in_lower_precisions() {
     }
 }
 
-/// Settings of short runs in bf16 of networks with memory.
-fn runs_in_bf16() -> [TrainConfig; 2] {
-    let mut gru = short_run(Start::Branch);
+/// Settings of short runs in bf16, one of each built-in network.
+fn runs_in_bf16() -> [TrainConfig; 3] {
+    let [mut gru, mut perceptron] = [short_run(Start::Branch), short_run(Start::Level)];
     gru.policy.kind = ModelKind::Gru;
-    [decoder_run(Start::Branch), gru]
+    perceptron.policy.hidden = vec![40, 33];
+    [decoder_run(Start::Branch), gru, perceptron]
         .map(|config| TrainConfig { precision: Precision::Bf16, ..config })
 }
 
@@ -168,7 +169,7 @@ fn a_resumed_run_in_bf16_equals_an_uninterrupted_one_with_any_threads() {
 }
 
 #[test]
-fn networks_with_memory_learn_to_catch_in_bf16() {
+fn built_in_networks_learn_to_catch_in_bf16() {
     for mut config in runs_in_bf16() {
         config.iterations = 40;
         config.rollout.num_groups = 64;
@@ -220,8 +221,8 @@ fn an_unavailable_precision_is_rejected() {
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
     let text = refusal(folder.path(), &gru);
     assert!(text.contains("perceptrons and decoders alone"), "{text}");
-    for kind in ["kind=gru", "kind=decoder"] {
-        // The CPU has bf16 for both, but not in this engine.
+    for kind in ["kind=mlp", "kind=gru", "kind=decoder"] {
+        // The CPU has bf16 for all, but not in this engine.
         let general = ["train", "recall", "--set", kind, "--device", "cpu", "--engine", "general"];
         let text = refusal(folder.path(), &[&general[..], &["--precision", "bf16"]].concat());
         assert!(text.contains("for this run: `engine = general` was requested"), "{text}");

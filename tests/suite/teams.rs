@@ -57,12 +57,15 @@ fn any_number_of_members_gives_the_same_bytes() {
     let stopped = ["--set", "target_kl=1e-3", "--set", "update_epochs=4"];
     let stopped = [&general[..], &stopped].concat();
     let idle = [&general[..], &["--set", "auto_reset=false"]].concat();
+    let bf16 = ["--precision", "bf16", "--set", "hidden=[70]", "--set", "num_minibatches=1"];
+    let bf16 = [&bf16[..], &["--set", "num_groups=64"]].concat();
     let decoder = ["--set", "policy.kind=decoder", "--set", "kl_coef=0"];
     let decoder = [&decoder[..], &["--set", "num_groups=32"]].concat();
     for (name, game, more) in [
         ("fast", "fruit", &["--set", "num_minibatches=2"][..]),
         ("masked", "breakout", &["--set", "num_minibatches=4"]),
         ("gru", "recall", &["--set", "num_shards=5", "--set", "num_groups=64"]),
+        ("bf16", "fruit", &bf16),
         ("general", "catch", &general),
         ("decoder", "recall", &decoder),
         ("stopped-fast", "fruit", &target),

@@ -1,8 +1,9 @@
 //! Learners in host memory: built-in networks on CPU threads, without a tensor library.
 //!
 //! A [`HostLearner`] differentiates minibatches of an [`Experience`]: [`PerceptronLearner`] step by step,
-//! [`SequenceLearner`] over whole sequences, for networks with memory. Partial gradients are summed in a fixed tree over
-//! shards ([`crate::parallel`]), so the result has the same bits for any number of threads and ranks.
+//! [`SequenceLearner`] over whole sequences, for networks with memory and for products in bf16. Partial gradients are
+//! summed in a fixed tree over shards ([`crate::parallel`]), so the result has the same bits for any number of threads and
+//! ranks.
 
 mod experience;
 mod loss;
@@ -25,16 +26,16 @@ use super::update::{UpdateSteps, take_steps};
 use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
 use crate::objective::weights::Sizes;
 use crate::parallel::{Node, TeamError};
-use crate::settings::TrainConfig;
+use crate::settings::{Precision, TrainConfig};
 use loss::Rule;
 use std::fmt::Debug;
 
-/// A policy for rollouts on the CPU. Perceptrons, whose steps take nanoseconds, have their own type.
+/// A policy for rollouts on the CPU. Perceptrons in f32, whose steps take nanoseconds, have their own type.
 #[derive(Debug)]
 pub enum HostPolicy {
-    /// A multi-layer perceptron.
+    /// A multi-layer perceptron in f32.
     Perceptron(NativeMlp),
-    /// Any other network.
+    /// Any other policy.
     Other(NativePolicy),
 }
 
@@ -165,11 +166,11 @@ fn optimizer_step(
     clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &by))
 }
 
-/// Creates the learner of a built-in network on the CPU; `None` for user-defined networks, and for networks with memory in
-/// a build without the feature `general`, such as the page, which is smaller without them. If `kl_coef` is not 0, the
-/// initial policy becomes the reference policy.
+/// Creates the learner of a built-in network on the CPU; `None` for user-defined networks, and, in a build without the
+/// feature `general`, such as the page, which is smaller without it, for networks with memory and products in bf16. If
+/// `kl_coef` is not 0, the initial policy becomes the reference policy.
 pub fn host_learner(network: &Network, config: &TrainConfig) -> Option<Box<dyn HostLearner>> {
-    if let Some(mlp) = network.get::<Mlp>() {
+    if let Some(mlp) = network.get::<Mlp>().filter(|_| config.precision != Precision::Bf16) {
         return Some(Box::new(PerceptronLearner::new(mlp, config)));
     }
     #[cfg(feature = "general")]

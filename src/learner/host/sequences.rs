@@ -1,4 +1,4 @@
-//! Networks with memory in training on the CPU, by a hand-written backward pass over sequences.
+//! Networks with memory, and products in bf16, in training on the CPU, by a hand-written backward pass over sequences.
 
 use super::loss::{Columns, GROUP, Group, Rule, Sums, differentiate};
 use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
@@ -14,6 +14,10 @@ use rayon::prelude::*;
 
 /// Maximum number of partial gradients per minibatch, if there are fewer shards; each can run on its own thread.
 const PARTIALS: usize = 16;
+
+/// Approximate number of steps of a partial gradient of a network without memory, whose games need not be processed
+/// together: its activations stay in the caches.
+const PARTIAL_STEPS: usize = 1024;
 
 /// Groups of steps whose sums are added up in single precision, and which one thread differentiates.
 const BLOCK: usize = 32;
@@ -204,7 +208,7 @@ fn from_lanes(lanes: &[Group], rows: &mut [f32]) {
     }
 }
 
-/// A network with memory in training on the CPU.
+/// A built-in network in training on the CPU, with or without memory.
 #[derive(Debug)]
 pub struct SequenceLearner {
     /// The kind and the sizes of the network, with its initial weights.
@@ -334,6 +338,11 @@ impl HostLearner for SequenceLearner {
         let partials = PARTIALS.div_ceil(shards.count());
         let of = Minibatches { experience, minibatch, partials, rule, sizes };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
+        let [_, _, memory] = self.policy.sizes();
+        let parts = match memory {
+            0 => parts.max(sizes.steps as usize / (shards.count() * partials * PARTIAL_STEPS)),
+            _ => parts,
+        };
         let leaf = |shard: usize| self.differentiate(&of, shard, parts);
         let ours = shards.sum_nodes(&leaf, &|vector| self.give_back(vector));
         let len = NodeLen { vector: self.policy.params().len(), numbers: SUMS };

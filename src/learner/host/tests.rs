@@ -189,8 +189,8 @@ impl Case {
             .expect("at least one iteration")
     }
 
-    /// Checks that the hand-written backward pass of a network with memory agrees with autodiff after two iterations, in
-    /// which a third of the games restart.
+    /// Checks that the hand-written backward pass over sequences agrees with autodiff after two iterations, in which a
+    /// third of the games restart.
     fn compare_sequences(&self, kind: &ModelKind) {
         let mut config =
             PolicyConfig { kind: kind.clone(), ..PolicyConfig::mlp(&[6, 5], self.activation) };
@@ -342,7 +342,7 @@ fn actions_that_might_not_be_taken_are_left_out_as_by_autodiff() {
 
 #[test]
 fn every_loss_of_sequences_agrees_with_autodiff() {
-    for kind in &[ModelKind::Gru, ModelKind::Decoder] {
+    for kind in &[ModelKind::Mlp, ModelKind::Gru, ModelKind::Decoder] {
         for &loss_type in LossType::ALL {
             for masked in [false, true] {
                 let mut case = case();

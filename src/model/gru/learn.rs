@@ -3,38 +3,21 @@
 //! Only the products with the memory run step by step. The encoder, the gates' products with the input, the head and all
 //! gradients of weights process the rows of all steps at once.
 
-use crate::math::activation::activate_with_slopes;
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
-use crate::nn::ops::linear::{self, Arithmetic, Weight};
-use crate::nn::ops::matmul::View;
-use crate::nn::ops::{Parallelism, bias};
+use crate::model::layers::{Hidden, HiddenRecord, Layer};
+use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{SequenceModel, Sequences, to_lanes, to_rows};
 use multiversion::multiversion;
 use std::ops::Range;
-
-const SEQUENTIAL: Parallelism = Parallelism::Sequential;
 
 /// The weights of a [`Gru`](super::Gru), packed for products in both directions.
 #[derive(Clone, Debug)]
 pub struct GruSequences {
     params: Vec<f32>,
-    encoder: Vec<Layer>,
+    encoder: Hidden,
     input_gates: Layer,
     memory_gates: Layer,
     head: Layer,
-    activation: Activation,
-}
-
-/// A linear layer among the parameters.
-#[derive(Clone, Debug)]
-struct Layer {
-    inputs: usize,
-    outputs: usize,
-    weight: Range<usize>,
-    bias: Range<usize>,
-    arithmetic: Arithmetic,
-    forward: Weight,
-    transpose: Weight,
 }
 
 /// Activations of some games, `[num_steps, games, width]` each, which the backward pass overwrites with gradients.
@@ -44,8 +27,7 @@ pub struct Record {
     obs: Vec<f32>,
     /// 1 where an episode starts: `[num_steps, games]`.
     starts: Vec<f32>,
-    /// Activations of the encoder's layers, and their derivatives.
-    hidden: Vec<[Vec<f32>; 2]>,
+    hidden: HiddenRecord,
     /// The gates `r`, `z` and `n`.
     gates: Vec<f32>,
     /// The memory's products with the gates' weights.
@@ -63,8 +45,6 @@ struct Scratch {
     d_after: Vec<f32>,
     /// Gradient of the memory before a step: `[games, memory_size]`.
     d_before: Vec<f32>,
-    /// Gradients of two successive layers of the encoder.
-    d_hidden: [Vec<f32>; 2],
 }
 
 impl GruSequences {
@@ -78,41 +58,31 @@ impl GruSequences {
         params: Vec<f32>,
         arithmetic: Arithmetic,
     ) -> Self {
-        let [encoder @ .., size, actions] = widths else {
+        let [.., inputs, size, actions] = widths else {
             panic!("widths: of a hidden layer or more")
         };
-        let mut end = 0;
-        let mut layer = |inputs: usize, outputs: usize| {
-            let weight = end..end + inputs * outputs;
-            let bias = weight.end..weight.end + outputs;
-            end = bias.end;
-            let none = || Weight::empty(arithmetic);
-            let (forward, transpose) = (none(), none());
-            Layer { inputs, outputs, weight, bias, arithmetic, forward, transpose }
-        };
+        let (mut end, encoder) = (0, &widths[..widths.len() - 2]);
+        let encoder = Hidden::take(&mut end, encoder, activation, arithmetic);
+        let mut layer = |inputs, outputs| Layer::take(&mut end, inputs, outputs, arithmetic);
         let mut network = Self {
             params,
-            encoder: encoder.windows(2).map(|pair| layer(pair[0], pair[1])).collect(),
-            input_gates: layer(encoder[encoder.len() - 1], 3 * size),
+            encoder,
+            input_gates: layer(*inputs, 3 * size),
             memory_gates: layer(*size, 3 * size),
             head: layer(*size, *actions),
-            activation,
         };
-        assert_eq!(network.params.len(), network.head.bias.end, "params: [num_params]");
+        assert_eq!(network.params.len(), end, "params: [num_params]");
         network.repack();
         network
     }
 
     /// Repacks the weights of all layers.
     fn repack(&mut self) {
-        let Self { params, encoder, input_gates, memory_gates, head, .. } = self;
-        let layers = encoder.iter_mut().chain([input_gates, memory_gates, head]);
-        layers.for_each(|layer| layer.repack(params));
-    }
-
-    /// The input of the recurrent layer.
-    fn input<'a>(obs: &'a [f32], hidden: &'a [[Vec<f32>; 2]]) -> &'a [f32] {
-        hidden.last().map_or(obs, |[values, _]| values)
+        let Self { params, encoder, input_gates, memory_gates, head } = self;
+        encoder.repack(params);
+        for layer in [input_gates, memory_gates, head] {
+            layer.repack(params);
+        }
     }
 
     /// Computes the hidden layers and the gates' products with the input for all steps.
@@ -120,21 +90,13 @@ impl GruSequences {
         let (params, size) = (&self.params[..], self.head.inputs);
         let Record { obs, starts, hidden, gates, own, before, after, .. } = record;
         let rows = starts.len();
-        hidden.resize_with(self.encoder.len(), Default::default);
-        for (number, layer) in self.encoder.iter().enumerate() {
-            let (below, above) = hidden.split_at_mut(number);
-            let [values, slopes] = &mut above[0];
-            values.resize(rows * layer.outputs, 0.0);
-            slopes.resize(values.len(), 0.0);
-            layer.forward(params, Self::input(obs, below), values);
-            activate_with_slopes(self.activation, values, slopes);
-        }
+        self.encoder.forward(params, obs, hidden);
         for (buffer, width) in
             [(&mut *gates, 3 * size), (own, 3 * size), (before, size), (after, size)]
         {
             buffer.resize(rows * width, 0.0);
         }
-        self.input_gates.forward(params, Self::input(obs, hidden), gates);
+        self.input_gates.forward(params, hidden.results(obs), gates);
     }
 
     /// Runs step `t`; `memory`, `[games, size]` or empty for zeros, is the memory before the first step.
@@ -153,34 +115,6 @@ impl GruSequences {
         let own = &mut own[t * wide..][..wide];
         self.memory_gates.forward(&self.params, before, own);
         remember(&mut gates[t * wide..][..wide], own, before, &mut after[..step], size);
-    }
-}
-
-impl Layer {
-    /// Repacks the weight.
-    fn repack(&mut self, params: &[f32]) {
-        let sizes @ [inputs, outputs] = [self.inputs, self.outputs];
-        let weight = View::rows(&params[self.weight.clone()], outputs);
-        self.forward.repack(SEQUENTIAL, weight, sizes);
-        self.transpose.repack(SEQUENTIAL, weight.transpose(), [outputs, inputs]);
-    }
-
-    /// `y = x w + b`.
-    fn forward(&self, params: &[f32], x: &[f32], y: &mut [f32]) {
-        linear::forward(SEQUENTIAL, x, &self.forward, y, false);
-        bias::forward(&params[self.bias.clone()], y);
-    }
-
-    /// `dx = dy w^T`, or `dx += dy w^T`.
-    fn input_grad(&self, dy: &[f32], dx: &mut [f32], add: bool) {
-        linear::forward(SEQUENTIAL, dy, &self.transpose, dx, add);
-    }
-
-    /// Adds the gradients of weight and bias to those of all parameters.
-    fn param_grads(&self, x: &[f32], dy: &[f32], gradient: &mut [f32]) {
-        let weight = &mut gradient[self.weight.clone()];
-        linear::weight_grads(self.arithmetic, SEQUENTIAL, x, self.inputs, [(dy, weight)]);
-        bias::backward(dy, &mut gradient[self.bias.clone()]);
     }
 }
 
@@ -241,7 +175,7 @@ impl SequenceModel for GruSequences {
     fn backward(&self, record: &mut Record, d_logits: &[f32], gradient: &mut [f32]) {
         let size = self.head.inputs;
         let Record { games, obs, starts, hidden, gates, own, before, after, scratch } = record;
-        let Scratch { d_after, d_before, d_hidden } = scratch;
+        let Scratch { d_after, d_before } = scratch;
         d_after.resize(after.len(), 0.0);
         self.head.input_grad(d_logits, d_after, false);
         self.head.param_grads(after, d_logits, gradient);
@@ -256,20 +190,8 @@ impl SequenceModel for GruSequences {
             clear_started(d_before, starts, size);
         }
         self.memory_gates.param_grads(before, own, gradient);
-        self.input_gates.param_grads(Self::input(obs, hidden), gates, gradient);
-        let [dy, dx] = d_hidden;
-        for (number, layer) in self.encoder.iter().enumerate().rev() {
-            let (below, above) = hidden.split_at(number);
-            let [_, slopes] = &above[0];
-            dx.resize(slopes.len(), 0.0);
-            match self.encoder.get(number + 1) {
-                Some(above) => above.input_grad(dy, dx, false),
-                None => self.input_gates.input_grad(gates, dx, false),
-            }
-            dx.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
-            layer.param_grads(Self::input(obs, below), dx, gradient);
-            std::mem::swap(dy, dx);
-        }
+        self.input_gates.param_grads(hidden.results(obs), gates, gradient);
+        self.encoder.backward(obs, (&self.input_gates, gates), hidden, gradient);
     }
 }
 

@@ -5,7 +5,9 @@ mod cpu;
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel;
 mod kind;
+mod learn;
 
 pub use self::burn::Mlp;
 pub(in crate::model) use self::burn::hidden;
 pub use cpu::NativeMlp;
+pub use learn::MlpSequences;

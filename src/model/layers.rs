@@ -1,0 +1,148 @@
+//! Linear layers in learning on the CPU, a packed row for each step of a game: forward and backward, in f32 or bf16.
+
+use crate::math::Activation;
+use crate::math::activation::activate_with_slopes;
+use crate::nn::ops::linear::{self, Arithmetic, Weight};
+use crate::nn::ops::matmul::View;
+use crate::nn::ops::{Parallelism, bias};
+use std::ops::Range;
+
+const SEQUENTIAL: Parallelism = Parallelism::Sequential;
+
+/// A linear layer among the parameters of a network, packed for products in both directions.
+#[derive(Clone, Debug)]
+pub(super) struct Layer {
+    pub inputs: usize,
+    pub outputs: usize,
+    weight: Range<usize>,
+    bias: Range<usize>,
+    arithmetic: Arithmetic,
+    forward: Weight,
+    transpose: Weight,
+}
+
+impl Layer {
+    /// The layer whose parameters begin at `end`, which becomes their end: weights `[inputs, outputs]`, then biases.
+    /// [`Layer::repack`] gives it its weight.
+    pub fn take(end: &mut usize, inputs: usize, outputs: usize, arithmetic: Arithmetic) -> Self {
+        let weight = *end..*end + inputs * outputs;
+        let bias = weight.end..weight.end + outputs;
+        *end = bias.end;
+        let [forward, transpose] = [(); 2].map(|()| Weight::empty(arithmetic));
+        Self { inputs, outputs, weight, bias, arithmetic, forward, transpose }
+    }
+
+    /// Repacks the weight.
+    pub fn repack(&mut self, params: &[f32]) {
+        let sizes @ [inputs, outputs] = [self.inputs, self.outputs];
+        let weight = View::rows(&params[self.weight.clone()], outputs);
+        self.forward.repack(SEQUENTIAL, weight, sizes);
+        self.transpose.repack(SEQUENTIAL, weight.transpose(), [outputs, inputs]);
+    }
+
+    /// `y = x w + b`.
+    pub fn forward(&self, params: &[f32], x: &[f32], y: &mut [f32]) {
+        linear::forward(SEQUENTIAL, x, &self.forward, y, false);
+        bias::forward(&params[self.bias.clone()], y);
+    }
+
+    /// `dx = dy w^T`, or `dx += dy w^T`.
+    pub fn input_grad(&self, dy: &[f32], dx: &mut [f32], add: bool) {
+        linear::forward(SEQUENTIAL, dy, &self.transpose, dx, add);
+    }
+
+    /// Adds the gradients of weight and bias to those of all parameters.
+    pub fn param_grads(&self, x: &[f32], dy: &[f32], gradient: &mut [f32]) {
+        let weight = &mut gradient[self.weight.clone()];
+        linear::weight_grads(self.arithmetic, SEQUENTIAL, x, self.inputs, [(dy, weight)]);
+        bias::backward(dy, &mut gradient[self.bias.clone()]);
+    }
+}
+
+/// Hidden layers: linear ones, with an activation after each.
+#[derive(Clone, Debug)]
+pub(super) struct Hidden {
+    layers: Vec<Layer>,
+    activation: Activation,
+}
+
+/// Activations of hidden layers for some rows, and buffers of the backward pass.
+#[derive(Debug, Default)]
+pub(super) struct HiddenRecord {
+    /// Activations of each layer, and their derivatives: `[rows, outputs]` each.
+    layers: Vec<[Vec<f32>; 2]>,
+    /// Gradients of two successive layers.
+    gradients: [Vec<f32>; 2],
+}
+
+impl HiddenRecord {
+    /// The results of the first layers for the inputs `x`: those of the last of them, or `x` if there is none.
+    fn after<'a>(layers: &'a [[Vec<f32>; 2]], x: &'a [f32]) -> &'a [f32] {
+        layers.last().map_or(x, |[values, _]| values)
+    }
+
+    /// The results of all layers for the inputs `x`: `[rows, outputs]`.
+    pub fn results<'a>(&'a self, x: &'a [f32]) -> &'a [f32] {
+        Self::after(&self.layers, x)
+    }
+}
+
+impl Hidden {
+    /// Layers of these widths, inputs included, whose parameters begin at `end`, which becomes their end.
+    pub fn take(
+        end: &mut usize,
+        widths: &[usize],
+        activation: Activation,
+        arithmetic: Arithmetic,
+    ) -> Self {
+        let layer = |pair: &[usize]| Layer::take(end, pair[0], pair[1], arithmetic);
+        Self { layers: widths.windows(2).map(layer).collect(), activation }
+    }
+
+    /// The first layer, if there is one.
+    pub fn first(&self) -> Option<&Layer> {
+        self.layers.first()
+    }
+
+    /// Repacks the weights.
+    pub fn repack(&mut self, params: &[f32]) {
+        self.layers.iter_mut().for_each(|layer| layer.repack(params));
+    }
+
+    /// Computes all layers for the inputs `x`: `[rows, inputs]`.
+    pub fn forward(&self, params: &[f32], x: &[f32], record: &mut HiddenRecord) {
+        record.layers.resize_with(self.layers.len(), Default::default);
+        for (number, layer) in self.layers.iter().enumerate() {
+            let (below, above) = record.layers.split_at_mut(number);
+            let [values, slopes] = &mut above[0];
+            values.resize(x.len() / self.layers[0].inputs * layer.outputs, 0.0);
+            slopes.resize(values.len(), 0.0);
+            layer.forward(params, HiddenRecord::after(below, x), values);
+            activate_with_slopes(self.activation, values, slopes);
+        }
+    }
+
+    /// Adds the gradients of the parameters to `gradient`, from the gradient `dy` of the results of the layer `next`, which
+    /// takes those of the hidden layers. `x` is the input of the last forward pass.
+    pub fn backward(
+        &self,
+        x: &[f32],
+        (next, dy): (&Layer, &[f32]),
+        record: &mut HiddenRecord,
+        gradient: &mut [f32],
+    ) {
+        let HiddenRecord { layers, gradients: [above, own] } = record;
+        for (number, layer) in self.layers.iter().enumerate().rev() {
+            let (below, rest) = layers.split_at(number);
+            let [_, slopes] = &rest[0];
+            own.resize(slopes.len(), 0.0);
+            match self.layers.get(number + 1) {
+                Some(next) => next.input_grad(above, own, false),
+                None => next.input_grad(dy, own, false),
+            }
+            own.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
+            layer.param_grads(HiddenRecord::after(below, x), own, gradient);
+            std::mem::swap(above, own);
+        }
+    }
+}
