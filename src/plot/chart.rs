@@ -2,6 +2,7 @@
 
 use super::Band;
 use super::legend::{self, Legend};
+use super::style::{ChartError, FAMILY, drawing, stroke};
 use crate::disk;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -9,47 +10,14 @@ use plotters::prelude::*;
 use plotters::style::register_font;
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Size of a picture in pixels, without a legend below the plot.
 const SIZE: (u32, u32) = (960, 560);
 /// Font for measuring text and for drawing it in a PNG; an SVG names a font family of its viewer.
 const FONT: &[u8] = include_bytes!("../../assets/font/DejaVuSans-ascii.ttf");
-/// Name of the font family.
-pub(super) const FAMILY: &str = "sans-serif";
-/// Colours of curves, in order: the colour-blind safe palette of Okabe and Ito (2008).
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(0, 0, 0),
-];
-/// Lengths of dashes and gaps of curves in pixels: solid for the first use of all colours, then others.
-const DASHES: [(i32, i32); 3] = [(i32::MAX, 1), (7, 4), (2, 3)];
 /// The colour of reference lines.
 const GREY: RGBColor = RGBColor(110, 110, 110);
-
-/// Reasons why a chart cannot be drawn.
-#[derive(Debug, thiserror::Error)]
-pub enum ChartError {
-    /// The file's name does not end in `.svg` or `.png`.
-    #[error("{0} must end in .svg or .png")]
-    Format(PathBuf),
-    /// No curve has a point.
-    #[error(
-        "there is no point to draw: the runs have no such figure yet, or a line's seeds share no part of the axis"
-    )]
-    Empty,
-    /// The picture cannot be drawn.
-    #[error("the picture cannot be drawn: {0}")]
-    Drawing(String),
-    /// The file cannot be written.
-    #[error("cannot write {0}: {1}")]
-    File(PathBuf, io::Error),
-}
 
 /// A curve with its name in the legend.
 #[derive(Clone, Debug)]
@@ -118,11 +86,16 @@ impl Chart {
         Ok(bytes.into_inner())
     }
 
+    /// The names of the curves.
+    fn names(&self) -> Vec<&str> {
+        self.lines.iter().map(|line| line.name.as_str()).collect()
+    }
+
     /// The legend below the plot, if it is there.
     fn legend(&self) -> Result<Option<Legend>, ChartError> {
         register_font(FAMILY, FontStyle::Normal, FONT)
             .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
-        Legend::below(&self.lines, SIZE.0)
+        Legend::below(&self.names(), SIZE.0)
     }
 
     fn draw<B: DrawingBackend>(
@@ -168,7 +141,7 @@ impl Chart {
         }
         match legend {
             Some(legend) => legend.draw(&below)?,
-            None => draw_legend(&mut chart, &legend::names(&self.lines))?,
+            None => draw_legend(&mut chart, &legend::names(&self.names()))?,
         }
         area.present().map_err(drawing)
     }
@@ -240,19 +213,9 @@ fn draw_legend<'a, B: DrawingBackend + 'a>(
         .map_err(drawing)
 }
 
-/// Style of curve number `i`, with the lengths of its dashes and gaps in pixels.
-pub(super) fn stroke(i: usize) -> (ShapeStyle, i32, i32) {
-    let (dash, gap) = DASHES[i / COLOURS.len() % DASHES.len()];
-    (COLOURS[i % COLOURS.len()].stroke_width(2), dash, gap)
-}
-
 /// Size of a picture in pixels with this legend below the plot.
 fn size(legend: Option<&Legend>) -> (u32, u32) {
     (SIZE.0, SIZE.1 + legend.map_or(0, Legend::height))
-}
-
-pub(super) fn drawing(error: impl std::fmt::Display) -> ChartError {
-    ChartError::Drawing(error.to_string())
 }
 
 /// The smallest range with all finite values, widened on each side if they are equal, so that the labels of the axis

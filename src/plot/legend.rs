@@ -1,6 +1,6 @@
 //! Legend of a chart with many curves: below the plot and in columns, where it covers no curve.
 
-use super::chart::{ChartError, FAMILY, Line, drawing, stroke};
+use super::style::{ChartError, FAMILY, drawing, stroke};
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -21,11 +21,11 @@ const BETWEEN: u32 = 24;
 const EDGE: u32 = 28;
 
 /// Names of the curves in the legend, in order; the last line counts those left out.
-pub fn names(lines: &[Line]) -> Vec<String> {
-    let mut names: Vec<String> = lines.iter().map(|line| clipped(&line.name)).collect();
+pub fn names(curves: &[&str]) -> Vec<String> {
+    let mut names: Vec<String> = curves.iter().map(|name| clipped(name)).collect();
     if names.len() > LINES {
         names.truncate(LINES - 1);
-        names.push(format!("and {} more", lines.len() + 1 - LINES));
+        names.push(format!("and {} more", curves.len() + 1 - LINES));
     }
     names
 }
@@ -48,11 +48,11 @@ pub struct Legend {
 
 impl Legend {
     /// Lays out the legend of these curves in a picture of this width; `None` if it has room in the plot.
-    pub fn below(lines: &[Line], picture: u32) -> Result<Option<Self>, ChartError> {
-        if lines.len() < MANY {
+    pub fn below(curves: &[&str], picture: u32) -> Result<Option<Self>, ChartError> {
+        if curves.len() < MANY {
             return Ok(None);
         }
-        let names = names(lines);
+        let names = names(curves);
         let font = (FAMILY, TEXT).into_font();
         let mut text = 0;
         for name in &names {

@@ -4,7 +4,9 @@ mod chart;
 mod curve;
 mod legend;
 pub mod statistics;
+mod style;
 
 pub(crate) use chart::extent;
-pub use chart::{Chart, ChartError, Line};
+pub use chart::{Chart, Line};
 pub use curve::{Band, band};
+pub use style::ChartError;

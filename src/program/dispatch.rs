@@ -103,7 +103,10 @@ pub fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Export(args) => export::run(games, args),
         Command::Sweep(args) => sweep::run(games, args),
         Command::Runs(args) => runs::run(games, args),
-        Command::Completions(args) => manual::completions(games, &args, &Cli::command()),
+        Command::Completions(args) => {
+            let names: Vec<_> = games.all_names().collect();
+            manual::completions(&names, &args, &Cli::command())
+        }
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Plot(args) => plot::run(games, args),
         Command::Record(args) => record::run(games, args),

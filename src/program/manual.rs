@@ -1,6 +1,5 @@
 //! `grove completions` and `grove man`: the command line in the forms of shells and of `man`.
 
-use super::games::Games;
 use super::say::{say, tell};
 use crate::schema::{Settings, Shape};
 use crate::settings::TrainConfig;
@@ -34,12 +33,16 @@ pub struct ManArgs {
 }
 
 /// Prints the script of a shell for a command line.
-pub fn completions(games: &Games, args: &CompletionsArgs, command: &Command) -> Result<()> {
+pub fn completions(
+    games: &[&'static str],
+    args: &CompletionsArgs,
+    command: &Command,
+) -> Result<()> {
     tell(script(games, args.shell, command)?.trim_end())
 }
 
 /// Script of a shell that completes commands, options, and values that are names.
-fn script(games: &Games, shell: Shell, command: &Command) -> Result<String> {
+fn script(games: &[&'static str], shell: Shell, command: &Command) -> Result<String> {
     let mut command = visible(games, command);
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, NAME, &mut script);
@@ -52,7 +55,7 @@ fn script(games: &Games, shell: Shell, command: &Command) -> Result<String> {
 
 /// A copy of a command and its subcommands without hidden options, which scripts would list, and with the values of
 /// options and arguments that are names. It is for scripts alone: it lacks rules between options.
-fn visible(games: &Games, command: &Command) -> Command {
+fn visible(games: &[&'static str], command: &Command) -> Command {
     let name = command.get_name();
     let arg = |arg: &Arg| {
         // They may refer to hidden options.
@@ -74,11 +77,13 @@ fn visible(games: &Games, command: &Command) -> Command {
 }
 
 /// Names that an argument of a command takes: games, tasks, or those of the setting of the same name.
-fn values(games: &Games, command: &str, arg: &Arg) -> Option<Vec<&'static str>> {
+fn values(games: &[&'static str], command: &str, arg: &Arg) -> Option<Vec<&'static str>> {
     let tasks = || TASKS.iter().map(|task| task.name);
     match arg.get_id().as_str() {
-        "game" if OF_TASKS.contains(&command) => Some(games.all_names().chain(tasks()).collect()),
-        "game" => Some(games.all_names().collect()),
+        "game" if OF_TASKS.contains(&command) => {
+            Some(games.iter().copied().chain(tasks()).collect())
+        }
+        "game" => Some(games.to_vec()),
         "task" => Some(tasks().collect()),
         key => match TrainConfig::SETTINGS.iter().find(|setting| setting.key == key)?.shape {
             Shape::Name(names) => Some(names.to_vec()),
@@ -123,7 +128,8 @@ mod tests {
     use clap::CommandFactory;
 
     fn script_of(shell: Shell) -> String {
-        script(&builtin(), shell, &Cli::command()).unwrap()
+        let games: Vec<_> = builtin().all_names().collect();
+        script(&games, shell, &Cli::command()).unwrap()
     }
 
     /// The line after the first that holds `words`, of those from `from` on.

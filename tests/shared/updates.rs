@@ -101,7 +101,7 @@ impl UpdateInputs {
             let part = RecordingPart::new(
                 Tensor::from_data(words, device),
                 Tensor::from_data(tensor(values, &[2, steps, count]), device),
-                Tensor::zeros([count], device),
+                Tensor::zeros([2, count], device),
             );
             parts.push(part.expect("tensors that belong together"));
             advantages
@@ -109,7 +109,7 @@ impl UpdateInputs {
             first = end;
         }
         let counted: f32 = self.mask.iter().sum();
-        let summary = Tensor::from_floats([counted, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], device);
+        let summary = Tensor::from_floats([counted, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], device);
         let recording = Recording::new(parts).expect("parts of the same steps");
         let advantages = RecordingAdvantages::new(&recording, steps, advantages, summary)
             .expect("of the recording");

@@ -172,6 +172,7 @@ fn a_resumed_run_in_bf16_equals_an_uninterrupted_one_with_any_threads() {
 fn built_in_networks_learn_to_catch_in_bf16() {
     for mut config in runs_in_bf16() {
         config.iterations = 40;
+        config.rollout.start = Start::Branch;
         config.rollout.num_groups = 64;
         config.rollout.group_size = 8;
         config.optimizer.learning_rate = 1e-2;

@@ -227,10 +227,12 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
         assert!(total(1) > 21.0 && total(0) > total(1));
         for (env, sums) in sums.iter().enumerate() {
             let length = played.length(env, auto_reset);
-            assert_eq!(sums[2], sum(&played.rewards[env * 50..][..length]));
-            assert_eq!(sums[3], length as f64);
+            let last = played.ends[env * 50..][..50].iter().rposition(|end| end.ended());
+            assert_eq!(sums[2], last.map_or(0.0, |last| last as f64 + 1.0));
+            assert_eq!(sums[3], sum(&played.rewards[env * 50..][..length]));
+            assert_eq!(sums[4], length as f64);
         }
-        assert_eq!(total(3) == 21.0 * 50.0, auto_reset, "an episode has 20 steps at most");
+        assert_eq!(total(4) == 21.0 * 50.0, auto_reset, "an episode has 20 steps at most");
     }
 }
 
