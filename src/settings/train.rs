@@ -18,8 +18,7 @@ settings! {
         /// Engine that plays and learns: `auto` is the fastest that supports the settings, native on the CPU and
         /// fused on a device.
         engine: Engine = Engine::Auto;
-        /// Precision of matrix products on devices that support it; on the CPU f32, or bf16 for built-in networks, which pays
-        /// where layers are wide.
+        /// Precision of matrix products on devices that support it; on the CPU f32, or bf16 for built-in networks.
         precision: Precision;
         /// Share of the usual size of a kernel's launches, less where a driver resets the device during long ones. The
         /// result does not depend on it.
