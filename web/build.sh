@@ -55,8 +55,8 @@ case $crate in "$(cd .. && pwd)"/*) ;; *) options+=(--config "$here/../.cargo/co
 
 # The most bytes that the modules of Grove's own page may have, as a server sends them.
 watch_limit=400000
-train_limit=3100000
-text_limit=600000
+train_limit=3150000
+text_limit=620000
 
 out="$CARGO_TARGET_DIR/$target/page"
 new="$out/dist"
