@@ -12,7 +12,7 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint3
 
 
 def structure(name, *fields):
-    """A structure of Vulkan's; the type and the chain at the start of most are added for `kind`."""
+    """A structure of Vulkan's, from the names and types of its fields."""
     return type(name, (Structure,), {"_fields_": list(fields)})
 
 

@@ -74,7 +74,7 @@ impl<B: Byte> Bytes<B> {
     }
 }
 
-/// What is left of a moment.
+/// The rest of a moment, from which parts are cut off at the front.
 struct Rest<'a, B> {
     numbers: &'a mut [B],
     scales: &'a mut [u16],

@@ -168,7 +168,7 @@ impl Task for DataTask {
         }
     }
 
-    /// Those of the verifier; a comparison is not worth a thread.
+    /// Threads of the verifier; none for a comparison, which is not worth one.
     fn verifier_threads(&self) -> usize {
         self.verifier.as_ref().map_or(0, Verifier::workers)
     }

@@ -34,7 +34,7 @@ fn kernels(folder: &Path, game: &str, hidden: &str) -> Vec<String> {
     blocks.map(|block| block.split("```").next().unwrap().to_string()).collect()
 }
 
-/// What stands between `start` and `end` in a line.
+/// The part of a line between `start` and `end`.
 fn between<'a>(line: &'a str, start: &str, end: &str) -> Option<&'a str> {
     line.split_once(start)?.1.split_once(end).map(|(inside, _)| inside)
 }

@@ -117,7 +117,7 @@ fn data(folder: &TempDir) -> Arc<dyn Task> {
     Arc::new(DataTask::open(&prompts, Some(options)).unwrap())
 }
 
-/// What a run gives, apart from times: its state, records and completions, and the score of an evaluation.
+/// Results of a run without its times: state, records, completions, and the score of an evaluation.
 type Outcome = (Checkpoint, Vec<TextRecord>, Vec<CompletionRecord>, f64);
 
 fn outcome(mut trainer: LanguageTrainer) -> Outcome {
