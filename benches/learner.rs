@@ -4,7 +4,7 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::data::{HostTrajectory, Trajectory};
-use grove::learner::{Experience, HostLearner, Learner, PerceptronLearner};
+use grove::learner::{AutodiffLearner, HostExperience, HostLearner, PerceptronLearner};
 use grove::model::Mlp;
 use grove::rng::{draw, uniform};
 use grove::settings::TrainConfig;
@@ -28,11 +28,11 @@ fn main() {
         let policy = Mlp::new(FEATURES, ACTIONS, &config.policy, 1, &Device::flex());
 
         let mut native = PerceptronLearner::new(&policy, &config);
-        let experience = Experience::new(&host, judged, &counts, STEPS);
+        let experience = HostExperience::new(&host, judged, &counts, STEPS);
         let native = best_of(10, |i| {
             native.update(&experience, i).expect("alone");
         });
-        let mut general = Learner::new(policy, &config);
+        let mut general = AutodiffLearner::new(policy, &config);
         let general = best_of(2, |i| {
             let stats = general.update(&trajectory, &advantages, &mask, i).expect("alone");
             stats.into_data();

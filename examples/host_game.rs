@@ -6,7 +6,7 @@
 
 use grove::device;
 use grove::env::{HostEnv, HostEnvs, HostGame, ThreadedEnvs, Transition};
-use grove::rollout::Player;
+use grove::rollout::ActionSelection;
 use grove::settings::TrainConfig;
 use grove::trainer::GameTrainer;
 use std::error::Error;
@@ -50,6 +50,6 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         let record = trainer.iterate()?;
         println!("iteration {}: score {:.2}", record.iteration, record.score.unwrap_or(f64::NAN));
     }
-    println!("greedy: {:.2}", trainer.evaluate_fresh(100, 0, Player::Greedy)?.mean_score);
+    println!("greedy: {:.2}", trainer.evaluate_fresh(100, 0, ActionSelection::Greedy)?.mean_score);
     Ok(())
 }

@@ -22,7 +22,7 @@
 //! use burn::tensor::Device;
 //! use grove::settings::TrainConfig;
 //! use grove::env::Catch;
-//! use grove::rollout::Player;
+//! use grove::rollout::ActionSelection;
 //! use grove::trainer::Trainer;
 //!
 //! let game = Catch::default();
@@ -32,7 +32,7 @@
 //!     let record = trainer.iterate()?;
 //!     println!("{}: score {:?}", record.iteration, record.score);
 //! }
-//! println!("{:?}", trainer.evaluate_fresh(1000, 0, Player::Greedy)?);
+//! println!("{:?}", trainer.evaluate_fresh(1000, 0, ActionSelection::Greedy)?);
 //! # Ok::<(), grove::trainer::TrainError>(())
 //! ```
 
@@ -57,7 +57,7 @@ pub mod parallel;
 pub mod plot;
 #[cfg(feature = "program")]
 pub mod program;
-pub mod protobuf;
+mod protobuf;
 pub mod rng;
 pub mod rollout;
 pub mod run;

@@ -3,7 +3,7 @@
 use super::buffers::{slice, slice_mut};
 use super::value_error;
 use grove::env::{self, Env, Playable, Rules};
-use grove::rollout::{Autoreset, Batch, EnvError, StepBuffers};
+use grove::rollout::{Autoreset, StepBuffers, StepError, VecEnv};
 use grove::settings::TrainConfig;
 use grove::trainer::new_settings;
 use pyo3::buffer::PyBuffer;
@@ -50,16 +50,16 @@ pub fn settings<G: Playable>(changes: &str) -> PyResult<(G, TrainConfig)> {
 }
 
 /// A batch of games without their type.
-trait AnyBatch: Send + Sync {
+trait AnyVecEnv: Send + Sync {
     fn reset(&mut self, seed: u64);
     fn reset_env(&mut self, env: usize, seed: u64, episode: u32);
     fn observe(&self, obs: &mut [f32]);
     fn legal(&self, mask: &mut [u8]);
-    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError>;
-    fn copy(&self) -> Box<dyn AnyBatch>;
+    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, StepError>;
+    fn copy(&self) -> Box<dyn AnyVecEnv>;
 }
 
-impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
+impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
     fn reset(&mut self, seed: u64) {
         self.reset(seed);
     }
@@ -76,11 +76,11 @@ impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
         self.legal(mask);
     }
 
-    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError> {
+    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, StepError> {
         self.step(actions, to)
     }
 
-    fn copy(&self) -> Box<dyn AnyBatch> {
+    fn copy(&self) -> Box<dyn AnyVecEnv> {
         Box::new(self.clone())
     }
 }
@@ -88,7 +88,7 @@ impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
 /// A batch of a built-in game.
 #[pyclass(module = "grove_rl._native")]
 pub struct Games {
-    batch: Box<dyn AnyBatch>,
+    batch: Box<dyn AnyVecEnv>,
     #[pyo3(get)]
     num_envs: usize,
     #[pyo3(get)]
@@ -126,7 +126,7 @@ impl Visitor for NewGames<'_> {
         let (num_features, num_actions) = (game.num_features(), game.num_actions());
         let references = game.references().iter();
         Ok(Games {
-            batch: Box::new(Batch::new(game, num_envs, autoreset, seed)),
+            batch: Box::new(VecEnv::new(game, num_envs, autoreset, seed)),
             num_envs,
             num_features,
             num_actions,

@@ -6,8 +6,8 @@ use super::{value_error, warn};
 use grove::device::{self, ChosenDevice};
 use grove::env::Playable;
 use grove::run::{
-    GameRun, Observer, Run, RunError, RunFiles, RunFolder, RunNote, Step, caught_on_devices, drive,
-    finish,
+    GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, RunNote,
+    caught_on_devices, drive, finish,
 };
 use grove::settings::TrainConfig;
 use grove::trainer::{GameTrainer, config_toml};
@@ -76,7 +76,7 @@ impl Session {
     /// # Errors
     /// If the device lacks the engine or the precision of the settings, and those of [`train`](Self::train).
     pub fn train_game<G: Playable>(&self, trainer: GameTrainer<G>, name: &str) -> PyResult<String> {
-        if let Some(missing) = trainer.missing() {
+        if let Some(missing) = trainer.unsupported_reason() {
             return Err(value_error(missing));
         }
         let (game, iterations) = (trainer.game(), trainer.config().iterations);
@@ -220,7 +220,7 @@ impl Observer for Listener<'_> {
         self.stops.get()
     }
 
-    fn iteration(&mut self, step: &Step) {
+    fn iteration(&mut self, step: &IterationReport) {
         let mut event = serde_json::to_value(&step.record).expect("records are plain data");
         event["iterations"] = json!(step.iterations);
         event["seconds_left"] = json!(step.seconds_left);

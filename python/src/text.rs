@@ -10,7 +10,7 @@ use grove::task::{
     TaskError, template_values,
 };
 use grove::text::fastest_precision;
-use grove::text::generate::{Generator, Prompt, Sampling, stop};
+use grove::text::generate::{self, Generator, Sampling, stop};
 use grove::trainer::text::{
     LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
 };
@@ -114,7 +114,7 @@ impl LanguageModel {
                 )));
             }
             let key = grove::rng::draw(key, at as u32);
-            batch.push(Prompt { tokens, completions: options.completions, key });
+            batch.push(generate::Request { tokens, completions: options.completions, key });
         }
         let sampling = Sampling {
             temperature: options.temperature,

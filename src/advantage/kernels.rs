@@ -3,7 +3,7 @@
 //! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
 
 use crate::data::summary::{
-    self, ENDED_STEPS, EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCALE, SCORE_SUM, STEPS,
+    self, ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCALE, SCORE_SUM, STEPS, ZERO_VARIANCE_GROUPS,
 };
 use crate::data::{Recording, RecordingAdvantages, TRUNCATED};
 use crate::device;
@@ -245,7 +245,7 @@ fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
                 }
             }
         }
-        sums[EVEN_GROUPS] = alike;
+        sums[ZERO_VARIANCE_GROUPS] = alike;
     }
     rows.store(&sums);
 }

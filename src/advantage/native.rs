@@ -25,7 +25,7 @@ pub struct HostAdvantages {
 /// Contribution of a group to quantities over all groups.
 struct Group {
     /// Whether all games have the same credits.
-    is_even: bool,
+    has_zero_variance: bool,
     /// Sum of squares of the unscaled advantages over the steps that count.
     squares: f64,
 }
@@ -66,10 +66,10 @@ impl HostAdvantages {
                 let ends = &trajectory.ends[first..first + values.len()];
                 credit(rewards, ends, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
-                let is_even = is_even(values, counts, num_steps);
+                let has_zero_variance = has_zero_variance(values, counts, num_steps);
                 moments.centre(values, num_steps, config.scale_rewards == Scale::Group);
                 let squares = cut(values, counts, num_steps);
-                Group { is_even, squares }
+                Group { has_zero_variance, squares }
             })
             .collect();
         let of_shard = |shard: usize| {
@@ -77,7 +77,7 @@ impl HostAdvantages {
             let steps: usize = self.counts[own.start * members..own.end * members].iter().sum();
             let groups = &groups[own];
             let squares: f64 = groups.iter().map(|group| group.squares).sum();
-            let even = groups.iter().filter(|group| group.is_even).count();
+            let even = groups.iter().filter(|group| group.has_zero_variance).count();
             [squares, steps as f64, even as f64]
         };
         let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
@@ -172,7 +172,7 @@ fn credit(
 }
 
 /// Whether all games have the same credit at every step that counts for any of them.
-fn is_even(credits: &[f32], counts: &[usize], steps: usize) -> bool {
+fn has_zero_variance(credits: &[f32], counts: &[usize], steps: usize) -> bool {
     let counted = counts.iter().copied().max().unwrap_or(0);
     let first = &credits[..counted];
     credits.chunks_exact(steps).all(|game| game[..counted] == *first)

@@ -7,7 +7,7 @@
 
 use super::error::{io_error, malformed};
 use super::shards::{Bytes, shard_file};
-use super::{Columns, DatasetError, MANIFEST, Manifest, Shards};
+use super::{Columns, DatasetError, DatasetFiles, MANIFEST, Manifest};
 use crate::disk::{self, input};
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -96,8 +96,12 @@ impl Dataset {
     /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has a
     /// non-finite observation or weight, a negative weight, or an action outside `0..num_actions`;
     /// or if there are no steps.
-    pub fn steps(self, num_features: usize, num_actions: usize) -> Result<Shards, DatasetError> {
-        Shards::new(self.shards, num_features, num_actions)
+    pub fn steps(
+        self,
+        num_features: usize,
+        num_actions: usize,
+    ) -> Result<DatasetFiles, DatasetError> {
+        DatasetFiles::new(self.shards, num_features, num_actions)
     }
 }
 

@@ -25,11 +25,11 @@ pub use recording::{
     ENDED, Recording, RecordingAdvantages, RecordingError, RecordingPart, TERMINATED, TRUNCATED,
     summary,
 };
-pub use shards::{Shards, games_file, read_games};
+pub use shards::{DatasetFiles, games_file, read_games};
 pub use steps::{Columns, Steps, split};
 #[cfg(not(target_family = "wasm"))]
 pub use table::{AnnotatedTable, TableOptions};
-pub use windows::{Cut, Pieces, Windows};
+pub use windows::{Cut, WindowSet, Windows};
 
 use burn::tensor::{Int, Tensor};
 

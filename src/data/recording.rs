@@ -177,7 +177,7 @@ pub mod summary {
     /// Sum of the rewards of all steps that count, beyond the learnt ones too.
     pub const REWARD_SUM: usize = 4;
     /// Number of groups whose games all have the same credits.
-    pub const EVEN_GROUPS: usize = 5;
+    pub const ZERO_VARIANCE_GROUPS: usize = 5;
     /// Number of all steps that count, beyond the learnt ones too.
     pub const PLAYED: usize = 6;
     /// Number of steps of finished episodes, with those played before the recording.

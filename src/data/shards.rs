@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// The steps of several shards in order. Files are memory-mapped, so the system loads pages on
 /// demand and may drop them again.
 #[derive(Debug)]
-pub struct Shards {
+pub struct DatasetFiles {
     num_features: usize,
     shards: Vec<Shard>,
     len: usize,
@@ -38,7 +38,7 @@ struct Shard {
 #[derive(Clone, Debug)]
 struct Column(Range<usize>, Dtype);
 
-impl Shards {
+impl DatasetFiles {
     /// Validates all steps.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Shards {
     }
 }
 
-impl Steps for Shards {
+impl Steps for DatasetFiles {
     fn num_features(&self) -> usize {
         self.num_features
     }
@@ -211,7 +211,7 @@ pub fn games_file(manifest: &Manifest, columns: &Columns) -> Vec<u8> {
 ///
 /// # Errors
 /// If the file has no manifest or fails validation ([`Dataset::steps`](super::Dataset::steps)).
-pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), DatasetError> {
+pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, DatasetFiles), DatasetError> {
     let read = || -> Result<Manifest, String> {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| e.to_string())?;
         let manifest = header.metadata().as_ref().and_then(|metadata| metadata.get(MANIFEST_KEY));
@@ -220,7 +220,7 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), D
     };
     let manifest = read().map_err(|reason| malformed(&path, reason))?;
     let (features, actions) = (manifest.features.len(), manifest.actions.len());
-    Ok((manifest, Shards::new(vec![(path, Box::new(bytes))], features, actions)?))
+    Ok((manifest, DatasetFiles::new(vec![(path, Box::new(bytes))], features, actions)?))
 }
 
 /// Metadata key of the manifest in a self-describing shard.

@@ -27,7 +27,7 @@ impl Cut {
 
 /// Windows over some episodes, as indices; steps are copied on demand.
 #[derive(Clone, Debug)]
-pub struct Pieces {
+pub struct WindowSet {
     steps: Arc<dyn Steps>,
     cut: Cut,
     /// All windows in order. The rest of a window follows from where episodes end, so that a dataset of many windows
@@ -48,7 +48,7 @@ struct Run {
     step: usize,
 }
 
-impl Pieces {
+impl WindowSet {
     /// Cuts `episodes` of `steps`, each one whole, into windows. Windows do not cross episodes, the last one of an
     /// episode may be shorter, and windows of total weight 0 are dropped.
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], cut: Cut) -> Self {
@@ -221,10 +221,10 @@ mod tests {
     use super::super::steps::tests::columns;
     use super::*;
 
-    fn pieces(cut: Cut) -> Pieces {
+    fn pieces(cut: Cut) -> WindowSet {
         let columns = columns();
         let episodes = columns.episodes();
-        Pieces::new(Arc::new(columns), &episodes, cut)
+        WindowSet::new(Arc::new(columns), &episodes, cut)
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
         let mut columns = columns();
         columns.weights = vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0];
         let episodes = columns.episodes();
-        let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(2, 2));
+        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(2, 2));
         let windows = pieces.all();
         assert_eq!(windows.counts, [1, 2]);
         // Mean 1 over all steps of the windows.

@@ -5,13 +5,13 @@ use burn::tensor::Device;
 
 /// The reason why a device has no buffer of `bytes` bytes for `what`, a singular noun phrase; `None` if it has one, as
 /// the CPU always does.
-pub fn buffer_obstacle(device: &Device, what: &str, bytes: u64) -> Option<String> {
+pub fn buffer_limit(device: &Device, what: &str, bytes: u64) -> Option<String> {
     largest_buffer(device).and_then(|most| beyond(what, bytes, most))
 }
 
 /// The reason why the cubes of a device have too little workgroup memory for `what`, a singular noun phrase, which needs
 /// `bytes` bytes; `None` if they have enough, and on the CPU.
-pub fn workgroup_obstacle(device: &Device, what: &str, bytes: usize) -> Option<String> {
+pub fn workgroup_limit(device: &Device, what: &str, bytes: usize) -> Option<String> {
     let most = workgroup_memory(device).filter(|most| bytes > *most)?;
     Some(format!("{what} needs {bytes} bytes of workgroup memory, but the device has {most}"))
 }
@@ -55,7 +55,7 @@ mod tests {
     #[cfg(feature = "flex")]
     #[test]
     fn the_cpu_has_no_limits() {
-        assert_eq!(buffer_obstacle(&Device::flex(), "a rollout", u64::MAX), None);
-        assert_eq!(workgroup_obstacle(&Device::flex(), "attention", usize::MAX), None);
+        assert_eq!(buffer_limit(&Device::flex(), "a rollout", u64::MAX), None);
+        assert_eq!(workgroup_limit(&Device::flex(), "attention", usize::MAX), None);
     }
 }

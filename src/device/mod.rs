@@ -18,7 +18,7 @@ pub use graphics::*;
 #[cfg(feature = "kernels")]
 pub(crate) use kernels::launch_items;
 pub use kernels::{has_kernels, has_precision, largest_buffer};
-pub use limits::{buffer_obstacle, workgroup_obstacle};
+pub use limits::{buffer_limit, workgroup_limit};
 pub(crate) use transfers::indices;
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
@@ -116,7 +116,7 @@ impl fmt::Display for DeviceInfo {
 
 /// The reason why a device, or the CPU if `None`, does not support matrix products in a precision;
 /// `None` if it does.
-pub fn precision_obstacle(device: Option<&Device>, precision: Precision) -> Option<String> {
+pub fn precision_limit(device: Option<&Device>, precision: Precision) -> Option<String> {
     match device.filter(|device| has_kernels(device)) {
         _ if precision == Precision::F32 => None,
         None => Some(
@@ -225,7 +225,7 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
         _ => info.software.then(|| format!("{} is a software adapter", info.name)),
     });
     let reason = match unusable {
-        Some(obstacle) => format!("no usable GPU found ({obstacle})"),
+        Some(reason) => format!("no usable GPU found ({reason})"),
         None => "no GPU found".to_string(),
     };
     match devices.iter().find(|d| d.kind == "cpu") {

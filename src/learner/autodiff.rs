@@ -1,6 +1,6 @@
 //! The general learner: any model on any device through Burn's autodiff.
 
-use super::experience::Experience;
+use super::experience::TensorExperience;
 use super::means::SUMS;
 use super::optimizer::clip_grad_norm;
 use super::order::{Minibatch, parts};
@@ -19,7 +19,7 @@ use burn::tensor::Tensor;
 
 /// A policy in training: parameters, optimizer and, if configured, a reference policy.
 #[derive(Clone, Debug)]
-pub struct Learner {
+pub struct AutodiffLearner {
     weights: Weights,
     share: Share,
 }
@@ -31,7 +31,7 @@ pub const AUTODIFF_SHARD_STEPS: usize = 2048;
 /// f16 (65,504) for sums over many steps, and stays far above the smallest.
 const LARGEST: f32 = 1.0 / 16.0;
 
-impl Learner {
+impl AutodiffLearner {
     /// Trains `policy` on its device. If `kl_coef` is not 0, the initial policy becomes the
     /// reference policy.
     pub fn new(policy: impl Into<Network>, config: &TrainConfig) -> Self {
@@ -82,7 +82,7 @@ impl Learner {
         iteration: u32,
     ) -> Result<Tensor<1>, TeamError> {
         let device = trajectory.obs.device();
-        let mut experience = Experience {
+        let mut experience = TensorExperience {
             obs: trajectory.obs.clone(),
             starts: trajectory.starts(),
             memory: trajectory.memory.clone(),
@@ -117,7 +117,7 @@ impl Learner {
     /// shards.
     fn logprobs(
         &self,
-        experience: &Experience,
+        experience: &TensorExperience,
         policy: &Network,
         minibatches: &[Minibatch],
     ) -> Tensor<2> {
@@ -165,7 +165,7 @@ impl Learner {
     /// Gradient of a minibatch, and its sums: [`Loss::SUMS`] and the loss.
     fn gradient(
         &self,
-        experience: &Experience,
+        experience: &TensorExperience,
         minibatch: &Minibatch,
         loss: &(impl Fn(Steps) -> Loss + Sync),
     ) -> Result<(Tensor<1>, Tensor<1>), TeamError> {
@@ -200,7 +200,7 @@ impl Learner {
     /// Gradient and sums of some games of a minibatch, accumulated over `count` parts.
     fn pass(
         &self,
-        experience: &Experience,
+        experience: &TensorExperience,
         games: &[i32],
         count: usize,
         loss: &impl Fn(Steps) -> Loss,
@@ -224,7 +224,7 @@ impl Learner {
     /// Loss scale for half precision (Micikevicius et al. 2018): about the number of steps that the
     /// loss averages over, so that the gradient of a single step does not underflow. A power of
     /// two, which does not affect rounding.
-    fn scale(&self, part: &Experience) -> f32 {
+    fn scale(&self, part: &TensorExperience) -> f32 {
         let [num_steps, games] = part.mask.dims();
         match self.share.config.precision {
             Precision::F16 => (num_steps * games).next_power_of_two() as f32 * LARGEST,
@@ -243,8 +243,8 @@ struct Counts {
 
 /// An update by autodiff.
 struct AutodiffUpdate<'a> {
-    learner: &'a mut Learner,
-    experience: Experience,
+    learner: &'a mut AutodiffLearner,
+    experience: TensorExperience,
     counts: Counts,
     entropy_coef: f64,
     /// Number of the first optimizer step in the run.
@@ -281,7 +281,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     }
 
     fn step(&mut self, number: usize, (gradient, sums): Self::Gradient) -> Result<(), TeamError> {
-        let Learner { weights, share } = &mut *self.learner;
+        let AutodiffLearner { weights, share } = &mut *self.learner;
         let (gradient, norm) = clip_grad_norm(gradient, share.config.update.max_grad_norm);
         self.figures = self.figures.clone() + Tensor::cat(vec![sums, norm], 0);
         weights.step(gradient, self.first + number as u64, share)

@@ -7,13 +7,13 @@ use burn::tensor::{Int, Tensor};
 
 /// Steps of some games, time-major: `[num_steps, games]` each, observations `[num_steps, games,
 /// num_features]`.
-pub(super) struct Experience {
+pub(super) struct TensorExperience {
     pub obs: Tensor<3>,
     pub starts: Tensor<2>,
     /// Memory of the policy before the first step, `[games, memory_size]`; `None` for the initial memory, which is not
     /// stored because datasets have many games and KV caches are large.
     pub memory: Option<Tensor<2>>,
-    /// The network with its first weights, whose initial memory it is.
+    /// The network with its initial weights, which defines the initial memory.
     pub network: Network,
     pub actions: Tensor<2, Int>,
     pub old_logprobs: Tensor<2>,
@@ -25,7 +25,7 @@ pub(super) struct Experience {
     pub smoothed: bool,
 }
 
-impl Experience {
+impl TensorExperience {
     /// Selects games by index.
     pub fn games(&self, indices: Tensor<1, Int>) -> Self {
         let pick = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());

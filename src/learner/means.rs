@@ -36,7 +36,7 @@ impl UpdateMeans {
     }
 
     /// The same metrics with `approx_kl` 0: demonstrations have no behaviour policy to diverge from.
-    pub fn off_policy(self) -> Self {
+    pub fn without_approx_kl(self) -> Self {
         Self { approx_kl: 0.0, ..self }
     }
 }

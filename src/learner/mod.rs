@@ -1,10 +1,10 @@
 //! Learners: policy updates from trajectories and advantages.
 //!
-//! [`Learner`] trains any Burn module on any device. A [`HostLearner`] makes the same updates of built-in networks on CPU
+//! [`AutodiffLearner`] trains any Burn module on any device. A [`HostLearner`] makes the same updates of built-in networks on CPU
 //! threads, and [`fused`] those of multi-layer perceptrons in CubeCL kernels.
 
 mod autodiff;
-mod compact;
+mod eight_bit;
 mod experience;
 #[cfg(feature = "kernels")]
 pub mod fused;
@@ -20,9 +20,9 @@ pub mod text;
 mod update;
 mod weights;
 
-pub use autodiff::{AUTODIFF_SHARD_STEPS, Learner};
+pub use autodiff::{AUTODIFF_SHARD_STEPS, AutodiffLearner};
 pub use host::{
-    Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, host_learner,
+    HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, host_learner,
 };
 pub use means::UpdateMeans;
 pub use optimizer::{AdamW, Moments};

@@ -22,7 +22,7 @@ names! {
 
 impl Activation {
     /// Whether the derivative is a function of the value, so that a backward pass need not keep the input.
-    pub fn has_slope_by_value(self) -> bool {
+    pub fn has_derivative_by_value(self) -> bool {
         matches!(self, Self::Relu | Self::Tanh)
     }
 }
@@ -33,7 +33,7 @@ pub struct ActivationValue {
     /// Function value.
     pub value: f32,
     /// Derivative.
-    pub slope: f32,
+    pub derivative: f32,
 }
 
 /// Evaluates `$run` with the activation as a constant, so that the compiler specialises its loops.
@@ -55,14 +55,14 @@ pub(crate) use for_activation;
 #[cube]
 #[inline(always)]
 fn relu(x: f32) -> ActivationValue {
-    ActivationValue { value: at_least(0.0f32, x), slope: select(x > 0.0f32, 1.0f32, 0.0f32) }
+    ActivationValue { value: at_least(0.0f32, x), derivative: select(x > 0.0f32, 1.0f32, 0.0f32) }
 }
 
 #[cube]
 #[inline(always)]
-fn tanh_with_slope(x: f32) -> ActivationValue {
+fn tanh_with_derivative(x: f32) -> ActivationValue {
     let y = tanh(x);
-    ActivationValue { value: y, slope: 1.0f32 - y * y }
+    ActivationValue { value: y, derivative: 1.0f32 - y * y }
 }
 
 /// With `s = sigmoid(x)`: `(x s)' = s + x s (1 - s)`.
@@ -70,7 +70,7 @@ fn tanh_with_slope(x: f32) -> ActivationValue {
 #[inline(always)]
 fn silu(x: f32) -> ActivationValue {
     let s = sigmoid(x);
-    ActivationValue { value: x * s, slope: s + x * s * (1.0f32 - s) }
+    ActivationValue { value: x * s, derivative: s + x * s * (1.0f32 - s) }
 }
 
 /// With `t = tanh(u(x))`, `u(x) = sqrt(2 / pi) (x + 0.044715 x^3)`:
@@ -80,10 +80,10 @@ fn silu(x: f32) -> ActivationValue {
 fn gelu(x: f32) -> ActivationValue {
     let square = x * x;
     let t = tanh(0.797_884_6f32 * (x + 0.044_715f32 * square * x));
-    let u_slope = 0.797_884_6f32 * (1.0f32 + 0.134_145f32 * square);
+    let u_derivative = 0.797_884_6f32 * (1.0f32 + 0.134_145f32 * square);
     ActivationValue {
         value: x * (0.5f32 * (1.0f32 + t)),
-        slope: 0.5f32 * (1.0f32 + t) + 0.5f32 * x * (1.0f32 - t * t) * u_slope,
+        derivative: 0.5f32 * (1.0f32 + t) + 0.5f32 * x * (1.0f32 - t * t) * u_derivative,
     }
 }
 
@@ -93,7 +93,7 @@ fn gelu(x: f32) -> ActivationValue {
 pub fn activated(x: f32, #[comptime] activation: Activation) -> ActivationValue {
     match comptime!(activation) {
         Activation::Relu => relu(x),
-        Activation::Tanh => tanh_with_slope(x),
+        Activation::Tanh => tanh_with_derivative(x),
         Activation::Silu => silu(x),
         Activation::Gelu => gelu(x),
     }
@@ -107,23 +107,27 @@ pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
 }
 
 /// Evaluates the derivative of [`activate()`] from its value `y`, for activations with
-/// [`Activation::has_slope_by_value`].
+/// [`Activation::has_derivative_by_value`].
 #[cube]
 #[inline(always)]
-pub fn slope_by_value(y: f32, #[comptime] activation: Activation) -> f32 {
+pub fn derivative_by_value(y: f32, #[comptime] activation: Activation) -> f32 {
     match comptime!(activation) {
         Activation::Tanh => 1.0f32 - y * y,
         _ => select(y > 0.0f32, 1.0f32, 0.0f32),
     }
 }
 
-/// Applies the activation to `values` in place and stores its derivatives in `slopes`.
+/// Applies the activation to `values` in place and stores its derivatives in `derivatives`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub(crate) fn activate_with_slopes(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
+pub(crate) fn activate_with_derivatives(
+    activation: Activation,
+    values: &mut [f32],
+    derivatives: &mut [f32],
+) {
     for_activation!(activation, KNOWN => {
-        for (x, slope) in values.iter_mut().zip(slopes) {
+        for (x, derivative) in values.iter_mut().zip(derivatives) {
             let at = activated(*x, KNOWN);
-            (*x, *slope) = (at.value, at.slope);
+            (*x, *derivative) = (at.value, at.derivative);
         }
     });
 }
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_slopes_are_those_of_double_precision() {
+    fn values_and_derivatives_are_those_of_double_precision() {
         for &activation in Activation::ALL {
             for i in -1000..1000 {
                 let x = i as f32 * 0.013 + 0.001;
@@ -155,7 +159,7 @@ mod tests {
                 let rise = (exact(at + h, activation) - exact(at - h, activation)) / (2.0 * h);
                 let off = (f64::from(got.value) - exact(at, activation)).abs();
                 assert!(off < 1e-6 * (1.0 + at.abs()), "{activation:?}({x})");
-                assert!((f64::from(got.slope) - rise).abs() < 3e-6, "{activation:?}'({x})");
+                assert!((f64::from(got.derivative) - rise).abs() < 3e-6, "{activation:?}'({x})");
             }
         }
     }

@@ -68,7 +68,7 @@ pub struct IterationRecord {
     pub load: Option<f64>,
     /// Communication between the ranks of the run; `None` for a single rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reduction: Option<Reduction>,
+    pub reduction: Option<Communication>,
     /// Metrics that only runs of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub text: Option<TextRecord>,
@@ -78,7 +78,7 @@ pub struct IterationRecord {
 
 /// Communication between the ranks of a run during one iteration, as measured by rank 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Reduction {
+pub struct Communication {
     /// Number of ranks.
     #[serde(alias = "members")]
     pub ranks: usize,
@@ -114,7 +114,7 @@ pub struct Phases {
     pub rollout: f64,
     /// Computing advantages.
     pub advantage: f64,
-    /// UpdateSteps the policy.
+    /// Updating the policy.
     pub update: f64,
     /// Waiting for the task's verifier after generation; `None` for games.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 //! Linear layers in learning on the CPU, a packed row for each step of a game: forward and backward, in f32 or bf16.
 
 use crate::math::Activation;
-use crate::math::activation::activate_with_slopes;
+use crate::math::activation::activate_with_derivatives;
 use crate::nn::ops::linear::{self, Arithmetic, Weight};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::{Parallelism, bias};
@@ -114,11 +114,11 @@ impl Hidden {
         record.layers.resize_with(self.layers.len(), Default::default);
         for (number, layer) in self.layers.iter().enumerate() {
             let (below, above) = record.layers.split_at_mut(number);
-            let [values, slopes] = &mut above[0];
+            let [values, derivatives] = &mut above[0];
             values.resize(x.len() / self.layers[0].inputs * layer.outputs, 0.0);
-            slopes.resize(values.len(), 0.0);
+            derivatives.resize(values.len(), 0.0);
             layer.forward(params, HiddenRecord::after(below, x), values);
-            activate_with_slopes(self.activation, values, slopes);
+            activate_with_derivatives(self.activation, values, derivatives);
         }
     }
 
@@ -134,13 +134,13 @@ impl Hidden {
         let HiddenRecord { layers, gradients: [above, own] } = record;
         for (number, layer) in self.layers.iter().enumerate().rev() {
             let (below, rest) = layers.split_at(number);
-            let [_, slopes] = &rest[0];
-            own.resize(slopes.len(), 0.0);
+            let [_, derivatives] = &rest[0];
+            own.resize(derivatives.len(), 0.0);
             match self.layers.get(number + 1) {
                 Some(next) => next.input_grad(above, own, false),
                 None => next.input_grad(dy, own, false),
             }
-            own.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
+            own.iter_mut().zip(derivatives).for_each(|(d, derivative)| *d *= derivative);
             layer.param_grads(HiddenRecord::after(below, x), own, gradient);
             std::mem::swap(above, own);
         }

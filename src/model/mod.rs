@@ -5,7 +5,6 @@
 //! ([`NamedModel`]). [`Network`] holds either, without its type.
 
 mod actor;
-mod by_hand;
 mod categorical;
 mod dense;
 mod lanes;
@@ -17,10 +16,10 @@ mod policy;
 mod registry;
 mod rows;
 pub mod saved;
+mod sequence_model;
 mod tensors;
 
 pub use actor::Actor;
-pub use by_hand::by_hand;
 pub use categorical::{Categorical, sample};
 pub(crate) use dense::MANY_FEATURES;
 pub use dense::Scratch;
@@ -39,9 +38,10 @@ pub use registry::{
     BuiltIn, Decoder, DecoderConfig, Gru, Mlp, ModelKind, NativeDecoder, NativeGru, NativeMlp,
     OwnSettings,
 };
+pub use sequence_model::sequence_model;
 
 pub use crate::nn::arch::LoraConfig;
-pub use crate::nn::rows::{Gradients, Pool, SequenceGradients, SequenceModel, Sequences};
+pub use crate::nn::rows::{DynSequenceModel, Pool, PooledSequenceModel, SequenceModel, Sequences};
 pub use crate::nn::{
     DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,
 };

@@ -1,7 +1,7 @@
 //! A policy of any network on the CPU: on vector units for built-in networks, else by Burn's operations.
 
 use super::rows::RowsActor;
-use super::{Actor, Gradients, Lanes, Network, TensorActor};
+use super::{Actor, DynSequenceModel, Lanes, Network, TensorActor};
 use crate::nn::parameters;
 use burn::cubecl::future::block_on;
 use burn::tensor::Tensor;
@@ -76,7 +76,7 @@ impl NativePolicy {
     }
 
     /// A policy that acts by the forward pass of `gradients`, so that learning has the same logits to the last bit.
-    pub(crate) fn by_hand(gradients: Box<dyn Gradients>) -> Self {
+    pub(crate) fn sequence_model(gradients: Box<dyn DynSequenceModel>) -> Self {
         Self::of(RowsActor(gradients))
     }
 }

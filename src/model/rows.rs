@@ -1,12 +1,12 @@
 //! Acting on the CPU by the forward pass of learning.
 
 use super::{Actor, LANES, Lanes};
-use crate::nn::rows::{Gradients, to_lanes, to_rows};
+use crate::nn::rows::{DynSequenceModel, to_lanes, to_rows};
 
 /// A policy that acts through the forward pass of its learner, since operands rounded to bf16 make the logits of two
 /// different forward passes differ by more than the last bits.
 #[derive(Debug)]
-pub(super) struct RowsActor(pub Box<dyn Gradients>);
+pub(super) struct RowsActor(pub Box<dyn DynSequenceModel>);
 
 /// The logits of a step: `[LANES, num_actions]`, and `[num_actions][LANES]`.
 #[derive(Debug, Default)]

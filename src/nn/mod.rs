@@ -1,7 +1,7 @@
 //! Neural networks: operators, decoder architectures as data, and the two executors that run them.
 //!
 //! [`ops`] holds the operators, forward and backward, on packed rows. [`arch`] describes a decoder: its sizes,
-//! switches, parameter layout, first weights and the names that files give it. [`rows`] executes it on the CPU, for
+//! switches, parameter layout, initial weights and the names that files give it. [`rows`] executes it on the CPU, for
 //! texts and for games; [`tensors`] executes it in Burn's tensors on any device.
 
 pub mod arch;

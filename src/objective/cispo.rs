@@ -10,9 +10,9 @@ use burn::cubecl::prelude::*;
 #[cube]
 #[inline(always)]
 pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
-    let slope = -at_most(by.high, step.ratio) * step.advantage;
+    let d_logprob = -at_most(by.high, step.ratio) * step.advantage;
     let clipped = select(step.ratio > by.high, 1.0f32, 0.0f32);
-    Term { value: slope * step.logprob, slope, clipped }
+    Term { value: d_logprob * step.logprob, d_logprob, clipped }
 }
 
 /// Computes the policy term of each step, in tensors.

@@ -20,8 +20,8 @@ pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
     let outside = select(step.ratio < by.low, 1.0f32, beyond);
     let down = select(step.advantage < 0.0f32, outside, 0.0f32);
     let clipped = select(step.advantage > 0.0f32, above, down);
-    let slope = select(clipped > 0.0f32, 0.0f32, -step.ratio * step.advantage);
-    Term { value: -at_most(within, unclipped), slope, clipped }
+    let d_logprob = select(clipped > 0.0f32, 0.0f32, -step.ratio * step.advantage);
+    Term { value: -at_most(within, unclipped), d_logprob, clipped }
 }
 
 /// Computes the clipped surrogate of each step, in tensors.

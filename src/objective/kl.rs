@@ -25,31 +25,31 @@ use burn::tensor::Tensor;
 
 /// A divergence estimate at one step.
 #[derive(CubeType, Clone, Copy, Debug)]
-pub struct Divergence {
+pub struct KlEstimate {
     /// Value of the estimate.
     pub value: f32,
     /// Derivative by the log-probability of the action taken.
-    pub slope: f32,
+    pub d_logprob: f32,
 }
 
 /// The k3 estimator, `r - 1 - ln r`, from a ratio and its logarithm.
 #[cube]
 #[inline(always)]
-pub fn third(ratio: f32, log_ratio: f32) -> f32 {
+pub fn k3(ratio: f32, log_ratio: f32) -> f32 {
     ratio - 1.0f32 - log_ratio
 }
 
 #[cube]
 #[inline(always)]
-fn plain(to_reference: f32, #[comptime] estimator: KlEstimator) -> Divergence {
+fn estimate(to_reference: f32, #[comptime] estimator: KlEstimator) -> KlEstimate {
     match comptime!(estimator) {
-        KlEstimator::K1 => Divergence { value: -to_reference, slope: 1.0f32.runtime() },
+        KlEstimator::K1 => KlEstimate { value: -to_reference, d_logprob: 1.0f32.runtime() },
         KlEstimator::K2 => {
-            Divergence { value: 0.5f32 * to_reference * to_reference, slope: -to_reference }
+            KlEstimate { value: 0.5f32 * to_reference * to_reference, d_logprob: -to_reference }
         }
         KlEstimator::K3 => {
             let ratio = exp(to_reference);
-            Divergence { value: third(ratio, to_reference), slope: 1.0f32 - ratio }
+            KlEstimate { value: k3(ratio, to_reference), d_logprob: 1.0f32 - ratio }
         }
     }
 }
@@ -58,16 +58,16 @@ fn plain(to_reference: f32, #[comptime] estimator: KlEstimator) -> Divergence {
 /// `corrected`.
 #[cube]
 #[inline(always)]
-pub fn divergence(
+pub fn kl_estimate(
     to_reference: f32,
     ratio: f32,
     #[comptime] estimator: KlEstimator,
     #[comptime] corrected: bool,
-) -> Divergence {
-    let own = plain(to_reference, estimator);
+) -> KlEstimate {
+    let own = estimate(to_reference, estimator);
     if comptime!(corrected) {
         // The derivative of the ratio by the log-probability is the ratio.
-        Divergence { value: ratio * own.value, slope: ratio * (own.slope + own.value) }
+        KlEstimate { value: ratio * own.value, d_logprob: ratio * (own.d_logprob + own.value) }
     } else {
         own
     }
@@ -110,10 +110,10 @@ mod tests {
         for action in 0..3 {
             let to_reference = (REFERENCE[action] / POLICY[action]).ln();
             let ratio = POLICY[action] / acted[action];
-            let slope = divergence(to_reference, ratio, estimator, corrected).slope;
+            let d_logprob = kl_estimate(to_reference, ratio, estimator, corrected).d_logprob;
             for (a, gradient) in gradient.iter_mut().enumerate() {
                 let taken = f32::from(u8::from(a == action));
-                *gradient += acted[action] * slope * (taken - POLICY[a]);
+                *gradient += acted[action] * d_logprob * (taken - POLICY[a]);
             }
         }
         gradient

@@ -16,7 +16,7 @@ mod settings;
 mod tensors;
 pub mod weights;
 
-pub use scalar::{GameRatio, Step, StepLanes, Term, TermLanes, by_logit};
+pub use scalar::{SequenceRatio, Step, StepLanes, Term, TermLanes, by_logit};
 pub use settings::{Coefficients, CoefficientsLaunch, KlEstimator, LossConfig, LossForm};
 pub use tensors::{Loss, Steps, TensorSteps, TensorTerms, loss};
 pub use weights::{Averaging, Totals};
@@ -71,7 +71,7 @@ impl LossType {
     }
 
     /// Whether the ratio is per game, the geometric mean over its steps, instead of per step.
-    pub const fn ratio_of_game(self) -> bool {
+    pub const fn has_sequence_ratio(self) -> bool {
         matches!(self, Self::Gspo)
     }
 

@@ -11,8 +11,8 @@ use burn::cubecl::prelude::*;
 #[cube]
 #[inline(always)]
 pub(super) fn term(step: &Step) -> Term {
-    let slope = -step.advantage;
-    Term { value: slope * step.logprob, slope, clipped: 0.0f32.runtime() }
+    let d_logprob = -step.advantage;
+    Term { value: d_logprob * step.logprob, d_logprob, clipped: 0.0f32.runtime() }
 }
 
 /// Computes the policy term of each step, in tensors.

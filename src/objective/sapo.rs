@@ -20,7 +20,7 @@ pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
     let by_ratio = -4.0f32 * gate * (1.0f32 - gate) * step.advantage;
     Term {
         value: -4.0f32 * gate / t * step.advantage,
-        slope: by_ratio * step.ratio,
+        d_logprob: by_ratio * step.ratio,
         clipped: 0.0f32.runtime(),
     }
 }

@@ -20,18 +20,18 @@ pub struct Term {
     /// Value to minimise.
     pub value: f32,
     /// Derivative by the action's log-probability or, for per-game ratios, by the log of the ratio.
-    pub slope: f32,
+    pub d_logprob: f32,
     /// 1 if clipping is active, else 0.
     pub clipped: f32,
 }
 
 /// Ratio of a game, for losses with one ratio per game.
 #[derive(CubeType, Clone, Copy, Debug, Default)]
-pub struct GameRatio {
+pub struct SequenceRatio {
     /// Geometric mean of the ratios of its steps.
     pub ratio: f32,
     /// Derivative of the policy loss by each log-probability of the game.
-    pub slope: f32,
+    pub d_logprob: f32,
 }
 
 /// Inputs of the policy terms of `N` steps, one per lane.
@@ -50,8 +50,8 @@ pub struct StepLanes<'a, const N: usize> {
 pub struct TermLanes<const N: usize> {
     /// [`Term::value`].
     pub values: [f32; N],
-    /// [`Term::slope`].
-    pub slopes: [f32; N],
+    /// [`Term::d_logprob`].
+    pub d_logprobs: [f32; N],
     /// [`Term::clipped`].
     pub clipped: [f32; N],
 }
@@ -63,12 +63,12 @@ pub(super) fn term_lanes<const N: usize>(
     term: impl Fn(&Step) -> Term,
 ) -> TermLanes<N> {
     let StepLanes { ratios, advantages, logprobs } = *steps;
-    let mut terms = TermLanes { values: [0.0; N], slopes: [0.0; N], clipped: [0.0; N] };
+    let mut terms = TermLanes { values: [0.0; N], d_logprobs: [0.0; N], clipped: [0.0; N] };
     for l in 0..N {
         let step = Step { ratio: ratios[l], advantage: advantages[l], logprob: logprobs[l] };
-        let Term { value, slope, clipped } = term(&step);
+        let Term { value, d_logprob, clipped } = term(&step);
         terms.values[l] = value;
-        terms.slopes[l] = slope;
+        terms.d_logprobs[l] = d_logprob;
         terms.clipped[l] = clipped;
     }
     terms

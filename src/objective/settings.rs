@@ -9,12 +9,12 @@ names! {
     /// An estimator of KL(policy || reference), as [`kl`](super::kl) describes.
     pub enum KlEstimator {
         /// `-log r` with `r = reference / policy`. As a loss it needs `use_bias_correction_kl`: without,
-        /// its gradient is 0 in the mean.
+        /// its expected gradient is 0.
         K1 = "k1",
-        /// `(log r)^2 / 2`, whose gradient is the divergence's in the mean.
+        /// `(log r)^2 / 2`, whose expected gradient is that of the divergence.
         K2 = "k2",
-        /// `r - 1 - log r`, which TRL uses. Without `use_bias_correction_kl` its gradient is that of
-        /// KL(reference || policy) in the mean.
+        /// `r - 1 - log r`, which TRL uses. Without `use_bias_correction_kl` its expected gradient is
+        /// that of KL(reference || policy).
         K3 = "k3",
     }
 }
@@ -69,7 +69,7 @@ impl LossConfig {
             self.kl_coef == 0.0 || !is_noise,
             "kl_estimator",
             self.kl_estimator,
-            "k2 or k3, or k1 with use_bias_correction_kl: the gradient of k1 alone is 0 in the mean",
+            "k2 or k3, or k1 with use_bias_correction_kl: the expected gradient of k1 alone is 0",
         )?;
         limit(
             self.dual_clip == 0.0 || self.dual_clip > 1.0 + self.clip_eps_high,

@@ -72,7 +72,7 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     let weights = weights::tensors(loss_type.averaging(), &steps.mask, totals);
     let log_ratio = steps.logprobs.clone() - steps.old_logprobs.clone();
     let own_ratio = kl::bounded_exp(log_ratio.clone());
-    let ratio = if loss_type.ratio_of_game() {
+    let ratio = if loss_type.has_sequence_ratio() {
         let lengths = steps.mask.clone().sum_dim(0).clamp_min(1.0);
         let mean = (log_ratio.clone() * steps.mask.clone()).sum_dim(0) / lengths;
         kl::bounded_exp(mean.expand(log_ratio.dims()))
@@ -113,7 +113,7 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn ratios_beyond_single_precision_have_the_slopes_of_other_engines() {
+    fn ratios_beyond_single_precision_have_the_gradients_of_other_engines() {
         let device = Device::flex();
         let one = |x: f32| Tensor::<2>::from_floats([[x]], &device);
         let config = LossConfig { kl_coef: 1.0, ..LossConfig::default() };
@@ -138,12 +138,12 @@ mod tests {
                 rollout_share: Tensor::from_floats([1.0], &device),
             };
             let found = loss(&config, 0.0, &steps, &totals);
-            let slope = leaf.grad(&found.loss.backward()).unwrap().into_scalar::<f32>();
+            let d_logprob = leaf.grad(&found.loss.backward()).unwrap().into_scalar::<f32>();
             let ratio = crate::math::exp(logprob - old);
-            let policy = term(&Step { ratio, advantage, logprob }, &by, config.loss_type).slope;
-            let kl = kl::divergence(reference - logprob, ratio, KlEstimator::K3, false).slope;
+            let policy = term(&Step { ratio, advantage, logprob }, &by, config.loss_type).d_logprob;
+            let kl = kl::kl_estimate(reference - logprob, ratio, KlEstimator::K3, false).d_logprob;
             let want = policy + kl;
-            assert!((slope - want).abs() <= 1e-4 * want.abs(), "{slope} instead of {want}");
+            assert!((d_logprob - want).abs() <= 1e-4 * want.abs(), "{d_logprob} instead of {want}");
             let sums = found.sums.into_data().try_into_vec::<f32>().unwrap();
             assert!(sums.iter().all(|sum| sum.is_finite()), "{sums:?}");
         }

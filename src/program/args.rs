@@ -6,7 +6,7 @@ use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, count,
 use super::verifier::{VerifierArgs, VerifyArgs};
 use crate::disk::input;
 use crate::schema::{Settings, Shape};
-use crate::settings::{Engine, GenerationConfig, Precision, overlay};
+use crate::settings::{EngineChoice, GenerationConfig, Precision, overlay};
 use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
@@ -156,7 +156,7 @@ pub struct RunArgs {
     pub device: String,
     /// The engine: auto (the fastest that supports the settings), fused or general.
     #[arg(long, value_name = "NAME")]
-    pub engine: Option<Engine>,
+    pub engine: Option<EngineChoice>,
     /// Precision of matrix products, where supported: f32, tf32, f16 or bf16.
     #[arg(long, value_name = "NAME")]
     pub precision: Option<Precision>,

@@ -10,7 +10,7 @@ use crate::rng::Stream;
 use crate::run::{CONFIG, RunFolder};
 use crate::settings::{GenerationConfig, Precision, overlay};
 use crate::task::{DataTask, Split};
-use crate::text::generate::{Completion, Generator, Prompt, Sampling, stop};
+use crate::text::generate::{Completion, Generator, Request, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
 use crate::trainer::text::{TINY, load_language_settings, saved_language_model};
 use anyhow::{Result, anyhow, bail};
@@ -49,7 +49,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     };
     let started = Instant::now();
     let key = Stream::Evaluation.key(args.seed);
-    let prompt = Prompt { tokens, completions: args.completions, key };
+    let prompt = Request { tokens, completions: args.completions, key };
     let completions = generator.generate(std::slice::from_ref(&prompt)).remove(0);
     let seconds = started.elapsed().as_secs_f64();
     let text = |completion: &Completion| {

@@ -9,6 +9,7 @@ use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::{IMITATION, LossType, PolicyConfig, Precision, TINY, TrainConfig, overlay};
 use crate::task;
+use crate::trainer::Best;
 use crate::trainer::text::{language_settings, load_language_settings};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -110,14 +111,14 @@ impl History {
     }
 
     /// Whether it learns from data alone (`grove fit`).
-    pub fn imitates(&self) -> bool {
+    pub fn is_fit(&self) -> bool {
         self.text("loss", "loss_type") == LossType::Nll.name()
     }
 
     /// Whether its iterations were computed from epochs and data, rather than set by `--iterations`.
     pub fn counts_epochs(&self) -> bool {
         let is_finite = |task: &str| task::find(task).is_ok_and(|task| task.file.is_some());
-        self.imitates() && (!self.is_text() || is_finite(self.subject()))
+        self.is_fit() && (!self.is_text() || is_finite(self.subject()))
     }
 
     /// The network with its sizes, or the name of the base language model.
@@ -148,7 +149,7 @@ impl History {
 
     fn game_defaults(&self, games: &Games) -> Result<Table> {
         let defaults = (games.source(self.subject())?.defaults)()?;
-        if !self.imitates() {
+        if !self.is_fit() {
             return Ok(defaults);
         }
         let defaults = overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?);
@@ -168,7 +169,7 @@ impl History {
         let own = (task::find(subject)?.defaults)();
         let of_size = |num_params: usize| {
             let model = (path, (path != TINY).then_some(num_params));
-            let mut config = language_defaults(subject, self.imitates(), model, Precision::F32)?;
+            let mut config = language_defaults(subject, self.is_fit(), model, Precision::F32)?;
             // As in a shorter run.
             config.fit.iterations = config.fit.iterations.min(self.iterations());
             Ok(language_settings(subject, &own, &config))
@@ -223,7 +224,8 @@ impl History {
 
     /// Determines the state from the run's lock and schedule.
     pub fn state(&self) -> State {
-        let best = self.best().map(|(iteration, evaluation)| (value(evaluation), iteration));
+        let best =
+            self.best().map(|(iteration, evaluation)| Best { value: value(evaluation), iteration });
         let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
         match (self.is_locked, end) {
             (true, _) => State::Running,

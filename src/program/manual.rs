@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::program::args::Cli;
     use crate::program::dispatch::builtin;
-    use crate::settings::{Engine, Precision};
+    use crate::settings::{EngineChoice, Precision};
     use clap::CommandFactory;
 
     fn script_of(shell: Shell) -> String {
@@ -143,7 +143,8 @@ mod tests {
     fn scripts_offer_the_names_of_games_tasks_and_settings() {
         let (games, tasks) =
             (builtin().names().replace(',', ""), crate::task::names().replace(',', ""));
-        let [engines, precisions] = [Engine::NAMES, Precision::NAMES].map(|names| names.join(" "));
+        let [engines, precisions] =
+            [EngineChoice::NAMES, Precision::NAMES].map(|names| names.join(" "));
         let bash = script_of(Shell::Bash);
         let train = |words: &str| after(&bash, "grove__subcmd__train)\n", words);
         assert!(train("--engine)").contains(&format!("\"{engines}\"")), "{bash}");

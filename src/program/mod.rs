@@ -16,8 +16,6 @@ mod args;
 mod bench;
 mod check;
 mod checks;
-#[cfg(test)]
-mod crashes;
 mod dashboard;
 mod demo;
 mod devices;
@@ -25,11 +23,7 @@ mod dispatch;
 mod eval;
 mod export;
 mod export_model;
-#[cfg(test)]
-mod failures;
 mod fit;
-#[cfg(all(test, unix))]
-mod fuzz;
 mod games;
 mod generate;
 mod hints;
@@ -55,6 +49,8 @@ mod study_args;
 mod sweep;
 mod table;
 mod terminal;
+#[cfg(test)]
+mod tests;
 mod text;
 mod train;
 mod trust;

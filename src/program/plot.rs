@@ -112,7 +112,7 @@ fn grouped(runs: Vec<History>) -> Vec<Group> {
 fn names(games: &Games, groups: &[Group]) -> Vec<String> {
     let subject = |group: &Group| {
         let run = &group.runs[0];
-        format!("{}{}", run.title(), if run.imitates() { " fit" } else { "" })
+        format!("{}{}", run.title(), if run.is_fit() { " fit" } else { "" })
     };
     let is_mixed = groups.iter().any(|group| subject(group) != subject(&groups[0]));
     let name = |group: &Group| {

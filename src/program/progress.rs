@@ -4,7 +4,7 @@
 use super::args::RunArgs;
 use super::dashboard::Dashboard;
 use super::say::say;
-use crate::run::Step;
+use crate::run::IterationReport;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl ProgressLine {
     }
 
     /// Shows an iteration.
-    pub fn show(&mut self, step: &Step) {
+    pub fn show(&mut self, step: &IterationReport) {
         let Self { bar, dashboard, is_silent, total, last_line } = self;
         // The terminal may have been resized.
         let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());

@@ -321,8 +321,8 @@ impl Session<'_> {
                 "Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch."
             );
         }
-        let obstacle = run.obstacle().map(|why| format!(" ({why})")).unwrap_or_default();
-        say!("Engine: {}{obstacle}", trainer.engine());
+        let reason = run.fallback_reason().map(|why| format!(" ({why})")).unwrap_or_default();
+        say!("Engine: {}{reason}", trainer.engine());
         let phases = run.phases();
         if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
             let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();

@@ -2,7 +2,7 @@
 
 use super::games::Playable;
 use super::session::whole;
-use crate::data::{Cut, Dataset, Manifest, Pieces, Shards, Steps, split};
+use crate::data::{Cut, Dataset, DatasetFiles, Manifest, Steps, WindowSet, split};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail};
@@ -98,7 +98,7 @@ impl Source {
 
     /// Number of batches per epoch.
     fn batches(&self, config: &TrainConfig) -> usize {
-        let windows = self.demonstrations.learnt.len();
+        let windows = self.demonstrations.train.len();
         windows / config.data.batch_size.min(windows)
     }
 }
@@ -123,9 +123,9 @@ fn demonstrations<G: Playable>(
     game: G,
     data: &DataConfig,
     manifest: &Manifest,
-    steps: Shards,
+    steps: DatasetFiles,
 ) -> Result<Demonstrations> {
-    let [learnt, held_out] = parts(data, manifest, &steps)?;
+    let [train, validation] = parts(data, manifest, &steps)?;
     let actions = game.num_actions();
     let plain = Cut {
         history: data.history,
@@ -134,40 +134,44 @@ fn demonstrations<G: Playable>(
     };
     let by_action = match data.class_weights {
         ClassWeights::None => plain.by_action.clone(),
-        ClassWeights::Balanced => steps.balance(&learnt, actions),
+        ClassWeights::Balanced => steps.balance(&train, actions),
     };
     let steps = Arc::new(steps);
-    let learnt = Pieces::new(steps.clone(), &learnt, Cut { by_action, ..plain.clone() });
-    let held_out = Pieces::new(steps, &held_out, plain);
-    for (pieces, what) in [(&learnt, "training"), (&held_out, "held-out")] {
+    let train = WindowSet::new(steps.clone(), &train, Cut { by_action, ..plain.clone() });
+    let validation = WindowSet::new(steps, &validation, plain);
+    for (pieces, what) in [(&train, "training"), (&validation, "held-out")] {
         if pieces.is_empty() {
             bail!("all {what} steps of the dataset in {} have weight 0", data.path);
         }
     }
-    Ok(Demonstrations { learnt, held_out })
+    Ok(Demonstrations { train, validation })
 }
 
 /// Episodes to learn from, and held-out ones: by the manifest, otherwise by the settings.
-fn parts(data: &DataConfig, manifest: &Manifest, steps: &Shards) -> Result<[Vec<Range<usize>>; 2]> {
+fn parts(
+    data: &DataConfig,
+    manifest: &Manifest,
+    steps: &DatasetFiles,
+) -> Result<[Vec<Range<usize>>; 2]> {
     let episodes = steps.episodes();
-    let [learnt, held_out] = match manifest.held_out.is_empty() {
+    let [train, validation] = match manifest.held_out.is_empty() {
         true => split(episodes, data.validation),
         false => {
             let later = steps.steps_from(manifest.shards.len());
-            let is_learnt = |episode: &Range<usize>| episode.start < later.start;
-            let (learnt, held_out) = episodes.into_iter().partition(is_learnt);
-            [learnt, held_out]
+            let is_train = |episode: &Range<usize>| episode.start < later.start;
+            let (train, validation) = episodes.into_iter().partition(is_train);
+            [train, validation]
         }
     };
-    if learnt.is_empty() || held_out.is_empty() {
+    if train.is_empty() || validation.is_empty() {
         bail!(
             "the dataset in {} has {} episodes: too few to hold out a share of {} (data.validation)",
             data.path,
-            learnt.len() + held_out.len(),
+            train.len() + validation.len(),
             data.validation
         );
     }
-    let longest = learnt.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+    let longest = train.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
     if data.window > longest {
         bail!(
             "data.window is {}, but the longest episode in {} has {longest} steps",
@@ -175,5 +179,5 @@ fn parts(data: &DataConfig, manifest: &Manifest, steps: &Shards) -> Result<[Vec<
             data.path
         );
     }
-    Ok([learnt, held_out])
+    Ok([train, validation])
 }

@@ -6,7 +6,7 @@ use super::interrupt::Interrupt;
 use super::progress::ProgressLine;
 use super::say::say;
 use super::watch::{self, Port, Server};
-use crate::run::{Observer, Step};
+use crate::run::{IterationReport, Observer};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 
@@ -98,7 +98,7 @@ impl Observer for Terminal<'_> {
         saves
     }
 
-    fn iteration(&mut self, step: &Step) {
+    fn iteration(&mut self, step: &IterationReport) {
         if let Some((line, _)) = &mut self.line {
             line.show(step);
         }

@@ -268,7 +268,7 @@ fn take_part<G: Playable>(
     if let Some(checkpoint) = session.checkpoint() {
         trainer.restore(checkpoint)?;
     }
-    if let Some(missing) = trainer.missing() {
+    if let Some(missing) = trainer.unsupported_reason() {
         bail!(missing);
     }
     let run = GameRun::new(trainer, epoch, actions);

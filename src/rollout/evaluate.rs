@@ -1,9 +1,9 @@
 //! Evaluation of policies on whole episodes of unseen levels.
 
+use super::action_selection::LanePolicy;
 use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::EnvState;
-use super::player::LanePolicy;
-use super::{Player, action_key};
+use super::{ActionSelection, action_key};
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes};
 use crate::rng::{Stream, draw};
@@ -43,7 +43,7 @@ pub fn evaluate<A: Actor, G: Rules>(
     episodes: usize,
     stream: Stream,
     seed: u64,
-    player: Player,
+    player: ActionSelection,
 ) -> Evaluation {
     Evaluation::of(&play_episodes(policy, game, 0..episodes, (stream, seed), player))
 }
@@ -57,7 +57,7 @@ pub fn play_episodes<A: Actor, G: Rules>(
     game: G,
     episodes: Range<usize>,
     (stream, seed): (Stream, u64),
-    player: Player,
+    player: ActionSelection,
 ) -> Vec<[f64; 2]> {
     assert_eq!(policy.num_features(), game.num_features());
     assert_eq!(policy.num_actions(), game.num_actions());
@@ -104,7 +104,7 @@ fn play_block<A: Actor, G: Rules>(
     actions: u32,
     first: usize,
     lanes: usize,
-    player: Player,
+    player: ActionSelection,
 ) -> Vec<[f64; 2]> {
     let number = |lane: usize| (first + lane) as u32;
     let envs: Vec<EnvState<G>> =

@@ -1,6 +1,6 @@
 //! Rollouts and evaluations in environments on the host ([`HostVecEnv`]), with any policy.
 
-use super::{Player, RolloutKeys, action_key};
+use super::{ActionSelection, RolloutKeys, action_key};
 use crate::data::{End, GameSums, HostTrajectory, Trajectory};
 use crate::env::{HostEnvError, HostEnvs, HostVecEnv, Transition, next_level};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, Network};
@@ -76,7 +76,7 @@ impl HostRollout {
         let stride = trajectory.obs_stride();
         let mut sums = vec![GameSums::default(); count];
         for t in 0..num_steps {
-            episodes.act(policy, &action_keys, t as u32, Player::Sampling)?;
+            episodes.act(policy, &action_keys, t as u32, ActionSelection::Sampling)?;
             for (env, obs) in episodes.obs.chunks_exact(policy.num_features()).enumerate() {
                 let slot = env * num_steps + t;
                 let action = episodes.actions[env];
@@ -123,7 +123,7 @@ pub fn play_host_episodes<A: Actor>(
     max_steps: u32,
     episodes: Range<usize>,
     (stream, seed): (Stream, u64),
-    player: Player,
+    player: ActionSelection,
 ) -> Result<Vec<[f64; 2]>, HostEnvError> {
     let (levels, actions) = (draw(stream.key(seed), 0), draw(stream.key(seed), 1));
     let mut envs = envs.lock();
@@ -231,7 +231,7 @@ impl Episodes {
         policy: &A,
         keys: &[u32],
         t: u32,
-        player: Player,
+        player: ActionSelection,
     ) -> Result<(), HostEnvError> {
         let features = policy.num_features();
         self.check_obs(features)?;

@@ -1,9 +1,9 @@
 //! Live games for display: they advance step by step and pause for one step after an episode ended.
 
+use super::action_selection::LanePolicy;
 use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
-use super::player::LanePolicy;
-use super::{Player, action_key};
+use super::{ActionSelection, action_key};
 use crate::env::{Episode, Rules, advance, start_next};
 use crate::model::{Actor, LANES, Lanes};
 use crate::rng::{Stream, draw};
@@ -162,7 +162,7 @@ impl<G: Rules> LiveGames<G> {
 
     /// Returns a policy's choice in every game, `[count]`. A policy with memory remembers the
     /// previous step if it was asked then.
-    pub fn choose<A: Actor>(&mut self, policy: &A, player: Player) -> Vec<Choice> {
+    pub fn choose<A: Actor>(&mut self, policy: &A, player: ActionSelection) -> Vec<Choice> {
         let size = policy.memory_size();
         self.memory.prepare(&policy.initial_memory());
         let mut choices = Vec::with_capacity(self.envs.len());
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn first_episodes_are_those_of_an_evaluation() {
         fn holds<G: Rules>(game: G) {
-            let players = [Player::Greedy, Player::Sampling];
+            let players = [ActionSelection::Greedy, ActionSelection::Sampling];
             let policies = policies(game);
             for (policy, player) in
                 policies.iter().flat_map(|policy| players.map(|player| (policy, player)))
@@ -298,13 +298,13 @@ mod tests {
         let mut games = LiveGames::new(Catch::default(), 19, 3);
         let [_, policy] = policies(Catch::default());
         for _ in 0..5 {
-            let choices = games.choose(&policy, Player::Greedy);
+            let choices = games.choose(&policy, ActionSelection::Greedy);
             games.step(&choices.iter().map(|choice| choice.action).collect::<Vec<_>>());
         }
         // Both also start with the memory of the game.
-        let alone = games.choose(&policy, Player::Greedy)[17].clone();
+        let alone = games.choose(&policy, ActionSelection::Greedy)[17].clone();
         let mut duel = games.duel(17, 2);
-        assert_eq!(duel.choose(&policy, Player::Greedy), vec![alone.clone(), alone]);
+        assert_eq!(duel.choose(&policy, ActionSelection::Greedy), vec![alone.clone(), alone]);
         assert_eq!([duel.episode(0), duel.episode(1)], [games.episode(17); 2]);
         duel.step_unless_ended(&[0, 2]);
         let [left, right] = duel.now()[..] else { panic!("two games") };

@@ -5,8 +5,7 @@
 //! and multi-layer perceptron in one kernel. All play the same games for the same seed. [`LiveGames`]
 //! games advance step by step for display.
 
-mod baselines;
-mod batch;
+mod action_selection;
 mod env_lanes;
 mod env_state;
 mod evaluate;
@@ -17,12 +16,12 @@ mod memory;
 mod native;
 #[cfg(feature = "kernels")]
 mod on_device;
-mod player;
 mod random;
+mod reference_scores;
 mod stepwise;
+mod vec_env;
 
-pub use baselines::{Baseline, baselines};
-pub use batch::{Autoreset, Batch, EnvError, StepBuffers};
+pub use action_selection::ActionSelection;
 pub use env_state::{EnvStatesError, env_words};
 pub use evaluate::{Evaluation, evaluate, play_episodes};
 pub use host::{HostRollout, play_host_episodes};
@@ -30,9 +29,10 @@ pub use live_games::{Choice, LiveGames};
 pub use native::NativeRollout;
 #[cfg(feature = "kernels")]
 pub use on_device::*;
-pub use player::Player;
 pub use random::play_at_random;
+pub use reference_scores::{ReferenceScore, reference_scores};
 pub use stepwise::StepwiseRollout;
+pub use vec_env::{Autoreset, StepBuffers, StepError, VecEnv};
 
 use crate::env::Episode;
 use crate::rng::{Stream, draw, uniform};

@@ -3,10 +3,10 @@
 //! Each block of [`LANES`] games is played from the first step to the last by one thread without
 //! synchronisation; the assignment of blocks to threads does not affect the result.
 
+use super::action_selection::LanePolicy;
 use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};
 use super::env_state::{self, BranchPoint, EnvState};
-use super::player::LanePolicy;
-use super::{EnvStatesError, Player, RolloutKeys, action_key};
+use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
 use crate::data::host::ended_steps;
 use crate::data::{End, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
@@ -227,7 +227,8 @@ impl<G: Rules> NativeRollout<G> {
         let (mut played, mut sums) = (StepResultLanes::default(), SumLanes::default());
         for t in 0..steps {
             let logits = policy.logits(self.game, &lanes, &mut memory);
-            let (actions, logprobs) = Player::Sampling.choose(logits, &action_keys, t as u32);
+            let (actions, logprobs) =
+                ActionSelection::Sampling.choose(logits, &action_keys, t as u32);
             let obs = &policy.obs;
             lanes.play(self.game, &actions, &mut played);
             sums.add(&played, self.config.auto_reset);

@@ -1,6 +1,7 @@
 //! Schedule of evaluations, checkpoints and the end of a run.
 
 use crate::settings::{CheckpointConfig, StopConfig, TrainConfig};
+use crate::trainer::Best;
 use crate::trainer::text::LanguageConfig;
 
 /// Schedule of a run.
@@ -58,10 +59,9 @@ impl Schedule {
         }
     }
 
-    /// The reason why a run is over after `iteration`; `None` if it is not. `best` is score and iteration of its best
-    /// evaluation.
-    pub fn end(&self, iteration: u32, best: Option<(f64, u32)>) -> Option<End> {
-        if best.is_some_and(|(score, _)| score >= self.stop.score) {
+    /// The reason why a run is over after `iteration`; `None` if it is not. `best` is its best evaluation.
+    pub fn end(&self, iteration: u32, best: Option<Best>) -> Option<End> {
+        if best.is_some_and(|best| best.value >= self.stop.score) {
             return Some(End::Score);
         }
         if iteration >= self.iterations {
@@ -70,7 +70,7 @@ impl Schedule {
         // The best evaluation may lie between scheduled ones, since `stop.seconds` and the end of a run also evaluate.
         // Whole intervals are counted, so that a run ends where it is evaluated and saved.
         let evaluations = |iteration: u32| iteration / self.eval_every.max(1);
-        let best = best.map_or(0, |(_, iteration)| iteration);
+        let best = best.map_or(0, |best| best.iteration);
         let since = evaluations(iteration).saturating_sub(evaluations(best));
         (self.patience > 0 && since >= self.patience).then_some(End::Patience)
     }
@@ -87,7 +87,7 @@ impl From<&TrainConfig> for Schedule {
 /// The schedule of a language model's run; patience applies to SFT alone.
 impl From<&LanguageConfig> for Schedule {
     fn from(config: &LanguageConfig) -> Self {
-        let patience = if config.imitates() { config.fit.patience } else { 0 };
+        let patience = if config.is_sft_only() { config.fit.patience } else { 0 };
         Self::new(config.iterations, &config.checkpoint, patience, config.stop)
     }
 }
@@ -121,7 +121,9 @@ mod tests {
     #[test]
     fn a_run_ends_with_its_iterations_or_its_patience() {
         let patient = Schedule { patience: 2, iterations: 100, ..SCHEDULE };
-        let ends = |iteration, best: Option<u32>| patient.end(iteration, best.map(|it| (0.5, it)));
+        let ends = |iteration, best: Option<u32>| {
+            patient.end(iteration, best.map(|iteration| Best { value: 0.5, iteration }))
+        };
         assert_eq!([ends(19, None), ends(20, None)], [None, Some(End::Patience)]);
         assert_eq!([ends(49, Some(30)), ends(50, Some(30))], [None, Some(End::Patience)]);
         assert_eq!([ends(99, Some(99)), ends(100, Some(99))], [None, Some(End::Iterations)]);
@@ -134,7 +136,7 @@ mod tests {
     fn a_run_ends_on_reaching_its_target_score() {
         let stop = StopConfig { score: 7.5, ..SCHEDULE.stop };
         let schedule = Schedule { stop, ..SCHEDULE };
-        let ends = |score| schedule.end(10, Some((score, 10)));
+        let ends = |score| schedule.end(10, Some(Best { value: score, iteration: 10 }));
         assert_eq!([ends(7.4), ends(7.5)], [None, Some(End::Score)]);
         assert_eq!(schedule.end(10, None), None);
         assert_eq!(StopConfig::default(), SCHEDULE.stop);

@@ -243,7 +243,7 @@ impl LanguageConfig {
     }
 
     /// Whether the run is SFT alone, without rewards.
-    pub fn imitates(&self) -> bool {
+    pub fn is_sft_only(&self) -> bool {
         self.loss.loss_type == LossType::Nll
     }
 
@@ -258,7 +258,7 @@ impl LanguageConfig {
     /// Checks settings of different sections beside each other.
     fn rules(&self) -> Result<(), OutOfRange> {
         let Self { fit, generation, loss, update, checkpoint, stop, .. } = self;
-        let is_sft = self.imitates();
+        let is_sft = self.is_sft_only();
         let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let prompts = format!("1 to generation.num_prompts ({})", generation.num_prompts);
         limits!(self:

@@ -17,7 +17,7 @@ settings! {
         iterations: u32 = 300, in whole(1..=u32::MAX as u64);
         /// Engine that plays and learns: `auto` is the fastest that supports the settings, native on the CPU and
         /// fused on a device.
-        engine: Engine = Engine::Auto;
+        engine: EngineChoice = EngineChoice::Auto;
         /// Precision of matrix products on devices that support it; on the CPU f32, or bf16 for built-in networks.
         precision: Precision;
         /// Share of the usual size of a kernel's launches, less where a driver resets the device during long ones. The
@@ -162,7 +162,7 @@ impl TrainConfig {
 
 names! {
     /// The engine that plays and learns. All do the same; rounding differs.
-    pub enum Engine {
+    pub enum EngineChoice {
         /// The fused engine where there is one for the device and the policy, else the general one.
         Auto = "auto",
         /// The fused engine: native code on the CPU, fused kernels elsewhere.

@@ -1,8 +1,8 @@
 //! The task `add`: add two numbers. Partial rewards give small models a start.
 
 use super::generated::GeneratedTask;
+use super::scoring::{agreement, indicator, last_number};
 use super::split::Random;
-use super::text::{agreement, indicator, last_number};
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;

@@ -1,8 +1,8 @@
 //! The task `countdown`: write an expression of given numbers, each used at most once, that equals a target.
 
 use super::generated::GeneratedTask;
+use super::scoring::indicator;
 use super::split::Random;
-use super::text::indicator;
 use super::{Completion, Expression, Prompt, Rational, RewardPart};
 use crate::schema::settings;
 use serde_json::{Map, json};

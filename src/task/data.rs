@@ -1,7 +1,7 @@
 //! The user-defined task: prompts from a file of JSON lines, verified by a command or against solutions.
 
 use super::external::{MAX_TIMEOUT, Verifier, VerifierOptions, VerifierSandbox};
-use super::text::indicator;
+use super::scoring::indicator;
 use super::{
     Completion, Json, Message, Prompt, PromptSet, RewardPart, Rewards, Split, Task, TaskError,
     TaskSettings, template_values,

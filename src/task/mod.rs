@@ -45,9 +45,9 @@ mod records;
 mod registry;
 #[cfg(unix)]
 pub mod sandbox;
+mod scoring;
 mod settings;
 mod split;
-mod text;
 mod weighted;
 
 pub use attack::{AttackResult, audit};

@@ -1,8 +1,8 @@
 //! The task `reverse`: write letters in reverse order.
 
 use super::generated::GeneratedTask;
+use super::scoring::{agreement, indicator};
 use super::split::Random;
-use super::text::{agreement, indicator};
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;

@@ -1,8 +1,8 @@
 //! The task `sort`: write digits in ascending order.
 
 use super::generated::GeneratedTask;
+use super::scoring::{agreement, digits, indicator};
 use super::split::Random;
-use super::text::{agreement, digits, indicator};
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;

@@ -1,7 +1,7 @@
 //! Limits of devices on the sizes of a language model.
 
 use super::{TokenDecoder, packed};
-use crate::device::{self, buffer_obstacle, workgroup_obstacle};
+use crate::device::{self, buffer_limit, workgroup_limit};
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, Parameter};
 use crate::nn::tensors::products::Products;
@@ -44,7 +44,7 @@ pub(crate) fn pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
 
 /// The reason why a decoder does not fit on a device if its prompts with completions have at most `tokens` tokens, and
 /// what to change; `None` if it fits.
-pub(crate) fn size_obstacle(
+pub(crate) fn size_limit(
     decoder: &TokenDecoder,
     precision: Precision,
     tokens: usize,
@@ -56,16 +56,16 @@ pub(crate) fn size_obstacle(
     let largest = parameters.iter().max_by_key(|parameter| parameter.count());
     let of_largest = |parameter: &Parameter| {
         let bytes = (parameter.count() * size_of::<f32>()) as u64;
-        buffer_obstacle(device, &parameter.name, bytes)
+        buffer_limit(device, &parameter.name, bytes)
     };
     let of_model = largest.and_then(of_largest).or_else(|| {
-        workgroup_obstacle(device, "the model's attention", packed::attention_bytes(shape))
+        workgroup_limit(device, "the model's attention", packed::attention_bytes(shape))
     });
     if let Some(obstacle) = of_model {
         return Some(format!("{obstacle}: use another device, such as the CPU"));
     }
     let bytes = row_bytes(shape, tokens, Products::new(precision).dtype());
-    let obstacle = buffer_obstacle(device, "the KV cache of a completion", bytes)?;
+    let obstacle = buffer_limit(device, "the KV cache of a completion", bytes)?;
     Some(format!("{obstacle}: lower generation.max_new_tokens, or use the CPU"))
 }
 

@@ -24,7 +24,7 @@ use crate::nn::Precision;
 pub use crate::nn::DecoderParams;
 pub use crate::nn::arch::{Adapters, LoraConfig};
 pub use crate::nn::ops::Parallelism;
-pub use crate::nn::ops::half::Kernel;
+pub use crate::nn::ops::bf16::Kernel;
 pub use crate::nn::ops::linear::Arithmetic;
 pub use crate::nn::ops::region::region;
 pub use crate::nn::ops::softmax::{EXCLUDED, normalize, restrict, sharpness, softmax};
@@ -42,7 +42,7 @@ pub use error::LanguageError;
 pub use files::GgufType;
 pub use language_model::LanguageModel;
 #[cfg(text_kernels)]
-pub(crate) use limits::{pass_tokens, prefill_tokens, size_obstacle};
+pub(crate) use limits::{pass_tokens, prefill_tokens, size_limit};
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 

@@ -7,14 +7,14 @@ use super::fused::FusedEngine;
 use super::general::GeneralEngine;
 use super::native::NativeEngine;
 use super::rank_part::RankPart;
-use crate::data::Pieces;
+use crate::data::WindowSet;
 use crate::device;
 use crate::env::{HostEnvs, Rules};
 use crate::learner::host_learner;
 use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
-use crate::settings::{Engine, Precision, TrainConfig};
+use crate::settings::{EngineChoice, Precision, TrainConfig};
 use burn::tensor::Device;
 
 /// The engine that a run uses.
@@ -49,20 +49,20 @@ impl<G: Rules> AnyEngine<G> {
         model: Network,
         config: &TrainConfig,
         device: &Device,
-        data: Option<Pieces>,
+        data: Option<WindowSet>,
         host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<(Self, RankPart), TeamError> {
-        let obstacle = obstacle(&model, config, device, team, host.as_ref());
+        let reason = fallback_reason(&model, config, device, team, host.as_ref());
         #[cfg(feature = "general")]
-        if obstacle.is_some() {
+        if reason.is_some() {
             let least = crate::learner::AUTODIFF_SHARD_STEPS;
             let (part, data) = RankPart::new(config, data, team, least)?;
             let engine = GeneralEngine::new(game, model, part.clone(), data, host, device);
             return Ok((Self::General(Box::new(engine)), part));
         }
-        if let Some(obstacle) = obstacle {
-            panic!("this build has fast engines only: {obstacle}");
+        if let Some(reason) = reason {
+            panic!("this build has fast engines only: {reason}");
         }
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
@@ -89,23 +89,23 @@ pub(super) fn first_network<G: Rules>(game: G, config: &TrainConfig, device: &De
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
 
-/// The reason why the configured precision is unavailable; `None` if it is available. `obstacle` is the reason against
+/// The reason why the configured precision is unavailable; `None` if it is available. `reason` is the reason against
 /// a fast engine, if any.
-pub(super) fn precision_obstacle(
+pub(super) fn precision_limit(
     model: &Network,
     config: &TrainConfig,
     device: &Device,
-    obstacle: Option<String>,
+    reason: Option<String>,
 ) -> Option<String> {
-    let obstacle = obstacle?;
+    let reason = reason?;
     if takes_bf16_on_cpu(model, config, device) {
-        return Some(obstacle);
+        return Some(reason);
     }
     if model.with_precision(config.precision).is_some() {
-        return device::precision_obstacle(Some(device), config.precision);
+        return device::precision_limit(Some(device), config.precision);
     }
     Some(match model.get::<Mlp>() {
-        Some(_) => obstacle,
+        Some(_) => reason,
         None => "perceptrons and decoders alone have others than f32, and GRUs bf16 on the CPU"
             .to_string(),
     })
@@ -118,14 +118,14 @@ fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> 
 }
 
 /// The reason why a run cannot use a fast engine; `None` if it can. `host` are its environments on the host, if any.
-pub(super) fn obstacle(
+pub(super) fn fallback_reason(
     model: &Network,
     config: &TrainConfig,
     device: &Device,
     team: &Team,
     host: Option<&HostEnvs>,
 ) -> Option<String> {
-    if config.engine == Engine::General {
+    if config.engine == EngineChoice::General {
         return Some("`engine = general` was requested".to_string());
     }
     let Some(kind) = model.kind() else {
@@ -145,7 +145,7 @@ pub(super) fn obstacle(
             return Some("on the CPU this build has the precision f32 alone".to_string());
         }
         let in_bf16 = takes_bf16_on_cpu(model, config, device);
-        return device::precision_obstacle(Some(device), config.precision).filter(|_| !in_bf16);
+        return device::precision_limit(Some(device), config.precision).filter(|_| !in_bf16);
     }
     if host.is_some() {
         return Some("environments on the host have no kernels".to_string());
@@ -159,5 +159,5 @@ pub(super) fn obstacle(
         return Some(limits.to_string());
     }
     let _ = mlp;
-    device::precision_obstacle(Some(device), config.precision)
+    device::precision_limit(Some(device), config.precision)
 }

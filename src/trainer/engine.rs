@@ -1,8 +1,8 @@
 //! The interface of engines, and their saved state.
 
 use super::TrainError;
-use super::stream::Stream;
-use crate::data::{Pieces, Windows};
+use super::prefetch::WindowPrefetcher;
+use crate::data::{WindowSet, Windows};
 use crate::device;
 use crate::learner::{Batches, Moments, UpdateMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord};
@@ -134,7 +134,7 @@ pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
     fn describe(&self) -> String;
 
     /// The reason why a rollout does not fit on the device, and which settings reduce its size; `None` if it fits.
-    fn size_obstacle(&self) -> Option<String> {
+    fn size_limit(&self) -> Option<String> {
         None
     }
 
@@ -163,7 +163,7 @@ pub(super) enum Source<R, D> {
     /// A dataset in the memory of the device, from which an iteration copies nothing.
     Resident(D),
     /// A dataset read from its files batch by batch.
-    Streamed(Box<Stream>),
+    Streamed(Box<WindowPrefetcher>),
 }
 
 impl<R, D> Source<R, D> {
@@ -171,7 +171,7 @@ impl<R, D> Source<R, D> {
     /// resident dataset of more than `most` bytes, the size of a buffer, is loaded at once rather than streamed first:
     /// it is summed in another order, and results must not depend on when loading finishes.
     pub fn of_data(
-        pieces: Pieces,
+        pieces: WindowSet,
         config: &TrainConfig,
         shards: &Shards,
         most: u64,
@@ -184,7 +184,7 @@ impl<R, D> Source<R, D> {
             return Self::kept(pieces.all(), keep);
         }
         let batches = Batches::of_shards(config, shards.clone());
-        let stream = Stream::new(pieces, batches);
+        let stream = WindowPrefetcher::new(pieces, batches);
         Self::Streamed(Box::new(if stays { stream.reading_all() } else { stream }))
     }
 
@@ -242,7 +242,7 @@ impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
 
 /// Whether a dataset is kept in memory: if it needs at most `data.resident_mb`, or, where that is 0, half of the free
 /// memory.
-fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
+fn is_resident(pieces: &WindowSet, config: &TrainConfig) -> bool {
     let most = match config.data.resident_mb {
         0 => device::data_budget(),
         megabytes => Some(megabytes << 20),
@@ -315,7 +315,7 @@ mod tests {
             ends: (0..steps).map(|step| End::new(step % 100 == 99, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(1, 1));
+        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(1, 1));
         let mut config = TrainConfig::for_game("any");
         (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), 64);
         let shards = Shards::new(pieces.len(), 1);

@@ -6,8 +6,10 @@ use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::rank_part::RankPart;
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
-use crate::data::summary::{ENDED_STEPS, EPISODES, EVEN_GROUPS, PLAYED, REWARD_SUM, SCORE_SUM};
-use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
+use crate::data::summary::{
+    ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
+};
+use crate::data::{Recording, RecordingAdvantages, WindowSet, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::UpdateMeans;
@@ -45,7 +47,7 @@ impl<G: Rules> FusedEngine<G> {
         game: G,
         (model, mlp): (Network, Mlp),
         part: RankPart,
-        data: Option<Pieces>,
+        data: Option<WindowSet>,
         device: &Device,
     ) -> Self {
         let RankPart { config, team, shards, games, rollout } = &part;
@@ -134,7 +136,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         self.ahead = ahead;
         // Sums over all ranks.
         let [score_sum, episodes, ended_steps, rewards, even, played] =
-            [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, EVEN_GROUPS, PLAYED]
+            [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, ZERO_VARIANCE_GROUPS, PLAYED]
                 .map(|i| f64::from(summary[i]));
         let steps = self.part.steps(played);
         Ok(Totals {
@@ -165,11 +167,11 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
         format!("{}, fused updates", self.source.data().unwrap_or("fused rollouts"))
     }
 
-    fn size_obstacle(&self) -> Option<String> {
+    fn size_limit(&self) -> Option<String> {
         let Source::Games(games) = &self.source else { return None };
         let what = "a group's rollout";
-        let obstacle = device::buffer_obstacle(&self.device, what, games.group_bytes())?;
-        Some(format!("{obstacle}: lower rollout.group_size or rollout.num_steps"))
+        let reason = device::buffer_limit(&self.device, what, games.group_bytes())?;
+        Some(format!("{reason}: lower rollout.group_size or rollout.num_steps"))
     }
 
     fn model(&self) -> Network {

@@ -6,10 +6,10 @@ use super::rank_part::RankPart;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::host::by_time;
-use crate::data::{GameSums, Pieces, Trajectory, Windows};
+use crate::data::{GameSums, Trajectory, WindowSet, Windows};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
-use crate::learner::{Learner, UpdateMeans};
+use crate::learner::{AutodiffLearner, UpdateMeans};
 use crate::model::Network;
 use crate::parallel::TeamError;
 use crate::rollout::{EnvStatesError, HostRollout, StepwiseRollout};
@@ -26,7 +26,7 @@ pub(super) struct GeneralEngine<G: Rules> {
     host: Option<HostRollout>,
     /// Weights of this iteration's windows, until `advantages` takes them.
     weights: Option<Advantages>,
-    learner: Learner,
+    learner: AutodiffLearner,
 }
 
 impl<G: Rules> GeneralEngine<G> {
@@ -34,12 +34,12 @@ impl<G: Rules> GeneralEngine<G> {
         game: G,
         model: Network,
         part: RankPart,
-        data: Option<Pieces>,
+        data: Option<WindowSet>,
         host: Option<HostEnvs>,
         device: &Device,
     ) -> Self {
         let RankPart { config, team, shards, games, rollout } = &part;
-        let mut learner = Learner::new(model, config);
+        let mut learner = AutodiffLearner::new(model, config);
         learner.share_mut().assign(games.clone(), team.clone());
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
@@ -195,11 +195,11 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         format!("{}, updates by autodiff", self.source.data().unwrap_or(rollouts))
     }
 
-    fn size_obstacle(&self) -> Option<String> {
+    fn size_limit(&self) -> Option<String> {
         let Source::Games(games) = &self.source else { return None };
-        let obstacle = device::buffer_obstacle(&self.device, "a rollout", games.bytes())?;
+        let reason = device::buffer_limit(&self.device, "a rollout", games.bytes())?;
         let settings = "rollout.num_groups, rollout.group_size or rollout.num_steps";
-        Some(format!("{obstacle}: lower {settings}"))
+        Some(format!("{reason}: lower {settings}"))
     }
 
     fn model(&self) -> Network {

@@ -1,6 +1,7 @@
 //! The training loop: Group Relative Policy Optimisation (GRPO) on one screen.
 
 mod choose;
+mod communication;
 mod engine;
 mod finite;
 #[cfg(feature = "kernels")]
@@ -9,10 +10,9 @@ mod game;
 #[cfg(feature = "general")]
 mod general;
 mod native;
+mod prefetch;
 mod rank_part;
-mod reduction;
 mod snapshot;
-mod stream;
 pub mod text;
 mod transfer;
 
@@ -28,7 +28,7 @@ pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
 
 use crate::device;
 use crate::env::HostEnvError;
-use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Reduction, Seconds};
+use crate::metrics::{Communication, EvaluationRecord, IterationRecord, Phases, Seconds};
 use crate::parallel::{Shards, Team, TeamError};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -46,9 +46,25 @@ pub struct Trainer<E> {
     engine: E,
     /// Number of iterations done.
     iteration: u32,
-    /// Value and iteration of the best evaluation so far: the mean score, or, with held-out demonstrations, their
-    /// negative loss.
-    best: Option<(f64, u32)>,
+    best: Option<Best>,
+}
+
+/// The best evaluation of a run so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Best {
+    /// Mean score, or, with held-out demonstrations, their negative loss.
+    pub value: f64,
+    /// Number of iterations done when it was evaluated.
+    pub iteration: u32,
+}
+
+/// An evaluation of the greedy policy that may select the best one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Validation {
+    /// Result of the evaluation.
+    pub evaluation: EvaluationRecord,
+    /// Whether it is the best so far.
+    pub is_best: bool,
 }
 
 /// Name of the metric that comes from the game or the task rather than the policy.
@@ -170,33 +186,35 @@ impl<E: Engine> Trainer<E> {
 
     /// Communication cost of an iteration that took `seconds`; `None` for one rank. Also compares the ranks' parameters
     /// after every 32nd iteration.
-    async fn reduction(&self, seconds: f64) -> Result<Option<Reduction>, TeamError> {
+    async fn reduction(&self, seconds: f64) -> Result<Option<Communication>, TeamError> {
         let team = self.engine.team();
-        let reduction = reduction::reduction(team, seconds)?;
-        if reduction.is_some() && reduction::is_compared(self.iteration, self.engine.iterations()) {
-            reduction::compare(team, &self.engine.params().await)?;
+        let reduction = communication::communication(team, seconds)?;
+        if reduction.is_some()
+            && communication::is_compared(self.iteration, self.engine.iterations())
+        {
+            communication::compare(team, &self.engine.params().await)?;
         }
         Ok(reduction)
     }
 
-    /// Evaluates the greedy policy. Returns whether it is the best so far: by mean score, or, with held-out
-    /// demonstrations, by their loss. All ranks must call this.
+    /// Evaluates the greedy policy on the episodes, prompts or demonstrations that select the best one: by mean score, or,
+    /// with held-out demonstrations, by their loss. All ranks must call this.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
     ///
     /// # Panics
     /// If a policy for games is evaluated on no episodes (`checkpoint.eval_episodes` is 0).
-    pub fn measure(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
-        block_on(self.measure_async())
+    pub fn validate(&mut self) -> Result<Validation, E::Error> {
+        block_on(self.validate_async())
     }
 
-    /// Asynchronous form of [`Trainer::measure`], for threads that must not block.
-    pub async fn measure_async(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
+    /// Asynchronous form of [`Trainer::validate`], for threads that must not block.
+    pub async fn validate_async(&mut self) -> Result<Validation, E::Error> {
         let evaluation = self.engine.evaluate_greedy().await?;
         let value = evaluation.value().filter(|value| is_best(*value, self.best));
-        self.best = value.map(|value| (value, self.iteration)).or(self.best);
-        Ok((evaluation, value.is_some()))
+        self.best = value.map(|value| Best { value, iteration: self.iteration }).or(self.best);
+        Ok(Validation { evaluation, is_best: value.is_some() })
     }
 
     /// Human-readable description of the engine.
@@ -229,8 +247,8 @@ impl<E: Engine> Trainer<E> {
         self.engine.env_steps()
     }
 
-    /// Value and iteration of the best evaluation so far.
-    pub fn best(&self) -> Option<(f64, u32)> {
+    /// The best evaluation so far.
+    pub fn best(&self) -> Option<Best> {
         self.best
     }
 }
@@ -247,8 +265,8 @@ fn in_pool<T: Send>(enters: bool, work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Whether an evaluation is the best so far. A value that is not finite never is, because nothing would beat it.
-fn is_best(value: f64, so_far: Option<(f64, u32)>) -> bool {
-    value.is_finite() && so_far.is_none_or(|(best, _)| value > best)
+fn is_best(value: f64, so_far: Option<Best>) -> bool {
+    value.is_finite() && so_far.is_none_or(|best| value > best.value)
 }
 
 /// Checks that the metrics of an iteration are finite.
@@ -287,11 +305,10 @@ mod tests {
 
     #[test]
     fn an_evaluation_out_of_range_is_never_the_best() {
-        assert!(
-            is_best(-1.0, None) && is_best(2.0, Some((1.0, 3))) && !is_best(1.0, Some((1.0, 3)))
-        );
+        let best = Some(Best { value: 1.0, iteration: 3 });
+        assert!(is_best(-1.0, None) && is_best(2.0, best) && !is_best(1.0, best));
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            assert!(!is_best(value, None) && !is_best(value, Some((1.0, 3))));
+            assert!(!is_best(value, None) && !is_best(value, best));
         }
     }
 }

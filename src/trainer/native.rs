@@ -4,9 +4,9 @@ use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::rank_part::RankPart;
 use super::{TrainError, in_pool};
 use crate::advantage::HostAdvantages;
-use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
+use crate::data::{GameSums, HostTrajectory, WindowSet, Windows};
 use crate::env::{HostEnvError, HostEnvs, Rules};
-use crate::learner::{Experience, HostLearner, HostPolicy, UpdateMeans};
+use crate::learner::{HostExperience, HostLearner, HostPolicy, UpdateMeans};
 use crate::model::{Actor, Network};
 use crate::parallel::TeamError;
 use crate::rollout::{EnvStatesError, HostRollout, NativeRollout};
@@ -34,7 +34,7 @@ impl<G: Rules> NativeEngine<G> {
         game: G,
         (model, mut learner): (Network, Box<dyn HostLearner>),
         part: RankPart,
-        data: Option<Pieces>,
+        data: Option<WindowSet>,
         host: Option<HostEnvs>,
     ) -> Self {
         learner.share_mut().assign(part.games.clone(), part.team.clone());
@@ -150,7 +150,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
             Source::Games(_) => self.part.config.rollout.learn_steps,
             _ => trajectory.num_steps,
         };
-        let experience = Experience::new(trajectory, values, counts, learn_steps);
+        let experience = HostExperience::new(trajectory, values, counts, learn_steps);
         let learner = &mut self.learner;
         // With environments on the host, the iteration runs outside the pool.
         Ok(in_pool(self.host.is_some(), || learner.update(&experience, iteration))?)

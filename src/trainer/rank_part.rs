@@ -1,6 +1,6 @@
 //! A rank's part of a run, and the exchange of game states between ranks.
 
-use crate::data::Pieces;
+use crate::data::WindowSet;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::RolloutKeys;
 use crate::settings::{RolloutConfig, TrainConfig};
@@ -29,11 +29,11 @@ impl RankPart {
     /// If there are more ranks than shards.
     pub fn new(
         config: &TrainConfig,
-        data: Option<Pieces>,
+        data: Option<WindowSet>,
         team: &Team,
         least: usize,
-    ) -> Result<(Self, Option<Pieces>), TeamError> {
-        let items = data.as_ref().map_or(config.rollout.num_groups, Pieces::len);
+    ) -> Result<(Self, Option<WindowSet>), TeamError> {
+        let items = data.as_ref().map_or(config.rollout.num_groups, WindowSet::len);
         // A device sums over all of its shards at once, so they may be small.
         let least = if team.has_devices() { 1 } else { least };
         let [count, strata] = config.shards(items, least);

@@ -1,7 +1,7 @@
 //! Checkpoints of a training run: its state as named sections.
 
-use super::Trainer;
 use super::engine::Engine;
+use super::{Best, Trainer};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::model::Parameter;
 use crate::model::saved::{self, SavedError};
@@ -51,10 +51,10 @@ pub struct TextCounters {
 }
 
 impl Counters {
-    /// Creates the counters of a run; `best` is value and iteration of its best evaluation.
-    pub fn new(iteration: u32, best: Option<(f64, u32)>, state: &Export) -> Self {
+    /// Creates the counters of a run with this best evaluation.
+    pub fn new(iteration: u32, best: Option<Best>, state: &Export) -> Self {
         let Export { optimizer_steps, played_steps, text, .. } = *state;
-        let (best_score, best_iteration) = best.unzip();
+        let (best_score, best_iteration) = best.map(|best| (best.value, best.iteration)).unzip();
         Self { iteration, optimizer_steps, best_score, best_iteration, played_steps, text }
     }
 
@@ -67,9 +67,10 @@ impl Counters {
         serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))
     }
 
-    /// Value and iteration of the best evaluation so far.
-    pub fn best(&self) -> Option<(f64, u32)> {
-        self.best_score.zip(self.best_iteration)
+    /// The best evaluation so far.
+    pub fn best(&self) -> Option<Best> {
+        let (value, iteration) = self.best_score.zip(self.best_iteration)?;
+        Some(Best { value, iteration })
     }
 
     /// Serialises the counters as `state.json`.
@@ -262,7 +263,7 @@ mod tests {
         let state =
             Export { sections: Vec::new(), optimizer_steps: 3, played_steps: None, text: None };
         for score in [-1.3863341014583905, 0.1 + 0.2, f64::MIN_POSITIVE] {
-            let counters = Counters::new(1, Some((score, 1)), &state);
+            let counters = Counters::new(1, Some(Best { value: score, iteration: 1 }), &state);
             let section =
                 Section { name: STATE.to_string(), version: VERSION, bytes: counters.to_json() };
             let checkpoint = Checkpoint { iteration: 1, sections: vec![section] };

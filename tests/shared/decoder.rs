@@ -5,7 +5,7 @@ use super::training::short_run;
 use super::{cpu, doubles};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::data::{HostTrajectory, Trajectory};
-use grove::learner::{Experience, HostLearner, Learner, SequenceLearner};
+use grove::learner::{AutodiffLearner, HostExperience, HostLearner, SequenceLearner};
 use grove::model::{Decoder, flatten};
 use grove::settings::{DecoderConfig, ModelKind, Start, TrainConfig};
 
@@ -60,7 +60,7 @@ fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, Trajectory
 pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2] {
     let (policy, trajectory, advantages) = steps_of_games(config, device);
     let before = doubles(flatten(&policy)).await;
-    let mut learner = Learner::new(policy, config);
+    let mut learner = AutodiffLearner::new(policy, config);
     learner.update(&trajectory, &advantages, &trajectory.mask(true), 0).unwrap();
     [before, doubles(learner.weights().params().clone()).await]
 }
@@ -73,7 +73,7 @@ pub fn first_host_update(config: &TrainConfig) -> [Vec<f64>; 2] {
     let advantages: Vec<f32> = advantages.transpose().into_data().try_into_vec().unwrap();
     let counts = vec![trajectory.num_steps; trajectory.num_envs];
     let before = learner.params();
-    let experience = Experience::new(&trajectory, &advantages, &counts, trajectory.num_steps);
+    let experience = HostExperience::new(&trajectory, &advantages, &counts, trajectory.num_steps);
     learner.update(&experience, 0).unwrap();
     [before, learner.params()].map(|params| params.into_iter().map(f64::from).collect())
 }

@@ -4,7 +4,7 @@ use super::{cpu, doubles, floats, noise};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::data::{Recording, RecordingAdvantages, RecordingPart, Trajectory};
 use grove::learner::fused::FusedLearner;
-use grove::learner::{Learner, Weights};
+use grove::learner::{AutodiffLearner, Weights};
 use grove::model::{Categorical, Memoryless, Mlp, Observer, StoredFeatures, flatten, unflatten};
 use grove::settings::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
 
@@ -184,7 +184,7 @@ pub async fn general(
     device: &Device,
 ) -> Updated {
     let (policy, trajectory, advantages, mask) = played.on(device);
-    let mut learner = Learner::new(policy, config);
+    let mut learner = AutodiffLearner::new(policy, config);
     refer(learner.weights_mut(), reference);
     let means = learner.update(&trajectory, &advantages, &mask, 3).unwrap();
     Updated::read(learner.weights(), means).await

@@ -2,11 +2,11 @@
 
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, Steps, split};
+use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Steps, WindowSet, split};
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
-use grove::settings::{DataConfig, Engine, KlEstimator, LossType, ModelKind, TrainConfig};
+use grove::settings::{DataConfig, EngineChoice, KlEstimator, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,12 +39,12 @@ fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Frui
     let game = Fruit::default();
     let (features, actions) = (game.num_features(), game.num_actions());
     let steps = Arc::new(Dataset::open(folder).unwrap().steps(features, actions).unwrap());
-    let [learnt, held_out] = split(steps.episodes(), config.data.validation);
+    let [train, validation] = split(steps.episodes(), config.data.validation);
     let cut = Cut { history: config.data.history, ..Cut::plain(config.data.window, actions) };
-    let pieces = |episodes: &[_]| Pieces::new(steps.clone(), episodes, cut.clone());
-    let data = Demonstrations { learnt: pieces(&learnt), held_out: pieces(&held_out) };
+    let pieces = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
+    let data = Demonstrations { train: pieces(&train), validation: pieces(&validation) };
     let network = Network::new(features, actions, &config.policy, 7, device);
-    Trainer::with_source(game, network, config, device, Some(data))
+    Trainer::with_demonstrations(game, network, config, device, Some(data))
 }
 
 /// Serialises the tests that use the device, because one of them measures its memory.
@@ -85,7 +85,7 @@ fn params(trainer: &GameTrainer<Fruit>) -> Vec<f32> {
 /// Checks that streaming data of three times the memory budget gives the same bytes as keeping them
 /// in memory, on any number of threads and after resuming; and that data in memory are not copied
 /// again.
-fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device: &Device) {
+fn streams_as_if_resident(kind: ModelKind, window: usize, engine: EngineChoice, device: &Device) {
     let folder = TempDir::new().unwrap();
     let folder = folder.path().join("shown");
     // A MiB holds about 16,000 steps with their context.
@@ -143,24 +143,24 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device
 
 #[test]
 fn a_perceptron_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Mlp, 1, Engine::Auto, &cpu());
+    streams_as_if_resident(ModelKind::Mlp, 1, EngineChoice::Auto, &cpu());
 }
 
 #[test]
 fn a_perceptron_on_a_device_learns_the_same_from_streamed_data() {
     let Some(device) = adapter() else { return };
     let _alone = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
-    streams_as_if_resident(ModelKind::Mlp, 1, Engine::Fused, &device);
+    streams_as_if_resident(ModelKind::Mlp, 1, EngineChoice::Fused, &device);
 }
 
 #[test]
 fn a_recurrent_network_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Gru, 10, Engine::Auto, &cpu());
+    streams_as_if_resident(ModelKind::Gru, 10, EngineChoice::Auto, &cpu());
 }
 
 #[test]
 fn a_decoder_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Decoder, 10, Engine::Auto, &cpu());
+    streams_as_if_resident(ModelKind::Decoder, 10, EngineChoice::Auto, &cpu());
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn the_general_engine_compares_streamed_data_with_the_same_reference() {
     write(&folder, episodes);
     let windows = episodes * 9 / 10 * EPISODE / window;
     let mut config = config(ModelKind::Gru, windows, window);
-    config.engine = Engine::General;
+    config.engine = EngineChoice::General;
     (config.loss.kl_coef, config.loss.kl_estimator) = (0.1, KlEstimator::K2);
     // Fewer windows in an iteration than in the dataset, and more.
     for num_minibatches in [4, 16] {

@@ -9,7 +9,7 @@ use crate::shared::decoder::{
 use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
 use burn::tensor::Device;
 use grove::env::Catch;
-use grove::settings::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
+use grove::settings::{DecoderConfig, EngineChoice, ModelKind, Start, TrainConfig};
 use grove::trainer::Trainer;
 use pollster::block_on;
 
@@ -35,7 +35,7 @@ fn on_an_adapter_a_decoder_repeats_and_resumes_byte_for_byte() {
 
 #[test]
 fn any_number_of_threads_makes_the_same_bytes() {
-    for engine in [Engine::Auto, Engine::General] {
+    for engine in [EngineChoice::Auto, EngineChoice::General] {
         let mut config = TrainConfig { engine, ..decoder_run(Start::Branch) };
         config.policy.own.decoder = DecoderConfig { context: 8, ..DecoderConfig::default() };
         assert_any_threads_agree(config, 32);

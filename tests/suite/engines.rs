@@ -7,11 +7,11 @@ use grove::device::largest_buffer;
 use grove::env::{CartPole, Catch};
 use grove::metrics::IterationRecord;
 use grove::model::saved::{Header, with_header};
-use grove::settings::{Engine, RolloutConfig, Start, TrainConfig};
+use grove::settings::{EngineChoice, RolloutConfig, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
 
-fn config(engine: Engine, start: Start) -> TrainConfig {
+fn config(engine: EngineChoice, start: Start) -> TrainConfig {
     TrainConfig { engine, ..short_run(start) }
 }
 
@@ -24,7 +24,7 @@ fn bytes(trainer: &GameTrainer<Catch>) -> Vec<(String, Vec<u8>)> {
     trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
 }
 
-fn repeats_and_resumes(device: &Device, engine: Engine) {
+fn repeats_and_resumes(device: &Device, engine: EngineChoice) {
     for start in [Start::Branch, Start::Level] {
         let config = config(engine, start);
         let new = || Trainer::new(Catch::default(), &config, device);
@@ -49,21 +49,21 @@ fn repeats_and_resumes(device: &Device, engine: Engine) {
 
 #[test]
 fn on_the_cpu_both_ways_repeat_and_resume_byte_for_byte() {
-    repeats_and_resumes(&cpu(), Engine::Auto);
-    repeats_and_resumes(&cpu(), Engine::General);
+    repeats_and_resumes(&cpu(), EngineChoice::Auto);
+    repeats_and_resumes(&cpu(), EngineChoice::General);
 }
 
 #[test]
 fn on_an_adapter_both_ways_repeat_and_resume_byte_for_byte() {
     let Some(device) = adapter() else { return };
-    repeats_and_resumes(&device, Engine::Auto);
-    repeats_and_resumes(&device, Engine::General);
+    repeats_and_resumes(&device, EngineChoice::Auto);
+    repeats_and_resumes(&device, EngineChoice::General);
 }
 
 #[test]
 fn a_run_resumed_with_smaller_launches_learns_the_same() {
     let Some(device) = adapter() else { return };
-    let usual = config(Engine::Fused, Start::Branch);
+    let usual = config(EngineChoice::Fused, Start::Branch);
     let smaller = TrainConfig { launch_size: 1e-6, ..usual.clone() };
     let mut whole = Trainer::new(Catch::default(), &usual, &device);
     run(&mut whole, 2);
@@ -87,7 +87,7 @@ fn a_run_resumed_with_smaller_launches_learns_the_same() {
 #[test]
 fn blocking_and_async_forms_give_the_same_bytes() {
     for device in [Some(cpu()), adapter()].into_iter().flatten() {
-        for engine in [Engine::Auto, Engine::General] {
+        for engine in [EngineChoice::Auto, EngineChoice::General] {
             let config = config(engine, Start::Branch);
             let new = || Trainer::new(Catch::default(), &config, &device);
             let (mut waits, mut awaited) = (new(), new());
@@ -101,7 +101,7 @@ fn blocking_and_async_forms_give_the_same_bytes() {
                     want
                 );
             }
-            assert_eq!(block_on(awaited.measure_async()).unwrap(), waits.measure().unwrap());
+            assert_eq!(block_on(awaited.validate_async()).unwrap(), waits.validate().unwrap());
             let saved = block_on(awaited.snapshot_async()).unwrap();
             assert!(saved == waits.snapshot().unwrap(), "{}", waits.describe());
             let file = block_on(awaited.policy_file_async());
@@ -117,7 +117,7 @@ fn whole_runs_on_an_adapter_equal_those_on_the_cpu() {
 }
 
 /// Compares two runs that differ in rounding: equal games at first, values within 0.1 %.
-fn agree(a: (&Device, Engine), b: (&Device, Engine), auto_reset: bool) {
+fn agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_reset: bool) {
     let mut runs = [a, b].map(|(device, engine)| {
         let mut config = config(engine, Start::Branch);
         config.rollout.auto_reset = auto_reset;
@@ -145,10 +145,10 @@ fn agree(a: (&Device, Engine), b: (&Device, Engine), auto_reset: bool) {
 fn all_engines_agree() {
     let cpu = cpu();
     for auto_reset in [true, false] {
-        agree((&cpu, Engine::Auto), (&cpu, Engine::General), auto_reset);
+        agree((&cpu, EngineChoice::Auto), (&cpu, EngineChoice::General), auto_reset);
         let Some(device) = adapter() else { continue };
-        agree((&device, Engine::Auto), (&device, Engine::General), auto_reset);
-        agree((&device, Engine::Auto), (&cpu, Engine::Auto), auto_reset);
+        agree((&device, EngineChoice::Auto), (&device, EngineChoice::General), auto_reset);
+        agree((&device, EngineChoice::Auto), (&cpu, EngineChoice::Auto), auto_reset);
     }
 }
 
@@ -176,41 +176,42 @@ fn the_length_of_an_episode_is_the_number_of_its_steps() {
     };
     for (start, auto_reset) in [(Start::Branch, true), (Start::Level, true), (Start::Branch, false)]
     {
-        let expected = lengths(&cpu(), Engine::Auto, start, auto_reset);
+        let expected = lengths(&cpu(), EngineChoice::Auto, start, auto_reset);
         assert!(expected.iter().any(|length| *length != expected[0]), "{expected:?}");
         for threads in [1, 2] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let again = pool.install(|| lengths(&cpu(), Engine::Auto, start, auto_reset));
+            let again = pool.install(|| lengths(&cpu(), EngineChoice::Auto, start, auto_reset));
             assert_eq!(again, expected, "{threads} threads");
         }
-        lengths(&cpu(), Engine::General, start, auto_reset);
+        lengths(&cpu(), EngineChoice::General, start, auto_reset);
         let Some(device) = adapter() else { continue };
-        lengths(&device, Engine::Auto, start, auto_reset);
-        lengths(&device, Engine::General, start, auto_reset);
+        lengths(&device, EngineChoice::Auto, start, auto_reset);
+        lengths(&device, EngineChoice::General, start, auto_reset);
     }
 }
 
 #[test]
 fn a_policy_too_wide_for_the_kernels_uses_the_general_engine_and_says_why() {
     let Some(device) = adapter() else { return };
-    let mut config = config(Engine::Auto, Start::Branch);
+    let mut config = config(EngineChoice::Auto, Start::Branch);
     config.policy.hidden = vec![300];
     let mut trainer = Trainer::new(Catch::default(), &config, &device);
-    assert!(trainer.obstacle().unwrap().contains("256 units"));
+    assert!(trainer.fallback_reason().unwrap().contains("256 units"));
     trainer.iterate().unwrap();
     config.policy.hidden = vec![64];
-    assert_eq!(Trainer::new(Catch::default(), &config, &device).obstacle(), None);
+    assert_eq!(Trainer::new(Catch::default(), &config, &device).fallback_reason(), None);
     config.policy.hidden = vec![300];
-    assert_eq!(Trainer::new(Catch::default(), &config, &cpu()).obstacle(), None);
+    assert_eq!(Trainer::new(Catch::default(), &config, &cpu()).fallback_reason(), None);
 }
 
 #[test]
 fn a_rollout_too_large_for_the_device_is_rejected_before_the_run() {
     let Some(device) = adapter() else { return };
     let most = largest_buffer(&device).unwrap() as usize;
-    let missing = |config: &TrainConfig| Trainer::new(Catch::default(), config, &device).missing();
+    let missing =
+        |config: &TrainConfig| Trainer::new(Catch::default(), config, &device).unsupported_reason();
     // Words of catch, and the quantities that are recorded beside its four features, in each step of a game.
-    for (engine, numbers) in [(Engine::Auto, 2), (Engine::General, 5)] {
+    for (engine, numbers) in [(EngineChoice::Auto, 2), (EngineChoice::General, 5)] {
         let mut config = config(engine, Start::Level);
         config.rollout.num_groups = 1;
         config.rollout.group_size = most / (4 * numbers * config.rollout.num_steps);
@@ -220,5 +221,5 @@ fn a_rollout_too_large_for_the_device_is_rejected_before_the_run() {
         assert!(text.contains("rollout takes"), "{text}");
         assert!(text.contains("rollout.group_size or rollout.num_steps, or use"), "{text}");
     }
-    assert_eq!(missing(&config(Engine::Auto, Start::Level)), None);
+    assert_eq!(missing(&config(EngineChoice::Auto, Start::Level)), None);
 }

@@ -3,12 +3,12 @@
 use crate::support::{adapter, cpu, grove, json, refusal, stderr};
 use burn::tensor::Device;
 use grove::data::{
-    Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, Steps, games_file, split,
+    Columns, Cut, Dataset, DatasetWriter, End, Manifest, Steps, WindowSet, games_file, split,
 };
 use grove::env::{Fruit, Recall, Rules};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
-use grove::settings::{DataConfig, Engine, LossType, ModelKind, TrainConfig};
+use grove::settings::{DataConfig, EngineChoice, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
@@ -112,14 +112,18 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
 
 fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<G> {
     let columns = Arc::new(columns(game.num_features()));
-    let [learnt, held_out] = split(columns.episodes(), config.data.validation);
+    let [train, validation] = split(columns.episodes(), config.data.validation);
     let pieces = |episodes: &[_]| {
-        Pieces::new(columns.clone(), episodes, Cut::plain(config.data.window, game.num_actions()))
+        WindowSet::new(
+            columns.clone(),
+            episodes,
+            Cut::plain(config.data.window, game.num_actions()),
+        )
     };
-    let data = Demonstrations { learnt: pieces(&learnt), held_out: pieces(&held_out) };
+    let data = Demonstrations { train: pieces(&train), validation: pieces(&validation) };
     let (features, actions) = (game.num_features(), game.num_actions());
     let network = Network::new(features, actions, &config.policy, 7, device);
-    Trainer::with_source(game, network, config, device, Some(data))
+    Trainer::with_demonstrations(game, network, config, device, Some(data))
 }
 
 fn iterate<G: Rules>(trainer: &mut GameTrainer<G>, iterations: u32) -> Vec<IterationRecord> {
@@ -169,7 +173,7 @@ fn a_recurrent_network_resumes_in_the_middle_of_an_epoch() {
 
 #[test]
 fn a_dataset_smaller_than_a_batch_counts_its_own_steps() {
-    for engine in [Engine::Auto, Engine::General] {
+    for engine in [EngineChoice::Auto, EngineChoice::General] {
         let mut config = TrainConfig { engine, ..config(ModelKind::Mlp, 1) };
         config.data.batch_size = 4096;
         let mut trainer = run(Fruit::default(), &config, &cpu());
@@ -200,7 +204,7 @@ fn engines_learn_the_same(label_smoothing: f64) {
     let mut fast = config(ModelKind::Mlp, 1);
     (fast.update.update_epochs, fast.update.num_minibatches) = (2, 3);
     fast.loss.label_smoothing = label_smoothing;
-    let general = TrainConfig { engine: Engine::General, ..fast.clone() };
+    let general = TrainConfig { engine: EngineChoice::General, ..fast.clone() };
     let native = weights(&fast, &cpu());
     let first = run(Fruit::default(), &fast, &cpu()).model();
     let first: Vec<f32> = first.flatten().without_autodiff().into_data().try_into_vec().unwrap();

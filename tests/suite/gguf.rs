@@ -4,7 +4,7 @@
 use crate::support::{grove, json, refusal, stderr};
 use grove::model::DecoderShape;
 use grove::nn::arch::{FAMILIES, Family, QkNorm};
-use grove::text::generate::{Generator, Prompt, Sampling};
+use grove::text::generate::{Generator, Request, Sampling};
 use grove::text::{Adapters, GgufType, LanguageModel, LoraConfig};
 use std::fs;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn sharpened(shape: &DecoderShape) -> LanguageModel {
 fn greedy(model: &LanguageModel, count: usize) -> Vec<u32> {
     let sampling = Sampling { temperature: 0.0, max_new_tokens: count, ..Sampling::default() };
     let tokens = model.prompt("12+34=", &[] as &[()]).unwrap();
-    let prompt = Prompt { tokens, completions: 1, key: 0 };
+    let prompt = Request { tokens, completions: 1, key: 0 };
     let (decoder, sampling) = (&model.decoder(), &sampling);
     let generator = Generator { decoder, sampling, slots: 1, stop: None, listener: None };
     generator.generate(&[prompt])[0][0].tokens.clone()

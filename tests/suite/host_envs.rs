@@ -5,8 +5,8 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use grove::env::{HostEnv, HostEnvError, HostEnvs, HostGame, HostVecEnv, ThreadedEnvs, Transition};
 use grove::model::Memoryless;
-use grove::rollout::Player;
-use grove::settings::{Engine, ModelKind, Start, TrainConfig};
+use grove::rollout::ActionSelection;
+use grove::settings::{EngineChoice, ModelKind, Start, TrainConfig};
 use grove::trainer::{GameTrainer, HostSetupError, TrainError};
 use host_game::Corridor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,12 +34,12 @@ fn trainer(config: &TrainConfig) -> GameTrainer<HostGame> {
 #[test]
 fn a_device_has_no_fused_engine_for_environments_on_the_host() {
     let Some(device) = adapter() else { return };
-    let config = TrainConfig { engine: Engine::Fused, ..config() };
+    let config = TrainConfig { engine: EngineChoice::Fused, ..config() };
     let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
     let run = GameTrainer::with_envs(GAME, HostEnvs::new(envs), &config, &device).unwrap();
-    let said = run.missing().unwrap();
+    let said = run.unsupported_reason().unwrap();
     assert!(said.ends_with("environments on the host have no kernels"), "{said}");
-    assert_eq!(trainer(&config).missing(), None, "the CPU has it");
+    assert_eq!(trainer(&config).unsupported_reason(), None, "the CPU has it");
 }
 
 fn train(config: &TrainConfig) -> GameTrainer<HostGame> {
@@ -50,12 +50,12 @@ fn train(config: &TrainConfig) -> GameTrainer<HostGame> {
 
 #[test]
 fn every_engine_and_model_learns_a_host_environment() {
-    let general = TrainConfig { engine: Engine::General, ..config() };
+    let general = TrainConfig { engine: EngineChoice::General, ..config() };
     let mut recurrent = config();
     recurrent.policy.kind = ModelKind::Gru;
     for config in [config(), general, recurrent] {
         let trainer = train(&config);
-        let greedy = trainer.evaluate_fresh(64, 0, Player::Greedy).unwrap();
+        let greedy = trainer.evaluate_fresh(64, 0, ActionSelection::Greedy).unwrap();
         // From cells 0 to 7 it is 6.5 steps on average, and never more than 10.
         assert!(greedy.mean_score > -7.5, "{}: {greedy:?}", trainer.describe());
         assert!(greedy.min_score >= -10.0, "{}: {greedy:?}", trainer.describe());
@@ -119,7 +119,7 @@ impl HostEnv for Counted {
 
 #[test]
 fn a_run_counts_the_steps_of_its_environments() {
-    for (engine, auto_reset) in [Engine::Auto, Engine::General]
+    for (engine, auto_reset) in [EngineChoice::Auto, EngineChoice::General]
         .into_iter()
         .flat_map(|engine| [(engine, false), (engine, true)])
     {
@@ -205,20 +205,20 @@ fn numbers_that_are_not_finite_are_those_of_their_environment() {
     ] {
         let mut trainer = run(numbers, &config());
         let errors = [
-            trainer.evaluate_fresh(3, 0, Player::Greedy).unwrap_err(),
+            trainer.evaluate_fresh(3, 0, ActionSelection::Greedy).unwrap_err(),
             trainer.iterate().unwrap_err(),
         ];
         errors.iter().for_each(|error| assert_eq!(error.to_string(), expected));
     }
     // No action follows the last observation of an episode.
     for (engine, auto_reset) in
-        [(Engine::Auto, false), (Engine::Auto, true), (Engine::General, false)]
+        [(EngineChoice::Auto, false), (EngineChoice::Auto, true), (EngineChoice::General, false)]
     {
         let mut config = TrainConfig { engine, ..config() };
         config.rollout.auto_reset = auto_reset;
         let mut trainer = run(Numbers { last: f32::NAN, ..fine }, &config);
         assert_eq!(trainer.iterate().unwrap().score, Some(2.0));
-        assert_eq!(trainer.evaluate_fresh(3, 0, Player::Greedy).unwrap().mean_score, 2.0);
+        assert_eq!(trainer.evaluate_fresh(3, 0, ActionSelection::Greedy).unwrap().mean_score, 2.0);
     }
 }
 
@@ -381,12 +381,12 @@ impl HostVecEnv for Bound {
 
 #[test]
 fn environments_are_called_on_the_thread_that_trains() {
-    for engine in [Engine::Auto, Engine::General] {
+    for engine in [EngineChoice::Auto, EngineChoice::General] {
         let config = TrainConfig { engine, ..config() };
         let envs = ThreadedEnvs::new(config.rollout.num_envs(), Corridor::default);
         let envs = HostEnvs::new(Bound(thread::current().id(), envs));
         let mut trainer = GameTrainer::with_envs(GAME, envs, &config, &Device::flex()).unwrap();
         assert!(trainer.iterate().unwrap().episodes > 0);
-        assert!(trainer.measure().unwrap().0.episodes > 0);
+        assert!(trainer.validate().unwrap().evaluation.episodes > 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use grove::settings::Precision;
-use grove::text::generate::{Completion, Generator, Prompt, Sampling};
+use grove::text::generate::{Completion, Generator, Request, Sampling};
 use grove::text::{
     Adapters, Cache, LanguageModel, LoraConfig, Pass, Retention, Row, Text, TextPass, TokenDecoder,
     normalize,
@@ -70,7 +70,7 @@ fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
 
 fn generate(
     decoder: &TokenDecoder,
-    prompts: &[Prompt],
+    prompts: &[Request],
     sampling: &Sampling,
     slots: usize,
 ) -> Vec<Vec<Completion>> {
@@ -79,7 +79,7 @@ fn generate(
 
 #[test]
 fn completions_of_no_tokens_are_empty() {
-    let prompts = [Prompt { tokens: vec![1], completions: 2, key: 0 }];
+    let prompts = [Request { tokens: vec![1], completions: 2, key: 0 }];
     let sampling = Sampling { max_new_tokens: 0, ..Sampling::default() };
     let decoder = load("qwen2").0.decoder();
     for decoder in [decoder.clone(), decoder.with_device(Some(Device::flex()), Precision::F32)] {
@@ -100,7 +100,7 @@ fn folders_of_transformers_give_its_logits_and_its_text() {
             assert!((got - want).abs() < 1e-4 * largest, "{name}: {got} instead of {want}");
         }
         let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
-        let prompt = Prompt { tokens: expected.tokens, completions: 1, key: 0 };
+        let prompt = Request { tokens: expected.tokens, completions: 1, key: 0 };
         let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
         for decoder in [&decoder, &there] {
             let completions = generate(decoder, std::slice::from_ref(&prompt), &sampling, 1);
@@ -148,10 +148,10 @@ fn new_models_are_saved_and_loaded() {
 }
 
 /// Prompts of different lengths, each with its own number of completions.
-fn prompts(vocabulary: u32) -> Vec<Prompt> {
+fn prompts(vocabulary: u32) -> Vec<Request> {
     let tokens = |i: u32| (0..3 + i * 7 % 23).map(|t| (i * 13 + t * 5) % vocabulary).collect();
     (0..12)
-        .map(|i| Prompt { tokens: tokens(i), completions: 3 + i as usize % 4, key: 77 * i })
+        .map(|i| Request { tokens: tokens(i), completions: 3 + i as usize % 4, key: 77 * i })
         .collect()
 }
 
@@ -193,7 +193,7 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
         let sampling = Sampling { max_new_tokens: 20, ..Sampling::default() };
         let prompts = prompts(64);
         let all = generate(&decoder, &prompts, &sampling, 9);
-        let text = |(prompt, completions): (&'_ Prompt, &'_ Vec<Completion>)| -> (Vec<u32>, Vec<Vec<u32>>) {
+        let text = |(prompt, completions): (&'_ Request, &'_ Vec<Completion>)| -> (Vec<u32>, Vec<Vec<u32>>) {
             (prompt.tokens.clone(), completions.iter().map(|one| one.tokens.clone()).collect())
         };
         let owned: Vec<_> = prompts.iter().zip(&all).map(text).collect();
@@ -314,7 +314,7 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
         }
     }
     let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
-    let prompt = Prompt { tokens: expected.tokens, completions: 1, key: 0 };
+    let prompt = Request { tokens: expected.tokens, completions: 1, key: 0 };
     let completions = generate(&decoder, &[prompt], &sampling, 1);
     assert_eq!(completions[0][0].tokens, expected.greedy);
     let question =

@@ -4,7 +4,7 @@ use grove::checkpoint::Checkpoint;
 use grove::model::DecoderShape;
 use grove::settings::Precision;
 use grove::task::find;
-use grove::text::generate::{Generator, Prompt, Sampling};
+use grove::text::generate::{Generator, Request, Sampling};
 use grove::text::{
     Arithmetic, Cache, Kernel, LanguageModel, Pass, PrefixCache, Retention, Row, Text, TextPass,
     TokenDecoder,
@@ -92,16 +92,16 @@ fn large() -> TokenDecoder {
 #[test]
 fn completions_are_nearly_those_of_single_precision_alone_and_in_a_batch() {
     let sampling = Sampling { max_new_tokens: 12, ..Sampling::default() };
-    let prompt = |number: u32| Prompt {
+    let prompt = |number: u32| Request {
         tokens: (0..3 + 5 * number).map(|i| (i * 7 + number) % 20).collect(),
         completions: 1 + number as usize,
         key: number,
     };
-    let prompts: Vec<Prompt> = (0..5).map(prompt).collect();
+    let prompts: Vec<Request> = (0..5).map(prompt).collect();
     let single = large();
     for kernel in Kernel::available() {
         let decoder = single.clone().with_arithmetic(Arithmetic::Bf16(*kernel));
-        let generate = |decoder: &TokenDecoder, prompts: &[Prompt], slots: usize| {
+        let generate = |decoder: &TokenDecoder, prompts: &[Request], slots: usize| {
             let generator =
                 Generator { decoder, sampling: &sampling, slots, stop: None, listener: None };
             generator.generate(prompts)

@@ -2,14 +2,14 @@
 
 use crate::support::{adapter, kind, launches, stdout};
 use burn::tensor::{Device, Tensor};
-use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
+use grove::learner::text::{Group, Sample, UpdateSettings, gradient, logprobs};
 use grove::math::Activation;
 use grove::model::DecoderShape;
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::objective::{LossConfig, LossType};
 use grove::settings::{Precision, TrainConfig};
 use grove::task;
-use grove::text::generate::{Completion, Generator, Prompt, Sampling};
+use grove::text::generate::{Completion, Generator, Request, Sampling};
 use grove::text::{Adapters, LoraConfig, TokenDecoder};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
 use std::process::Command;
@@ -116,8 +116,8 @@ fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
     }
 }
 
-fn prompts() -> [Prompt; 4] {
-    let prompt = |number: u32, count: u32, completions: usize| Prompt {
+fn prompts() -> [Request; 4] {
+    let prompt = |number: u32, count: u32, completions: usize| Request {
         tokens: (0..count).map(|i| (i * i + number * 7 + i) % 40).collect(),
         completions,
         key: number,
@@ -194,9 +194,9 @@ pub fn groups(by: &TokenDecoder) -> Vec<Group> {
     groups
 }
 
-pub fn rule(loss: LossConfig) -> LanguageRule {
+pub fn rule(loss: LossConfig) -> UpdateSettings {
     let config = TrainConfig::for_game("any");
-    LanguageRule {
+    UpdateSettings {
         loss,
         update: config.update,
         optimizer: config.optimizer,
@@ -402,8 +402,8 @@ pub fn wide(num_layers: usize) -> TokenDecoder {
 }
 
 /// Two prompts of different lengths, with three completions each.
-pub fn long_prompts() -> [Prompt; 2] {
-    [70, 3].map(|count| Prompt {
+pub fn long_prompts() -> [Request; 2] {
+    [70, 3].map(|count| Request {
         tokens: (0..count).map(|i| (i * i + count) % 1000).collect(),
         completions: 3,
         key: count,

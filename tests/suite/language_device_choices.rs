@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use grove::rng::{draw, uniform};
 use grove::settings::Precision;
 use grove::text::TokenDecoder;
-use grove::text::generate::{Completion, Generator, Prompt, Sampling};
+use grove::text::generate::{Completion, Generator, Request, Sampling};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -28,8 +28,8 @@ fn the_largest_random_number_chooses_a_possible_token() {
     let Some(device) = adapter() else { return };
     let largest = |key: &u32| uniform(draw(draw(*key, 0), 0)) == 1.0 - f32::EPSILON / 2.0;
     let key = (0..=u32::MAX).find(largest).unwrap();
-    let prompt = |i: u32| Prompt { tokens: vec![i, i * i % 1000, 7], completions: 1, key };
-    let prompts: Vec<Prompt> = (0..200).map(prompt).collect();
+    let prompt = |i: u32| Request { tokens: vec![i, i * i % 1000, 7], completions: 1, key };
+    let prompts: Vec<Request> = (0..200).map(prompt).collect();
     let decoder = &wide(1).with_device(Some(device), Precision::F32);
     for top_k in [5, 50, 500] {
         let all = Sampling { max_new_tokens: 1, ..Sampling::default() };

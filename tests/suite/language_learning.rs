@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::learner::UpdateMeans;
-use grove::learner::text::{Group, LanguageLearner, LanguageRule, Sample, gradient, logprobs};
+use grove::learner::text::{Group, LanguageLearner, Sample, UpdateSettings, gradient, logprobs};
 use grove::math::Activation;
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
@@ -382,7 +382,7 @@ fn losses_of_texts_are_those_of_tensors() {
         let want = loss_by_autodiff(&decoder, &groups, &references, &loss, &device);
         let config = TrainConfig::for_game("any");
         let longest = groups.iter().flat_map(|group| &group.samples).map(|one| one.tokens.len());
-        let rule = LanguageRule {
+        let rule = UpdateSettings {
             loss,
             update: config.update,
             optimizer: config.optimizer,
@@ -426,7 +426,7 @@ fn an_update_ends_at_its_divergence() {
     let learnt = |target_kl: f64, update_epochs: usize| {
         let update =
             UpdateConfig { num_minibatches: 1, update_epochs, target_kl, ..config.update.clone() };
-        let rule = LanguageRule {
+        let rule = UpdateSettings {
             loss: LossConfig::default(),
             update,
             optimizer: config.optimizer.clone(),
@@ -464,7 +464,7 @@ fn means_are_over_the_tokens_that_were_evaluated() {
     };
     let config = TrainConfig::for_game("any");
     let update = UpdateConfig { num_minibatches: 1, update_epochs: 1, ..config.update };
-    let rule = LanguageRule {
+    let rule = UpdateSettings {
         loss: LossConfig::default(),
         update,
         optimizer: config.optimizer,

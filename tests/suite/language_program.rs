@@ -144,7 +144,7 @@ fn grpo_continues_from_a_fitted_model() {
         .collect();
     assert_eq!(held_out.len(), 27);
     let best = held_out.iter().copied().fold(f64::INFINITY, f64::min);
-    // So few texts are soon known by heart; what is kept is what was best.
+    // The model soon overfits so few texts; the best checkpoint is kept.
     assert!(best < 0.95 * held_out[0] && best < 0.95 * held_out[26], "{held_out:?}");
     // The report is of the solutions that did not choose it.
     let last = report["held_out"]["loss"].as_f64().unwrap();

@@ -6,6 +6,7 @@ use grove::metrics::IterationRecord;
 use grove::settings::MomentPrecision;
 use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, find};
 use grove::text::{LanguageModel, LoraConfig};
+use grove::trainer::Validation;
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::path::Path;
 use std::sync::Arc;
@@ -298,8 +299,8 @@ fn imitation_alone_learns_to_sort_three_digits() {
     config.checkpoint.eval_episodes = 100;
     let mut trainer = trainer(&config);
     iterate(&mut trainer, 200);
-    let (evaluation, improved) = trainer.measure().unwrap();
-    assert!(improved && evaluation.text.as_ref().unwrap().pass_at_1 > 0.8, "{evaluation:?}");
+    let Validation { evaluation, is_best } = trainer.validate().unwrap();
+    assert!(is_best && evaluation.text.as_ref().unwrap().pass_at_1 > 0.8, "{evaluation:?}");
 }
 
 #[test]
@@ -421,7 +422,7 @@ fn final_scores_are_of_prompts_that_chose_nothing() {
     config.fit.iterations = 0;
     let task = Arc::new(Halves::default());
     let mut trainer = LanguageTrainer::for_task(task, config.clone(), None).unwrap();
-    let (chosen, _) = trainer.measure().unwrap();
+    let chosen = trainer.validate().unwrap().evaluation;
     assert_eq!((chosen.episodes, chosen.mean_score), (3, 1.0));
     let last = trainer.evaluate_greedy(1000).unwrap();
     assert_eq!((last.episodes, last.mean_score), (3, 0.0));
@@ -446,5 +447,5 @@ fn verifiers_are_called_on_the_thread_that_trains() {
     config.fit.iterations = 0;
     let mut trainer = LanguageTrainer::for_task(Arc::new(Halves::default()), config, None).unwrap();
     assert!(trainer.iterate().unwrap().text.is_some_and(|text| !text.fit && text.tokens > 0));
-    assert_eq!(trainer.measure().unwrap().0.mean_score, 1.0);
+    assert_eq!(trainer.validate().unwrap().evaluation.mean_score, 1.0);
 }

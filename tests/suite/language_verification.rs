@@ -127,7 +127,7 @@ fn outcome(mut trainer: LanguageTrainer) -> Outcome {
         records.push(TextRecord { generated_per_second: 0.0, learnt_per_second: 0.0, ..text });
         completions.extend(trainer.take_completions());
     }
-    let score = trainer.measure().unwrap().0.mean_score;
+    let score = trainer.validate().unwrap().evaluation.mean_score;
     (trainer.snapshot().unwrap(), records, completions, score)
 }
 

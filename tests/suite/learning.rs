@@ -2,7 +2,7 @@
 
 use crate::support::cpu;
 use grove::env::{CartPole, Catch, Fruit, Rules};
-use grove::rollout::Player;
+use grove::rollout::ActionSelection;
 use grove::settings::TrainConfig;
 use grove::trainer::Trainer;
 use serde::Serialize;
@@ -15,7 +15,7 @@ fn score<G: Rules + Default + Serialize>(iterations: u32) -> f64 {
     for _ in 0..iterations {
         trainer.iterate().unwrap();
     }
-    trainer.evaluate(5000, Player::Greedy).mean_score
+    trainer.evaluate(5000, ActionSelection::Greedy).mean_score
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! The integration tests, in one program so that they are linked once.
 
 mod advantages;
-mod arrows;
 mod bad_input;
-mod batch;
 mod browser;
 mod checkpoint;
 mod checkpoint_store;
@@ -11,6 +9,7 @@ mod config;
 mod contributing;
 mod data;
 mod decoder;
+mod dependencies;
 mod engines;
 mod envs;
 #[cfg(unix)]
@@ -71,6 +70,7 @@ mod task_users;
 mod task_verifier;
 mod teams;
 mod tokenizers;
+mod vec_env;
 mod viewer;
 mod watch;
 mod watch_live;

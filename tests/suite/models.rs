@@ -11,8 +11,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use grove::env::{Catch, Env, Recall};
 use grove::model::{Model, NamedModel, NativePolicy, Network, TensorActor};
 use grove::rng::Stream;
-use grove::rollout::{Player, evaluate};
-use grove::settings::{Activation, Engine, ModelKind, PolicyConfig, Start, TrainConfig};
+use grove::rollout::{ActionSelection, evaluate};
+use grove::settings::{Activation, EngineChoice, ModelKind, PolicyConfig, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer, load_policy};
 use own_model::Residual;
 
@@ -78,7 +78,7 @@ pub fn repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Devic
     let new = || Trainer::with_model(game, model.clone(), config, device);
     let [mut whole, mut again, mut broken] = [new(), new(), new()];
     // The native engine takes built-in networks; the fused one takes perceptrons alone.
-    assert_eq!(whole.obstacle().is_none(), model.kind().is_some() && *device == cpu());
+    assert_eq!(whole.fallback_reason().is_none(), model.kind().is_some() && *device == cpu());
     iterate(&mut whole, 4);
     iterate(&mut again, 4);
     assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe());
@@ -127,7 +127,7 @@ pub fn assert_learns_recall(kind: ModelKind, iterations: u32) {
         trainer.iterate().unwrap();
     }
     // Chance, and the best without a memory, is 1 / 4.
-    let score = trainer.evaluate(2000, Player::Greedy).mean_score;
+    let score = trainer.evaluate(2000, ActionSelection::Greedy).mean_score;
     assert!(score >= 0.99, "{score}");
 }
 
@@ -159,7 +159,7 @@ fn one_thread_and_two_make_the_same_bytes() {
     for kind in [ModelKind::Gru, ModelKind::Mlp] {
         let mut config = gru_run(Start::Branch);
         (config.policy.kind, config.policy.hidden) = (kind, vec![64, 64]);
-        config.engine = Engine::General;
+        config.engine = EngineChoice::General;
         assert_any_threads_agree(config, 64);
     }
 }
@@ -168,7 +168,7 @@ fn one_thread_and_two_make_the_same_bytes() {
 fn three_hidden_layers_are_trained_by_the_cpus_engine_as_by_autodiff() {
     let mut config = short_run(Start::Branch);
     config.policy.hidden = vec![16, 9, 12];
-    let [mut fast, mut general] = [Engine::Auto, Engine::General].map(|engine| {
+    let [mut fast, mut general] = [EngineChoice::Auto, EngineChoice::General].map(|engine| {
         let config = TrainConfig { engine, ..config.clone() };
         Trainer::new(Catch::default(), &config, &cpu())
     });
@@ -181,8 +181,8 @@ fn three_hidden_layers_are_trained_by_the_cpus_engine_as_by_autodiff() {
         }
     }
     let Some(device) = adapter() else { return };
-    let obstacle = Trainer::obstacle_to(Catch::default(), &config, &device).unwrap();
-    assert!(obstacle.contains("one or two hidden layers"), "{obstacle}");
+    let reason = Trainer::fallback_reason_for(Catch::default(), &config, &device).unwrap();
+    assert!(reason.contains("one or two hidden layers"), "{reason}");
 }
 
 /// Checks that a policy for catch acts the same by its native form, by tensors, and after being saved.
@@ -191,7 +191,7 @@ pub fn assert_acts_as_by_tensors(config: &TrainConfig) {
     let trainer = Trainer::new(game, config, &cpu());
     let native = NativePolicy::new(&trainer.model(), game.num_features(), 3);
     let tensors = TensorActor::new(&trainer.model(), game.num_features(), 3);
-    for player in [Player::Greedy, Player::Sampling] {
+    for player in [ActionSelection::Greedy, ActionSelection::Sampling] {
         let [a, b] = [
             evaluate(&native, game, 333, Stream::Validation, config.seed, player),
             evaluate(&tensors, game, 333, Stream::Validation, config.seed, player),
@@ -203,8 +203,8 @@ pub fn assert_acts_as_by_tensors(config: &TrainConfig) {
     }
     let saved = load_policy(&trainer.snapshot().unwrap(), game, config).unwrap();
     assert_eq!(
-        evaluate(&saved, game, 50, Stream::Evaluation, 1, Player::Greedy),
-        evaluate(&native, game, 50, Stream::Evaluation, 1, Player::Greedy)
+        evaluate(&saved, game, 50, Stream::Evaluation, 1, ActionSelection::Greedy),
+        evaluate(&native, game, 50, Stream::Evaluation, 1, ActionSelection::Greedy)
     );
 }
 
@@ -238,11 +238,11 @@ fn a_user_defined_model_learns() {
     let config = TrainConfig { iterations: 30, ..TrainConfig::for_game(Catch::NAME) };
     let model = residual(64, 1, &cpu());
     let mut trainer = Trainer::with_model(Catch::default(), model, &config, &cpu());
-    let before = trainer.evaluate(1000, Player::Sampling).mean_score;
+    let before = trainer.evaluate(1000, ActionSelection::Sampling).mean_score;
     for _ in 0..config.iterations {
         trainer.iterate().unwrap();
     }
-    let after = trainer.evaluate(1000, Player::Greedy).mean_score;
+    let after = trainer.evaluate(1000, ActionSelection::Greedy).mean_score;
     assert!(before < 0.0 && after > 0.9, "{before} before, {after} after");
 }
 

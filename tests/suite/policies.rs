@@ -2,7 +2,7 @@
 
 use grove::env::{Breakout, CartPole, Catch, Fruit, Recall, Rules};
 use grove::rng::Stream;
-use grove::rollout::{Player, evaluate};
+use grove::rollout::{ActionSelection, evaluate};
 use grove::trainer::{load_policy, policy_file, saved_config};
 use serde::de::DeserializeOwned;
 
@@ -12,7 +12,8 @@ fn score<G: Rules + DeserializeOwned>(episodes: usize) -> (G, f64) {
     let checkpoint = policy_file(std::fs::read(path).unwrap()).unwrap();
     let (game, config) = saved_config::<G>(&checkpoint).unwrap();
     let policy = load_policy(&checkpoint, game, &config).unwrap();
-    let evaluation = evaluate(&policy, game, episodes, Stream::Evaluation, 11, Player::Greedy);
+    let evaluation =
+        evaluate(&policy, game, episodes, Stream::Evaluation, 11, ActionSelection::Greedy);
     (game, evaluation.mean_score)
 }
 

@@ -12,7 +12,7 @@ use grove::env::{Catch, Env, Fruit};
 use grove::learner::fused::FusedLearner;
 use grove::model::{FlatMlp, Mlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
-use grove::rollout::{FusedRollout, Player, RolloutKeys};
+use grove::rollout::{ActionSelection, FusedRollout, RolloutKeys};
 use grove::settings::{Activation, ModelKind, PolicyConfig, Precision, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
@@ -140,7 +140,7 @@ fn ratios_of_the_first_update_in_bf16_are_exactly_one() {
         config.update.update_epochs = 1;
         config.update.num_minibatches = 1;
         let mut trainer = trainer(&config);
-        assert_eq!(trainer.obstacle(), None);
+        assert_eq!(trainer.fallback_reason(), None);
         for _ in 0..config.iterations {
             let record = trainer.iterate().unwrap();
             assert!(record.approx_kl == 0.0 && record.grad_norm > 0.0, "{record:?}");
@@ -178,7 +178,7 @@ fn built_in_networks_learn_to_catch_in_bf16() {
         config.optimizer.learning_rate = 1e-2;
         let mut trainer = trainer(&config);
         (0..config.iterations).for_each(|_| drop(trainer.iterate().unwrap()));
-        let score = trainer.evaluate(1000, Player::Greedy).mean_score;
+        let score = trainer.evaluate(1000, ActionSelection::Greedy).mean_score;
         assert!(score > 0.9, "{}: {score}", config.policy.kind);
     }
 }
@@ -198,8 +198,8 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
         } else {
             let config = TrainConfig { precision, ..config(precision) };
             let trainer = Trainer::new(Fruit::default(), &config, &device);
-            let obstacle = trainer.obstacle().expect("the fast engine is closed to it");
-            assert!(obstacle.contains("the device does not support"), "{obstacle}");
+            let reason = trainer.fallback_reason().expect("the fast engine is closed to it");
+            assert!(reason.contains("the device does not support"), "{reason}");
         }
     }
     let wanted = std::env::var("GROVE_REQUIRE_PRECISIONS").ok().and_then(|n| n.parse().ok());

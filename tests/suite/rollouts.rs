@@ -17,7 +17,9 @@ use grove::data::{HostTrajectory, Trajectory};
 use grove::env::{CartPole, Catch, Env, Episode, Fruit, FruitObservation, PackedState, Rules};
 use grove::model::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{Stream, draw, uniform};
-use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, env_words, evaluate};
+use grove::rollout::{
+    ActionSelection, NativeRollout, RolloutKeys, StepwiseRollout, env_words, evaluate,
+};
 use grove::settings::{Activation, PolicyConfig, RolloutConfig, Start};
 use pollster::block_on;
 
@@ -172,7 +174,7 @@ fn the_number_of_threads_changes_nothing() {
             let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(80));
             let hosts: Vec<Host> =
                 (0..2).map(|i| Host::of(&rollout.collect(&policy, i, &cpu()))).collect();
-            let evaluations = [Player::Greedy, Player::Sampling]
+            let evaluations = [ActionSelection::Greedy, ActionSelection::Sampling]
                 .map(|player| evaluate(&policy, game, 77, Stream::Evaluation, 3, player));
             (hosts, rollout.export(), evaluations)
         })

@@ -45,7 +45,7 @@ pub fn adapter() -> Option<Device> {
     adapters.sort_by_key(|d| d.software);
     let Some(info) = adapters.first() else {
         assert!(!required, "GROVE_REQUIRE_ADAPTER is 1, but there is no {kind} adapter");
-        // Not by `eprintln`, which a test that passes is not heard by.
+        // Not by `eprintln!`, whose output a test that passes captures.
         let test = std::thread::current().name().unwrap_or("a test").to_string();
         let _ = writeln!(std::io::stderr(), "no {kind} adapter: {test} did nothing on one");
         return None;

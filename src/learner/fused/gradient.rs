@@ -13,7 +13,7 @@ use crate::learner::means::SUMS;
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
 use crate::model::kernels::{Dense, FeatureSlots, MlpShape, Observer, rounded};
-use crate::objective::kl::{divergence, third};
+use crate::objective::kl::{k3, kl_estimate};
 use crate::objective::{Coefficients, Step, by_logit, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -44,7 +44,7 @@ pub(super) struct Share {
 /// `[features][stride]`. Samples past the last get zeros.
 #[cube]
 fn observe_tile<O: Observer>(
-    data: &Experience,
+    data: &ExperienceBuffers,
     x: &mut [f32],
     start: usize,
     batch: &Batch,
@@ -95,7 +95,7 @@ fn logits<I: Float>(
 fn differentiate<O: Observer>(
     room: &mut [f32],
     sums: &mut [f32],
-    data: &Experience,
+    data: &ExperienceBuffers,
     number: usize,
     batch: &Batch,
     by: &Coefficients,
@@ -120,16 +120,16 @@ fn differentiate<O: Observer>(
             let log_ratio = soft.logprob - sample.logprob;
             let own_ratio = exp(log_ratio);
             let mut ratio = own_ratio;
-            if comptime!(form.loss_type.ratio_of_game()) {
-                ratio = batch.game_ratio(game).ratio;
+            if comptime!(form.loss_type.has_sequence_ratio()) {
+                ratio = batch.sequence_ratio(game).ratio;
             }
             let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
             let policy = term(&step, by, comptime!(form.loss_type));
             let mut loss = policy.value - by.entropy * soft.entropy;
             // Derivative by the log-probability of the action taken.
-            let mut by_logprob = weight * policy.slope;
-            if comptime!(form.loss_type.ratio_of_game()) {
-                by_logprob = batch.game_ratio(game).slope;
+            let mut by_logprob = weight * policy.d_logprob;
+            if comptime!(form.loss_type.has_sequence_ratio()) {
+                by_logprob = batch.sequence_ratio(game).d_logprob;
             }
             // Label smoothing: derivative by the log-probability of every action.
             let mut shared = 0.0f32;
@@ -148,12 +148,12 @@ fn differentiate<O: Observer>(
             if comptime!(form.kl.is_some()) {
                 let to_reference = sample.reference - soft.logprob;
                 let estimator = comptime!(form.estimator());
-                let kl = divergence(to_reference, own_ratio, estimator, comptime!(form.corrected));
+                let kl = kl_estimate(to_reference, own_ratio, estimator, comptime!(form.corrected));
                 loss += by.kl * kl.value;
-                by_logprob += weight * by.kl * kl.slope;
+                by_logprob += weight * by.kl * kl.d_logprob;
                 sums[comptime!(3 * tile) + unit] += kl.value;
             }
-            sums[unit] += third(own_ratio, log_ratio);
+            sums[unit] += k3(own_ratio, log_ratio);
             sums[tile + unit] += policy.clipped;
             sums[comptime!(2 * tile) + unit] += soft.entropy;
             sums[comptime!(4 * tile) + unit] += weight * loss;
@@ -192,24 +192,24 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
     let middle = to + first.outputs;
     let end = middle + second.outputs;
     [
-        Layer { dense: first, from: 0, to, slopes: 0 },
-        Layer { dense: second, from: to, to: middle, slopes: first.outputs },
-        Layer { dense: last, from: end - last.inputs, to: end, slopes: 0 },
+        Layer { dense: first, from: 0, to, derivatives: 0 },
+        Layer { dense: second, from: to, to: middle, derivatives: first.outputs },
+        Layer { dense: last, from: end - last.inputs, to: end, derivatives: 0 },
     ]
 }
 
 /// Computes the gradient of `tiles` tiles of samples per cube.
 ///
 /// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers:
-/// parameters `[num_params]`, at the start of a longer buffer; those of [`Experience`], [`Batch`]
+/// parameters `[num_params]`, at the start of a longer buffer; those of [`ExperienceBuffers`], [`Batch`]
 /// and [`Share`].
 ///
-/// Workgroup memory, floats: `stride` for each feature, hidden unit and action, and for each hidden unit again if slopes
+/// Workgroup memory, floats: `stride` for each feature, hidden unit and action, and for each hidden unit again if derivatives
 /// are kept; `SUMS * tile`.
 #[cube(launch_unchecked)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
-    data: &Experience,
+    data: &ExperienceBuffers,
     batch: &Batch,
     share: &mut Share,
     by: Coefficients,
@@ -233,8 +233,8 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         ALIGNMENT,
     );
     let kept =
-        comptime!(if tiling.keeps_slopes { (shape.first + shape.second) * stride } else { 1 });
-    let mut slopes = Shared::<[f32]>::new_aligned_slice(kept, ALIGNMENT);
+        comptime!(if tiling.keeps_derivatives { (shape.first + shape.second) * stride } else { 1 });
+    let mut derivatives = Shared::<[f32]>::new_aligned_slice(kept, ALIGNMENT);
     let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(SUMS * tile), ALIGNMENT);
     if unit < tile {
         #[unroll]
@@ -253,10 +253,10 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         let is_first = number == 0;
         observe_tile::<O>(data, &mut room, start, batch, plan);
         sync_cube();
-        forward::<I>(params, &mut room, &mut slopes, first, activation, tiling);
+        forward::<I>(params, &mut room, &mut derivatives, first, activation, tiling);
         sync_cube();
         if comptime!(deep) {
-            forward::<I>(params, &mut room, &mut slopes, second, activation, tiling);
+            forward::<I>(params, &mut room, &mut derivatives, second, activation, tiling);
             sync_cube();
         }
         logits::<I>(params, &mut room, last, tiling);
@@ -270,15 +270,15 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         }
         sync_cube();
         if comptime!(deep) {
-            backward::<I>(params, &mut room, &slopes, second, last, activation, tiling);
+            backward::<I>(params, &mut room, &derivatives, second, last, activation, tiling);
             sync_cube();
             if has_row {
                 learn::<I>(&mut share.partials, &room, row, is_first, second, tiling);
             }
             sync_cube();
-            backward::<I>(params, &mut room, &slopes, first, second, activation, tiling);
+            backward::<I>(params, &mut room, &derivatives, first, second, activation, tiling);
         } else {
-            backward::<I>(params, &mut room, &slopes, first, last, activation, tiling);
+            backward::<I>(params, &mut room, &derivatives, first, last, activation, tiling);
         }
         sync_cube();
         if has_row {

@@ -6,7 +6,7 @@
 //! knows. Each sum goes over inputs or samples in their order, whichever unit computes it.
 
 use super::tiles::Tiling;
-use crate::math::activation::{activated, slope_by_value};
+use crate::math::activation::{activated, derivative_by_value};
 use crate::model::kernels::{Dense, input, rounded};
 use crate::settings::Activation;
 use burn::cubecl;
@@ -32,8 +32,8 @@ pub(super) struct Layer {
     pub from: usize,
     /// Row of the first neuron. Its activations give way to derivatives.
     pub to: usize,
-    /// Row of the first neuron among the kept slopes.
-    pub slopes: usize,
+    /// Row of the first neuron among the kept derivatives.
+    pub derivatives: usize,
 }
 
 /// A factor of a product among the parameters: its number for input `k` and neuron `n` is at
@@ -127,12 +127,12 @@ fn add_products<I: Float, V: Float>(
     }
 }
 
-/// Computes a hidden layer: its activations, and their derivatives by the pre-activations in `slopes` if they are kept.
+/// Computes a hidden layer: its activations, and their derivatives by the pre-activations in `derivatives` if they are kept.
 #[cube]
 pub(super) fn forward<I: Float>(
     params: &[f32],
     room: &mut [f32],
-    slopes: &mut [f32],
+    derivatives: &mut [f32],
     #[comptime] layer: Layer,
     #[comptime] activation: Activation,
     #[comptime] tiling: Tiling,
@@ -163,8 +163,8 @@ pub(super) fn forward<I: Float>(
             for s in 0..part {
                 let of = activated(sums[comptime!(n * part + s)], activation);
                 room[row + comptime!(layer.to * stride + s)] = input::<I>(of.value);
-                if comptime!(tiling.keeps_slopes) {
-                    slopes[row + comptime!(layer.slopes * stride + s)] = of.slope;
+                if comptime!(tiling.keeps_derivatives) {
+                    derivatives[row + comptime!(layer.derivatives * stride + s)] = of.derivative;
                 }
             }
         }
@@ -177,7 +177,7 @@ pub(super) fn forward<I: Float>(
 pub(super) fn backward<I: Float>(
     params: &[f32],
     room: &mut [f32],
-    slopes: &[f32],
+    derivatives: &[f32],
     #[comptime] layer: Layer,
     #[comptime] next: Layer,
     #[comptime] activation: Activation,
@@ -203,12 +203,12 @@ pub(super) fn backward<I: Float>(
             #[unroll]
             for s in 0..part {
                 let at = row + comptime!(layer.to * stride + s);
-                let slope = if comptime!(tiling.keeps_slopes) {
-                    slopes[row + comptime!(layer.slopes * stride + s)]
+                let derivative = if comptime!(tiling.keeps_derivatives) {
+                    derivatives[row + comptime!(layer.derivatives * stride + s)]
                 } else {
-                    slope_by_value(room[at], activation)
+                    derivative_by_value(room[at], activation)
                 };
-                room[at] = sums[comptime!(n * part + s)] * slope;
+                room[at] = sums[comptime!(n * part + s)] * derivative;
             }
         }
         item += comptime!(tiling.units);
@@ -234,7 +234,7 @@ pub(super) fn learn<I: Float>(
     while item < comptime!(inputs / rows * columns) {
         // The first input and the first neuron; other neurons are a number of columns apart.
         let (first, column) = (item / columns * rows, item % columns);
-        let (inputs_at, slopes_at) =
+        let (inputs_at, derivatives_at) =
             ((first + comptime!(layer.from)) * stride, (column + comptime!(layer.to)) * stride);
         let mut sums = Array::<f32>::new(comptime!(rows * block));
         #[unroll]
@@ -242,15 +242,15 @@ pub(super) fn learn<I: Float>(
             sums[i] = 0.0f32;
         }
         let together = comptime!(AT_ONCE.min(tile));
-        let mut slopes = Array::<f32>::new(comptime!(block * together));
+        let mut derivatives = Array::<f32>::new(comptime!(block * together));
         let mut s = 0usize;
         while s < tile {
             #[unroll]
             for n in 0..block {
                 #[unroll]
                 for c in 0..together {
-                    slopes[comptime!(n * together + c)] =
-                        room[slopes_at + s + comptime!(n * columns * stride + c)];
+                    derivatives[comptime!(n * together + c)] =
+                        room[derivatives_at + s + comptime!(n * columns * stride + c)];
                 }
             }
             #[unroll]
@@ -261,7 +261,7 @@ pub(super) fn learn<I: Float>(
                     #[unroll]
                     for n in 0..block {
                         sums[comptime!(i * block + n)] +=
-                            value * slopes[comptime!(n * together + c)];
+                            value * derivatives[comptime!(n * together + c)];
                     }
                 }
             }

@@ -9,7 +9,7 @@ use crate::math::softmax::{
 use crate::math::{at_least, exp};
 use crate::model::kernels::{FeatureSlots, MlpShape, Observer, StepWords, input, mlp_logits};
 use crate::objective::weights::{self, Sizes};
-use crate::objective::{Coefficients, GameRatio, LossForm, Step, term};
+use crate::objective::{Coefficients, LossForm, SequenceRatio, Step, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -97,22 +97,22 @@ pub(super) struct Batch {
 #[cube]
 impl Batch {
     /// Reads the ratio of game `game` of this portion.
-    pub fn game_ratio(&self, game: usize) -> GameRatio {
+    pub fn sequence_ratio(&self, game: usize) -> SequenceRatio {
         let at = self.ratios + self.offset + game;
-        GameRatio { ratio: self.summary[at], slope: self.summary[at + self.all_games] }
+        SequenceRatio { ratio: self.summary[at], d_logprob: self.summary[at + self.all_games] }
     }
 
     /// Stores the ratio of game `game` of this portion.
-    fn store_game_ratio(&mut self, game: usize, of: &GameRatio) {
+    fn store_game_ratio(&mut self, game: usize, of: &SequenceRatio) {
         let at = self.ratios + self.offset + game;
         self.summary[at] = of.ratio;
-        self.summary[at + self.all_games] = of.slope;
+        self.summary[at + self.all_games] = of.d_logprob;
     }
 }
 
 /// A part of a recording as read by the kernels of an update.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Experience {
+pub(super) struct ExperienceBuffers {
     /// Words of [`RecordingPart`](crate::data::RecordingPart), `[observed words + 1, num_steps, num_envs]`.
     pub words: Buffer<u32>,
     /// Values of [`RecordingPart`](crate::data::RecordingPart), starting with the log-probabilities, `[num_steps,
@@ -128,7 +128,7 @@ pub(super) struct Experience {
 }
 
 #[cube]
-impl Experience {
+impl ExperienceBuffers {
     /// Index of step `t` of game `game` of a minibatch in this part.
     pub fn step(&self, batch: &Batch, game: usize, t: usize) -> StepIndex {
         self.sizes.step(self.order[batch.first + game] as usize - self.sizes.first_env, t)
@@ -317,7 +317,7 @@ pub(super) fn count_kernel(
 /// Copies the advantages of games `first..end`, one per unit, and appends the log-probabilities of its actions
 /// under the reference policy.
 ///
-/// Buffers: the reference parameters `[num_params]`; words and advantages of [`Experience`]; the
+/// Buffers: the reference parameters `[num_params]`; words and advantages of [`ExperienceBuffers`]; the
 /// extended advantages, `[2 * learn_steps + 2, num_envs]`.
 #[cube(launch_unchecked)]
 pub(super) fn reference_kernel<O: Observer, I: Float>(
@@ -395,12 +395,12 @@ fn forward<O: Observer, I: Float>(
 /// Computes the ratios of games `first..end` of a minibatch, one per unit, and the loss's derivative by their
 /// log-probabilities.
 ///
-/// Buffers: parameters `[num_params]`; those of [`Experience`]; that of [`Batch`], to which the
+/// Buffers: parameters `[num_params]`; those of [`ExperienceBuffers`]; that of [`Batch`], to which the
 /// ratios are written.
 #[cube(launch_unchecked)]
 pub(super) fn game_ratio_kernel<O: Observer, I: Float>(
     params: &[f32],
-    data: &Experience,
+    data: &ExperienceBuffers,
     batch: &mut Batch,
     by: Coefficients,
     first: usize,
@@ -424,17 +424,20 @@ pub(super) fn game_ratio_kernel<O: Observer, I: Float>(
         }
         let length = data.length(env);
         let ratio = exp(sum / length);
-        let mut slopes = 0.0f32;
+        let mut d_logprob = 0.0f32;
         for t in 0..data.sizes.learn_steps {
             let step = data.step(&*batch, game, t);
             let sample = data.sample::<O>(&step, &*batch, plan);
             if sample.counts {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
                 let policy = term(&step, &by, comptime!(plan.loss.loss_type));
-                slopes += policy.slope;
+                d_logprob += policy.d_logprob;
             }
         }
         let weight = data.weight(env, &*batch, comptime!(plan.loss));
-        batch.store_game_ratio(game, &GameRatio { ratio, slope: slopes * weight / length });
+        batch.store_game_ratio(
+            game,
+            &SequenceRatio { ratio, d_logprob: d_logprob * weight / length },
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The fused learner: updates of a multi-layer perceptron on CubeCL devices in custom kernels.
 //!
-//! Computes the same update as [`super::Learner`] with three launches per optimizer step: partial
+//! Computes the same update as [`super::AutodiffLearner`] with three launches per optimizer step: partial
 //! gradients (preceded by game ratios for losses that use them), their sum, and AdamW. Nothing is
 //! read back. No sum depends on scheduling, so runs are bit-reproducible.
 
@@ -85,7 +85,7 @@ impl FusedLearner {
 
     /// Performs one update: `update_epochs` passes over the recording of `iteration`, in
     /// `num_minibatches` optimizer steps each, or fewer if `update.target_kl` ends it early, with games in the same order
-    /// as [`super::Learner::update`]. Returns the same means, `[6]`.
+    /// as [`super::AutodiffLearner::update`]. Returns the same means, `[6]`.
     ///
     /// `gradient_accumulation_steps` has no effect, because no activations are stored.
     ///

@@ -33,7 +33,7 @@ pub(super) struct Tiling {
     /// Distance from a neuron's samples to those of the next one.
     pub stride: usize,
     /// Whether derivatives of activations are stored separately, because they do not follow from the values.
-    pub keeps_slopes: bool,
+    pub keeps_derivatives: bool,
 }
 
 impl Tiling {
@@ -41,16 +41,16 @@ impl Tiling {
     pub fn new(shape: &MlpShape) -> Option<Self> {
         let widest = shape.first.max(shape.second).max(shape.actions);
         let units = (widest / 2).max(MIN_UNITS).next_multiple_of(32);
-        let keeps_slopes = !shape.activation.has_slope_by_value();
-        let slopes = if keeps_slopes { shape.first + shape.second } else { 0 };
-        let rows = shape.features + shape.first + shape.second + shape.actions + slopes;
+        let keeps_derivatives = !shape.activation.has_derivative_by_value();
+        let derivatives = if keeps_derivatives { shape.first + shape.second } else { 0 };
+        let rows = shape.features + shape.first + shape.second + shape.actions + derivatives;
         let has_room = |tile: usize, stride: usize| {
             (rows * stride + SUMS * tile + SLACK) * size_of::<f32>() <= SHARED_BYTES
         };
         let tile = [16, 8, 4, 2, 1].into_iter().find(|tile| has_room(*tile, *tile))?;
         let apart = tile + PADDING;
         let stride = if tile > PADDING && has_room(tile, apart) { apart } else { tile };
-        (widest <= MAX_WIDTH).then_some(Self { units, tile, stride, keeps_slopes })
+        (widest <= MAX_WIDTH).then_some(Self { units, tile, stride, keeps_derivatives })
     }
 
     /// Samples of a unit's part of a layer.
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(relu(16, 128, 128), Some((64, 8, 12)));
         // No room between rows.
         assert_eq!(relu(100, 128, 0), Some((64, 16, 16)));
-        // Slopes have rows, too.
+        // Derivatives have rows, too.
         assert_eq!(tiling(16, 64, 64, Activation::Silu), Some((64, 8, 12)));
         assert_eq!(relu(3800, 200, 0), Some((128, 1, 1)));
         assert!(relu(4000, 200, 0).is_none() && relu(16, 257, 0).is_none());

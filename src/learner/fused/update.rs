@@ -215,7 +215,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let mut first_row = 0;
         for (part, first, games) in &shares {
             let batch = || self.batch(number, *first, *games);
-            if self.learner.loss.loss_type.ratio_of_game() {
+            if self.learner.loss.loss_type.has_sequence_ratio() {
                 self.ratios(part, params, *games, batch);
             }
             let Spread { cubes, tiles } = spread(*games);
@@ -268,8 +268,8 @@ impl<'a, O: Observer> Update<'a, O> {
         )
     }
 
-    fn experience(&self, part: &PartBuffers) -> ExperienceLaunch {
-        ExperienceLaunch::new(
+    fn experience(&self, part: &PartBuffers) -> ExperienceBuffersLaunch {
+        ExperienceBuffersLaunch::new(
             argument(&part.words),
             argument(&part.values),
             argument(&part.advantages),
@@ -367,7 +367,7 @@ impl<O: Observer> UpdateSteps for Update<'_, O> {
 }
 
 impl<O: Observer> Update<'_, O> {
-    /// Returns the means of the first `taken` minibatches, which are those of [`Learner::update`](crate::learner::Learner),
+    /// Returns the means of the first `taken` minibatches, which are those of [`AutodiffLearner::update`](crate::learner::AutodiffLearner),
     /// then parameters and moments, and the number of steps that the optimizer has taken.
     pub(super) fn finish(self, taken: usize) -> (Tensor<1>, [Tensor<1>; 3], u64) {
         let config = &self.learner.share.config;

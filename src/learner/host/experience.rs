@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Steps to learn from. Game `i` uses the first `counts[i]` of its slots, which start at `i * num_steps`.
 #[derive(Clone, Copy, Debug)]
-pub struct Experience<'a> {
+pub struct HostExperience<'a> {
     /// The steps with observations, actions and their log-probabilities under the behaviour policy.
     pub trajectory: &'a HostTrajectory,
     /// Advantages: `[num_envs * num_steps]`.
@@ -18,7 +18,7 @@ pub struct Experience<'a> {
     pub reference_logprobs: &'a [f32],
 }
 
-impl<'a> Experience<'a> {
+impl<'a> HostExperience<'a> {
     /// Creates the experience of a trajectory, without a reference policy.
     ///
     /// # Panics

@@ -5,9 +5,9 @@ use crate::learner::means::SUMS;
 use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
 use crate::math::{at_least, exp};
 use crate::model::LANES;
-use crate::objective::kl::{divergence, third};
+use crate::objective::kl::{k3, kl_estimate};
 use crate::objective::{
-    Coefficients, GameRatio, LossConfig, LossForm, Step, StepLanes, TermLanes, by_logit, term,
+    Coefficients, LossConfig, LossForm, SequenceRatio, Step, StepLanes, TermLanes, by_logit, term,
 };
 use multiversion::multiversion;
 
@@ -19,7 +19,7 @@ pub type Group = [f32; GROUP];
 
 /// The loss of an iteration.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct StepLoss {
     /// Variant of the loss.
     pub form: LossForm,
     /// Coefficients of the loss.
@@ -42,7 +42,7 @@ pub struct Columns {
     /// Weights in the loss.
     pub weights: Vec<f32>,
     /// Ratio of each step's game, for losses with one ratio per game; else 0.
-    pub games: Vec<GameRatio>,
+    pub games: Vec<SequenceRatio>,
     /// Action masks, bit 0 for action 0; empty if all actions are always legal.
     pub legal: Vec<u32>,
 }
@@ -77,7 +77,7 @@ impl Sums {
     }
 }
 
-impl Rule {
+impl StepLoss {
     /// Creates the loss for an entropy weight.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         let by = Coefficients::new(config, entropy_coef);
@@ -86,20 +86,20 @@ impl Rule {
 
     /// Computes the ratio of a game from the sum of its log-ratios, and its derivative from the
     /// weight and advantages of its steps.
-    pub fn game_ratio(
+    pub fn sequence_ratio(
         &self,
         log_ratio: f32,
         weight: f32,
         advantages: impl ExactSizeIterator<Item = f32>,
-    ) -> GameRatio {
+    ) -> SequenceRatio {
         // Avoids division by zero; a game without steps is not used.
         let count = advantages.len().max(1) as f32;
         let ratio = exp(log_ratio / count);
-        let slopes = advantages.map(|advantage| {
+        let d_logprobs = advantages.map(|advantage| {
             let step = Step { ratio, advantage, logprob: 0.0 };
-            term(&step, &self.by, self.form.loss_type).slope
+            term(&step, &self.by, self.form.loss_type).d_logprob
         });
-        GameRatio { ratio, slope: slopes.sum::<f32>() * weight / count }
+        SequenceRatio { ratio, d_logprob: d_logprobs.sum::<f32>() * weight / count }
     }
 }
 
@@ -177,7 +177,7 @@ fn logprobs(
 /// sums. `probs` is a scratch buffer of the same size.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn differentiate(
-    rule: &Rule,
+    rule: &StepLoss,
     columns: &Columns,
     group: usize,
     logits: &mut [Group],
@@ -204,20 +204,21 @@ pub fn differentiate(
     for l in 0..GROUP {
         let log_ratio = logprobs[l] - old_logprobs[l];
         ratios[l] = exp(log_ratio);
-        approx_kl[l] = third(ratios[l], log_ratio);
+        approx_kl[l] = k3(ratios[l], log_ratio);
     }
 
     // Policy term, its derivative by the log-probability (weight included), and clipping.
-    let Rule { form, by } = rule;
-    let of_game = form.loss_type.ratio_of_game();
+    let StepLoss { form, by } = rule;
+    let of_game = form.loss_type.has_sequence_ratio();
     let mut importance = ratios;
     if of_game {
         importance.iter_mut().zip(games).for_each(|(ratio, game)| *ratio = game.ratio);
     }
     let policy = StepLanes { ratios: &importance, advantages, logprobs: &logprobs };
-    let TermLanes { values: mut terms, mut slopes, clipped } = form.loss_type.terms(&policy, by);
-    for (l, slope) in slopes.iter_mut().enumerate() {
-        *slope = if of_game { games[l].slope } else { *slope * weights[l] };
+    let TermLanes { values: mut terms, mut d_logprobs, clipped } =
+        form.loss_type.terms(&policy, by);
+    for (l, d_logprob) in d_logprobs.iter_mut().enumerate() {
+        *d_logprob = if of_game { games[l].d_logprob } else { *d_logprob * weights[l] };
     }
 
     // Label smoothing: derivative by the log-probability of every action.
@@ -233,7 +234,7 @@ pub fn differentiate(
         for l in 0..GROUP {
             let share = by.smoothing * advantages[l];
             terms[l] = (1.0 - by.smoothing) * terms[l] - share * mean[l];
-            slopes[l] *= 1.0 - by.smoothing;
+            d_logprobs[l] *= 1.0 - by.smoothing;
             shared[l] = -share * weights[l];
         }
     }
@@ -242,10 +243,10 @@ pub fn differentiate(
     if let Some(estimator) = form.kl {
         for l in 0..GROUP {
             let to_reference = reference_logprobs[l] - logprobs[l];
-            let kl = divergence(to_reference, ratios[l], estimator, form.corrected);
+            let kl = kl_estimate(to_reference, ratios[l], estimator, form.corrected);
             reference_kl[l] = kl.value;
             terms[l] += by.kl * kl.value;
-            slopes[l] += by.kl * kl.slope * weights[l];
+            d_logprobs[l] += by.kl * kl.d_logprob * weights[l];
         }
     }
 
@@ -255,7 +256,7 @@ pub fn differentiate(
         for l in 0..GROUP {
             let taken = f32::from(actions[l] == a as i32);
             let by_entropy = by.entropy * weights[l];
-            gradient[l] = by_logit(slopes[l], by_entropy, taken, p[l], z[l], entropy[l]);
+            gradient[l] = by_logit(d_logprobs[l], by_entropy, taken, p[l], z[l], entropy[l]);
         }
         if form.smoothed {
             for l in 0..GROUP {

@@ -1,6 +1,6 @@
 //! Learners in host memory: built-in networks on CPU threads, without a tensor library.
 //!
-//! A [`HostLearner`] differentiates minibatches of an [`Experience`]: [`PerceptronLearner`] step by step,
+//! A [`HostLearner`] differentiates minibatches of an [`HostExperience`]: [`PerceptronLearner`] step by step,
 //! [`SequenceLearner`] over whole sequences, for networks with memory and for products in bf16. Partial gradients are
 //! summed in a fixed tree over shards ([`crate::parallel`]), so the result has the same bits for any number of threads and
 //! ranks.
@@ -12,7 +12,7 @@ mod sequences;
 #[cfg(test)]
 mod tests;
 
-pub use experience::Experience;
+pub use experience::HostExperience;
 pub use perceptron::PerceptronLearner;
 pub use sequences::SequenceLearner;
 
@@ -27,7 +27,7 @@ use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
 use crate::objective::weights::Sizes;
 use crate::parallel::{Node, TeamError};
 use crate::settings::{Precision, TrainConfig};
-use loss::Rule;
+use loss::StepLoss;
 use std::fmt::Debug;
 
 /// A policy for rollouts on the CPU. Perceptrons in f32, whose steps take nanoseconds, have their own type.
@@ -70,7 +70,7 @@ pub trait HostLearner: Debug + Send {
     #[doc(hidden)]
     fn reference_logprobs(
         &mut self,
-        experience: &Experience,
+        experience: &HostExperience,
         minibatches: &[Minibatch],
     ) -> Vec<f32>;
 
@@ -81,9 +81,9 @@ pub trait HostLearner: Debug + Send {
     #[doc(hidden)]
     fn gradient(
         &mut self,
-        experience: &Experience,
+        experience: &HostExperience,
         minibatch: &Minibatch,
-        rule: &Rule,
+        rule: &StepLoss,
         sizes: Sizes,
     ) -> Result<Node, TeamError>;
 
@@ -103,14 +103,14 @@ pub trait HostLearner: Debug + Send {
     ///
     /// # Panics
     /// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
-    fn update(&mut self, steps: &Experience, iteration: u32) -> Result<UpdateMeans, TeamError> {
+    fn update(&mut self, steps: &HostExperience, iteration: u32) -> Result<UpdateMeans, TeamError> {
         let share = self.share_mut();
         assert!(!share.team.is_mixed(), "ranks on the CPU and on devices sum in different orders");
         let (minibatches, plan) = Plan::new(share, steps.counts, steps.learn_steps, iteration)?;
-        let rule = Rule::new(&share.config.loss, entropy_coef(&share.config, iteration));
+        let rule = StepLoss::new(&share.config.loss, entropy_coef(&share.config, iteration));
         let config = share.config.update.clone();
         let reference_logprobs = self.reference_logprobs(steps, &minibatches);
-        let experience = &Experience { reference_logprobs: &reference_logprobs, ..*steps };
+        let experience = &HostExperience { reference_logprobs: &reference_logprobs, ..*steps };
         let sums = UpdateSums::default();
         let mut update = HostUpdate { learner: self, experience, rule, plan, sums };
         let taken = take_steps(&mut update, &minibatches, &config)?;
@@ -121,8 +121,8 @@ pub trait HostLearner: Debug + Send {
 /// An update of a learner in host memory.
 struct HostUpdate<'a, L: ?Sized> {
     learner: &'a mut L,
-    experience: &'a Experience<'a>,
-    rule: Rule,
+    experience: &'a HostExperience<'a>,
+    rule: StepLoss,
     plan: Plan,
     sums: UpdateSums,
 }

@@ -1,12 +1,12 @@
 //! Networks with memory, and products in bf16, in training on the CPU, by a hand-written backward pass over sequences.
 
-use super::loss::{Columns, GROUP, Group, Rule, Sums, differentiate};
-use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
+use super::loss::{Columns, GROUP, Group, StepLoss, Sums, differentiate};
+use super::{HostExperience, HostLearner, HostPolicy, Share, optimizer_step};
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, parts};
-use crate::model::{Gradients, NativePolicy, Network, Pool, Sequences, by_hand};
-use crate::objective::GameRatio;
+use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, sequence_model};
+use crate::objective::SequenceRatio;
 use crate::objective::weights::{Sizes, weight};
 use crate::parallel::{Node, NodeLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
@@ -33,7 +33,7 @@ struct SequenceSteps {
 
 impl SequenceSteps {
     /// Copies some games, time-major.
-    fn copy(&mut self, of: &Experience, games: &[i32]) {
+    fn copy(&mut self, of: &HostExperience, games: &[i32]) {
         let (steps, from) = (of.learn_steps, of.trajectory);
         let padded = (steps * games.len()).next_multiple_of(GROUP);
         let places = Places { games, slots: from.num_steps, steps };
@@ -65,7 +65,7 @@ impl SequenceSteps {
         places.gather(&from.logprobs, &mut columns.old_logprobs, padded, 0.0);
         places.gather(of.reference_logprobs, &mut columns.reference_logprobs, padded, 0.0);
         places.gather(of.advantages, &mut columns.advantages, padded, 0.0);
-        columns.games.resize(padded, GameRatio::default());
+        columns.games.resize(padded, SequenceRatio::default());
         columns.legal.clear();
         if !from.legal.is_empty() {
             places.gather(&from.legal, &mut columns.legal, padded, u32::MAX);
@@ -75,9 +75,9 @@ impl SequenceSteps {
     /// Gradient of the games, and its sums.
     fn gradient(
         &mut self,
-        policy: &dyn Gradients,
+        policy: &dyn DynSequenceModel,
         partials: usize,
-        rule: &Rule,
+        rule: &StepLoss,
         sizes: &Sizes,
     ) -> (Vec<f32>, [f64; SUMS]) {
         let Self { sequences, counts, columns } = self;
@@ -88,20 +88,20 @@ impl SequenceSteps {
         let weights = columns.mask.iter().zip(of_games.iter().cycle());
         columns.weights.extend(weights.map(|(mask, weight)| mask * weight));
         let mut sums = [0.0; SUMS];
-        let mut slopes = |mut logits: Vec<f32>| {
+        let mut d_logits_of = |mut logits: Vec<f32>| {
             let actions = logits.len() / sequences.starts.len();
-            if rule.form.loss_type.ratio_of_game() {
+            if rule.form.loss_type.has_sequence_ratio() {
                 columns.set_game_ratios(&logits, actions, rule, &of_games);
             }
             sums = columns.differentiate_all(&mut logits, actions, rule);
             logits
         };
-        let gradient = policy.gradient(sequences, partials, &mut slopes);
+        let gradient = policy.gradient(sequences, partials, &mut d_logits_of);
         (gradient, sums)
     }
 
     /// Log-probabilities of the actions under a policy, `[num_steps, games]`.
-    fn logprobs(&self, policy: &dyn Gradients) -> Vec<f32> {
+    fn logprobs(&self, policy: &dyn DynSequenceModel) -> Vec<f32> {
         let logits = policy.logits(&self.sequences);
         self.columns.all_logprobs(&logits, logits.len() / self.sequences.starts.len())
     }
@@ -110,7 +110,12 @@ impl SequenceSteps {
 impl Columns {
     /// Replaces the logits of all steps, `[num_steps, games, num_actions]`, by the gradient of the loss, and returns its
     /// sums.
-    fn differentiate_all(&self, logits: &mut [f32], actions: usize, rule: &Rule) -> [f64; SUMS] {
+    fn differentiate_all(
+        &self,
+        logits: &mut [f32],
+        actions: usize,
+        rule: &StepLoss,
+    ) -> [f64; SUMS] {
         let blocks = logits.par_chunks_mut(BLOCK * GROUP * actions).enumerate();
         let sums: Vec<_> = blocks
             .map(|(block, logits)| {
@@ -131,7 +136,13 @@ impl Columns {
 
     /// Sets the ratios of the games, for losses with one ratio per game, from the logits of all steps; `weights` are those
     /// of the games' steps.
-    fn set_game_ratios(&mut self, logits: &[f32], actions: usize, rule: &Rule, weights: &[f32]) {
+    fn set_game_ratios(
+        &mut self,
+        logits: &[f32],
+        actions: usize,
+        rule: &StepLoss,
+        weights: &[f32],
+    ) {
         let games = weights.len();
         let mut log_ratios = vec![0.0; games];
         let mut advantages = vec![Vec::new(); games];
@@ -142,11 +153,11 @@ impl Columns {
             }
         }
         let ratios = log_ratios.into_iter().zip(weights).zip(advantages);
-        let ratios: Vec<GameRatio> = ratios
-            .map(|((sum, weight), of)| rule.game_ratio(sum, *weight, of.into_iter()))
+        let ratios: Vec<SequenceRatio> = ratios
+            .map(|((sum, weight), of)| rule.sequence_ratio(sum, *weight, of.into_iter()))
             .collect();
         for (i, (ratio, mask)) in self.games.iter_mut().zip(&self.mask).enumerate() {
-            *ratio = if *mask == 0.0 { GameRatio::default() } else { ratios[i % games] };
+            *ratio = if *mask == 0.0 { SequenceRatio::default() } else { ratios[i % games] };
         }
     }
 
@@ -163,7 +174,7 @@ impl Columns {
     }
 }
 
-/// Slots of the first steps of some games in an [`Experience`].
+/// Slots of the first steps of some games in an [`HostExperience`].
 #[derive(Clone, Copy)]
 struct Places<'a> {
     games: &'a [i32],
@@ -213,8 +224,8 @@ fn from_lanes(lanes: &[Group], rows: &mut [f32]) {
 pub struct SequenceLearner {
     /// The kind and the sizes of the network, with its initial weights.
     network: Network,
-    policy: Box<dyn Gradients>,
-    reference: Option<Box<dyn Gradients>>,
+    policy: Box<dyn DynSequenceModel>,
+    reference: Option<Box<dyn DynSequenceModel>>,
     moments: Moments,
     share: Share,
     /// Free list of the steps of parts of a minibatch.
@@ -225,7 +236,8 @@ impl SequenceLearner {
     /// Trains a copy of `network`; `None` if it has no hand-written backward pass. If `kl_coef` is not 0, the initial policy
     /// becomes the reference policy.
     pub fn new(network: &Network, config: &TrainConfig) -> Option<Self> {
-        let policy = by_hand(network, config.precision, config.update.gradient_checkpointing)?;
+        let policy =
+            sequence_model(network, config.precision, config.update.gradient_checkpointing)?;
         Some(Self {
             network: network.clone(),
             reference: (config.loss.kl_coef > 0.0).then(|| policy.clone()),
@@ -258,11 +270,11 @@ impl SequenceLearner {
 
 /// Inputs of the gradient of a minibatch.
 struct Minibatches<'a> {
-    experience: &'a Experience<'a>,
+    experience: &'a HostExperience<'a>,
     minibatch: &'a Minibatch,
     /// Maximum number of partial gradients of a part.
     partials: usize,
-    rule: &'a Rule,
+    rule: &'a StepLoss,
     sizes: Sizes,
 }
 
@@ -278,7 +290,7 @@ impl HostLearner for SequenceLearner {
 
     fn policy(&self) -> HostPolicy {
         if self.share.config.precision != Precision::F32 {
-            return HostPolicy::Other(NativePolicy::by_hand(self.policy.clone()));
+            return HostPolicy::Other(NativePolicy::sequence_model(self.policy.clone()));
         }
         let policy = NativePolicy::of_built_in(&self.network, self.policy.params());
         HostPolicy::Other(policy.expect("it has a hand-written backward pass"))
@@ -307,7 +319,7 @@ impl HostLearner for SequenceLearner {
     /// Computed portion by portion, for the sake of memory.
     fn reference_logprobs(
         &mut self,
-        experience: &Experience,
+        experience: &HostExperience,
         minibatches: &[Minibatch],
     ) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
@@ -328,9 +340,9 @@ impl HostLearner for SequenceLearner {
 
     fn gradient(
         &mut self,
-        experience: &Experience,
+        experience: &HostExperience,
         minibatch: &Minibatch,
-        rule: &Rule,
+        rule: &StepLoss,
         sizes: Sizes,
     ) -> Result<Node, TeamError> {
         let Share { config, batches, team } = &self.share;

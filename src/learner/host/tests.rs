@@ -1,9 +1,9 @@
 //! Comparison of the learners in host memory with the autodiff learner.
 
-use super::{Experience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner};
+use super::{HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner};
 use crate::data::host::{by_game, floats};
 use crate::data::{HostTrajectory, Trajectory};
-use crate::learner::{Learner, UpdateMeans};
+use crate::learner::{AutodiffLearner, UpdateMeans};
 use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, unflatten};
 use crate::rng::{draw, uniform};
 use crate::settings::{
@@ -85,7 +85,7 @@ fn update(
     let mut host = HostTrajectory::from_tensors(trajectory);
     let mut advantages = by_game(advantages);
     let counts = squeeze(&mut host, &mut advantages, &by_game(mask));
-    let experience = Experience::new(&host, &advantages, &counts, STEPS);
+    let experience = HostExperience::new(&host, &advantages, &counts, STEPS);
     learner.update(&experience, iteration).expect("alone")
 }
 
@@ -202,7 +202,7 @@ impl Case {
         let (mut trajectory, advantages, mask) = self.experience();
         let ends = (0..STEPS * self.games).map(|i| f32::from(i % 3 == 0 && i / self.games == 2));
         trajectory.terminated = tensor(ends.collect(), [STEPS, self.games]);
-        let mut general = Learner::new(network.clone(), &self.config);
+        let mut general = AutodiffLearner::new(network.clone(), &self.config);
         let mut native = SequenceLearner::new(&network, &self.config).expect("a built-in network");
         for iteration in 0..2 {
             let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
@@ -223,7 +223,7 @@ impl Case {
         let policy = self.policy();
         let (trajectory, advantages, mask) = self.experience();
         let start = floats(flatten(&policy));
-        let mut general = Learner::new(policy.clone(), &self.config);
+        let mut general = AutodiffLearner::new(policy.clone(), &self.config);
         let mut native = PerceptronLearner::new(&policy, &self.config);
         assert_eq!(native.params(), start);
         for iteration in 0..2 {
@@ -273,7 +273,7 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
         case.config.update.target_kl = target;
         let mut native = PerceptronLearner::new(&policy, &case.config);
         let means = update(&mut native, &trajectory, &advantages, &mask, 0);
-        let mut general = Learner::new(policy.clone(), &case.config);
+        let mut general = AutodiffLearner::new(policy.clone(), &case.config);
         let update = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
         let want = floats(general.weights().params().clone());
         let off = distance(&native.params(), &want);
@@ -295,7 +295,7 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     let mut native = PerceptronLearner::new(&policy, &case.config);
     let means = update(&mut native, &trajectory, &advantages, &mask, 0);
     assert_eq!((means, native.moments().steps), (UpdateMeans::default(), 0));
-    let mut general = Learner::new(policy, &case.config);
+    let mut general = AutodiffLearner::new(policy, &case.config);
     let means = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
     assert_eq!(floats(means), [0.0; 6]);
 }
@@ -373,7 +373,7 @@ fn dr_grpo_divides_by_the_number_of_learning_steps() {
     case.config.update.num_minibatches = 1;
     let norm = |learn_steps: usize| {
         let mut learner = PerceptronLearner::new(&case.policy(), &case.config);
-        let experience = Experience::new(&host, &advantages, &counts, learn_steps);
+        let experience = HostExperience::new(&host, &advantages, &counts, learn_steps);
         learner.update(&experience, 0).expect("alone").grad_norm
     };
     assert!(host.num_steps == STEPS && norm(3) > 0.0);

@@ -1,8 +1,8 @@
 //! The loss of an optimizer step over texts, differentiated by the log-probability of each token.
 
-use super::{Group, LanguageRule, Sample};
+use super::{Group, Sample, UpdateSettings};
 use crate::math::exp;
-use crate::objective::kl::{divergence, third};
+use crate::objective::kl::{k3, kl_estimate};
 use crate::objective::weights::{Sizes, weight};
 use crate::objective::{Coefficients, LossConfig, LossForm, Step, term};
 use crate::parallel::{Shards, Team};
@@ -57,8 +57,14 @@ pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], limit: usize) -> 
     parts
 }
 
-/// Derivative of the loss by the log-probability of each token of a sample, and weight of each token's entropy.
-pub(in crate::learner::text) type Slopes = [Vec<f32>; 2];
+/// The gradient of the loss for some tokens.
+#[derive(Clone, Debug, Default)]
+pub(in crate::learner::text) struct TokenGrads {
+    /// Derivatives by the log-probabilities.
+    pub d_logprobs: Vec<f32>,
+    /// Weights of the entropies; the derivatives by them are the negated weights.
+    pub entropy_weights: Vec<f32>,
+}
 
 /// Coefficients and denominators of the loss of a minibatch.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +80,7 @@ impl Scales {
     /// The scales of the `chosen` groups. `rollout_share` is the number of counted tokens of an epoch, divided by its
     /// minibatches.
     pub fn new(
-        rule: &LanguageRule,
+        rule: &UpdateSettings,
         entropy_coef: f64,
         groups: &[Group],
         chosen: &[usize],
@@ -107,7 +113,7 @@ pub(super) struct Buffers {
 /// Inputs of the gradient of one optimizer step.
 pub(super) struct Differentiation<'a> {
     pub decoder: &'a TokenDecoder,
-    pub rule: &'a LanguageRule,
+    pub rule: &'a UpdateSettings,
     /// The groups of the iteration; methods take the chosen ones by index.
     pub groups: &'a [Group],
     pub scales: Scales,
@@ -160,24 +166,26 @@ impl Differentiation<'_> {
         self.references.map(|references| chosen.iter().flat_map(|i| &references[*i]).collect())
     }
 
-    /// Computes the slopes of each sample from the current log-probabilities of its tokens, `now`.
-    pub(super) fn all_slopes(
+    /// Computes the gradient of each sample from the current log-probabilities of its tokens, `now`.
+    pub(super) fn token_grads(
         &self,
         (samples, now): (&[&Sample], &[Vec<f32>]),
         references: Option<&[&Vec<f32>]>,
         sums: &mut Sums,
-    ) -> Vec<Slopes> {
+    ) -> Vec<TokenGrads> {
         let one = |(i, sample): (usize, &&Sample)| {
             let weight = |at| if sample.is_selected(at) { self.scales.entropy_weight } else { 0.0 };
-            let weights = (0..sample.tokens.len()).map(weight).collect();
             let reference = references.map(|all| &all[i][..]);
-            [self.slopes(sample, &now[i], reference, sums), weights]
+            TokenGrads {
+                d_logprobs: self.d_logprobs(sample, &now[i], reference, sums),
+                entropy_weights: (0..sample.tokens.len()).map(weight).collect(),
+            }
         };
         samples.iter().enumerate().map(one).collect()
     }
 
     /// The derivative of the loss by the log-probability of each token of a sample.
-    fn slopes(
+    fn d_logprobs(
         &self,
         sample: &Sample,
         now: &[f32],
@@ -192,42 +200,42 @@ impl Differentiation<'_> {
         let log_ratios: Vec<f32> = now.iter().zip(&sample.logprobs).map(|(a, b)| a - b).collect();
         let counted = || sample.mask.iter().enumerate().filter(|(_, m)| **m).map(|(at, _)| at);
         let mean = counted().map(|at| log_ratios[at]).sum::<f32>() / count.max(1.0);
-        let of_game = loss_type.ratio_of_game();
-        let mut slopes = vec![0.0; now.len()];
-        let mut of_ratio = 0.0;
+        let by_sequence = loss_type.has_sequence_ratio();
+        let mut d_logprobs = vec![0.0; now.len()];
+        let mut d_ratio = 0.0;
         for at in counted() {
             let own = exp(log_ratios[at]);
-            let ratio = if of_game { exp(mean) } else { own };
+            let ratio = if by_sequence { exp(mean) } else { own };
             let advantage = if sample.is_selected(at) { sample.advantages[at] } else { 0.0 };
             let step = Step { ratio, advantage, logprob: now[at] };
             let policy = term(&step, by, loss_type);
             let mut value = policy.value;
-            if of_game {
-                of_ratio += policy.slope * weight / count;
+            if by_sequence {
+                d_ratio += policy.d_logprob * weight / count;
             } else {
-                slopes[at] += policy.slope * weight;
+                d_logprobs[at] += policy.d_logprob * weight;
             }
             if let (Some(estimator), Some(reference)) = (form.kl, reference) {
-                let kl = divergence(reference[at] - now[at], own, estimator, form.corrected);
-                slopes[at] += by.kl * kl.slope * weight;
+                let kl = kl_estimate(reference[at] - now[at], own, estimator, form.corrected);
+                d_logprobs[at] += by.kl * kl.d_logprob * weight;
                 value += by.kl * kl.value;
                 sums.reference_kl += f64::from(kl.value);
             }
-            sums.approx_kl += f64::from(third(own, log_ratios[at]));
+            sums.approx_kl += f64::from(k3(own, log_ratios[at]));
             sums.clipped += f64::from(policy.clipped);
             sums.loss += f64::from(weight * value);
             sums.tokens += 1.0;
             sums.ratio = sums.ratio.max(f64::from((own - 1.0).abs()));
         }
-        counted().for_each(|at| slopes[at] += of_ratio);
-        slopes
+        counted().for_each(|at| d_logprobs[at] += d_ratio);
+        d_logprobs
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learner::text::LanguageRule;
+    use crate::learner::text::UpdateSettings;
     use crate::model::DecoderShape;
     use crate::settings::{OptimizerConfig, UpdateConfig};
     use crate::text::LanguageModel;
@@ -235,7 +243,7 @@ mod tests {
     #[test]
     fn ratios_of_texts_are_clamped_like_those_of_games() {
         let loss = LossConfig::default();
-        let rule = LanguageRule {
+        let rule = UpdateSettings {
             update: UpdateConfig::default(),
             optimizer: OptimizerConfig::default(),
             temperature: 1.0,
@@ -268,8 +276,8 @@ mod tests {
         };
         let mut sums = Sums::default();
         // The first ratio is exp(119.9), which is more than a number of 32 bits holds; games clamp the exponent to 88.
-        let slopes = differentiation.slopes(&sample, &[-0.1, -0.5], None, &mut sums);
-        assert!(slopes.iter().all(|slope| slope.is_finite()), "{slopes:?}");
+        let d_logprobs = differentiation.d_logprobs(&sample, &[-0.1, -0.5], None, &mut sums);
+        assert!(d_logprobs.iter().all(|x| x.is_finite()), "{d_logprobs:?}");
         assert!((sums.ratio / 88f64.exp() - 1.0).abs() < 1e-5, "{}", sums.ratio);
         assert!(sums.loss.is_finite() && sums.approx_kl.is_finite());
     }

@@ -1,6 +1,6 @@
 //! The gradient of an optimizer step over texts on the CPU.
 
-use super::differentiation::{Differentiation, Slopes, Sums, parts};
+use super::differentiation::{Differentiation, Sums, TokenGrads, parts};
 use super::{Group, Sample, texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
@@ -117,7 +117,7 @@ fn sharpen(logits: &mut [f32], temperature: f32) {
 
 /// Replaces logits by the derivatives of the loss, without the terms of the drawn tokens. Returns the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn untaken(logits: &mut [f32], by: &Normalizer, slope: f32, entropies: f32) -> f32 {
+fn untaken(logits: &mut [f32], by: &Normalizer, d_logprob: f32, entropy_weight: f32) -> f32 {
     let mut sums = [0.0f32; LANES];
     for logits in logits.chunks(LANES) {
         for (z, sum) in logits.iter().zip(&mut sums) {
@@ -126,7 +126,7 @@ fn untaken(logits: &mut [f32], by: &Normalizer, slope: f32, entropies: f32) -> f
     }
     let entropy = sums.iter().sum();
     for z in logits {
-        *z = by_logit(slope, entropies, 0.0, prob(*z, by), logprob(*z, by), entropy);
+        *z = by_logit(d_logprob, entropy_weight, 0.0, prob(*z, by), logprob(*z, by), entropy);
     }
     entropy
 }
@@ -252,27 +252,27 @@ impl Differentiation<'_> {
         let (decoder, temperature) = (self.decoder, self.rule.temperature);
         let mut logits = self.buffers.logits.take();
         let now = targets.logprobs(decoder, forward.hidden(), temperature, &mut logits);
-        let slopes = self.all_slopes((samples, &now), references.as_deref(), sums);
+        let grads = self.token_grads((samples, &now), references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
-        let mut of_hidden = vec![0.0; forward.hidden().len()];
+        let mut d_hidden = vec![0.0; forward.hidden().len()];
         let of_row = |logits: &mut [f32], targets: &[[usize; 2]]| {
-            let sums = self.of_row(logits, (targets, samples, &slopes));
+            let sums = self.of_row(logits, (targets, samples, &grads));
             sharpen(logits, temperature);
             sums
         };
-        let of_part = |first: usize, rows: Vec<[f32; 2]>, of_logits: &[f32]| {
+        let of_part = |first: usize, rows: Vec<[f32; 2]>, d_logits: &[f32]| {
             for [entropy, loss] in &rows {
                 sums.entropy += f64::from(*entropy);
                 sums.loss -= f64::from(*loss);
             }
             let place = first * size..(first + rows.len()) * size;
             let hidden = &forward.hidden()[place.clone()];
-            decoder.backward_head(hidden, of_logits, &mut of_hidden[place], gradient);
+            decoder.backward_head(hidden, d_logits, &mut d_hidden[place], gradient);
         };
         let by = (temperature, &mut logits);
         targets.visit(decoder, forward.hidden(), by, of_row, of_part);
         self.buffers.logits.put(logits);
-        decoder.backward_texts(forward, &of_hidden, gradient, done);
+        decoder.backward_texts(forward, &d_hidden, gradient, done);
     }
 
     /// Replaces a row's logits by their gradient. Returns the sum of the entropies of the row's counted tokens, and their
@@ -280,25 +280,24 @@ impl Differentiation<'_> {
     fn of_row(
         &self,
         logits: &mut [f32],
-        (targets, samples, slopes): (&[[usize; 2]], &[&Sample], &[Slopes]),
+        (targets, samples, grads): (&[[usize; 2]], &[&Sample], &[TokenGrads]),
     ) -> [f32; 2] {
         let by = normalize(logits);
-        let (mut slope, mut entropies, mut counted) = (0.0, 0.0, 0.0);
+        let (mut d_logprob, mut entropy_weight, mut counted) = (0.0, 0.0, 0.0);
         for [sample, at] in targets {
             if samples[*sample].mask[*at] {
-                let [by_logprob, of_entropy] = &slopes[*sample];
-                slope += by_logprob[*at];
-                entropies += of_entropy[*at];
+                d_logprob += grads[*sample].d_logprobs[*at];
+                entropy_weight += grads[*sample].entropy_weights[*at];
                 counted += 1.0;
             }
         }
         // The terms of the drawn tokens are added below.
-        let entropy = untaken(logits, &by, slope, entropies);
+        let entropy = untaken(logits, &by, d_logprob, entropy_weight);
         for [sample, at] in targets {
             if samples[*sample].mask[*at] {
-                logits[samples[*sample].tokens[*at] as usize] += slopes[*sample][0][*at];
+                logits[samples[*sample].tokens[*at] as usize] += grads[*sample].d_logprobs[*at];
             }
         }
-        [counted * entropy, entropies * entropy]
+        [counted * entropy, entropy_weight * entropy]
     }
 }

@@ -125,7 +125,7 @@ fn texts<'a>(groups: &[&'a Group]) -> (Vec<Text<'a>>, Vec<[usize; 2]>) {
 
 /// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LanguageRule {
+pub struct UpdateSettings {
     /// The loss to minimise.
     pub loss: LossConfig,
     /// Epochs, minibatches and clipping.
@@ -217,7 +217,7 @@ impl LanguageLearner {
     /// If another rank has failed or does not respond.
     pub fn update(
         &mut self,
-        rule: &LanguageRule,
+        rule: &UpdateSettings,
         groups: &[Group],
         iteration: u32,
         entropy_coef: f64,
@@ -316,7 +316,7 @@ impl LanguageLearner {
     /// reference.
     fn reference_logprobs(
         &self,
-        rule: &LanguageRule,
+        rule: &UpdateSettings,
         groups: &[Group],
         shards: &Shards,
     ) -> Option<Vec<Vec<Vec<f32>>>> {
@@ -333,7 +333,7 @@ impl LanguageLearner {
 /// An update of a language model.
 struct TextUpdate<'a> {
     learner: &'a mut LanguageLearner,
-    rule: &'a LanguageRule,
+    rule: &'a UpdateSettings,
     groups: &'a [Group],
     entropy_coef: f64,
     /// Learning rates: `[update_epochs, num_minibatches]` of the settings.
@@ -387,7 +387,7 @@ impl UpdateSteps for TextUpdate<'_> {
     }
 
     fn step(&mut self, number: usize, (gradient, sums): (Gradient, Sums)) -> Result<(), TeamError> {
-        let LanguageRule { update, optimizer, .. } = self.rule;
+        let UpdateSettings { update, optimizer, .. } = self.rule;
         let (epoch, part) = (number / self.minibatches, number % self.minibatches);
         let rate = self.rates[epoch * update.num_minibatches + part];
         let clip_and_rate = (update.max_grad_norm, rate);
@@ -440,7 +440,7 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
 /// reference, by group, sample and token.
 pub fn gradient(
     decoder: &TokenDecoder,
-    rule: &LanguageRule,
+    rule: &UpdateSettings,
     groups: &[Group],
     references: Option<&[Vec<Vec<f32>>]>,
     entropy_coef: f64,

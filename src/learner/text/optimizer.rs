@@ -2,7 +2,7 @@
 
 #[cfg(text_kernels)]
 use super::device;
-use crate::learner::compact::CompactMoments;
+use crate::learner::eight_bit::EightBitMoments;
 use crate::learner::optimizer::{Moments, StepSettings};
 use crate::model::saved::Numbers;
 use crate::settings::MomentPrecision;
@@ -12,8 +12,8 @@ use std::borrow::Cow;
 #[derive(Clone, Debug)]
 pub(super) enum Optimizer {
     Host(Moments),
-    Half(Moments<u16>),
-    Compact(CompactMoments),
+    Bf16(Moments<u16>),
+    EightBit(EightBitMoments),
     #[cfg(text_kernels)]
     Device(Box<device::DeviceMoments>),
 }
@@ -24,8 +24,8 @@ impl Optimizer {
         let count = sizes.iter().sum();
         match precision {
             MomentPrecision::F32 => Self::Host(Moments::zeros(count)),
-            MomentPrecision::Bf16 => Self::Half(Moments::zeros(count)),
-            MomentPrecision::Bits8 => Self::Compact(CompactMoments::zeros(sizes)),
+            MomentPrecision::Bf16 => Self::Bf16(Moments::zeros(count)),
+            MomentPrecision::Bits8 => Self::EightBit(EightBitMoments::zeros(sizes)),
         }
     }
 
@@ -33,8 +33,8 @@ impl Optimizer {
     pub fn moments(&self) -> Cow<'_, Moments> {
         match self {
             Self::Host(moments) => Cow::Borrowed(moments),
-            Self::Half(moments) => Cow::Owned(moments.convert()),
-            Self::Compact(moments) => Cow::Owned(moments.widened()),
+            Self::Bf16(moments) => Cow::Owned(moments.convert()),
+            Self::EightBit(moments) => Cow::Owned(moments.widened()),
             #[cfg(text_kernels)]
             Self::Device(moments) => Cow::Owned(moments.download()),
         }
@@ -44,11 +44,11 @@ impl Optimizer {
     /// taken.
     pub fn save(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
         match self {
-            Self::Half(moments) => {
+            Self::Bf16(moments) => {
                 save([Numbers::Bf16(&moments.first_moment), Numbers::Bf16(&moments.second_moment)]);
                 moments.steps
             }
-            Self::Compact(moments) => {
+            Self::EightBit(moments) => {
                 let (first, second) = (&moments.first_moment, &moments.second_moment);
                 save([
                     Numbers::I8(&first.numbers, &first.scales),
@@ -68,12 +68,12 @@ impl Optimizer {
     pub fn keep(&mut self, precision: MomentPrecision, sizes: impl FnOnce() -> Vec<usize>) {
         *self = match (precision, &*self) {
             (MomentPrecision::F32, Self::Host(_))
-            | (MomentPrecision::Bf16, Self::Half(_))
-            | (MomentPrecision::Bits8, Self::Compact(_)) => return,
+            | (MomentPrecision::Bf16, Self::Bf16(_))
+            | (MomentPrecision::Bits8, Self::EightBit(_)) => return,
             (MomentPrecision::F32, _) => Self::Host(self.moments().into_owned()),
-            (MomentPrecision::Bf16, _) => Self::Half(self.moments().convert()),
+            (MomentPrecision::Bf16, _) => Self::Bf16(self.moments().convert()),
             (MomentPrecision::Bits8, _) => {
-                Self::Compact(CompactMoments::narrowed(&self.moments(), sizes()))
+                Self::EightBit(EightBitMoments::narrowed(&self.moments(), sizes()))
             }
         };
     }
@@ -85,8 +85,8 @@ impl Optimizer {
     pub fn step(&mut self, params: &mut [f32], gradient: &[f32], scale: f32, by: &StepSettings) {
         match self {
             Self::Host(moments) => moments.step(params, gradient, scale, by),
-            Self::Half(moments) => moments.step(params, gradient, scale, by),
-            Self::Compact(moments) => moments.step(params, gradient, scale, by),
+            Self::Bf16(moments) => moments.step(params, gradient, scale, by),
+            Self::EightBit(moments) => moments.step(params, gradient, scale, by),
             #[cfg(text_kernels)]
             Self::Device(_) => unreachable!("copied to host memory"),
         }

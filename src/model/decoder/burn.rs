@@ -1,4 +1,4 @@
-//! The decoder as a model: its shape by settings, first weights, and steps with a memory.
+//! The decoder as a model: its shape by settings, initial weights, and steps with a memory.
 
 use crate::model::{Model, PolicyConfig, Precision};
 use crate::nn::DecoderShape;

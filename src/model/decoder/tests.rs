@@ -4,7 +4,7 @@ use super::{Decoder, DecoderConfig};
 use crate::model::{Model, PolicyConfig, reset};
 use crate::nn::ops::check::doubles;
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients, Sequences};
+use crate::nn::rows::{DecoderSequences, DynSequenceModel, PooledSequenceModel, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
@@ -307,10 +307,10 @@ fn by_hand_and_by_autodiff(
     };
     let [learner, anew] = [false, true].map(|checkpointing| {
         let model = DecoderSequences::new(shape, params.clone(), Arithmetic::F32, checkpointing);
-        SequenceGradients::new(model)
+        PooledSequenceModel::new(model)
     });
     let logits = learner.logits(&sequences);
-    let gradient = |by: &SequenceGradients<DecoderSequences>| {
+    let gradient = |by: &PooledSequenceModel<DecoderSequences>| {
         by.gradient(&sequences, PARTIALS, &mut |_| weights.clone())
     };
     let once = gradient(&learner);
@@ -325,8 +325,8 @@ fn by_hand_and_by_autodiff(
     let weights = Tensor::from_data(TensorData::new(weights, [steps, GAMES, 4]), &device);
     let mut gradients = (tensor.clone() * weights).sum().backward();
     let want = doubles(leaf.grad_remove(&mut gradients).unwrap());
-    let by_hand = [logits, gradient].map(|v| v.into_iter().map(f64::from).collect());
-    [by_hand, [doubles(tensor.without_autodiff()), want]]
+    let sequence_model = [logits, gradient].map(|v| v.into_iter().map(f64::from).collect());
+    [sequence_model, [doubles(tensor.without_autodiff()), want]]
 }
 
 #[test]

@@ -315,7 +315,7 @@ mod tests {
     use super::*;
     use crate::model::{Gru, Model, PolicyConfig, flatten, unflatten};
     use crate::nn::ops::check::{doubles, wave};
-    use crate::nn::rows::{Gradients, SequenceGradients};
+    use crate::nn::rows::{DynSequenceModel, PooledSequenceModel};
     use burn::tensor::{Device, Tensor, TensorData};
 
     const STEPS: usize = 9;
@@ -352,9 +352,9 @@ mod tests {
                 starts: starts.collect(),
                 memory: wave(GAMES * remembered, 0.9),
             };
-            let slopes = wave(STEPS * GAMES * 4, 0.37);
+            let derivatives = wave(STEPS * GAMES * 4, 0.37);
             let model = GruSequences::new(&gru.widths(), activation, params, Arithmetic::F32);
-            let learner = SequenceGradients::new(model);
+            let learner = PooledSequenceModel::new(model);
 
             let leaf = flat.autodiff().require_grad();
             let memory = match remembered {
@@ -367,14 +367,14 @@ mod tests {
             let starts = tensor(&of.starts, [STEPS, GAMES, 1]).squeeze_dim::<2>(2);
             let obs = tensor(&of.obs, [STEPS, GAMES, 3]);
             let logits = unflatten(gru, &leaf).sequence(obs, starts, memory);
-            let loss = (logits.clone() * tensor(&slopes, [STEPS, GAMES, 4])).sum();
+            let loss = (logits.clone() * tensor(&derivatives, [STEPS, GAMES, 4])).sum();
             let want = doubles(leaf.grad_remove(&mut loss.backward()).expect("a gradient"));
 
             assert_near("logits", &learner.logits(&of), &doubles(logits.without_autodiff()));
             for partials in [1, 3, 16] {
                 // Twice, since buffers are used again.
                 let [once, again] =
-                    [(); 2].map(|()| learner.gradient(&of, partials, &mut |_| slopes.clone()));
+                    [(); 2].map(|()| learner.gradient(&of, partials, &mut |_| derivatives.clone()));
                 assert!(once == again);
                 assert_near("gradient", &once, &want);
             }

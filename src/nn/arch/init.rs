@@ -1,4 +1,4 @@
-//! The first weights of a decoder, the same for the same key.
+//! The initial weights of a decoder, the same for the same key.
 
 use super::{DecoderShape, Layout, Projection};
 use crate::nn::orthogonal::{normal, orthogonal};

@@ -209,12 +209,12 @@ impl DecoderShape {
         self.num_features == 0
     }
 
-    /// Numbers of a row's queries in a layer.
+    /// Width of a row's queries in a layer.
     pub fn query_size(&self) -> usize {
         self.head_shape().query_size()
     }
 
-    /// Numbers of a row's keys in a layer, and of its values.
+    /// Width of a row's keys in a layer, and of its values.
     pub fn kv_size(&self) -> usize {
         self.head_shape().kv_size()
     }
@@ -272,19 +272,19 @@ impl DecoderShape {
         }
     }
 
-    /// Numbers of a head that are rotated: an even number.
+    /// Dimensions of a head that are rotated: an even number.
     pub fn rotary_dim(&self) -> usize {
         (self.head_dim as f64 * self.partial_rotary_factor) as usize / 2 * 2
     }
 
-    /// Numbers that a decoder remembers of a game: the count of the episode's steps so far; then for each layer the
+    /// Size of a game's memory, in floats: the number of the episode's steps so far; then for each layer the
     /// keys of the last `context` steps, `[context, kv_size]`, and their values. Step `i` occupies row `i % context`,
     /// so that nothing moves when a step is added.
     pub fn memory_size(&self) -> usize {
         1 + 2 * self.num_layers * self.cache_size()
     }
 
-    /// Numbers of a layer's keys in memory, and of its values.
+    /// Size of a layer's keys in memory, and of its values, in floats.
     pub fn cache_size(&self) -> usize {
         self.context * self.kv_size()
     }

@@ -52,7 +52,7 @@ fn gated_backward(
         for (((gate, up), d), d_up) in gate.iter().zip(up).zip(d).zip(d_up) {
             let at = activated(*gate, KNOWN);
             *d_up = *d * at.value;
-            *d *= up * at.slope;
+            *d *= up * at.derivative;
         }
     });
 }

@@ -4,7 +4,7 @@
 //! [`backward_stored`] and [`multiply_unpacked`] add up the inner dimension in blocks of fixed length.
 
 use super::Parallelism;
-use super::half::{self, Kernel, Operand, Side};
+use super::bf16::{self, Kernel, Operand, Side};
 use super::matmul::{self, Packed, View, multiply_block};
 use super::stored::StoredMatrix;
 use crate::math::LANES;
@@ -111,7 +111,7 @@ pub fn forward_all(
     if let Some((kernel, _)) = halves.first() {
         let kernel = *kernel;
         let mut products: Vec<_> = halves.into_iter().map(|(_, product)| product).collect();
-        half::forward(kernel, parallelism, x, &mut products, add);
+        bf16::forward(kernel, parallelism, x, &mut products, add);
     }
 }
 
@@ -165,7 +165,7 @@ pub fn weight_grads<const N: usize>(
                 matmul::weight_grad(parallelism, [x, dy], inputs, gradient);
             }
         }
-        Arithmetic::Bf16(kernel) => half::weight_grads(kernel, parallelism, x, inputs, results),
+        Arithmetic::Bf16(kernel) => bf16::weight_grads(kernel, parallelism, x, inputs, results),
     }
 }
 

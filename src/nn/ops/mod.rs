@@ -5,12 +5,12 @@
 //! batch, and not on the number of threads. Generation and learning are therefore one arithmetic.
 
 pub mod attention;
+pub mod bf16;
 pub mod bias;
 #[cfg(test)]
 pub(crate) mod check;
 pub mod embed;
 pub mod gate;
-pub mod half;
 pub mod linear;
 pub mod lora;
 pub mod matmul;

@@ -6,7 +6,7 @@ use crate::nn::arch::{Projection, QkNorm};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{Direction, rotate};
-use crate::nn::ops::{gate, half};
+use crate::nn::ops::{bf16, gate};
 use std::mem;
 use std::ops::Range;
 
@@ -113,7 +113,7 @@ impl Weights {
         }
         if self.arithmetic != Arithmetic::F32 {
             for heads in &mut heads[1..] {
-                half::round(self.parallelism, rows, heads);
+                bf16::round(self.parallelism, rows, heads);
             }
         }
     }

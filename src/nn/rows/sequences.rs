@@ -91,7 +91,7 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
 }
 
 /// Logits and gradients of a network over sequences, without its type; several calls may be in progress at a time.
-pub trait Gradients: Debug + Send + Sync {
+pub trait DynSequenceModel: Debug + Send + Sync {
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
 
@@ -114,7 +114,7 @@ pub trait Gradients: Debug + Send + Sync {
     fn logits(&self, of: &Sequences) -> Vec<f32>;
 
     /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
-    /// `slopes` returns the gradient of the logits that it is given.
+    /// `d_logits_of` returns the gradient of the logits that it is given.
     ///
     /// # Panics
     /// If lengths do not belong together.
@@ -122,25 +122,25 @@ pub trait Gradients: Debug + Send + Sync {
         &self,
         of: &Sequences,
         partials: usize,
-        slopes: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
+        d_logits_of: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32>;
 
     /// Returns the buffer of a gradient for reuse.
     fn give_back(&self, gradient: Vec<f32>);
 
     /// A copy with the same parameters.
-    fn boxed(&self) -> Box<dyn Gradients>;
+    fn boxed(&self) -> Box<dyn DynSequenceModel>;
 }
 
-impl Clone for Box<dyn Gradients> {
+impl Clone for Box<dyn DynSequenceModel> {
     fn clone(&self) -> Self {
         (**self).boxed()
     }
 }
 
-/// The [`Gradients`] of a network with a hand-written backward pass.
+/// The [`DynSequenceModel`] of a network with a hand-written backward pass.
 #[derive(Debug)]
-pub struct SequenceGradients<M: SequenceModel> {
+pub struct PooledSequenceModel<M: SequenceModel> {
     model: M,
     /// Records of acting.
     steps: Pool<M::Record>,
@@ -157,13 +157,13 @@ struct ThreadPass<R> {
     logits: Vec<f32>,
 }
 
-impl<M: SequenceModel> Clone for SequenceGradients<M> {
+impl<M: SequenceModel> Clone for PooledSequenceModel<M> {
     fn clone(&self) -> Self {
         Self::new(self.model.clone())
     }
 }
 
-impl<M: SequenceModel> SequenceGradients<M> {
+impl<M: SequenceModel> PooledSequenceModel<M> {
     /// Creates the gradients of a network.
     pub fn new(model: M) -> Self {
         let steps = Pool::default();
@@ -230,7 +230,7 @@ impl<M: SequenceModel> SequenceGradients<M> {
     }
 }
 
-impl<M: SequenceModel> Gradients for SequenceGradients<M> {
+impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
     fn params(&self) -> &[f32] {
         self.model.params()
     }
@@ -255,10 +255,10 @@ impl<M: SequenceModel> Gradients for SequenceGradients<M> {
         &self,
         of: &Sequences,
         partials: usize,
-        slopes: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
+        d_logits_of: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32> {
         self.passes.with(|parts| {
-            let d_logits = slopes(self.forward(of, parts, partials));
+            let d_logits = d_logits_of(self.forward(of, parts, partials));
             self.backward(parts, &d_logits, of.games)
         })
     }
@@ -267,7 +267,7 @@ impl<M: SequenceModel> Gradients for SequenceGradients<M> {
         self.gradients.put(gradient);
     }
 
-    fn boxed(&self) -> Box<dyn Gradients> {
+    fn boxed(&self) -> Box<dyn DynSequenceModel> {
         Box::new(self.clone())
     }
 }

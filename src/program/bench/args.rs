@@ -1,7 +1,7 @@
 //! Options of `bench`.
 
 use crate::program::study_args::count;
-use crate::settings::{Engine, Precision};
+use crate::settings::{EngineChoice, Precision};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct BenchArgs {
     pub device: String,
     /// The engine, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub engine: Engine,
+    pub engine: EngineChoice,
     /// Precision of matrix products, as for `train`.
     #[arg(long, default_value = "f32", value_name = "NAME")]
     pub precision: Precision,

@@ -23,7 +23,7 @@ use crate::disk;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rng::Stream;
-use crate::rollout::{Player, evaluate, play_at_random};
+use crate::rollout::{ActionSelection, evaluate, play_at_random};
 use crate::run::RunFolder;
 use crate::settings::{ModelKind, Start, TrainConfig};
 use crate::task;
@@ -62,7 +62,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let device = &chosen.device;
     let network = models.network(game, &config, device);
     let mut trainer = Trainer::with_model(game, network, &config, device);
-    if let Some(missing) = trainer.missing() {
+    if let Some(missing) = trainer.unsupported_reason() {
         bail!(missing);
     }
     trainer.iterate()?;
@@ -160,7 +160,7 @@ fn greedy_score<G: Rules>(trainer: &GameTrainer<G>) -> f64 {
     let game = trainer.game();
     let policy = NativePolicy::new(&trainer.model(), game.num_features(), game.num_actions());
     let stream = Stream::Evaluation;
-    evaluate(&policy, game, EVAL_EPISODES, stream, 0, Player::Greedy).mean_score
+    evaluate(&policy, game, EVAL_EPISODES, stream, 0, ActionSelection::Greedy).mean_score
 }
 
 /// Measures the seconds until the greedy policy of the game's default run reaches `score`, for each seed.

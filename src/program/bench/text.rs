@@ -9,7 +9,7 @@ use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
 use crate::program::text::{ENGINE, load, model_path, open, settings};
 use crate::rng::{draw, uniform};
-use crate::settings::Engine;
+use crate::settings::EngineChoice;
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer};
 use anyhow::{Result, bail};
@@ -81,7 +81,7 @@ struct Report<'a> {
 
 /// Measures generation, learning and whole iterations.
 pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
-    if args.engine != Engine::Auto {
+    if args.engine != EngineChoice::Auto {
         bail!(ENGINE);
     }
     let file = Table::new();

@@ -7,7 +7,7 @@ pub use keys::Keys;
 
 use crate::metrics::{IterationRecord, Seconds};
 use crate::plot::extent;
-use crate::run::{Step, short};
+use crate::run::{IterationReport, short};
 use crate::trainer::text::CompletionRecord;
 use console::Term;
 use ratatui_core::buffer::Buffer;
@@ -67,7 +67,7 @@ impl Dashboard {
 
     /// Adds the metrics of an iteration. Returns the lines of a frame if one is due; an empty frame if the terminal has
     /// become too small.
-    pub fn show(&mut self, step: &Step) -> Option<String> {
+    pub fn show(&mut self, step: &IterationReport) -> Option<String> {
         let record = &step.record;
         let x = f64::from(record.iteration);
         let y = self.first_curve(record);
@@ -244,7 +244,7 @@ mod tests {
         let mut dashboard = Dashboard::empty(10);
         for iteration in 1..=10 {
             let record = record(iteration, f64::from(iteration));
-            dashboard.show(&Step { record, ..Step::default() });
+            dashboard.show(&IterationReport { record, ..IterationReport::default() });
         }
         dashboard.figures = figures(&record(10, 10.0), false);
         let picture = picture(&dashboard, 120);

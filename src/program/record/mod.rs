@@ -23,7 +23,7 @@ use crate::device;
 use crate::disk::PendingFile;
 use crate::env::Rules;
 use crate::model::NativePolicy;
-use crate::rollout::{LiveGames, Player};
+use crate::rollout::{ActionSelection, LiveGames};
 use crate::run::counted;
 use crate::track;
 use crate::trainer::saved_game_name;
@@ -227,7 +227,7 @@ impl<G: Rules> Recording<'_, G> {
         if self.interrupt.as_ref().is_some_and(Interrupt::seen) {
             bail!("interrupted; {} was not written", self.args.out.display());
         }
-        let choices = self.games.choose(&self.policy, Player::Greedy);
+        let choices = self.games.choose(&self.policy, ActionSelection::Greedy);
         let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
         self.games.step(&actions);
         Ok(())

@@ -3,7 +3,7 @@
 use super::effort::Effort;
 use super::events::{Event, Events, Requests};
 use super::guard::{guarded, located};
-use super::{FinalScores, Run, RunError, RunFiles, Step};
+use super::{FinalScores, IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 
 /// Observer of a run, which may also stop it or have it saved.
@@ -18,7 +18,7 @@ pub trait Observer {
     }
 
     /// Called after every iteration.
-    fn iteration(&mut self, step: &Step);
+    fn iteration(&mut self, step: &IterationReport);
 
     /// Called with every warning for the user.
     fn warning(&mut self, warning: &str);

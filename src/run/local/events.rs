@@ -3,11 +3,11 @@
 use super::effort::Effort;
 use super::guard::{guarded, located};
 use super::progress::Pace;
-use super::{Run, RunError, RunFiles, Step};
+use super::{IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, Growth, IterationRecord};
 use crate::run::{Due, End, Schedule};
-use crate::trainer::{TrainError, is_finite};
+use crate::trainer::{TrainError, Validation, is_finite};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ pub enum Event {
     /// A warning for the user.
     Warning(String),
     /// An iteration was trained, and evaluated and saved if that was due.
-    Iteration(Box<Step>),
+    Iteration(Box<IterationReport>),
     /// The run is over, and there are no more events.
     End(Effort),
 }
@@ -184,7 +184,8 @@ impl<'a> Events<'a> {
         let seconds = self.started.elapsed().as_secs_f64();
         let seconds_left = self.pace.seconds_left(iteration, seconds);
         let (evaluation, iterations) = (self.evaluation.clone(), self.schedule.iterations);
-        let step = Step { record, evaluation, is_best, iterations, completions, seconds_left };
+        let step =
+            IterationReport { record, evaluation, is_best, iterations, completions, seconds_left };
         self.waiting.push_back(Ok(Event::Iteration(Box::new(step))));
         Ok(stops)
     }
@@ -216,10 +217,10 @@ impl<'a> Events<'a> {
         due: &mut Due,
     ) -> Result<(bool, Option<RunError>), RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
-        let measured = guarded(work, || self.run.measure());
+        let validation = guarded(work, || self.run.validate());
         let trainer = self.run.trainer();
-        match measured {
-            Ok((evaluation, is_best)) => {
+        match validation {
+            Ok(Validation { evaluation, is_best }) => {
                 self.evaluation = Some(evaluation.clone());
                 record.evaluation = Some(evaluation);
                 due.save |= self.schedule.end(record.iteration, trainer.best()).is_some();
@@ -302,7 +303,7 @@ pub(super) mod tests {
         let events: Vec<Event> = run.events(None).collect::<Result<_, _>>().unwrap();
         let [steps @ .., Event::End(effort)] = &events[..] else { panic!("{events:?}") };
         assert_eq!((effort.iteration, effort.end), (5, Some(End::Iterations)));
-        let steps: Vec<&Step> = steps
+        let steps: Vec<&IterationReport> = steps
             .iter()
             .map(|event| match event {
                 Event::Iteration(step) => &**step,

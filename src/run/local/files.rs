@@ -235,7 +235,7 @@ impl RunFiles {
         run: &dyn Run,
     ) -> Result<(Option<Checkpoint>, Vec<String>), RunError> {
         let (best, mut warnings) = self.folder.best_policy()?;
-        let expected = run.trainer().best().map(|(_, iteration)| u64::from(iteration));
+        let expected = run.trainer().best().map(|best| u64::from(best.iteration));
         let found = best.as_ref().map(|best| best.iteration);
         if let (Some(expected), true) = (expected, warnings.is_empty()) {
             let path = self.folder.best();

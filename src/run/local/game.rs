@@ -6,13 +6,13 @@ use super::{
 use crate::checkpoint::Checkpoint;
 use crate::device::has_kernels;
 use crate::env::Rules;
-use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::metrics::IterationRecord;
 use crate::model::{Actor, NativePolicy};
 use crate::rng::Stream;
-use crate::rollout::{Player, baselines, evaluate};
+use crate::rollout::{ActionSelection, evaluate, reference_scores};
 use crate::settings::UpdateConfig;
-use crate::trainer::GameTrainer;
 use crate::trainer::text::CompletionRecord;
+use crate::trainer::{GameTrainer, Validation};
 use serde::Serialize;
 
 /// Number of episodes of the final evaluation.
@@ -41,8 +41,8 @@ impl<G: Rules> GameRun<G> {
         let play =
             |player| Ok::<_, RunError>(self.trainer.evaluate_fresh(episodes, 0, player)?.into());
         Ok(Scores {
-            greedy: play(Player::Greedy)?,
-            sampled: Some(play(Player::Sampling)?),
+            greedy: play(ActionSelection::Greedy)?,
+            sampled: Some(play(ActionSelection::Sampling)?),
             seed: 0,
             baselines: Vec::new(),
         })
@@ -60,10 +60,10 @@ pub(super) fn passes(update: &UpdateConfig) -> String {
 pub fn play<A: Actor, G: Rules>(policy: &A, game: G, episodes: usize, seed: u64) -> Scores {
     let play = |player| evaluate(policy, game, episodes, Stream::Evaluation, seed, player).into();
     Scores {
-        greedy: play(Player::Greedy),
-        sampled: Some(play(Player::Sampling)),
+        greedy: play(ActionSelection::Greedy),
+        sampled: Some(play(ActionSelection::Sampling)),
         seed,
-        baselines: baselines(game, episodes, Stream::Evaluation, seed),
+        baselines: reference_scores(game, episodes, Stream::Evaluation, seed),
     }
 }
 
@@ -117,8 +117,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         self.epoch
     }
 
-    fn obstacle(&self) -> Option<String> {
-        self.trainer.obstacle()
+    fn fallback_reason(&self) -> Option<String> {
+        self.trainer.fallback_reason()
     }
 
     fn smaller_launches(&self) -> Option<String> {
@@ -126,7 +126,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let steps = config.update.gradient_accumulation_steps;
         let more = steps.saturating_mul(4).min(config.minibatch());
         self.trainer.device().filter(|device| has_kernels(device))?;
-        match self.obstacle() {
+        match self.fallback_reason() {
             None => Some(format!("--set launch_size={}", config.launch_size / 4.0)),
             Some(_) if more == steps => None,
             Some(_) => Some(format!("--set update.gradient_accumulation_steps={more}")),
@@ -137,8 +137,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         Ok((self.trainer.iterate()?, Vec::new()))
     }
 
-    fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError> {
-        Ok(self.trainer.measure()?)
+    fn validate(&mut self) -> Result<Validation, RunError> {
+        Ok(self.trainer.validate()?)
     }
 
     fn snapshot(&self) -> Result<Checkpoint, RunError> {

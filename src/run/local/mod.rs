@@ -8,13 +8,13 @@ mod files;
 mod folder;
 mod game;
 mod guard;
+mod iteration_report;
 mod model_folder;
 mod note;
 mod panics;
 mod preview;
 mod progress;
 mod report;
-mod step;
 mod text;
 mod trainer_status;
 
@@ -25,19 +25,20 @@ pub use events::{Event, Events};
 pub use files::RunFiles;
 pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SavedPolicy};
 pub use game::{GameRun, play};
+pub use iteration_report::IterationReport;
 pub use model_folder::load_model;
 pub use note::RunNote;
 pub use panics::{Panic, caught, caught_on_devices, keep_silent};
 pub use preview::{Preview, preview};
 pub use progress::{counted, short};
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
-pub use step::Step;
 pub use text::TextRun;
 pub use trainer_status::TrainerStatus;
 
 use crate::checkpoint::Checkpoint;
-use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::metrics::IterationRecord;
 use crate::text::LanguageModel;
+use crate::trainer::Validation;
 use crate::trainer::text::CompletionRecord;
 use serde::Serialize;
 
@@ -118,7 +119,7 @@ pub trait Run {
     fn epoch(&self) -> u32;
 
     /// The reason why the run does not use a fast engine; `None` if it does.
-    fn obstacle(&self) -> Option<String> {
+    fn fallback_reason(&self) -> Option<String> {
         None
     }
 
@@ -143,11 +144,11 @@ pub trait Run {
     /// If numbers run out of range, an environment or a task fails, or another rank fails or does not respond.
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError>;
 
-    /// Evaluates the greedy policy. Returns whether it is the best so far.
+    /// Evaluates the greedy policy on what selects the best one.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
-    fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError>;
+    fn validate(&mut self) -> Result<Validation, RunError>;
 
     /// Takes a checkpoint of everything needed to resume.
     ///

@@ -91,7 +91,7 @@ pub fn preview<'a>(
     let phases = run.phases().into_iter().map(|phase| trial.phase(run, phase));
     let phases: Vec<PhasePreview> = phases.collect::<Result<_, _>>()?;
     let began = Instant::now();
-    run.measure()?;
+    run.validate()?;
     let evaluation = began.elapsed().as_secs_f64();
     // Otherwise an error in it would only show at the end of the run.
     run.finish(1)?;

@@ -3,7 +3,7 @@
 use super::{Effort, Run, RunFiles, Subject, counted, short};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, HeldOut, TextEvaluation};
-use crate::rollout::Baseline;
+use crate::rollout::ReferenceScore;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
@@ -24,7 +24,7 @@ pub struct Scores {
     pub seed: u64,
     /// Scores of players without a network; empty for language models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub baselines: Vec<Baseline>,
+    pub baselines: Vec<ReferenceScore>,
 }
 
 /// Quality of the best policy on held-out demonstrations.
@@ -172,7 +172,7 @@ impl Display for Scores {
             let error = format!(" ± {:.3}", result.std_error);
             (format!("{policy}, {way}"), result.mean_score, error)
         });
-        let known = baselines.iter().map(|Baseline { player, mean_score, std_error }| {
+        let known = baselines.iter().map(|ReferenceScore { player, mean_score, std_error }| {
             let error = std_error.map_or(String::new(), |error| format!(" ± {error:.3}"));
             (player.to_string(), *mean_score, error)
         });

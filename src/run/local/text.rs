@@ -5,8 +5,9 @@ use super::{
     FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
-use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::metrics::IterationRecord;
 use crate::text::LanguageModel;
+use crate::trainer::Validation;
 use crate::trainer::text::{CompletionRecord, Health, LanguageTrainer};
 
 /// Number of prompts of the final evaluation.
@@ -41,7 +42,7 @@ impl Run for TextRun {
     fn phases(&self) -> Vec<Phase> {
         let config = self.trainer.config();
         // A resumed run may have fewer iterations than the settings have of SFT.
-        let sft = if config.imitates() { u32::MAX } else { config.fit.iterations };
+        let sft = if config.is_sft_only() { u32::MAX } else { config.fit.iterations };
         let sft = sft.min(config.iterations);
         let phases = [
             Phase { name: "SFT", first: 1, last: sft },
@@ -53,7 +54,7 @@ impl Run for TextRun {
     fn warning(&self) -> Option<String> {
         let config = self.trainer.config();
         let (sft, all) = (config.fit.iterations, config.iterations);
-        (sft >= all && !config.imitates()).then(|| {
+        (sft >= all && !config.is_sft_only()).then(|| {
             format!(
                 "all iterations are SFT, and none is GRPO: raise --iterations ({all}), or lower fit.iterations ({sft})"
             )
@@ -69,7 +70,7 @@ impl Run for TextRun {
             Some(adapters) => format!(", {} of them learnt (LoRA)", adapters.params().len()),
             None => String::new(),
         };
-        let batch = match config.imitates() {
+        let batch = match config.is_sft_only() {
             true => format!("{} solutions", generation.num_prompts),
             false => format!(
                 "{} prompts of {} completions of at most {} tokens",
@@ -109,8 +110,8 @@ impl Run for TextRun {
         Ok((record, self.trainer.take_completions()))
     }
 
-    fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError> {
-        Ok(self.trainer.measure()?)
+    fn validate(&mut self) -> Result<Validation, RunError> {
+        Ok(self.trainer.validate()?)
     }
 
     fn snapshot(&self) -> Result<Checkpoint, RunError> {
@@ -123,7 +124,7 @@ impl Run for TextRun {
 
     /// All ranks take the first one's weights and evaluate together.
     fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
-        self.trainer.follow_first()?;
+        self.trainer.broadcast_weights()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
         let prompts = if is_evaluated { FINAL_PROMPTS.min(most) } else { 0 };
         let mut greedy = self.trainer.evaluate_greedy(prompts)?;

@@ -3,7 +3,7 @@
 
 use super::decode::{BLOCK, Decode};
 use super::token_step::{KernelBatch, TokenStep};
-use super::{Completion, Generator, Prompt, SampledToken, Sampling, Scratch, choose};
+use super::{Completion, Generator, Request, SampledToken, Sampling, Scratch, choose};
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
@@ -29,7 +29,7 @@ impl PromptRoom {
     }
 
     /// The number of prompts, from the first on, that have room together, and at least 1.
-    fn count(&self, prompts: &[Prompt]) -> usize {
+    fn count(&self, prompts: &[Request]) -> usize {
         let (mut tokens, mut longest) = (0usize, 0usize);
         let fitting = prompts.iter().enumerate().take_while(|(number, prompt)| {
             tokens += prompt.tokens.len();
@@ -44,7 +44,7 @@ impl PromptRoom {
 pub(super) fn generate(
     generator: &Generator,
     decoder: &DeviceDecoder,
-    prompts: &[Prompt],
+    prompts: &[Request],
 ) -> Vec<Vec<Completion>> {
     let kernels = TokenStep::new(decoder);
     let Sampling { max_new_tokens, .. } = *generator.sampling;
@@ -110,7 +110,7 @@ impl<'a> Batch<'a> {
     fn new(
         generator: &'a Generator<'a>,
         first: usize,
-        prompts: &[Prompt],
+        prompts: &[Request],
         members: Range<usize>,
     ) -> Self {
         let keys: Vec<u32> = prompts
@@ -224,7 +224,7 @@ mod tests {
         let room = PromptRoom { tokens: 10, cached: 12 };
         let count = |lengths: &[usize]| {
             let prompt =
-                |tokens: &usize| Prompt { tokens: vec![0; *tokens], completions: 1, key: 0 };
+                |tokens: &usize| Request { tokens: vec![0; *tokens], completions: 1, key: 0 };
             room.count(&lengths.iter().map(prompt).collect::<Vec<_>>())
         };
         assert_eq!(count(&[2]), 1);

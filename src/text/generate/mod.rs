@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A prompt and the number of completions to sample for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prompt {
+pub struct Request {
     /// Tokens of the prompt, at least one.
     pub tokens: Vec<u32>,
     /// Number of completions.
@@ -98,7 +98,7 @@ impl Generator<'_> {
     ///
     /// # Panics
     /// If a prompt has no tokens.
-    pub fn generate(&self, prompts: &[Prompt]) -> Vec<Vec<Completion>> {
+    pub fn generate(&self, prompts: &[Request]) -> Vec<Vec<Completion>> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
         let mut all: Vec<Vec<Completion>> =
             prompts.iter().map(|prompt| vec![Completion::default(); prompt.completions]).collect();
@@ -137,7 +137,7 @@ impl Generator<'_> {
 
 /// Prompts that have not been prefilled.
 struct Queue<'a> {
-    prompts: &'a [Prompt],
+    prompts: &'a [Request],
     next: AtomicUsize,
 }
 
@@ -237,7 +237,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Prefills prompts, and chooses the first token of each of their completions.
-    fn prefill(&mut self, prompts: &[(usize, &Prompt)]) {
+    fn prefill(&mut self, prompts: &[(usize, &Request)]) {
         let decoder = self.generator.decoder;
         let buffers = &mut *self.buffers;
         let mut caches = Vec::new();
@@ -278,7 +278,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Stores the cache of a prompt, replacing one whose completions have all ended if there is one. Returns its index.
-    fn keep(&mut self, prompt: &Prompt, cache: Cache) -> usize {
+    fn keep(&mut self, prompt: &Request, cache: Cache) -> usize {
         let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
         let DecodeBuffers { caches, prompts, .. } = &mut *self.buffers;
         match self.prefilled.iter().position(|prompt| prompt.pending == 0) {

@@ -256,7 +256,7 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
         for j in 0..vector {
             let open = activated(values.extract(j), activation);
             values.insert(j, open.value);
-            slopes.insert(j, open.slope);
+            slopes.insert(j, open.derivative);
         }
         let d = d[i];
         d_up[i] = Vector::<N, V>::cast_from(d * values);

@@ -1,7 +1,7 @@
 //! The quality of a policy on held-out demonstrations.
 
 use super::{GameEngine, GameTrainer};
-use crate::data::{Pieces, Windows};
+use crate::data::{WindowSet, Windows};
 use crate::device;
 use crate::env::Rules;
 use crate::metrics::HeldOut;
@@ -24,7 +24,12 @@ pub struct Confusion {
 
 impl Confusion {
     /// Compares a model on `device` with the demonstrated steps in `pieces` that have a positive weight.
-    pub async fn of(model: &Network, pieces: &Pieces, num_actions: usize, device: &Device) -> Self {
+    pub async fn of(
+        model: &Network,
+        pieces: &WindowSet,
+        num_actions: usize,
+        device: &Device,
+    ) -> Self {
         let device = device.clone().without_autodiff();
         let mut counts = vec![vec![0; num_actions]; num_actions];
         let mut loss_sum = 0.0;
@@ -113,7 +118,7 @@ mod tests {
             ends: (0..steps).map(|step| End::new(step % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(5, actions));
+        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(5, actions));
         let mut config = TrainConfig::of(&game).unwrap();
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;
@@ -121,10 +126,10 @@ mod tests {
         let measured = |team: Team| {
             let (device, key) = (Device::flex(), team.rank() as u32);
             let network = Network::new(features, actions, &config.policy, key, &device);
-            let data = Demonstrations { learnt: pieces.clone(), held_out: pieces.clone() };
+            let data = Demonstrations { train: pieces.clone(), validation: pieces.clone() };
             let trainer = GameTrainer::with_team(game, network, &config, &device, Some(data), team);
             let mut trainer = trainer.unwrap();
-            (trainer.confusion().unwrap().means(), trainer.measure().unwrap())
+            (trainer.confusion().unwrap().means(), trainer.validate().unwrap())
         };
         let measured = &measured;
         let ranks: Vec<_> = std::thread::scope(|scope| {
@@ -135,6 +140,6 @@ mod tests {
         let [(first, evaluation), (second, other)] = [&ranks[0], &ranks[1]];
         assert_ne!(first, second);
         assert_eq!(evaluation, other);
-        assert_eq!(evaluation.0.held_out.as_ref(), Some(first));
+        assert_eq!(evaluation.evaluation.held_out.as_ref(), Some(first));
     }
 }

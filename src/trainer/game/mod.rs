@@ -11,11 +11,11 @@ pub use snapshot::{
     saved_game_name,
 };
 
-use super::choose::{AnyEngine, first_network, obstacle, precision_obstacle, with_engine};
+use super::choose::{AnyEngine, fallback_reason, first_network, precision_limit, with_engine};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::rank_part::RankPart;
 use super::{TrainError, Trainer, iterate, may_enter_pool};
-use crate::data::Pieces;
+use crate::data::WindowSet;
 use crate::device;
 use crate::env::{HostEnvError, HostEnvs, Rules};
 use crate::learner::{first_update, learning_rate, total_updates};
@@ -23,7 +23,7 @@ use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
 use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
-use crate::rollout::{Evaluation, Player, play_episodes, play_host_episodes};
+use crate::rollout::{ActionSelection, Evaluation, play_episodes, play_host_episodes};
 use crate::settings::{self, Precision, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -44,7 +44,7 @@ pub struct GameEngine<G: Rules> {
     /// Bytes uploaded to the device before the first iteration.
     uploaded: u64,
     /// Held-out demonstrations.
-    held_out: Option<Pieces>,
+    held_out: Option<WindowSet>,
     /// Environments on the host, instead of the game.
     host: Option<HostEnvs>,
 }
@@ -55,10 +55,10 @@ pub type GameTrainer<G> = Trainer<GameEngine<G>>;
 /// Demonstrations that a run learns from instead of games.
 #[derive(Clone, Debug)]
 pub struct Demonstrations {
-    /// Demonstrations for training.
-    pub learnt: Pieces,
-    /// Demonstrations for evaluating the policy.
-    pub held_out: Pieces,
+    /// Windows for training.
+    pub train: WindowSet,
+    /// Held-out windows, which select the best policy.
+    pub validation: WindowSet,
 }
 
 impl<G: Rules> GameTrainer<G> {
@@ -75,8 +75,8 @@ impl<G: Rules> GameTrainer<G> {
     ///
     /// # Panics
     /// If `config.policy` names a user-defined network.
-    pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        obstacle(&first_network(game, config, device), config, device, &Team::alone(), None)
+    pub fn fallback_reason_for(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
+        fallback_reason(&first_network(game, config, device), config, device, &Team::alone(), None)
     }
 
     /// Creates a run of a model on `device` instead of the network in `config.policy`. Both `game` and `config` must
@@ -85,16 +85,16 @@ impl<G: Rules> GameTrainer<G> {
     ///
     /// # Panics
     /// If the model's numbers of features and actions are not the game's, `config.data` names a dataset
-    /// ([`Trainer::with_source`] takes it), or the game cannot be played
+    /// ([`Trainer::with_demonstrations`] takes it), or the game cannot be played
     /// ([`Env::PLAYABLE`](crate::env::Env::PLAYABLE)). In a build without the feature `general`, also where there is an
-    /// obstacle ([`Trainer::obstacle`]).
+    /// reason ([`Trainer::fallback_reason`]).
     pub fn with_model(
         game: G,
         model: impl Into<Network>,
         config: &TrainConfig,
         device: &Device,
     ) -> Self {
-        Self::with_source(game, model, config, device, None)
+        Self::with_demonstrations(game, model, config, device, None)
     }
 
     /// Creates a run that learns from the dataset `data` of `config.data`, or, if that is `None`, from games.
@@ -102,7 +102,7 @@ impl<G: Rules> GameTrainer<G> {
     /// # Panics
     /// If `config.data` names a dataset and there are no `data`, or the other way round, and as
     /// [`Trainer::with_model`].
-    pub fn with_source(
+    pub fn with_demonstrations(
         game: G,
         model: impl Into<Network>,
         config: &TrainConfig,
@@ -120,7 +120,7 @@ impl<G: Rules> GameTrainer<G> {
     /// If there are more ranks than shards ([`TrainConfig::shards`]).
     ///
     /// # Panics
-    /// As [`Trainer::with_source`].
+    /// As [`Trainer::with_demonstrations`].
     pub fn with_team(
         game: G,
         model: impl Into<Network>,
@@ -153,17 +153,17 @@ impl<G: Rules> GameTrainer<G> {
         let path = &config.data.path;
         assert!(
             config.data.is_on() == data.is_some(),
-            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_source`)"
+            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_demonstrations`)"
         );
         assert!(
             G::PLAYABLE || data.is_some() || host.is_some(),
-            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_source`)",
+            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_demonstrations`)",
             G::NAME
         );
-        let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
+        let (train, held_out) = data.map(|data| (data.train, data.validation)).unzip();
         device::take_transfers();
         let (engine, part) =
-            AnyEngine::new(game, model, config, device, learnt, host.clone(), team)?;
+            AnyEngine::new(game, model, config, device, train, host.clone(), team)?;
         let uploaded = device::take_transfers().uploaded;
         let device = device.clone();
         let steps = 0;
@@ -180,7 +180,7 @@ impl<G: Rules> GameTrainer<G> {
     /// Seconds of a rollout, measured after another one that compiles the kernels; infinite if the requested engine or
     /// precision is not available.
     pub fn rehearsed_seconds(&mut self) -> f64 {
-        if self.missing().is_some() {
+        if self.unsupported_reason().is_some() {
             return f64::INFINITY;
         }
         self.rehearse();
@@ -192,12 +192,12 @@ impl<G: Rules> GameTrainer<G> {
     ///
     /// # Panics
     /// If `episodes` is 0, or an environment on the host fails.
-    pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
+    pub fn evaluate(&self, episodes: usize, player: ActionSelection) -> Evaluation {
         block_on(self.evaluate_async(episodes, player))
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
+    pub async fn evaluate_async(&self, episodes: usize, player: ActionSelection) -> Evaluation {
         let played = self.engine.play(0..episodes, self.engine.validation(), player).await;
         Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
     }
@@ -208,34 +208,35 @@ impl<G: Rules> GameTrainer<G> {
     }
 
     /// The reason why the run does not use a fast engine; `None` if it does.
-    pub fn obstacle(&self) -> Option<String> {
+    pub fn fallback_reason(&self) -> Option<String> {
         let GameEngine { part, device, host, .. } = &self.engine;
-        obstacle(&self.model(), &part.config, device, &part.team, host.as_ref())
+        fallback_reason(&self.model(), &part.config, device, &part.team, host.as_ref())
     }
 
     /// The reason why the requested engine or precision is not available, or the device has no room for the policy or a
     /// rollout, as a sentence; `None` if nothing is missing.
-    pub fn missing(&self) -> Option<String> {
+    pub fn unsupported_reason(&self) -> Option<String> {
         let GameEngine { part, device, engine, .. } = &self.engine;
         let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
-        let policy =
-            device::buffer_obstacle(device, "the vector of the policy's parameters", bytes)
-                .map(|obstacle| format!("{obstacle}: choose a smaller policy"));
-        let rollout = || with_engine!(engine, engine => engine.size_obstacle());
-        if let Some(obstacle) = policy.or_else(rollout) {
-            return Some(format!("{obstacle}, or use another device, such as the CPU"));
+        let policy = device::buffer_limit(device, "the vector of the policy's parameters", bytes)
+            .map(|reason| format!("{reason}: choose a smaller policy"));
+        let rollout = || with_engine!(engine, engine => engine.size_limit());
+        if let Some(reason) = policy.or_else(rollout) {
+            return Some(format!("{reason}, or use another device, such as the CPU"));
         }
         let TrainConfig { engine, precision, .. } = &part.config;
-        let (wanted, obstacle) = match (engine, precision) {
-            (settings::Engine::Fused, _) => ("engine `fused`".to_string(), self.obstacle()),
+        let (wanted, reason) = match (engine, precision) {
+            (settings::EngineChoice::Fused, _) => {
+                ("engine `fused`".to_string(), self.fallback_reason())
+            }
             (_, Precision::F32) => return None,
             _ => {
-                let obstacle =
-                    precision_obstacle(&self.model(), &part.config, device, self.obstacle());
-                (format!("precision {precision}"), obstacle)
+                let reason =
+                    precision_limit(&self.model(), &part.config, device, self.fallback_reason());
+                (format!("precision {precision}"), reason)
             }
         };
-        Some(format!("the {wanted} is not available for this run: {}", obstacle?))
+        Some(format!("the {wanted} is not available for this run: {}", reason?))
     }
 
     /// The game.
@@ -255,7 +256,7 @@ impl<G: Rules> GameEngine<G> {
         &self,
         episodes: Range<usize>,
         draws: (Stream, u64),
-        player: Player,
+        player: ActionSelection,
     ) -> Result<Vec<[f64; 2]>, HostEnvError> {
         let game = self.game;
         let (features, actions) = (game.num_features(), game.num_actions());
@@ -273,7 +274,7 @@ impl<G: Rules> GameEngine<G> {
         let team = &self.part.team;
         let (rank, size) = (team.rank(), team.size());
         let ours = rank * episodes / size..(rank + 1) * episodes / size;
-        let ours = self.play(ours, self.validation(), Player::Greedy).await?;
+        let ours = self.play(ours, self.validation(), ActionSelection::Greedy).await?;
         let all = team.all_gather(bytemuck::cast_slice(&ours))?;
         Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
     }
@@ -352,7 +353,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         };
         match self.held_out {
             None => record_means(&mut record, update),
-            Some(_) => record_means(&mut record, update.off_policy()),
+            Some(_) => record_means(&mut record, update.without_approx_kl()),
         }
         Ok(Iteration { record, steps })
     }

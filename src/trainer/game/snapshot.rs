@@ -273,7 +273,7 @@ impl<G: Rules + Serialize> GameTrainer<G> {
 
     /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint ([`saved_config`]), possibly
     /// with changes that keep all shapes. A run in environments on the host, on a dataset or of several ranks resumes
-    /// by `GameTrainer::with_envs(...)?.restored(&checkpoint)`, and likewise by [`GameTrainer::with_source`] or
+    /// by `GameTrainer::with_envs(...)?.restored(&checkpoint)`, and likewise by [`GameTrainer::with_demonstrations`] or
     /// [`GameTrainer::with_team`].
     ///
     /// # Errors

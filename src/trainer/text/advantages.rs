@@ -53,7 +53,7 @@ fn against(rewards: &[f64], members: &[usize], by: f64) -> impl Iterator<Item = 
     let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
     let mean = mean(judged(&rewards).into_iter());
     // Equal rewards differ by rounding at most.
-    let alike = is_even(&rewards);
+    let alike = has_zero_variance(&rewards);
     let value = move |x: f64| if alike || x.is_nan() { 0.0 } else { ((x - mean) / by) as f32 };
     rewards.into_iter().map(value)
 }
@@ -82,7 +82,7 @@ fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32
 }
 
 /// Whether all judged completions of a group have the same reward.
-pub fn is_even(rewards: &[f64]) -> bool {
+pub fn has_zero_variance(rewards: &[f64]) -> bool {
     let rewards = judged(rewards);
     rewards.iter().all(|reward| (reward - rewards[0]).abs() < 1e-9)
 }
@@ -167,7 +167,11 @@ mod tests {
         assert_eq!(with[0], [alone[0][0], 0.0, alone[0][1], alone[0][2], 0.0]);
         assert_eq!(with[1], [0.0; 3]);
         let none = advantages(&[vec![nan; 4]], Scale::Batch);
-        assert!(none[0] == [0.0; 4] && is_even(&[nan, 1.0]) && !is_even(&[nan, 1.0, 0.0]));
+        assert!(
+            none[0] == [0.0; 4]
+                && has_zero_variance(&[nan, 1.0])
+                && !has_zero_variance(&[nan, 1.0, 0.0])
+        );
     }
 
     #[test]

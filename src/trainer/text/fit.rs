@@ -23,7 +23,7 @@ impl TextEngine {
     /// otherwise as many as GRPO has completions.
     pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
         let generation = &self.config.generation;
-        let texts = if self.config.imitates() { 1 } else { generation.group_size };
+        let texts = if self.config.is_sft_only() { 1 } else { generation.group_size };
         let count = (generation.num_prompts * texts) as u64;
         let numbers = self.next_prompt..self.next_prompt + count;
         self.next_prompt += count;

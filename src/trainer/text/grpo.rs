@@ -43,7 +43,7 @@ pub(in crate::trainer) struct TextTotals {
 impl TextEngine {
     /// Whether an iteration is SFT rather than GRPO.
     fn is_sft(&self, iteration: u32) -> bool {
-        self.config.imitates() || iteration < self.config.fit.iterations
+        self.config.is_sft_only() || iteration < self.config.fit.iterations
     }
 
     /// Performs the update of an iteration.

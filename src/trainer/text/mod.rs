@@ -1,11 +1,11 @@
 //! The engine of language models: GRPO on completions, and SFT on solutions.
 
 mod advantages;
+mod device_limits;
 mod exchange;
 mod fit;
 mod grpo;
 mod health;
-mod obstacle;
 mod prompts;
 mod record;
 mod rollout;
@@ -38,7 +38,7 @@ use crate::task::{Prompt, RewardPart, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
 use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
-use obstacle::{TokenLimits, obstacle};
+use device_limits::{TokenLimits, unsupported_reason};
 use prompts::longest_prompt;
 use rollout::RolloutSeconds;
 use std::ops::Range;
@@ -259,8 +259,8 @@ impl LanguageTrainer {
     /// If a setting is only for the CPU, or the device lacks the precision or the room for the model or its prompts.
     pub fn on(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
         let TextEngine { config, learner, .. } = &self.engine;
-        if let Some(obstacle) = obstacle(config, &learner.decoder, device.as_ref()) {
-            return Err(LanguageTrainError::Settings(obstacle));
+        if let Some(reason) = unsupported_reason(config, &learner.decoder, device.as_ref()) {
+            return Err(LanguageTrainError::Settings(reason));
         }
         let Some(device) = device else { return Ok(self) };
         #[cfg(text_kernels)]
@@ -277,8 +277,8 @@ impl LanguageTrainer {
         Ok(self)
     }
 
-    /// Scores `completions` of each of `count` held-out prompts, or of as many as there are, none of which chose the
-    /// best policy.
+    /// Scores `completions` completions of each of up to `count` held-out prompts, none of which was used to select the best
+    /// policy.
     ///
     /// # Errors
     /// If the task fails, or another rank fails or does not respond.
@@ -295,8 +295,8 @@ impl LanguageTrainer {
         self.engine.evaluate((HeldOutPart::Final, count), completions, sampling)
     }
 
-    /// Evaluates the greedy policy on `count` held-out prompts, none if it is 0, and none that chose the best policy;
-    /// if the run is SFT alone, also on the held-out solutions of such prompts.
+    /// Evaluates the greedy policy on `count` held-out prompts that were not used to select the best policy (0 skips this); in
+    /// a run of SFT alone, also on the held-out solutions of such prompts.
     ///
     /// # Errors
     /// If the task fails, or another rank fails or does not respond.
@@ -314,7 +314,7 @@ impl LanguageTrainer {
     ///
     /// # Errors
     /// If another rank fails or does not respond.
-    pub fn follow_first(&mut self) -> Result<(), TeamError> {
+    pub fn broadcast_weights(&mut self) -> Result<(), TeamError> {
         let TextEngine { team, learner, .. } = &mut self.engine;
         if team.size() > 1 {
             let ours = bytemuck::cast_slice(learner.decoder.trained());
@@ -381,7 +381,7 @@ impl TextEngine {
     /// evaluates, at most half of all; if prompts are unlimited, the final part is unlimited too.
     fn held_out_prompts(&self, part: HeldOutPart, count: u64) -> Range<u64> {
         let all = self.task.num_prompts(Split::Test);
-        let solutions = if self.config.imitates() { self.held_out_solutions() } else { 0 };
+        let solutions = if self.config.is_sft_only() { self.held_out_solutions() } else { 0 };
         let validation = solutions.max(self.config.checkpoint.eval_episodes as u64);
         let end = all.unwrap_or(u64::MAX);
         let border = validation.min(end.div_ceil(2));
@@ -423,7 +423,7 @@ impl TextEngine {
             0 => EvaluationRecord::default(),
             count => self.evaluate((part, count), 1, &greedy)?,
         };
-        if self.config.imitates() {
+        if self.config.is_sft_only() {
             evaluation.held_out = Some(HeldOut { loss: self.held_out(part)?, accuracy: None });
         }
         Ok(evaluation)

@@ -9,14 +9,14 @@ impl TextEngine {
     /// per split.
     pub(super) fn check_prompts(&self) -> Result<(), LanguageTrainError> {
         let LanguageConfig { fit, generation, checkpoint, .. } = &self.config;
-        let imitates = self.config.imitates();
+        let is_sft_only = self.config.is_sft_only();
         for split in [Split::Train, Split::Test] {
             for number in 0..self.task.num_prompts(split).unwrap_or(1).max(1) {
                 let prompt = self.task.prompt(split, number)?;
-                if !imitates || checkpoint.eval_episodes > 0 {
+                if !is_sft_only || checkpoint.eval_episodes > 0 {
                     self.tokens(&prompt, generation.max_new_tokens)?;
                 }
-                if imitates || (split == Split::Train && fit.iterations > 0) {
+                if is_sft_only || (split == Split::Train && fit.iterations > 0) {
                     self.text(&prompt)?;
                 }
             }

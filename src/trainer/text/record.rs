@@ -88,7 +88,7 @@ pub(super) fn grpo(answers: &ScoredCompletions, parts: &[RewardPart]) -> Iterati
         sampling_entropy: mean(all().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
         ..TextRecord::default()
     };
-    let even = answers.groups.iter().map(|group| advantages::is_even(&group.totals));
+    let even = answers.groups.iter().map(|group| advantages::has_zero_variance(&group.totals));
     IterationRecord {
         score: answers
             .judged()
@@ -110,7 +110,7 @@ pub(super) fn tokens(groups: &[Group]) -> u64 {
 
 /// Adds the means of an update to the record of its iteration.
 pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
-    let mut update = means.update.off_policy();
+    let mut update = means.update.without_approx_kl();
     if let Some(text) = record.text.as_mut().filter(|text| !text.fit) {
         text.first_ratio_distance = means.first_ratio;
         update = means.update;

@@ -1,7 +1,7 @@
 //! The rollout of a language model: completions of an iteration's prompts, and their rewards. Ranks that share a run
 //! generate a part each and exchange the results.
 
-use super::advantages::{is_even, overlong};
+use super::advantages::{has_zero_variance, overlong};
 use super::exchange::{self, CompletionGroup};
 use super::scored::{ScoredCompletions, ScoredGroup};
 use super::verification::Verification;
@@ -39,7 +39,7 @@ impl TextEngine {
             let mut some =
                 self.complete_and_score((Split::Train, &numbers), group_size, &sampling, seconds)?;
             if round < resample {
-                some.keep(|totals| !is_even(totals));
+                some.keep(|totals| !has_zero_variance(totals));
             }
             all.append(some);
             if all.groups.len() == num_prompts {
@@ -69,12 +69,12 @@ impl TextEngine {
         for (prompt, number) in prompts.iter().zip(numbers) {
             let tokens = self.tokens(prompt, sampling.max_new_tokens)?;
             let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
-            requests.push(generate::Prompt { tokens, completions, key });
+            requests.push(generate::Request { tokens, completions, key });
         }
         let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
         let own = shards.own_items();
         let ours = self.complete(&prompts[own.clone()], &requests[own], sampling, seconds);
-        let scored = |((prompt, request), group): ((_, generate::Prompt), _)| {
+        let scored = |((prompt, request), group): ((_, generate::Request), _)| {
             let totals = self.totals(&group, sampling.max_new_tokens);
             let CompletionGroup { completions, texts, rewards } = group;
             ScoredGroup { prompt, tokens: request.tokens, completions, texts, rewards, totals }
@@ -90,7 +90,7 @@ impl TextEngine {
     fn complete(
         &self,
         prompts: &[Prompt],
-        requests: &[generate::Prompt],
+        requests: &[generate::Request],
         sampling: &Sampling,
         seconds: &mut RolloutSeconds,
     ) -> Result<Vec<CompletionGroup>, LanguageTrainError> {

@@ -4,7 +4,7 @@ use super::advantages::advantages;
 use super::rollout::RolloutSeconds;
 use super::{CompletionRecord, LanguageTrainError, LanguageTrainer};
 use crate::task::Split;
-use crate::text::generate::{Completion, Generator, Prompt, Sampling};
+use crate::text::generate::{Completion, Generator, Request, Sampling};
 
 /// A completion of a user's prompt, which has no reward.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -68,7 +68,7 @@ impl LanguageTrainer {
             listener: None,
         };
         // A fixed key, so that a prompt gets the same draws in every iteration.
-        let generated = generator.generate(&[Prompt { tokens, completions: count, key: 1 }]);
+        let generated = generator.generate(&[Request { tokens, completions: count, key: 1 }]);
         let answer = |one: Completion| Answer {
             completion: self.engine.model.text(&one.tokens),
             truncated: !one.ended,

@@ -1,6 +1,6 @@
 //! Settings of a run in the forms that its parts take.
 
-use crate::learner::text::LanguageRule;
+use crate::learner::text::UpdateSettings;
 use crate::model::DecoderShape;
 use crate::settings::{GenerationConfig, LanguageConfig, LossConfig, LossType, UpdateConfig};
 use crate::text::generate::Sampling;
@@ -31,12 +31,12 @@ impl LanguageConfig {
 
     /// Settings of the learner, for SFT if `fit`, else for GRPO. SFT before GRPO has no KL penalty, since
     /// the reference is the policy at its end.
-    pub fn rule(&self, fit: bool) -> LanguageRule {
+    pub fn rule(&self, fit: bool) -> UpdateSettings {
         let loss_type = if fit { LossType::Nll } else { self.loss.loss_type };
-        let kl_coef = if fit && !self.imitates() { 0.0 } else { self.loss.kl_coef };
+        let kl_coef = if fit && !self.is_sft_only() { 0.0 } else { self.loss.kl_coef };
         // Demonstrations have no behaviour policy to diverge from.
         let target_kl = if fit { 0.0 } else { self.update.target_kl };
-        LanguageRule {
+        UpdateSettings {
             loss: LossConfig { loss_type, kl_coef, ..self.loss.clone() },
             update: UpdateConfig { target_kl, ..self.update.clone() },
             optimizer: self.optimizer.clone(),
@@ -47,7 +47,7 @@ impl LanguageConfig {
 
     /// Whether the loss has had a KL penalty by the end of `iteration`, counted from 0.
     pub fn has_reference(&self, iteration: u32) -> bool {
-        let first = if self.imitates() { 0 } else { self.fit.iterations };
+        let first = if self.is_sft_only() { 0 } else { self.fit.iterations };
         self.loss.kl_coef > 0.0 && iteration >= first
     }
 

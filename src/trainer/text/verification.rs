@@ -58,7 +58,7 @@ impl<'a> Verification<'a> {
     pub fn generate(
         &self,
         generator: Generator,
-        requests: &[generate::Prompt],
+        requests: &[generate::Request],
     ) -> Result<(Vec<Vec<Completion>>, Known, f64), TaskError> {
         let started = Instant::now();
         let mut known = vec![HashMap::new(); requests.len()];
@@ -277,7 +277,7 @@ mod tests {
             ..DecoderShape::default()
         };
         let model = LanguageModel::tiny(&sizes, "01", 0);
-        let request = |key| generate::Prompt { tokens: vec![1], completions: of_prompt, key };
+        let request = |key| generate::Request { tokens: vec![1], completions: of_prompt, key };
         let requests: Vec<_> = (0..8).map(request).collect();
         let text = |tokens: &[u32]| model.text(tokens);
         let verification = Verification::new(&task, &prompts, &text);

@@ -9,7 +9,7 @@ use burn::tensor::{Tensor, TensorData};
 use grove::advantage::advantages;
 use grove::data::Trajectory;
 use grove::env::CartPole;
-use grove::learner::Learner;
+use grove::learner::AutodiffLearner;
 use grove::model::{Categorical, Memoryless, Mlp, NativeMlp, flatten};
 use grove::objective::Averaging;
 use grove::rollout::{NativeRollout, RolloutKeys, StepwiseRollout};
@@ -59,7 +59,7 @@ fn play(config: &TrainConfig, policy: &Mlp) -> PlayedIteration {
 
 /// Parameters and means after one update.
 fn updated(policy: &Mlp, config: &TrainConfig, played: &PlayedIteration) -> (Vec<f64>, Vec<f64>) {
-    let mut learner = Learner::new(policy.clone(), config);
+    let mut learner = AutodiffLearner::new(policy.clone(), config);
     let stats = learner.update(&played.trajectory, &played.advantages, &played.mask, 0).unwrap();
     (doubles(learner.weights().params().clone()), doubles(stats))
 }
@@ -258,7 +258,7 @@ fn an_epoch_takes_every_game_once() {
             seen: Arc::default(),
         };
         let seen = spy.seen.clone();
-        let mut learner = Learner::new(spy, &config);
+        let mut learner = AutodiffLearner::new(spy, &config);
         let mut orders = Vec::new();
         for iteration in 0..2 {
             learner.update(&trajectory, &rows(), &(rows() + 1.0), iteration).unwrap();

@@ -9,7 +9,7 @@ use grove::env::{Episode, Rules, new_game, play};
 use grove::model::{Mlp, NativeMlp};
 use grove::rng::{Stream, draw};
 use grove::rollout::{
-    FusedRollout, LiveGames, NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate,
+    ActionSelection, FusedRollout, LiveGames, NativeRollout, RolloutKeys, StepwiseRollout, evaluate,
 };
 use grove::settings::{LossType, Start, TrainConfig};
 use grove::trainer::Trainer;
@@ -83,7 +83,7 @@ fn scores_are_those_of_the_rules_and_not_the_rewards() {
 #[test]
 fn evaluated_and_watched_games_heed_masks_too() {
     let native = NativeMlp::new(&policy());
-    for player in [Player::Greedy, Player::Sampling] {
+    for player in [ActionSelection::Greedy, ActionSelection::Sampling] {
         let mut watched = LiveGames::new(LEDGE, 19, 7);
         for _ in 0..40 {
             let choices = watched.choose(&native, player);
@@ -112,12 +112,12 @@ fn illegal_actions_are_never_learnt() {
     config.policy.hidden = vec![32];
     config.update.num_minibatches = 1;
     let mut trainer = Trainer::new(LEDGE, &config, &cpu());
-    let before = trainer.evaluate(500, Player::Sampling).mean_score;
+    let before = trainer.evaluate(500, ActionSelection::Sampling).mean_score;
     for _ in 0..30 {
         let record = trainer.iterate().expect("values stay finite");
         assert!(record.entropy <= 4f64.ln(), "{record:?}");
     }
-    let after = trainer.evaluate(500, Player::Greedy).mean_score;
+    let after = trainer.evaluate(500, ActionSelection::Greedy).mean_score;
     assert!(after > 1.3 * before, "from {before} to {after}");
     let walled = LedgeState { cell: 0, lamp: 3, stood: 1 };
     assert!(<Ledge as Rules>::legal(&walled, 2, LEDGE), "one action is always left");

@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use grove::env::{Catch, Env};
-use grove::rollout::Player;
+use grove::rollout::ActionSelection;
 use grove::settings::TrainConfig;
 use grove::trainer::Trainer;
 
@@ -18,7 +18,7 @@ pub async fn catch(device: &Device) -> f64 {
     for _ in 0..config.iterations {
         run.iterate_async().await.expect("all values are finite");
     }
-    let score = run.evaluate_async(5000, Player::Greedy).await.mean_score;
+    let score = run.evaluate_async(5000, ActionSelection::Greedy).await.mean_score;
     assert!(score >= 0.9, "{score}");
     (1.0 - score) / 2.0
 }

@@ -151,7 +151,7 @@ impl Training {
             }
         }
         if self.schedule().due(record.iteration, false).evaluation {
-            record.evaluation = Some(self.trainer.measure_async().await?.0);
+            record.evaluation = Some(self.trainer.validate_async().await?.evaluation);
         }
         Ok(serde_json::to_string(&News { record, completions })?)
     }

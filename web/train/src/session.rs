@@ -4,13 +4,13 @@ use crate::team::Place;
 use crate::wall::{Open, Wall};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
-use grove::data::{Cut, Pieces, Steps, read_games};
+use grove::data::{Cut, Steps, WindowSet, read_games};
 use grove::env::Playable;
 use grove::metrics::{EvaluationRecord, IterationRecord};
 use grove::model::{FlatMlp, Network};
 use grove::parallel::{Team, TeamError};
 use grove::rng::Stream;
-use grove::rollout::Player;
+use grove::rollout::ActionSelection;
 use grove::run::Schedule;
 use grove::settings::{ConfigError, IMITATION, TrainConfig, overlay};
 use grove::trainer::{
@@ -73,7 +73,7 @@ impl<G: Playable> Run for Session<G> {
     }
 
     fn evaluate_quickly(&self) -> LocalFuture<'_, EvaluationRecord> {
-        Box::pin(async { self.trainer.evaluate_async(FEW, Player::Greedy).await.into() })
+        Box::pin(async { self.trainer.evaluate_async(FEW, ActionSelection::Greedy).await.into() })
     }
 
     fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>> {
@@ -81,7 +81,7 @@ impl<G: Playable> Run for Session<G> {
             let mut record = self.trainer.iterate_async().await?;
             let schedule = self.schedule();
             if schedule.due(record.iteration, false).evaluation {
-                record.evaluation = Some(self.trainer.measure_async().await?.0);
+                record.evaluation = Some(self.trainer.validate_async().await?.evaluation);
             } else if record.iteration < schedule.eval_every && self.team().rank() == 0 {
                 record.evaluation = Some(self.evaluate_quickly().await);
             }
@@ -150,8 +150,8 @@ fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations,
         return Err(JsError::new(&format!("the recorded games are not of {}", G::NAME)));
     }
     let episodes = steps.episodes();
-    let pieces = Pieces::new(Arc::new(steps), &episodes, Cut::plain(1, actions));
-    Ok(Demonstrations { learnt: pieces.clone(), held_out: pieces })
+    let pieces = WindowSet::new(Arc::new(steps), &episodes, Cut::plain(1, actions));
+    Ok(Demonstrations { train: pieces.clone(), validation: pieces })
 }
 
 /// A run; `None` if the run has too few shards for this worker.
@@ -169,11 +169,9 @@ pub struct Source {
 fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<(), JsError> {
     game.validate().map_err(ConfigError::OutOfRange)?;
     config.validate()?;
-    match Trainer::obstacle_to(game, config, device) {
+    match Trainer::fallback_reason_for(game, config, device) {
         None => Ok(()),
-        Some(obstacle) => {
-            Err(JsError::new(&format!("a page has only the fast engines: {obstacle}")))
-        }
+        Some(reason) => Err(JsError::new(&format!("a page has only the fast engines: {reason}"))),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::kind::Kind;
 use crate::shown::{Boards, Scores, Standing};
 use grove::model::NativePolicy;
-use grove::rollout::{Choice, Player};
+use grove::rollout::{ActionSelection, Choice};
 use grove::viewer::Instance;
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -32,7 +32,7 @@ impl Rival {
     }
 
     /// Chooses its next action.
-    pub fn choose(&mut self, player: Player) {
+    pub fn choose(&mut self, player: ActionSelection) {
         self.choices = self.game.choose(&self.network, player);
     }
 

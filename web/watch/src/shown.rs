@@ -2,7 +2,7 @@
 
 use grove::env::Playable;
 use grove::model::NativePolicy;
-use grove::rollout::{Choice, LiveGames, Player};
+use grove::rollout::{ActionSelection, Choice, LiveGames};
 use grove::viewer::{Instance, Scene};
 use std::rc::Rc;
 
@@ -55,7 +55,7 @@ pub trait Boards {
     /// Two copies of a game in its present state.
     fn duel(&self, game: usize) -> Box<dyn Boards>;
     /// The choices of a policy, one for each game.
-    fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice>;
+    fn choose(&mut self, network: &NativePolicy, player: ActionSelection) -> Vec<Choice>;
     /// Plays a step of each; `person` is the action in game 1, if a person plays it. Finished games `wait`, or start
     /// the next level.
     fn step(&mut self, choices: &[Choice], person: Option<u32>, wait: bool);
@@ -87,7 +87,7 @@ impl<G: Playable> Boards for GameBoards<G> {
         Box::new(Self { scene: self.scene.clone(), games: self.games.duel(game, 2) })
     }
 
-    fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice> {
+    fn choose(&mut self, network: &NativePolicy, player: ActionSelection) -> Vec<Choice> {
         self.games.choose(network, player)
     }
 

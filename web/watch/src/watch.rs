@@ -9,7 +9,7 @@ use grove::data::{Manifest, games_file};
 use grove::model::saved::{Header, read_header, with_header, write_params};
 use grove::model::{NativePolicy, Parameter};
 use grove::rng::{draw, uniform};
-use grove::rollout::{Choice, Player};
+use grove::rollout::{ActionSelection, Choice};
 use grove::settings::TrainConfig;
 use grove::trainer::{policy_file, saved_game_name};
 use grove::viewer::{Cells, Instance, Wall};
@@ -125,7 +125,7 @@ impl Policy {
 pub struct Show {
     pub(crate) kind: Rc<dyn Kind>,
     network: Rc<NativePolicy>,
-    player: Player,
+    player: ActionSelection,
     games: Box<dyn Boards>,
     count: usize,
     seed: u64,
@@ -159,7 +159,7 @@ impl Show {
         let mut show = Self {
             kind,
             network,
-            player: Player::Greedy,
+            player: ActionSelection::Greedy,
             games,
             count,
             seed: seed as u64,
@@ -210,7 +210,7 @@ impl Show {
 
     /// Samples actions from the distribution if `on`, else takes the most likely one; resets the scores.
     pub fn set_sampled(&mut self, on: bool) {
-        self.player = if on { Player::Sampling } else { Player::Greedy };
+        self.player = if on { ActionSelection::Sampling } else { ActionSelection::Greedy };
         self.reset_scores();
         self.choose();
     }

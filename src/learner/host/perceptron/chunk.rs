@@ -1,9 +1,9 @@
 //! Forward and backward passes over some games, in blocks of samples; the work of one thread.
 
 use super::network::{Block, Layout, Network};
-use crate::learner::host::Experience;
-use crate::learner::host::loss::{Columns, GROUP, Group, Rule, Sums, differentiate};
-use crate::objective::GameRatio;
+use crate::learner::host::HostExperience;
+use crate::learner::host::loss::{Columns, GROUP, Group, StepLoss, Sums, differentiate};
+use crate::objective::SequenceRatio;
 use crate::objective::weights::{Sizes, weight};
 
 /// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortise holding a tile
@@ -19,7 +19,7 @@ pub struct Workspace {
     logits: Vec<Group>,
     probs: Vec<Group>,
     /// Ratio of each game, for losses with one ratio per game: `[games]`.
-    ratios: Vec<GameRatio>,
+    ratios: Vec<SequenceRatio>,
 }
 
 /// Position within the steps of some games.
@@ -44,7 +44,7 @@ struct Run {
 
 impl Cursor {
     /// Returns the next steps: consecutive, of a single game, and at most `room`.
-    fn next(&mut self, experience: &Experience, games: &[i32], room: usize) -> Option<Run> {
+    fn next(&mut self, experience: &HostExperience, games: &[i32], room: usize) -> Option<Run> {
         loop {
             let slots = experience.slots(*games.get(self.game)?);
             let len = (slots.len() - self.step).min(room);
@@ -67,9 +67,9 @@ pub struct Minibatch<'a> {
     /// The network in training.
     pub network: &'a Network,
     /// Steps to learn from.
-    pub experience: &'a Experience<'a>,
+    pub experience: &'a HostExperience<'a>,
     /// The loss.
-    pub rule: &'a Rule,
+    pub rule: &'a StepLoss,
     /// Denominators of the step weights.
     pub sizes: Sizes,
 }
@@ -99,7 +99,7 @@ impl Workspace {
     pub fn logprobs(
         &mut self,
         network: &Network,
-        experience: &Experience,
+        experience: &HostExperience,
         games: &[i32],
         out: &mut [f32],
     ) {
@@ -119,8 +119,8 @@ impl Workspace {
         sums: &mut Sums,
     ) {
         let Minibatch { network, experience, rule, .. } = *minibatch;
-        if rule.form.loss_type.ratio_of_game() {
-            self.game_ratios(minibatch, games);
+        if rule.form.loss_type.has_sequence_ratio() {
+            self.sequence_ratios(minibatch, games);
         }
         let mut cursor = Cursor::default();
         loop {
@@ -147,7 +147,7 @@ impl Workspace {
     }
 
     /// Computes `ratios` in a separate forward pass.
-    fn game_ratios(&mut self, minibatch: &Minibatch, games: &[i32]) {
+    fn sequence_ratios(&mut self, minibatch: &Minibatch, games: &[i32]) {
         let experience = minibatch.experience;
         let mut log_ratios = vec![0.0f32; games.len()];
         self.each_logprob(minibatch.network, experience, games, |run, values| {
@@ -158,7 +158,7 @@ impl Workspace {
         let ratios = games.iter().zip(&log_ratios).map(|(game, log_ratio)| {
             let advantages = experience.advantages[experience.slots(*game)].iter().copied();
             let weight = minibatch.weight_of(*game);
-            minibatch.rule.game_ratio(*log_ratio, weight, advantages)
+            minibatch.rule.sequence_ratio(*log_ratio, weight, advantages)
         });
         self.ratios.extend(ratios);
     }
@@ -168,7 +168,7 @@ impl Workspace {
     fn each_logprob(
         &mut self,
         network: &Network,
-        experience: &Experience,
+        experience: &HostExperience,
         games: &[i32],
         mut use_run: impl FnMut(Run, &[f32]),
     ) {
@@ -215,14 +215,21 @@ fn block_of_columns() -> Columns {
         advantages: zeros(),
         mask: zeros(),
         weights: zeros(),
-        games: vec![GameRatio::default(); BLOCK],
+        games: vec![SequenceRatio::default(); BLOCK],
         legal: Vec::new(),
     }
 }
 
 impl Columns {
     /// Loads a run of samples at position `at`.
-    fn load(&mut self, at: usize, run: Run, of: &Minibatch, games: &[i32], ratios: &[GameRatio]) {
+    fn load(
+        &mut self,
+        at: usize,
+        run: Run,
+        of: &Minibatch,
+        games: &[i32],
+        ratios: &[SequenceRatio],
+    ) {
         let experience = of.experience;
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.load_actions(at, run, experience);
@@ -240,7 +247,7 @@ impl Columns {
     }
 
     /// Loads the actions and masks of a run of samples at position `at`.
-    fn load_actions(&mut self, at: usize, run: Run, experience: &Experience) {
+    fn load_actions(&mut self, at: usize, run: Run, experience: &HostExperience) {
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.actions[to.clone()].copy_from_slice(&experience.trajectory.actions[from.clone()]);
         if let Some(legal) = experience.trajectory.legal.get(from) {
@@ -254,7 +261,7 @@ impl Columns {
         self.advantages[len..].fill(0.0);
         self.mask[len..].fill(0.0);
         self.weights[len..].fill(0.0);
-        self.games[len..].fill(GameRatio::default());
+        self.games[len..].fill(SequenceRatio::default());
     }
 }
 

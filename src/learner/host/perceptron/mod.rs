@@ -17,8 +17,8 @@ mod sparse;
 #[cfg(not(target_family = "wasm"))]
 mod tiles;
 
-use super::loss::{Rule, Sums};
-use super::{Experience, HostLearner, HostPolicy, Share, optimizer_step};
+use super::loss::{StepLoss, Sums};
+use super::{HostExperience, HostLearner, HostPolicy, Share, optimizer_step};
 use crate::data::HostTrajectory;
 use crate::data::host::floats;
 use crate::learner::means::SUMS;
@@ -140,7 +140,7 @@ impl HostLearner for PerceptronLearner {
         }
     }
 
-    fn reference_logprobs(&mut self, experience: &Experience, _: &[Games]) -> Vec<f32> {
+    fn reference_logprobs(&mut self, experience: &HostExperience, _: &[Games]) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
         let HostTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
         let mut logprobs = vec![0.0; num_envs * slots];
@@ -159,9 +159,9 @@ impl HostLearner for PerceptronLearner {
 
     fn gradient(
         &mut self,
-        experience: &Experience,
+        experience: &HostExperience,
         games: &Games,
-        rule: &Rule,
+        rule: &StepLoss,
         sizes: Sizes,
     ) -> Result<Node, TeamError> {
         let features = self.network.layout().features();

@@ -11,7 +11,7 @@ use super::product::{multiply, narrow, pack};
 use super::sparse::{self, Nonzeros};
 use crate::data::OBS_MULTIPLE;
 use crate::learner::host::loss::Group;
-use crate::math::activation::activate_with_slopes;
+use crate::math::activation::activate_with_derivatives;
 use crate::model::LANES;
 use crate::settings::Activation;
 use multiversion::multiversion;
@@ -193,8 +193,8 @@ pub struct Block {
     /// Activations of each hidden layer, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
     /// Derivatives of the activation function, later gradients of the loss; see
-    /// [`Network::slopes`].
-    slopes: Vec<Vec<f32>>,
+    /// [`Network::derivatives`].
+    derivatives: Vec<Vec<f32>>,
     /// Logits, later gradients of the loss: `[rows, room]`; rows past the actions stay zero.
     logits: Vec<f32>,
     /// Capacity in samples.
@@ -210,7 +210,7 @@ impl Block {
             starts: vec![0; samples],
             obs_stride: layout.obs_stride(),
             nonzeros: Nonzeros::default(),
-            slopes: hidden.clone(),
+            derivatives: hidden.clone(),
             hidden,
             logits: room(layout.head.rows),
             room: samples,
@@ -288,8 +288,8 @@ impl Network {
         let obs = Rows { values: obs, starts: &block.starts[..samples] };
         block.nonzeros.list(obs, self.layout.obs_stride());
         let mut input: Option<(&[f32], usize)> = None;
-        let places = block.hidden.iter_mut().zip(&mut block.slopes);
-        for (layer, (output, slopes)) in hidden.iter().zip(places) {
+        let places = block.hidden.iter_mut().zip(&mut block.derivatives);
+        for (layer, (output, derivatives)) in hidden.iter().zip(places) {
             let weight = &self.params[layer.weight..][..layer.inputs * layer.columns];
             let bias = &self.params[layer.bias..][..layer.columns];
             let output = &mut output[..samples * layer.columns];
@@ -304,7 +304,11 @@ impl Network {
             }
             // A ReLU is applied when the product is stored.
             if !rectified {
-                activate_with_slopes(*activation, output, &mut slopes[..samples * layer.columns]);
+                activate_with_derivatives(
+                    *activation,
+                    output,
+                    &mut derivatives[..samples * layer.columns],
+                );
             }
             input = Some((output, layer.columns));
         }
@@ -330,38 +334,38 @@ impl Network {
             head.width,
             Store::Added,
         );
-        let (slopes, store) = self.slopes(&mut block.hidden, &mut block.slopes);
+        let (derivatives, store) = self.derivatives(&mut block.hidden, &mut block.derivatives);
         multiply(
             Transposed(logits),
             &self.params[head.weight..][..head.actions * head.width],
-            &mut slopes[last][..samples * head.width],
+            &mut derivatives[last][..samples * head.width],
             head.width,
             store,
         );
         for (i, layer) in hidden.iter().enumerate().rev() {
             let (inputs, hidden) = block.hidden.split_at_mut(i);
-            let (below, slopes) = block.slopes.split_at_mut(i);
-            let (slopes, _) = self.slopes(hidden, slopes);
-            let slopes = &slopes[0][..samples * layer.columns];
-            add_columns(slopes, &mut gradient[layer.bias..][..layer.columns]);
+            let (below, derivatives) = block.derivatives.split_at_mut(i);
+            let (derivatives, _) = self.derivatives(hidden, derivatives);
+            let derivatives = &derivatives[0][..samples * layer.columns];
+            add_columns(derivatives, &mut gradient[layer.bias..][..layer.columns]);
             let sums = &mut gradient[layer.weight..][..layer.rows * layer.columns];
             match inputs.last() {
                 Some(input) => {
                     let input = Transposed(matrix((input, layer.rows)));
-                    multiply(input, slopes, sums, layer.columns, Store::Added);
+                    multiply(input, derivatives, sums, layer.columns, Store::Added);
                 }
                 None if block.nonzeros.pays() => {
-                    sparse::add_gradient(&block.nonzeros, slopes, sums, layer.columns);
+                    sparse::add_gradient(&block.nonzeros, derivatives, sums, layer.columns);
                 }
                 None => {
                     let obs = Transposed(Rows { values: obs, starts: &block.starts[..samples] });
-                    multiply(obs, slopes, sums, layer.columns, Store::Added);
+                    multiply(obs, derivatives, sums, layer.columns, Store::Added);
                 }
             }
-            let (below, store) = self.slopes(inputs, below);
+            let (below, store) = self.derivatives(inputs, below);
             if let Some(below) = below.last_mut() {
                 multiply(
-                    matrix((slopes, layer.columns)),
+                    matrix((derivatives, layer.columns)),
                     &self.transposed[i - 1][..layer.outputs * layer.rows],
                     &mut below[..samples * layer.rows],
                     layer.rows,
@@ -371,19 +375,19 @@ impl Network {
         }
     }
 
-    /// Selects the buffers for the slopes of some layers, and the operation that converts gradients
+    /// Selects the buffers for the derivatives of some layers, and the operation that converts gradients
     /// by activations to gradients by pre-activations.
     ///
-    /// For [`Activation::Relu`] the slope follows from the activation itself, whose buffer is free
+    /// For [`Activation::Relu`] the derivative follows from the activation itself, whose buffer is free
     /// once the layer above has its gradient.
-    fn slopes<'a>(
+    fn derivatives<'a>(
         &self,
         hidden: &'a mut [Vec<f32>],
-        slopes: &'a mut [Vec<f32>],
+        derivatives: &'a mut [Vec<f32>],
     ) -> (&'a mut [Vec<f32>], Store<'static>) {
         match self.layout.activation {
             Activation::Relu => (hidden, Store::Gated),
-            _ => (slopes, Store::Multiplied),
+            _ => (derivatives, Store::Multiplied),
         }
     }
 }

@@ -91,12 +91,12 @@ pub fn multiply(
     }
 }
 
-/// Computes `gradient += obs^T slopes`, where `gradient` is `[features, columns]` and `slopes` `[samples, columns]`.
+/// Computes `gradient += obs^T d_outputs`, where `gradient` is `[features, columns]` and `d_outputs` `[samples, columns]`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn add_gradient(obs: &Nonzeros, slopes: &[f32], gradient: &mut [f32], columns: usize) {
-    for (entries, slopes) in obs.samples().zip(slopes.chunks_exact(columns)) {
+pub fn add_gradient(obs: &Nonzeros, d_outputs: &[f32], gradient: &mut [f32], columns: usize) {
+    for (entries, d_outputs) in obs.samples().zip(d_outputs.chunks_exact(columns)) {
         for (feature, x) in entries {
-            add(*x, slopes, &mut gradient[*feature as usize * columns..][..columns]);
+            add(*x, d_outputs, &mut gradient[*feature as usize * columns..][..columns]);
         }
     }
 }
@@ -133,13 +133,13 @@ mod tests {
         assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [2, 0, 2]);
         let noise = |i: usize| (i as f32 * 0.37).sin();
         let weight: Vec<f32> = (0..65 * 16).map(noise).collect();
-        let (bias, slopes) = (&weight[5..21], &weight[100..148]);
+        let (bias, d_outputs) = (&weight[5..21], &weight[100..148]);
         let mut outputs = vec![f32::NAN; 3 * 16];
         multiply(&nonzeros, &weight, bias, &mut outputs, false);
         let mut rectified = outputs.clone();
         multiply(&nonzeros, &weight, bias, &mut rectified, true);
         let mut gradient = weight.clone();
-        add_gradient(&nonzeros, slopes, &mut gradient, 16);
+        add_gradient(&nonzeros, d_outputs, &mut gradient, 16);
         for j in 0..16 {
             for s in 0..3 {
                 let sum: f32 = (0..65).map(|i| obs[s * 65 + i] * weight[i * 16 + j]).sum();
@@ -147,7 +147,7 @@ mod tests {
                 assert_eq!(rectified[s * 16 + j], outputs[s * 16 + j].max(0.0));
             }
             for i in 0..65 {
-                let sum: f32 = (0..3).map(|s| obs[s * 65 + i] * slopes[s * 16 + j]).sum();
+                let sum: f32 = (0..3).map(|s| obs[s * 65 + i] * d_outputs[s * 16 + j]).sum();
                 assert!((gradient[i * 16 + j] - weight[i * 16 + j] - sum).abs() < 1e-6);
             }
         }

@@ -3,6 +3,7 @@
 use super::DevicePass;
 use super::tokens::LossTokens;
 use crate::device;
+use crate::learner::text::differentiation::TokenGrads;
 use crate::model::Categorical;
 use crate::text::{Arenas, DeviceDecoder, EXCLUDED, HiddenStates, Retention, Text, sharpness};
 use burn::tensor::Tensor;
@@ -77,27 +78,28 @@ impl<'a> DevicePass<'a> for AutodiffPass {
         [logprobs, entropies]
     }
 
-    fn backward(self, tokens: &LossTokens, temperature: f32, slopes: [Vec<f32>; 2]) -> Arenas {
+    fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas {
         let device = self.by.device();
         let hidden = self.hidden(tokens);
         let fixed = hidden.clone().without_autodiff();
         let chosen = tokens.tokens(device);
-        let [slopes, weights] = slopes.map(|x| device::upload(x, device));
+        let [d_logprobs, weights] =
+            [grads.d_logprobs, grads.entropy_weights].map(|x| device::upload(x, device));
         let mut gradient = self.by.learnt().zeros_like();
-        let of_hidden = tokens.parts(self.by.vocabulary()).map(|range| {
+        let d_hidden = tokens.parts(self.by.vocabulary()).map(|range| {
             let (start, len) = (range.start, range.len());
             let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
             let hidden = fixed.clone().narrow(0, start, len).autodiff().require_grad();
             let policy = self.policy(tokens, hidden.clone(), range, temperature);
             let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
-            let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
+            let loss = logprobs * part(&d_logprobs) - policy.entropy() * part(&weights);
             let mut found = loss.sum().backward();
-            let of_hidden = hidden.grad_remove(&mut found).expect("log-probabilities depend on it");
+            let d_hidden = hidden.grad_remove(&mut found).expect("log-probabilities depend on it");
             gradient.add(self.by.gradients(&mut found), 1.0);
-            of_hidden
+            d_hidden
         });
-        let of_hidden = Tensor::cat(of_hidden.collect(), 0);
-        let mut found = (hidden * of_hidden).sum().backward();
+        let d_hidden = Tensor::cat(d_hidden.collect(), 0);
+        let mut found = (hidden * d_hidden).sum().backward();
         gradient.add(self.by.gradients(&mut found), 1.0);
         gradient
     }

@@ -3,6 +3,7 @@
 use super::DevicePass;
 use super::tokens::LossTokens;
 use crate::device;
+use crate::learner::text::differentiation::TokenGrads;
 use crate::text::packed::{Gradients, PackedPass, Targets, scattered};
 use crate::text::{Arenas, DeviceDecoder, Retention, Text, sharpness};
 use burn::tensor::{Int, Tensor};
@@ -53,13 +54,14 @@ impl<'a> DevicePass<'a> for KernelPass<'a> {
         [logprobs, entropies]
     }
 
-    fn backward(self, tokens: &LossTokens, temperature: f32, slopes: [Vec<f32>; 2]) -> Arenas {
+    fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas {
         let device = self.on.device();
         let count = tokens.rows.len();
-        let slopes = device::upload(slopes.concat(), device).reshape([2, count]);
+        let grads = [grads.d_logprobs, grads.entropy_weights].concat();
+        let grads = device::upload(grads, device).reshape([2, count]);
         let mut gradients = Gradients::new(self.on);
         let d_tokens = self.targets(tokens, temperature).map(|(targets, [start, len])| {
-            targets.backward(slopes.clone().narrow(1, start, len), &mut gradients)
+            targets.backward(grads.clone().narrow(1, start, len), &mut gradients)
         });
         let d_tokens = Tensor::cat(d_tokens.collect(), 0);
         let rows = self.pass.hidden().dims()[0];

@@ -2,7 +2,7 @@
 //!
 //! Texts pass through the layers once forward and once backward ([`DevicePass`]): in kernels where the device runs them,
 //! else by autodiff. Between the two, the head processes a part of the tokens at a time, twice: for their
-//! log-probabilities, from which slopes of the loss are computed in host memory, and for the backward pass. So the logits
+//! log-probabilities, from which the gradient of the loss is computed in host memory, and for the backward pass. So the logits
 //! of all tokens never exist at once.
 
 mod autodiff;
@@ -11,7 +11,7 @@ mod optimizer;
 mod optimizer_kernels;
 mod tokens;
 
-use super::differentiation::{Differentiation, Sums, parts};
+use super::differentiation::{Differentiation, Sums, TokenGrads, parts};
 use super::{Group, LanguageLearner, texts};
 use crate::device;
 use crate::parallel::Node;
@@ -44,9 +44,8 @@ trait DevicePass<'a> {
     /// Computes the log-probabilities of tokens at a temperature, and the entropies of their distributions.
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2];
 
-    /// Computes the gradients of the learnt parameters. The loss has the derivatives `slopes[0]` by log-probabilities and
-    /// `-slopes[1]` by entropies.
-    fn backward(self, tokens: &LossTokens, temperature: f32, slopes: [Vec<f32>; 2]) -> Arenas;
+    /// Computes the gradients of the learnt parameters from those of the tokens.
+    fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas;
 }
 
 /// The decoder on its device, if it has one. For kernels its matrices are rounded to the precision of products, which then
@@ -165,15 +164,16 @@ impl Differentiation<'_> {
 
         let now = tokens.by_sample(logprobs);
         let references = self.references_of(chosen);
-        let slopes = self.all_slopes((&tokens.samples, &now), references.as_deref(), sums);
-        let mut slopes = [0, 1].map(|which| tokens.by_token(&slopes, which));
-        for (entropy, weight) in entropies.iter().zip(&slopes[1]) {
+        let grads = self.token_grads((&tokens.samples, &now), references.as_deref(), sums);
+        let mut grads = tokens.by_token(&grads);
+        for (entropy, weight) in entropies.iter().zip(&grads.entropy_weights) {
             sums.entropy += f64::from(*entropy);
             sums.loss -= f64::from(weight * entropy);
         }
         // Scaled into the range of half precision, by a power of two, which does not affect rounding.
-        let scale = on.loss_scale(slopes.iter().flatten());
-        slopes.iter_mut().flatten().for_each(|x| *x *= scale);
-        gradient.add(pass.backward(&tokens, temperature, slopes), scale);
+        let scale = on.loss_scale(grads.d_logprobs.iter().chain(&grads.entropy_weights));
+        let TokenGrads { d_logprobs, entropy_weights } = &mut grads;
+        d_logprobs.iter_mut().chain(entropy_weights).for_each(|x| *x *= scale);
+        gradient.add(pass.backward(&tokens, temperature, grads), scale);
     }
 }

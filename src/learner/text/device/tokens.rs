@@ -1,7 +1,7 @@
 //! The tokens of a loss, in the order in which a device processes them.
 
 use crate::device::indices;
-use crate::learner::text::differentiation::Slopes;
+use crate::learner::text::differentiation::TokenGrads;
 use crate::learner::text::{Group, Sample};
 use burn::tensor::{Device, Int, Tensor};
 use std::ops::Range;
@@ -73,8 +73,14 @@ impl<'a> LossTokens<'a> {
         all
     }
 
-    /// Selects one kind of slopes, in the order of the tokens.
-    pub fn by_token(&self, slopes: &[Slopes], which: usize) -> Vec<f32> {
-        self.places.iter().map(|[sample, at]| slopes[*sample][which][*at]).collect()
+    /// Gathers the gradients of all samples in the order of the tokens.
+    pub fn by_token(&self, samples: &[TokenGrads]) -> TokenGrads {
+        let gather = |of: fn(&TokenGrads) -> &[f32]| {
+            self.places.iter().map(|[sample, at]| of(&samples[*sample])[*at]).collect()
+        };
+        TokenGrads {
+            d_logprobs: gather(|grads| &grads.d_logprobs),
+            entropy_weights: gather(|grads| &grads.entropy_weights),
+        }
     }
 }

@@ -130,8 +130,8 @@ impl Cache {
         }
     }
 
-    /// Fills `output`, the result of attention for the queries of token number `at`, `[query_size]`, and the logarithms
-    /// of its softmaxes' totals, `[heads]`. The prefix is in one of `all` caches. `place` is the layer, the token's number
+    /// Fills `to`: the result of attention for the queries of a token, `[query_size]`, and its
+    /// log-sum-exp, `[heads]`. The prefix is in one of `all` caches. `place` is the layer, the token's number
     /// and the window: the most tokens that a query sees, its own included.
     pub fn attend(
         &self,
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
     use crate::nn::ops::attention::sequence::{self, AttentionMask, Heads, Scratch};
     use crate::nn::ops::check::Draws;
-    use crate::nn::ops::{Parallelism, half};
+    use crate::nn::ops::{Parallelism, bf16};
 
     /// The results of all rows, `[rows, query_size]` and `[rows, heads]`, from caches of a prefix and of what follows it.
     fn attend(
@@ -328,7 +328,7 @@ mod tests {
             let got = attend(&shape, format, heads, &mask, prefix);
             if format == CacheFormat::Bf16 {
                 for all in [&mut keys, &mut values] {
-                    half::round(Parallelism::Parallel, rows, all);
+                    bf16::round(Parallelism::Parallel, rows, all);
                 }
                 let heads = Heads { queries: &queries, keys: &keys, values: &values };
                 assert!(got == attend(&shape, format, heads, &mask, prefix), "rounded on the way");

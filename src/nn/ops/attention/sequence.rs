@@ -59,7 +59,7 @@ pub struct AttentionPass<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     weights: Vec<f32>,
-    slopes: Vec<f32>,
+    d_weights: Vec<f32>,
     key_columns: Packed,
     value_columns: Packed,
     rows: Packed,
@@ -162,7 +162,7 @@ pub fn backward(
         let column = number * dim;
         let own = number / shape.group() * dim;
         let gradient = View { values: &of.gradient[column..], row: size, column: 1 };
-        let Scratch { weights, slopes, key_columns, value_columns, rows } = scratch;
+        let Scratch { weights, d_weights, key_columns, value_columns, rows } = scratch;
         if number % shape.group() == 0 {
             let seen = mask.prefix + mask.rows;
             key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, seen);
@@ -172,24 +172,24 @@ pub fn backward(
         for tile in tiles(mask) {
             let Tile { from, count, first, keys: n } = tile;
             compare(head.queries, key_columns.strips(), &tile, weights);
-            compare(gradient, value_columns.strips(), &tile, slopes);
-            let rows_of = weights.chunks_exact_mut(n).zip(slopes.chunks_exact_mut(n));
-            for (t, (weights, slopes)) in (from..).zip(rows_of) {
+            compare(gradient, value_columns.strips(), &tile, d_weights);
+            let rows_of = weights.chunks_exact_mut(n).zip(d_weights.chunks_exact_mut(n));
+            for (t, (weights, d_weights)) in (from..).zip(rows_of) {
                 let row = t * size + column..t * size + column + dim;
                 let products = of.output[row.clone()].iter().zip(&of.gradient[row]);
                 let mean: f32 = products.map(|(x, y)| x * y).sum();
                 let seen = mask.first(t) - first..mask.prefix + t + 1 - first;
                 let log_total = of.log_totals[t * shape.heads + number];
-                softmax_backward(weights, slopes, seen, [shape.scale, log_total, mean]);
+                softmax_backward(weights, d_weights, seen, [shape.scale, log_total, mean]);
             }
-            let (weights, slopes) = (View::rows(weights, n), View::rows(slopes, n));
+            let (weights, d_weights) = (View::rows(weights, n), View::rows(d_weights, n));
             let target = Target { values: &mut d_values[first * kv + own..], row: kv, add: true };
             matmul(weights.transpose(), gradient.rows_from(from), target, [n, count, dim]);
             let target = Target { values: &mut d_keys[first * kv + own..], row: kv, add: true };
-            matmul(slopes.transpose(), head.queries.rows_from(from), target, [n, count, dim]);
+            matmul(d_weights.transpose(), head.queries.rows_from(from), target, [n, count, dim]);
             let target =
                 Target { values: &mut d_queries[from * size + column..], row: size, add: false };
-            matmul_packed(slopes, rows.strips().rows(first, n), target, count);
+            matmul_packed(d_weights, rows.strips().rows(first, n), target, count);
         }
     }
 }
@@ -219,21 +219,21 @@ fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 
     max + ln(total)
 }
 
-/// Turns scores into weights again, and `slopes`, the gradients of the weights, into those of the unscaled scores.
+/// Turns scores into weights again, and `d_weights`, the gradients of the weights, into those of the unscaled scores.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn softmax_backward(
     scores: &mut [f32],
-    slopes: &mut [f32],
+    d_weights: &mut [f32],
     seen: std::ops::Range<usize>,
     [scale, log_total, mean]: [f32; 3],
 ) {
-    for values in [&mut *scores, &mut *slopes] {
+    for values in [&mut *scores, &mut *d_weights] {
         values[..seen.start].fill(0.0);
         values[seen.end..].fill(0.0);
     }
-    for (score, slope) in scores[seen.clone()].iter_mut().zip(&mut slopes[seen]) {
+    for (score, d_weight) in scores[seen.clone()].iter_mut().zip(&mut d_weights[seen]) {
         *score = exp(*score * scale - log_total);
-        *slope = *score * (*slope - mean) * scale;
+        *d_weight = *score * (*d_weight - mean) * scale;
     }
 }
 

@@ -6,7 +6,7 @@ use crate::trainer::text::CompletionRecord;
 
 /// A trained iteration of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Step {
+pub struct IterationReport {
     /// Record, as in `metrics.jsonl`.
     pub record: IterationRecord,
     /// Last evaluation, of this or an earlier iteration.
@@ -21,7 +21,7 @@ pub struct Step {
     pub seconds_left: Option<f64>,
 }
 
-impl Step {
+impl IterationReport {
     /// Formats the metrics, most important first.
     pub fn words(&self) -> Vec<String> {
         let Self { record, evaluation, .. } = self;
@@ -58,7 +58,7 @@ mod tests {
     fn progress_lines_depend_on_the_kind_of_run() {
         let words = |record: &IterationRecord, evaluation: Option<&EvaluationRecord>| {
             let (record, evaluation) = (record.clone(), evaluation.cloned());
-            Step { record, evaluation, ..Step::default() }.words().join("  ")
+            IterationReport { record, evaluation, ..IterationReport::default() }.words().join("  ")
         };
         let game = IterationRecord {
             score: Some(7.612),

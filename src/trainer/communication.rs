@@ -1,14 +1,14 @@
 //! Communication cost of a shared run, and the check that its ranks agree.
 
 use crate::disk;
-use crate::metrics::Reduction;
+use crate::metrics::Communication;
 use crate::parallel::{Team, TeamError};
 
 /// Iterations between comparisons of the ranks' policies.
 const COMPARE_EVERY: u32 = 32;
 
 /// Communication cost of an iteration that took `seconds`; `None` for one rank.
-pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, TeamError> {
+pub(super) fn communication(team: &Team, seconds: f64) -> Result<Option<Communication>, TeamError> {
     if team.size() == 1 {
         return Ok(None);
     }
@@ -16,7 +16,7 @@ pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, 
     let busy = team.all_gather_numbers(&[seconds - (traffic.seconds - traffic.hidden)])?.concat();
     let mean = busy.iter().sum::<f64>() / busy.len() as f64;
     let most = busy.iter().copied().fold(0.0, f64::max);
-    Ok(Some(Reduction {
+    Ok(Some(Communication {
         ranks: team.size(),
         seconds: traffic.seconds,
         hidden: if traffic.seconds > 0.0 { traffic.hidden / traffic.seconds } else { 0.0 },

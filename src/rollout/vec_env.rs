@@ -30,7 +30,7 @@ pub enum Autoreset {
 /// Environment `i` of a seed starts at the level of episode `i` of an [`evaluate`](super::evaluate()) with [`Stream::Evaluation`]
 /// and that seed, which training never uses.
 #[derive(Clone, Debug)]
-pub struct Batch<G: Rules> {
+pub struct VecEnv<G: Rules> {
     game: G,
     num_envs: usize,
     autoreset: Autoreset,
@@ -42,7 +42,7 @@ pub struct Batch<G: Rules> {
 
 /// An invalid action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EnvError {
+pub enum StepError {
     /// The number of actions differs from the number of environments.
     #[error("{found} actions were given, but there are {expected} environments: give one for each")]
     Count {
@@ -79,7 +79,7 @@ pub enum EnvError {
     },
 }
 
-/// Buffers that a step of a [`Batch`] writes.
+/// Buffers that a step of a [`VecEnv`] writes.
 #[derive(Debug)]
 pub struct StepBuffers<'a> {
     /// Observations after the step, or after the reset: `[num_envs, num_features]`.
@@ -117,8 +117,8 @@ impl<'a> StepBuffers<'a> {
     }
 }
 
-impl<G: Rules> Batch<G> {
-    /// Creates `num_envs` games at the levels that [`Batch::reset`] selects for `seed`.
+impl<G: Rules> VecEnv<G> {
+    /// Creates `num_envs` games at the levels that [`VecEnv::reset`] selects for `seed`.
     ///
     /// # Panics
     /// If `num_envs` is 0.
@@ -149,7 +149,7 @@ impl<G: Rules> Batch<G> {
         self.ended = vec![0; self.num_envs];
     }
 
-    /// Resets game `env` to the level that game `episode` of a batch has after [`Batch::reset`] with this seed.
+    /// Resets game `env` to the level that game `episode` of a batch has after [`VecEnv::reset`] with this seed.
     ///
     /// # Panics
     /// If there is no such game.
@@ -193,7 +193,7 @@ impl<G: Rules> Batch<G> {
     ///
     /// # Panics
     /// If a buffer has another size than documented.
-    pub fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError> {
+    pub fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, StepError> {
         self.check(actions)?;
         let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());
         let rows = self.num_envs * features;
@@ -226,20 +226,20 @@ impl<G: Rules> Batch<G> {
         Ok(shards.into_par_iter().map(step).reduce(|| false, |a, b| a | b))
     }
 
-    fn check(&self, actions: &[i64]) -> Result<(), EnvError> {
+    fn check(&self, actions: &[i64]) -> Result<(), StepError> {
         let (expected, found) = (self.num_envs, actions.len());
         if expected != found {
-            return Err(EnvError::Count { expected, found });
+            return Err(StepError::Count { expected, found });
         }
         let num_actions = self.game.num_actions();
         if let Some(env) = first_unknown(actions, num_actions) {
             let (action, last) = (actions[env], num_actions - 1);
-            return Err(EnvError::Unknown { game: G::NAME, env, action, last });
+            return Err(StepError::Unknown { game: G::NAME, env, action, last });
         }
         if self.autoreset == Autoreset::Disabled
             && let Some(env) = self.ended.iter().position(|ended| *ended != 0)
         {
-            return Err(EnvError::Ended { env });
+            return Err(StepError::Ended { env });
         }
         if G::MASKED {
             let mut bits = [0; LANES];
@@ -250,7 +250,7 @@ impl<G: Rules> Batch<G> {
                 for (lane, (action, bits)) in actions.iter().zip(&bits).enumerate() {
                     let env = number * LANES + lane;
                     if bits >> action & 1 == 0 && self.ended[env] == 0 {
-                        return Err(EnvError::Illegal { env, action: *action as u32 });
+                        return Err(StepError::Illegal { env, action: *action as u32 });
                     }
                 }
             }

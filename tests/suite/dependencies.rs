@@ -1,11 +1,11 @@
-//! The arrows of the map: which room may use which, and what every file owes its reader.
+//! Dependencies between modules, which ARCHITECTURE.md draws, and rules that every file follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 27] = [
+/// The top-level modules of the library and those that each may use. `ARCHITECTURE.md` draws the same.
+const DEPENDENCIES: [(&str, &[&str]); 27] = [
     ("math", &["schema"]),
     ("objective", &["math", "schema"]),
     ("settings", &["env", "math", "model", "objective", "schema"]),
@@ -92,8 +92,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The room that a file of the library is in.
-fn room(file: &Path) -> String {
+/// The top-level module that contains a file of the library.
+fn module_of(file: &Path) -> String {
     let inside = file.strip_prefix(root()).unwrap();
     let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
     first.trim_end_matches(".rs").to_string()
@@ -128,36 +128,36 @@ fn names_after(code: &str, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn rooms_import_only_what_the_map_allows() {
+fn modules_import_only_what_the_map_allows() {
     let mut seen = Vec::new();
     for file in sources(&root()) {
-        let room = room(&file);
-        if ["lib", "main", "program"].contains(&room.as_str()) {
+        let module = module_of(&file);
+        if ["lib", "main", "program"].contains(&module.as_str()) {
             // They sit on top and may use all.
             continue;
         }
-        let (_, allowed) = ARROWS
+        let (_, allowed) = DEPENDENCIES
             .iter()
-            .find(|(name, _)| *name == room)
-            .unwrap_or_else(|| panic!("{} is in a room that is not on the map", file.display()));
+            .find(|(name, _)| *name == module)
+            .unwrap_or_else(|| panic!("{} is in a module that is not on the map", file.display()));
         for used in names_after(&code(&file), "crate::") {
-            let is_room = ARROWS.iter().any(|(name, _)| *name == used);
-            if is_room && used != room {
+            let is_module = DEPENDENCIES.iter().any(|(name, _)| *name == used);
+            if is_module && used != module {
                 assert!(
                     allowed.contains(&used.as_str()),
-                    "{} uses `{used}`, which the map does not allow `{room}`",
+                    "{} uses `{used}`, which the map does not allow `{module}`",
                     file.display()
                 );
-                seen.push((room.clone(), used));
+                seen.push((module.clone(), used));
             }
         }
     }
-    // The test reads arrows at all, and the map shows none that is not there.
-    for (room, allowed) in ARROWS {
+    // The test finds dependencies at all, and the map shows none that does not exist.
+    for (module, allowed) in DEPENDENCIES {
         for used in allowed {
             assert!(
-                seen.contains(&(room.to_string(), used.to_string())),
-                "the map lets `{room}` use `{used}`, but it does not"
+                seen.contains(&(module.to_string(), used.to_string())),
+                "the map lets `{module}` use `{used}`, but it does not"
             );
         }
     }
@@ -183,8 +183,8 @@ fn every_file_has_a_summary_and_a_readable_length() {
     }
 }
 
-/// Files that still import each other in a circle. The list may only become shorter.
-const CIRCLES: &[&[&str]] =
+/// Files that still import each other in a cycle. The list may only become shorter.
+const CYCLES: &[&[&str]] =
     &[&["model/native", "model/network", "model/policy", "model/registry", "model/tensors"]];
 
 /// The files of `src` by their module paths: `["trainer", "game"]` for `src/trainer/game/mod.rs`.
@@ -326,16 +326,15 @@ fn imports_have_no_cycles() {
     assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 1000);
     let reached: BTreeMap<_, _> =
         imports.keys().map(|module| (module, reached(&imports, module))).collect();
-    let circle = |module: &Vec<String>| -> Vec<String> {
+    let cycle = |module: &Vec<String>| -> Vec<String> {
         let back = reached[module].iter().filter(|other| reached[other].contains(module));
         back.map(|module| module.join("/")).collect()
     };
-    let is_known = |circle: &Vec<String>| {
-        let of = |known: &&[&str]| circle.iter().all(|module| known.contains(&&**module));
-        CIRCLES.iter().any(of)
+    let is_known = |cycle: &Vec<String>| {
+        let of = |known: &&[&str]| cycle.iter().all(|module| known.contains(&&**module));
+        CYCLES.iter().any(of)
     };
-    let circles: BTreeSet<Vec<String>> = imports.keys().map(circle).collect();
-    let new: Vec<_> =
-        circles.iter().filter(|circle| !is_known(circle) && !circle.is_empty()).collect();
+    let cycles: BTreeSet<Vec<String>> = imports.keys().map(cycle).collect();
+    let new: Vec<_> = cycles.iter().filter(|cycle| !is_known(cycle) && !cycle.is_empty()).collect();
     assert!(new.is_empty(), "these files import each other: {new:#?}");
 }

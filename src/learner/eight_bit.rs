@@ -91,7 +91,7 @@ impl<'a, B> Rest<'a, B> {
 
 /// Optimizer state in host memory, with moments of 8 bits.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct CompactMoments {
+pub(super) struct EightBitMoments {
     /// First moment: running mean of gradients.
     pub first_moment: Bytes<i8>,
     /// Second moment: running mean of squared gradients.
@@ -113,7 +113,7 @@ struct Part<'a> {
     second: (&'a mut [u8], &'a mut [u16]),
 }
 
-impl CompactMoments {
+impl EightBitMoments {
     /// Creates the initial state for parameter tensors of these sizes.
     pub fn zeros(sizes: Vec<usize>) -> Self {
         let (first_moment, second_moment) = (Bytes::zeros(&sizes), Bytes::zeros(&sizes));
@@ -249,7 +249,7 @@ mod tests {
         let (config, count) = (config(), sizes.iter().sum());
         let (mut params, mut wanted) = (vec![0.0f32; count], vec![0.0f32; count]);
         let mut exact = Moments::new(count);
-        let mut compact = CompactMoments::zeros(sizes.to_vec());
+        let mut compact = EightBitMoments::zeros(sizes.to_vec());
         let by = by(&config, 1e-3);
         for step in 0..200 {
             // Sizes of the gradients are apart by up to 10^3, and later all of them are a tenth.
@@ -271,7 +271,7 @@ mod tests {
         for (got, want) in
             [(&got.first_moment, &exact.first_moment), (&got.second_moment, &exact.second_moment)]
         {
-            // Each in units of its own, since means are of the largest otherwise.
+            // Relative errors, since the largest moments dominate the mean otherwise.
             let share =
                 |at: usize| f64::from(got[at] / want[at].abs()) * f64::from(want[at].signum());
             let usual = |at: &usize| share(*at).abs() < 10.0;
@@ -299,7 +299,7 @@ mod tests {
             ("once large", &|step, at| if step == 0 { 1e3 } else { 1e-12 * noise(step, at) }),
             ("almost nothing", &|step, at| 1e-38 * noise(step, at)),
         ] {
-            let mut compact = CompactMoments::zeros(vec![count]);
+            let mut compact = EightBitMoments::zeros(vec![count]);
             let mut params = vec![0.0f32; count];
             for step in 0..300 {
                 let before = params.clone();
@@ -333,7 +333,7 @@ mod tests {
             }
             size(params.iter().enumerate().map(|(at, x)| x - target(at))).powi(2) / count as f64
         };
-        let (mut exact, mut compact) = (Moments::new(count), CompactMoments::zeros(vec![count]));
+        let (mut exact, mut compact) = (Moments::new(count), EightBitMoments::zeros(vec![count]));
         let want = learn(&mut |params, gradient, by| exact.step(params, gradient, 1.0, by));
         let got = learn(&mut |params, gradient, by| compact.step(params, gradient, 1.0, by));
         assert!(want < 0.02, "{want}");
@@ -346,13 +346,13 @@ mod tests {
         let (config, count) = (config(), SIZES.iter().sum());
         let run = |threads: usize, converts: bool| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let mut compact = CompactMoments::zeros(SIZES.to_vec());
+            let mut compact = EightBitMoments::zeros(SIZES.to_vec());
             let mut params = vec![1.0f32; count];
             for step in 0..5 {
                 let gradient: Vec<f32> = (0..count).map(|at| noise(step, at).powi(9)).collect();
                 pool.install(|| compact.step(&mut params, &gradient, 0.5, &by(&config, 1e-3)));
                 if converts {
-                    let again = CompactMoments::narrowed(&compact.widened(), SIZES.to_vec());
+                    let again = EightBitMoments::narrowed(&compact.widened(), SIZES.to_vec());
                     assert!(again == compact, "step {step}");
                     compact = again;
                 }
@@ -365,8 +365,8 @@ mod tests {
 
     #[test]
     fn a_parameter_takes_two_bytes() {
-        let CompactMoments { first_moment: first, second_moment: second, .. } =
-            CompactMoments::zeros(vec![1 << 10, 1 << 14]);
+        let EightBitMoments { first_moment: first, second_moment: second, .. } =
+            EightBitMoments::zeros(vec![1 << 10, 1 << 14]);
         let scales = size_of_val(&first.scales[..]) + size_of_val(&second.scales[..]);
         let bytes = size_of_val(&first.numbers[..]) + size_of_val(&second.numbers[..]) + scales;
         assert_eq!(bytes, ((1 << 10) + (1 << 14)) * 65 / 32);
@@ -379,7 +379,7 @@ mod tests {
         let step = |spared: &[Range<usize>]| {
             let by = StepSettings { learning_rate: 0.1, config: &config, spared, key: 0 };
             let mut params = vec![2.0f32; count];
-            CompactMoments::zeros(SIZES.to_vec()).step(&mut params, &vec![0.0; count], 1.0, &by);
+            EightBitMoments::zeros(SIZES.to_vec()).step(&mut params, &vec![0.0; count], 1.0, &by);
             params
         };
         assert!(step(&[]) == vec![1.8; count]);

@@ -39,13 +39,13 @@ pub fn weight_grads<const N: usize>(
     inputs: usize,
     results: [(&[f32], &mut [f32]); N],
 ) {
-    let [mut rows, mut slopes] = ROUNDED.take();
+    let [mut rows, mut d_rows] = ROUNDED.take();
     round(parallelism, x, &mut rows);
     for (dy, gradient) in results {
-        round(parallelism, dy, &mut slopes);
-        matmul::weight_grad(parallelism, [&rows, &slopes], inputs, gradient);
+        round(parallelism, dy, &mut d_rows);
+        matmul::weight_grad(parallelism, [&rows, &d_rows], inputs, gradient);
     }
-    ROUNDED.set([rows, slopes]);
+    ROUNDED.set([rows, d_rows]);
 }
 
 impl Operand {

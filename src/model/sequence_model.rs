@@ -4,33 +4,33 @@ use super::registry::gru::GruSequences;
 use super::registry::mlp::MlpSequences;
 use super::{Decoder, Gru, Mlp, Network};
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{DecoderSequences, Gradients, SequenceGradients};
+use crate::nn::rows::{DecoderSequences, DynSequenceModel, PooledSequenceModel};
 use crate::nn::{Precision, parameters};
 use burn::cubecl::future::block_on;
 
 /// Creates the gradients of a copy of a network over sequences on the CPU, without autodiff; `None` if the network has no
 /// hand-written backward pass in this precision. See [`DecoderSequences::new`] for `checkpointing`.
-pub fn by_hand(
+pub fn sequence_model(
     network: &Network,
     precision: Precision,
     checkpointing: bool,
-) -> Option<Box<dyn Gradients>> {
+) -> Option<Box<dyn DynSequenceModel>> {
     let arithmetic = Arithmetic::of(precision);
     let params = || block_on(parameters::read(network.flatten()));
     if let Some(decoder) = network.get::<Decoder>() {
         let model = DecoderSequences::new(decoder.shape(), params(), arithmetic, checkpointing);
-        return Some(Box::new(SequenceGradients::new(model)));
+        return Some(Box::new(PooledSequenceModel::new(model)));
     }
     if !matches!(precision, Precision::F32 | Precision::Bf16) {
         return None;
     }
     if let Some(gru) = network.get::<Gru>() {
         let model = GruSequences::new(&gru.widths(), gru.activation(), params(), arithmetic);
-        return Some(Box::new(SequenceGradients::new(model)));
+        return Some(Box::new(PooledSequenceModel::new(model)));
     }
     let mlp = network.get::<Mlp>()?;
     let model = MlpSequences::new(&mlp.widths(), mlp.activation(), params(), arithmetic);
-    Some(Box::new(SequenceGradients::new(model)))
+    Some(Box::new(PooledSequenceModel::new(model)))
 }
 
 #[cfg(test)]
@@ -65,13 +65,14 @@ mod tests {
         configs.map(|config| Network::new(3, 4, &config, 1, &Device::flex()))
     }
 
-    fn gradients(network: &Network, precision: Precision) -> Box<dyn Gradients> {
-        let mut by_hand = by_hand(network, precision, false).expect("a backward pass");
-        by_hand.change(&mut |params| {
+    fn gradients(network: &Network, precision: Precision) -> Box<dyn DynSequenceModel> {
+        let mut sequence_model =
+            sequence_model(network, precision, false).expect("a backward pass");
+        sequence_model.change(&mut |params| {
             let waves = wave(params.len(), 0.77);
             params.iter_mut().zip(waves).for_each(|(x, wave)| *x += wave * 0.3);
         });
-        by_hand
+        sequence_model
     }
 
     /// Observations and starts of episodes, from step `from` on.
@@ -90,9 +91,9 @@ mod tests {
         for (network, precision) in
             networks().iter().flat_map(|n| [Precision::F32, Precision::Bf16].map(|p| (n, p)))
         {
-            let by_hand = gradients(network, precision);
+            let sequence_model = gradients(network, precision);
             let all = games(0, Vec::new());
-            let actor = NativePolicy::by_hand(by_hand.clone());
+            let actor = NativePolicy::sequence_model(sequence_model.clone());
             let mut scratch = actor.scratch();
             let mut memory = vec![[0.0; LANES]; actor.memory_size()];
             let (mut logits, mut remembered) = (Vec::new(), Vec::new());
@@ -107,8 +108,8 @@ mod tests {
                 to_lanes(&all.obs[t * LANES * 3..][..LANES * 3], &mut obs);
                 logits.extend(to_rows(actor.act(&obs, &mut memory, &mut scratch)));
             }
-            assert!(logits == by_hand.logits(&all), "{precision}");
-            let later = by_hand.logits(&games(BEFORE, remembered));
+            assert!(logits == sequence_model.logits(&all), "{precision}");
+            let later = sequence_model.logits(&games(BEFORE, remembered));
             assert!(logits[BEFORE * LANES * 4..] == later, "{precision}: from the middle");
         }
     }
@@ -117,9 +118,9 @@ mod tests {
     fn gradients_in_bf16_are_nearly_those_in_single_precision() {
         for network in networks() {
             let gradient = |precision| {
-                let slopes = wave(STEPS * LANES * 4, 0.37);
+                let d_logits_of = wave(STEPS * LANES * 4, 0.37);
                 let games = games(0, Vec::new());
-                gradients(&network, precision).gradient(&games, 3, &mut |_| slopes.clone())
+                gradients(&network, precision).gradient(&games, 3, &mut |_| d_logits_of.clone())
             };
             let [want, got] = [Precision::F32, Precision::Bf16].map(gradient);
             let norm = |all: &[f32]| all.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();

@@ -11,7 +11,7 @@ const MAX_STEPS: u64 = 2_000_000;
 
 /// The mean score of a player without a network.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Baseline {
+pub struct ReferenceScore {
     /// The player's name, for instance `random`.
     pub player: &'static str,
     /// The mean score.
@@ -24,7 +24,12 @@ pub struct Baseline {
 ///
 /// Each player plays the first episodes of an [`evaluate`](super::evaluate) of `episodes` episodes: as many as fit in two
 /// million steps, at least two.
-pub fn baselines<G: Rules>(game: G, episodes: usize, stream: Stream, seed: u64) -> Vec<Baseline> {
+pub fn reference_scores<G: Rules>(
+    game: G,
+    episodes: usize,
+    stream: Stream,
+    seed: u64,
+) -> Vec<ReferenceScore> {
     let affordable = (MAX_STEPS / u64::from(game.max_steps().max(1))).max(2);
     let episodes = episodes.min(affordable as usize);
     let (levels, actions) = (draw(stream.key(seed), 0), draw(stream.key(seed), 1));
@@ -34,11 +39,11 @@ pub fn baselines<G: Rules>(game: G, episodes: usize, stream: Stream, seed: u64) 
         };
         let played: Vec<[f64; 2]> = (0..episodes).into_par_iter().map(play).collect();
         let Evaluation { mean_score, std_error, .. } = Evaluation::of(&played);
-        Baseline { player, mean_score, std_error: Some(std_error) }
+        ReferenceScore { player, mean_score, std_error: Some(std_error) }
     };
     let known = game.references().iter();
     let mut all: Vec<_> = known
-        .map(|(player, score)| Baseline { player, mean_score: *score, std_error: None })
+        .map(|(player, score)| ReferenceScore { player, mean_score: *score, std_error: None })
         .collect();
     if !all.iter().any(|baseline| ["random", "chance"].contains(&baseline.player)) {
         all.push(measured("random", None));
@@ -74,7 +79,7 @@ mod tests {
     use crate::env::{CartPole, Catch, Fruit};
 
     fn scores<G: Rules>(game: G) -> Vec<(&'static str, f64, Option<f64>)> {
-        let all = baselines(game, 500, Stream::Evaluation, 0);
+        let all = reference_scores(game, 500, Stream::Evaluation, 0);
         all.iter().map(|it| (it.player, it.mean_score, it.std_error)).collect()
     }
 

@@ -10,7 +10,7 @@ use burn::tensor::Device;
 
 /// The reason why a run cannot use `device`, or the CPU if `None`; `None` if it can.
 #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "no device takes the decoder"))]
-pub(super) fn obstacle(
+pub(super) fn unsupported_reason(
     config: &LanguageConfig,
     decoder: &TokenDecoder,
     device: Option<&Device>,
@@ -18,9 +18,9 @@ pub(super) fn obstacle(
     let LanguageConfig { precision, update, optimizer, .. } = config;
     // The CPU supports bf16 for language models.
     let in_bf16 = device.is_none() && *precision == Precision::Bf16;
-    let obstacle = device::precision_obstacle(device, *precision).filter(|_| !in_bf16);
-    if obstacle.is_some() {
-        return obstacle;
+    let reason = device::precision_limit(device, *precision).filter(|_| !in_bf16);
+    if reason.is_some() {
+        return reason;
     }
     let device = device?;
     if cfg!(not(text_kernels)) {
@@ -38,9 +38,9 @@ pub(super) fn obstacle(
     }
     #[cfg(text_kernels)]
     {
-        let generates = !config.imitates() || config.checkpoint.eval_episodes > 0;
+        let generates = !config.is_sft_only() || config.checkpoint.eval_episodes > 0;
         let tokens = if generates { config.generation.max_new_tokens } else { 0 };
-        crate::text::size_obstacle(decoder, *precision, tokens, device)
+        crate::text::size_limit(decoder, *precision, tokens, device)
     }
     #[cfg(not(text_kernels))]
     {

@@ -1,14 +1,16 @@
 //! Fault injection: a run that fails at any change of a file resumes to the same bytes.
 
-use super::args::DemoArgs;
-use super::models::Models;
-use super::source::Source;
-use super::{demo, say};
 use crate::checkpoint::{self, Checkpoint};
 use crate::disk::faults::{Fault, with};
 use crate::env::CartPole;
 use crate::parallel::Team;
-use crate::run::{GameRun, Observer, Run, RunError, RunFiles, RunFolder, Step, TextRun, drive};
+use crate::program::args::DemoArgs;
+use crate::program::models::Models;
+use crate::program::source::Source;
+use crate::program::{demo, say};
+use crate::run::{
+    GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, TextRun, drive,
+};
 use crate::settings::LrSchedule;
 use crate::task;
 use crate::trainer::text::{
@@ -34,7 +36,7 @@ impl Observer for Silent {
         false
     }
 
-    fn iteration(&mut self, _step: &Step) {}
+    fn iteration(&mut self, _step: &IterationReport) {}
 
     fn warning(&mut self, _warning: &str) {}
 }

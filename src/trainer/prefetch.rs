@@ -4,7 +4,7 @@
 //! files. The content of a block depends on the number of its iteration only, so results equal those of a
 //! resident dataset, even after a resume.
 
-use crate::data::{Pieces, Windows};
+use crate::data::{WindowSet, Windows};
 use crate::device;
 use crate::learner::Batches;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use web_time::Instant;
 
 /// The windows of a dataset, iteration by iteration.
 #[derive(Debug)]
-pub(super) struct Stream {
-    pieces: Arc<Pieces>,
+pub(super) struct WindowPrefetcher {
+    pieces: Arc<WindowSet>,
     batches: Batches,
     reader: Option<Reader>,
     /// Receives all windows once a background thread has read them.
@@ -33,9 +33,9 @@ struct Reader {
     empty: Sender<Windows>,
 }
 
-impl Stream {
+impl WindowPrefetcher {
     /// Creates a stream of `pieces`, in the batches of `batches`.
-    pub fn new(pieces: Pieces, batches: Batches) -> Self {
+    pub fn new(pieces: WindowSet, batches: Batches) -> Self {
         Self { pieces: Arc::new(pieces), batches, reader: None, all: None, waited: 0.0 }
     }
 
@@ -90,7 +90,7 @@ impl Stream {
 }
 
 impl Reader {
-    fn start(pieces: &Arc<Pieces>, batches: &Batches, first: u32) -> Self {
+    fn start(pieces: &Arc<WindowSet>, batches: &Batches, first: u32) -> Self {
         // Unbuffered, so that the thread holds a filled block until it is requested.
         let (send, filled) = sync_channel(0);
         let (empty, emptied) = channel();
@@ -129,13 +129,13 @@ mod tests {
             ends: (0..40).map(|i| End::new(i % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(3, 1));
+        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(3, 1));
         let mut config = TrainConfig::for_game("any");
         config.data.path = "somewhere".to_string();
         (config.data.batch_size, config.update.num_minibatches) = (5, 2);
         config.update.update_epochs = 1;
         let mut batches = Batches::of_shards(&config, Shards::new(pieces.len(), 3));
-        let mut stream = Stream::new(pieces.clone(), batches.clone());
+        let mut stream = WindowPrefetcher::new(pieces.clone(), batches.clone());
         for iteration in [0, 1, 2, 7, 8] {
             let mut expected = Windows::default();
             let which: Vec<i32> = batches
@@ -151,7 +151,7 @@ mod tests {
         }
         assert!(stream.take_waited() > 0.0);
         assert!(!stream.reads_all() && stream.all().is_none());
-        let mut stream = Stream::new(pieces.clone(), batches).reading_all();
+        let mut stream = WindowPrefetcher::new(pieces.clone(), batches).reading_all();
         assert!(stream.reads_all());
         // The number of looks ends a hang and decides nothing else.
         let all = (0..60_000).find_map(|_| {

@@ -1,17 +1,18 @@
 //! Runs whose device fails: the error names the checkpoint from which the run resumes, and it does.
 
-use super::crashes::{
+use super::fault_injection::{
     Make, Silent, assert_continues, assert_holds, content, game, is_saved, resume, text, train,
 };
 use crate::checkpoint::Checkpoint;
 use crate::disk::faults::{Fault, with};
-use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::metrics::IterationRecord;
 use crate::rng::{below, draw};
 use crate::run::{
     FinalScores, Outline, Phase, Run, RunError, RunFiles, RunFolder, Subject, TrainerStatus, drive,
     finish,
 };
 use crate::text::LanguageModel;
+use crate::trainer::Validation;
 use crate::trainer::text::CompletionRecord;
 use std::cell::Cell;
 use tempfile::TempDir;
@@ -21,9 +22,9 @@ use tempfile::TempDir;
 enum Work {
     Iterate,
     /// The evaluation, after which the state can still be read.
-    Measure,
+    Validate,
     /// The evaluation, and all that comes after it.
-    MeasureAndAll,
+    ValidateAndAll,
     Snapshot,
     Model,
     Finish,
@@ -40,7 +41,7 @@ struct Failing {
 impl Failing {
     /// Panics if the device is to fail in this work; `iteration` counts the one under way.
     fn may_fail(&self, work: Work, iteration: u32) {
-        let is_all = self.work == Work::MeasureAndAll && work == Work::Measure;
+        let is_all = self.work == Work::ValidateAndAll && work == Work::Validate;
         if self.is_gone.get() || (iteration == self.at && (work == self.work || is_all)) {
             self.is_gone.set(is_all);
             panic!(
@@ -84,9 +85,9 @@ impl Run for Failing {
         self.run.iterate()
     }
 
-    fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError> {
-        self.may_fail(Work::Measure, self.run.trainer().iteration());
-        self.run.measure()
+    fn validate(&mut self) -> Result<Validation, RunError> {
+        self.may_fail(Work::Validate, self.run.trainer().iteration());
+        self.run.validate()
     }
 
     fn snapshot(&self) -> Result<Checkpoint, RunError> {
@@ -124,7 +125,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
     let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
     train(make, 4, &whole).unwrap();
     let expected = content(&whole);
-    let measure = [2, 4].map(|at| [(Work::Measure, at, at), (Work::MeasureAndAll, at, at - 1)]);
+    let measure = [2, 4].map(|at| [(Work::Validate, at, at), (Work::ValidateAndAll, at, at - 1)]);
     let cases = (1..=4)
         .map(|at| (Work::Iterate, at, at - 1))
         .chain((1..=4).map(|at| (Work::Snapshot, at, at - 1)))
@@ -145,7 +146,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
         };
         let what = match work {
             Work::Iterate => format!("iteration {at}"),
-            Work::Measure | Work::MeasureAndAll => format!("the evaluation of iteration {at}"),
+            Work::Validate | Work::ValidateAndAll => format!("the evaluation of iteration {at}"),
             Work::Snapshot | Work::Model => format!("reading the state of iteration {at}"),
             Work::Finish => "the final evaluation".to_string(),
         };
@@ -170,7 +171,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
             }
             match work {
                 // Without the evaluation another policy may be the best.
-                Work::Measure => assert_eq!(content(&path).1, expected.1),
+                Work::Validate => assert_eq!(content(&path).1, expected.1),
                 _ => assert_holds(&path, &expected),
             }
         }
@@ -204,7 +205,7 @@ fn meet_faults_in_turn(make: Make, seed: u64) {
             1 => Fault::Stop(at),
             _ => Fault::Nothing,
         };
-        let works = [Work::Iterate, Work::Snapshot, Work::MeasureAndAll];
+        let works = [Work::Iterate, Work::Snapshot, Work::ValidateAndAll];
         let work = works[below(number(2), 3) as usize];
         // Half of the devices fail in no iteration.
         let failing_at = 1 + below(number(3), 8);

@@ -4,7 +4,7 @@ use crate::shared::ledge::Ledge;
 use crate::shared::rollouts::LEDGE;
 use grove::env::{Breakout, CartPole, Catch, Episode, Recall, Rules, StepResult, new_game, play};
 use grove::rng::{Stream, draw};
-use grove::rollout::{Autoreset, Batch, EnvError, StepBuffers};
+use grove::rollout::{Autoreset, StepBuffers, StepError, VecEnv};
 
 /// Results of a step.
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl<G: Rules> Singles<G> {
 fn same_step<G: Rules>(game: G) {
     let (envs, features) = (37, game.num_features());
     let mut single = Singles::new(game, 37, 5);
-    let mut batch = Batch::new(game, envs, Autoreset::SameStep, 5);
+    let mut batch = VecEnv::new(game, envs, Autoreset::SameStep, 5);
     let mut step = Step::new(envs, features, Autoreset::SameStep);
     batch.observe(&mut step.obs);
     assert_eq!(step.obs, single.observe());
@@ -130,8 +130,8 @@ fn a_batch_plays_the_games_of_single_environments() {
 fn next_step_autoreset_follows_its_mode() {
     let (game, envs) = (Catch::default(), 20);
     let features = 4;
-    let mut same = Batch::new(game, envs, Autoreset::SameStep, 3);
-    let mut next = Batch::new(game, envs, Autoreset::NextStep, 3);
+    let mut same = VecEnv::new(game, envs, Autoreset::SameStep, 3);
+    let mut next = VecEnv::new(game, envs, Autoreset::NextStep, 3);
     let mut at_once = Step::new(envs, features, Autoreset::SameStep);
     let mut later = Step::new(envs, features, Autoreset::NextStep);
     let actions = vec![1; envs];
@@ -155,13 +155,13 @@ fn next_step_autoreset_follows_its_mode() {
 
 #[test]
 fn without_autoreset_an_ended_game_waits_for_its_reset() {
-    let mut batch = Batch::new(Catch::default(), 2, Autoreset::Disabled, 3);
+    let mut batch = VecEnv::new(Catch::default(), 2, Autoreset::Disabled, 3);
     let mut step = Step::new(2, 4, Autoreset::Disabled);
     while !step.ended(0) {
         batch.step(&[1, 1], step.buffers()).unwrap();
     }
     let refused = batch.step(&[1, 1], step.buffers()).unwrap_err();
-    assert_eq!(refused, EnvError::Ended { env: 0 });
+    assert_eq!(refused, StepError::Ended { env: 0 });
     (0..2).for_each(|env| batch.reset_env(env, 8, 0));
     batch.observe(&mut step.obs);
     assert_eq!(step.obs[..4], Singles::new(Catch::default(), 1, 8).observe());
@@ -174,11 +174,11 @@ fn without_autoreset_an_ended_game_waits_for_its_reset() {
 
 #[test]
 fn wrong_actions_are_rejected_and_change_nothing() {
-    let mut batch = Batch::new(Catch::default(), 2, Autoreset::NextStep, 3);
+    let mut batch = VecEnv::new(Catch::default(), 2, Autoreset::NextStep, 3);
     let mut step = Step::new(2, 4, Autoreset::NextStep);
     let mut refused = |actions: &[i64]| batch.step(actions, step.buffers()).unwrap_err();
-    assert_eq!(refused(&[1]), EnvError::Count { expected: 2, found: 1 });
-    let unknown = |env, action| EnvError::Unknown { game: "catch", env, action, last: 2 };
+    assert_eq!(refused(&[1]), StepError::Count { expected: 2, found: 1 });
+    let unknown = |env, action| StepError::Unknown { game: "catch", env, action, last: 2 };
     assert_eq!(refused(&[0, 3]), unknown(1, 3));
     assert_eq!(refused(&[-1, 0]), unknown(0, -1));
     let mut obs = vec![0.0; 8];
@@ -188,7 +188,7 @@ fn wrong_actions_are_rejected_and_change_nothing() {
 
 #[test]
 fn illegal_actions_are_rejected_and_change_nothing() {
-    let mut batch = Batch::new(LEDGE, 2, Autoreset::NextStep, 1);
+    let mut batch = VecEnv::new(LEDGE, 2, Autoreset::NextStep, 1);
     let mut step = Step::new(2, 3, Autoreset::NextStep);
     let unknown = batch.step(&[0, 4], step.buffers()).unwrap_err().to_string();
     assert_eq!(unknown, "action 4 of environment 1 is none of ledge's, which are 0 to 3");
@@ -201,7 +201,7 @@ fn illegal_actions_are_rejected_and_change_nothing() {
     batch.observe(&mut before);
     for action in [1, 3] {
         let refused = batch.step(&[action, 0], step.buffers()).unwrap_err();
-        assert_eq!(refused, EnvError::Illegal { env: 0, action: action as u32 });
+        assert_eq!(refused, StepError::Illegal { env: 0, action: action as u32 });
     }
     batch.observe(&mut after);
     assert_eq!(before, after);

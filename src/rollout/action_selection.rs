@@ -7,14 +7,14 @@ use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
 
 /// Action selection of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Player {
+pub enum ActionSelection {
     /// The most likely action.
     Greedy,
     /// An action sampled from the policy.
     Sampling,
 }
 
-impl Player {
+impl ActionSelection {
     /// Chooses the action of each lane at step `t`; `keys` are the lanes' action keys. Returns the actions and, if they are
     /// sampled, their log-probabilities, else 0.
     #[inline(always)]

@@ -227,7 +227,7 @@ fn series() {
 fn problems() {
     let mut rows = String::from_utf8(fixture("ocaml/rows.csv")).unwrap();
     rows.truncate(4000);
-    let lines = include_str!("../../../assets/ocaml/problems.jsonl");
+    let lines = include_str!("../../../../assets/ocaml/problems.jsonl");
     let lines: Vec<&str> = lines.lines().take(3).collect();
     fuzz_file("rows.csv", &[rows.into_bytes()], |path| drop(Problems::read(path)));
     fuzz_file("rows.jsonl", &[lines.join("\n").into_bytes()], |path| drop(Problems::read(path)));
