@@ -80,13 +80,13 @@ impl<G: Rules> GameTrainer<G> {
     }
 
     /// Creates a run of a model on `device` instead of the network in `config.policy`. Both `game` and `config` must
-    /// have been validated: with settings out of range a run may panic later, or learn nothing. [`Trainer::missing`]
+    /// have been validated: with settings out of range a run may panic later, or learn nothing. [`Trainer::unsupported_reason`]
     /// tells whether the requested engine and precision are available.
     ///
     /// # Panics
     /// If the model's numbers of features and actions are not the game's, `config.data` names a dataset
     /// ([`Trainer::with_demonstrations`] takes it), or the game cannot be played
-    /// ([`Env::PLAYABLE`](crate::env::Env::PLAYABLE)). In a build without the feature `general`, also where there is an
+    /// ([`Env::PLAYABLE`](crate::env::Env::PLAYABLE)). In a build without the feature `general`, also where there is a
     /// reason ([`Trainer::fallback_reason`]).
     pub fn with_model(
         game: G,

@@ -3,14 +3,17 @@
 use super::codes::Pair;
 use crate::math::{LANES, Lanes, each, mul_add};
 use crate::nn::ops::Parallelism;
-use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Target, View, matmul_packed};
+use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Target, View, many_registers, matmul_packed};
 use multiversion::multiversion;
 use std::cell::RefCell;
 
 /// Strips of columns that a product takes side by side.
 pub const STRIPS: usize = STRIP_COLUMNS / LANES;
-/// The most rows that are multiplied side by side while weights are expanded.
+/// The most rows that are multiplied side by side while weights are expanded. With fewer registers than AVX-512 has, the
+/// sums of two rows fill them; more pay only where an expansion costs more than the spills.
 const FUSED: usize = 4;
+/// The most rows for which weights are expanded as they are multiplied, with few registers.
+const FEW: usize = 4;
 
 thread_local! {
     /// The memory of expanded strips, for reuse.
@@ -37,11 +40,14 @@ pub fn multiply<'a, P: Pair>(
     add: bool,
 ) {
     let rows = x.len() / inner;
+    let many_registers = many_registers();
+    let few = if many_registers { P::FEW } else { FEW };
+    let by_two = !many_registers && !P::SCALED;
     let mut expanded = EXPANDED.take();
     for from in (0..columns).step_by(STRIP_COLUMNS) {
         let (first, width) = (from / LANES, STRIP_COLUMNS.min(columns - from));
         let vectors = width.div_ceil(LANES);
-        if rows > P::FEW {
+        if rows > few {
             expanded.fill(Parallelism::Sequential, [inner, width], |_, lanes| {
                 for v in 0..vectors {
                     expand(strip(first + v), group, &mut lanes[v..], vectors);
@@ -59,7 +65,9 @@ pub fn multiply<'a, P: Pair>(
             let y = Target { values: &mut y[done * columns + from..], row: columns, add };
             done += match rows - done {
                 1 => fused::<P, 1>(strips, [inner, group], x, y, width),
-                2 | 3 => fused::<P, 2>(strips, [inner, group], x, y, width),
+                rows if rows < FUSED || by_two => {
+                    fused::<P, 2>(strips, [inner, group], x, y, width)
+                }
                 _ => fused::<P, FUSED>(strips, [inner, group], x, y, width),
             };
         }
