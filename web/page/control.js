@@ -11,6 +11,9 @@ const KEEP_RUN = 2_000;
 /** What the button of a training says, by its state; else it starts one. */
 export const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
 
+/** The message when a form has its defaults again. */
+export const RESTORED = "The settings are the defaults again.";
+
 /** Messages with records that the pace is measured over. */
 const PACE = 60;
 /** Milliseconds within which records have come in one message, and say nothing of the time between their iterations. */

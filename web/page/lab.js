@@ -3,7 +3,7 @@
 import { Policy } from "./watch.js";
 import { $, make, write, say, announce, fixed, short, megabytes } from "./dom.js";
 import { Settings } from "./settings.js";
-import { BUTTON, Control, isRun, resuming } from "./control.js";
+import { BUTTON, Control, isRun, RESTORED, resuming } from "./control.js";
 import { Curves } from "./curves.js";
 import { progress } from "./live.js";
 import { writeToml } from "./toml.js";
@@ -45,11 +45,17 @@ export class Lab extends Control {
       noWall: (why) => { $("device-wall").open = false; say(`The games on the device cannot be shown: ${why}`); },
     } });
     Object.assign(this, { games, agents, imitated });
-    this.settings = new Settings(() => { this.changed(); changed(); });
+    const renewed = () => { this.changed(); changed(); };
+    this.settings = new Settings(renewed);
     this.charts = new Charts(this.here);
     $("settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
     this.guard($("settings"), $("start"));
     $("pause").addEventListener("click", () => this.toggle());
+    $("defaults").addEventListener("click", () => {
+      this.settings.restore();
+      renewed();
+      announce(RESTORED);
+    });
     $("train-here").addEventListener("click", () => this.press());
     $("reset").addEventListener("click", () => this.reset());
     $("csv").addEventListener("click", () => download(`${this.source === "live" ? "run" : this.trained}-curves.csv`, this.shownCurves().csv()));

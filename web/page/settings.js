@@ -54,12 +54,25 @@ export class Settings {
     this.game = name;
     this.defaults = readToml(settings);
     this.mostSteps = Math.min(MOST_STEPS, Math.floor(MOST_NUMBERS / features.length));
+    this.put(values);
+    if (link) this.way.value = WAYS.includes(link.device) ? link.device : WAYS[0];
+  }
+
+  /** Puts values into the fields, by their names, and the defaults where there is none. */
+  put(values) {
     for (const { id } of FIELDS) {
       const value = this.standard(id);
       this.inputs[id].input.value = /^[\d.e-]+$/.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
       this.check(id);
     }
-    if (link) this.way.value = WAYS.includes(link.device) ? link.device : WAYS[0];
+  }
+
+  /** Puts back the defaults of the game, once one is picked. */
+  restore() {
+    if (!this.game) return;
+    this.kept.delete(this.game);
+    this.put({});
+    this.way.value = WAYS[0];
   }
 
   /** The value of a field in the defaults. */

@@ -4,7 +4,7 @@ import { $, make, write, say, announce, fixed, sentence, short } from "./dom.js"
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
-import { BUTTON, Control, resuming } from "./control.js";
+import { BUTTON, Control, RESTORED, resuming } from "./control.js";
 import { inFrame } from "./frames.js";
 import { download } from "./keep.js";
 import { progress } from "./live.js";
@@ -68,6 +68,7 @@ export class Text extends Control {
     $("text-settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
     this.guard($("text-settings"), $("text-start"));
     $("text-pause").addEventListener("click", () => this.toggle());
+    $("text-defaults").addEventListener("click", () => this.restore());
     $("text-reset").addEventListener("click", () => this.reset());
     $("text-save").addEventListener("click", () => this.training.tell({ do: "file" }));
     $("text-load").addEventListener("click", () => $("text-files").click());
@@ -147,6 +148,12 @@ export class Text extends Control {
     const model = Object.fromEntries(Object.entries(MODEL).map(([key, value]) => [`model.${key}`, value]));
     const text = writeToml({ task: "sort", ...own, ...model, ...REST });
     return { own, way: "CPU", wanted: [{ seed: RUN, iterations: own.iterations, text, file }] };
+  }
+
+  /** Puts back the defaults of the form. */
+  restore() {
+    for (const { id, value } of FIELDS) $(`text-${id}`).value = value;
+    announce(RESTORED);
   }
 
   /** Resumes a training that a reload or a closed tab has left. */

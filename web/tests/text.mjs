@@ -86,6 +86,24 @@ export default [
     },
   },
   {
+    name: 'a button puts the defaults of text back, also by the keyboard',
+    only: false,
+    async run(visit) {
+      const values = (page) => page.locator('#text-fields input').evaluateAll((all) => all.map(({ value }) => value).join());
+      const defaults = await values(await open(visit));
+      const page = await open(visit, brief);
+      ok((await values(page)) !== defaults, 'nothing is changed');
+      await page.click('#text-settings summary');
+      await page.focus('#text-seed');
+      await page.keyboard.press('Tab');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'text-defaults', 'the keyboard does not reach the button');
+      await page.keyboard.press('Enter');
+      await message(page, /^The settings are the defaults again\./);
+      ok((await values(page)) === defaults, `the form has ${await values(page)} instead of ${defaults}`);
+      ok((await text(page, '#text-state')).startsWith('Not started'), 'the button starts a training');
+    },
+  },
+  {
     name: 'a reload in mid-training of text goes on, to the byte as without it',
     only: false,
     async run(visit) {

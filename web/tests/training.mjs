@@ -355,6 +355,38 @@ export default [
     },
   },
   {
+    name: 'a button puts the defaults back, also by the keyboard, and the game keeps them',
+    only: false,
+    async run(visit) {
+      const plain = await visit.open({ hash: '#game=catch' });
+      const values = (page) => page.locator('#fields input, #fields select').evaluateAll((all) => all.map(({ value }) => value).join());
+      await until(plain, '#settings-of', /Catch/);
+      const defaults = await values(plain);
+      const page = await visit.open({ hash: small(visit) });
+      await until(page, '#settings-of', /Catch/);
+      ok((await values(page)) !== defaults, 'the link changes nothing');
+      await page.selectOption('#set-way', 'CPU');
+      await page.fill('#set-rate', '7');
+      await page.click('#start');
+      ok(await page.locator('#trouble').isVisible(), 'a rate of 7 is not refused');
+      await page.focus('#start'); // before a training the button to pause is disabled, and passed over
+      await page.keyboard.press('Tab');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'defaults', 'the keyboard does not reach the button');
+      await page.keyboard.press('Enter');
+      await message(page, /^The settings are the defaults again\./);
+      ok((await values(page)) === defaults, `the form has ${await values(page)} instead of ${defaults}`);
+      ok(await page.locator('#set-rate-note').isHidden(), 'a field is still wrong');
+      ok(await page.locator('#trouble').isHidden(), 'it still says that a setting is out of range');
+      ok(!/rate|groups|device/.test(page.url()), `the link is ${page.url()}`);
+      ok(/^Not started/.test(await text(page, '#state')), 'the button starts a training');
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await until(page, '#settings-of', /Fruit/);
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#settings-of', /Catch/);
+      ok((await values(page)) === defaults, 'what was there before is back');
+    },
+  },
+  {
     name: 'a training that collapses stops and says so',
     only: false,
     async run(visit) {
