@@ -1,6 +1,7 @@
 //! The command line: subcommands and their options.
 
 use super::bench::BenchArgs;
+use super::choices::one_of;
 use super::manual::{CompletionsArgs, ManArgs};
 use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, count, seeds};
 use super::verifier::{VerifierArgs, VerifyArgs};
@@ -154,11 +155,11 @@ pub struct RunArgs {
     /// `grove devices` lists those of this build and machine.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
-    /// The engine: auto (the fastest that supports the settings), fused or general.
-    #[arg(long, value_name = "NAME")]
+    /// The engine; `auto` is the fastest that supports the settings.
+    #[arg(long, value_name = "NAME", value_parser = one_of(Engine::ALL, EngineChoice::name))]
     pub engine: Option<EngineChoice>,
-    /// Precision of matrix products, where supported: f32, tf32, f16 or bf16.
-    #[arg(long, value_name = "NAME")]
+    /// Precision of matrix products, where supported.
+    #[arg(long, value_name = "NAME", value_parser = one_of(Precision::ALL, Precision::name))]
     pub precision: Option<Precision>,
     /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
@@ -274,8 +275,9 @@ pub struct GenerateArgs {
     /// Number of completions.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = count::<usize>(1..=4096))]
     pub completions: usize,
-    /// Precision of matrix products: f32 or bf16.
-    #[arg(long, default_value = "f32", value_name = "NAME")]
+    /// Precision of matrix products.
+    #[arg(long, default_value = "f32", value_name = "NAME",
+        value_parser = one_of(&[Precision::F32, Precision::Bf16], Precision::name))]
     pub precision: Precision,
     /// Random seed of sampling.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]

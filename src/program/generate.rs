@@ -8,7 +8,7 @@ use super::{ranks, text};
 use crate::disk::input;
 use crate::rng::Stream;
 use crate::run::{CONFIG, RunFolder};
-use crate::settings::{GenerationConfig, Precision, overlay};
+use crate::settings::{GenerationConfig, overlay};
 use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, Generator, Request, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
@@ -22,9 +22,6 @@ use std::time::Instant;
 
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::use_threads(args.threads)?;
-    if !matches!(args.precision, Precision::F32 | Precision::Bf16) {
-        bail!("--precision is f32 or bf16 for `grove generate`, which runs on the CPU");
-    }
     let model = load(&args.model)?;
     let tokens = prompt_tokens(&model, &prompt(&args)?, &args)?;
     let sampling = Sampling {

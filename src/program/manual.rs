@@ -1,8 +1,6 @@
 //! `grove completions` and `grove man`: the command line in the forms of shells and of `man`.
 
 use super::say::{say, tell};
-use crate::schema::{Settings, Shape};
-use crate::settings::TrainConfig;
 use crate::task::TASKS;
 use anyhow::{Context, Result};
 use clap::builder::{PossibleValuesParser, Resettable};
@@ -53,8 +51,8 @@ fn script(games: &[&'static str], shell: Shell, command: &Command) -> Result<Str
     Ok(script)
 }
 
-/// A copy of a command and its subcommands without hidden options, which scripts would list, and with the values of
-/// options and arguments that are names. It is for scripts alone: it lacks rules between options.
+/// A copy of a command and its subcommands without hidden options, which scripts would list, and with the names of games
+/// and tasks. It is for scripts alone: it lacks rules between options.
 fn visible(games: &[&'static str], command: &Command) -> Command {
     let name = command.get_name();
     let arg = |arg: &Arg| {
@@ -76,7 +74,7 @@ fn visible(games: &[&'static str], command: &Command) -> Command {
         .subcommands(command.get_subcommands().map(|inner| visible(games, inner)))
 }
 
-/// Names that an argument of a command takes: games, tasks, or those of the setting of the same name.
+/// Names of games and tasks that an argument of a command takes.
 fn values(games: &[&'static str], command: &str, arg: &Arg) -> Option<Vec<&'static str>> {
     let tasks = || TASKS.iter().map(|task| task.name);
     match arg.get_id().as_str() {
@@ -85,10 +83,7 @@ fn values(games: &[&'static str], command: &str, arg: &Arg) -> Option<Vec<&'stat
         }
         "game" => Some(games.to_vec()),
         "task" => Some(tasks().collect()),
-        key => match TrainConfig::SETTINGS.iter().find(|setting| setting.key == key)?.shape {
-            Shape::Name(names) => Some(names.to_vec()),
-            _ => None,
-        },
+        _ => None,
     }
 }
 
@@ -149,6 +144,11 @@ mod tests {
         let train = |words: &str| after(&bash, "grove__subcmd__train)\n", words);
         assert!(train("--engine)").contains(&format!("\"{engines}\"")), "{bash}");
         assert!(train("--precision)").contains(&format!("\"{precisions}\"")), "{bash}");
+        let generate = after(&bash, "grove__subcmd__generate)\n", "--precision)");
+        assert!(generate.contains("\"f32 bf16\""), "{generate}");
+        let outtype = after(&bash, "grove__subcmd__export)\n", "--outtype)");
+        assert!(outtype.contains("\"f32 f16 bf16 q8_0\""), "{outtype}");
+        assert!(train("--verifier-sandbox)").contains("\"on off\""), "{bash}");
         for (command, values) in [
             ("train", format!("{games} {tasks}\"")),
             ("settings", format!("{games} {tasks}\"")),

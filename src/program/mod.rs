@@ -16,6 +16,7 @@ mod args;
 mod bench;
 mod check;
 mod checks;
+mod choices;
 mod dashboard;
 mod demo;
 mod devices;

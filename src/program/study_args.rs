@@ -1,5 +1,6 @@
 //! Options of the commands that compare runs.
 
+use super::choices::one_of;
 use crate::text::GgufType;
 use clap::{Args, ValueEnum};
 use std::ops::RangeInclusive;
@@ -69,8 +70,8 @@ pub struct ExportArgs {
     /// Merge a language model's adapters into its weights; by default only the adapters are exported.
     #[arg(long)]
     pub merge: bool,
-    /// Number format of a GGUF file: f32, f16, bf16 or q8_0 [default: f32].
-    #[arg(long, value_name = "NAME", value_parser = str::parse::<GgufType>)]
+    /// Number format of a GGUF file [default: f32].
+    #[arg(long, value_name = "NAME", value_parser = one_of(GgufType::ALL, GgufType::name))]
     pub outtype: Option<GgufType>,
     /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).
     #[arg(long, value_name = "FILE")]

@@ -1,5 +1,6 @@
 //! Options of the command that verifies completions, and of `grove verify`.
 
+use super::choices::one_of;
 use super::study_args::count;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -16,10 +17,11 @@ pub struct VerifierArgs {
     /// of evaluations alone.
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     pub verifier: Option<String>,
-    /// Whether the verifier runs in a sandbox: on or off [default: on].
+    /// Whether the verifier runs in a sandbox [default: on].
     ///
     /// It has no network there, and reads only the system's programs, its folder, and what its command names.
-    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
+    #[arg(long, value_name = "on|off",
+        value_parser = one_of(&[true, false], |is_on| if is_on { "on" } else { "off" }))]
     pub verifier_sandbox: Option<bool>,
     /// A further path that the sandboxed verifier may read, or `network`; may be repeated.
     #[arg(long, value_name = "PATH|network")]
@@ -51,15 +53,6 @@ pub struct VerifyArgs {
     /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Parses a switch.
-fn on_or_off(text: &str) -> std::result::Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("must be on or off".to_string()),
-    }
 }
 
 impl VerifierArgs {

@@ -70,6 +70,7 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "--set", "dual_clip=1.1"], &["loss.dual_clip is 1.1"]),
         (&["train", "--set", "num_minibatches=7"], &["update.num_minibatches is 7", "divisor"]),
         (&["train", "--engine", "fast"], &["engine", "auto, fused, general"]),
+        (&["generate", "m", "--precision", "tf32"], &["`tf32` must be one of: f32, bf16\n"]),
         (&["train", "--set", "engine=fast"], &["engine", "fused"]),
         (&["train", "chess"], &["chess", "fruit, catch, cartpole, breakout, recall"]),
         (
