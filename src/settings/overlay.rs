@@ -160,6 +160,15 @@ pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), 
     set_all(table, parsed?)
 }
 
+/// The paths of the settings that the `key=value`s of a command line name.
+///
+/// # Errors
+/// Those of [`apply`] about keys.
+pub fn named<S: AsRef<str>>(table: &Table, assignments: &[S]) -> Result<Vec<String>, ConfigError> {
+    let path = |text: &S| resolve(table, &assignment(text.as_ref())?.0);
+    assignments.iter().map(path).collect()
+}
+
 /// The key and the value of a `key=value`.
 fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
     let (key, value) = text.split_once('=').ok_or_else(|| ConfigError::Syntax {

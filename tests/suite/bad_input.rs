@@ -102,6 +102,8 @@ fn bad_input_is_a_one_line_error() {
         (&["bench", "--num-envs", "0"], &["rollout.num_groups is 0"]),
         (&["bench", "--learn-steps", "101"], &["rollout.learn_steps is 101", "100"]),
         (&["bench", "--score-repeats", "2"], &["--score"]),
+        (&["bench", "--set", "hidden=[]"], &["policy.hidden", "1 to 8 numbers"]),
+        (&["bench", "sort", "--hidden", "8"], &["--hidden is for games", "generation.num_prompts"]),
     ];
     for (arguments, words) in cases {
         let text = refusal(folder, arguments);

@@ -1,5 +1,6 @@
 //! Options of `bench`.
 
+use crate::program::choices::one_of;
 use crate::program::study_args::count;
 use crate::settings::{EngineChoice, Precision};
 use clap::Args;
@@ -8,8 +9,8 @@ use std::path::PathBuf;
 /// Options of `bench`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The sizes are the same for all games, so that machines can be compared; --score trains with the \
-                        game's defaults."
+    after_help = "The default sizes are the same for all games, so that machines can be compared; --score trains with \
+                        the game's defaults."
 )]
 pub struct BenchArgs {
     /// The game or the language task.
@@ -23,38 +24,38 @@ pub struct BenchArgs {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// The engine, as for `train`.
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub engine: EngineChoice,
+    #[arg(long, value_name = "NAME", value_parser = one_of(Engine::ALL, EngineChoice::name))]
+    pub engine: Option<EngineChoice>,
     /// Precision of matrix products, as for `train`.
-    #[arg(long, default_value = "f32", value_name = "NAME")]
-    pub precision: Precision,
+    #[arg(long, value_name = "NAME", value_parser = one_of(Precision::ALL, Precision::name))]
+    pub precision: Option<Precision>,
     /// Change a setting, as for `train`; may be repeated.
     ///
-    /// The options for sizes below take precedence, except in the runs of --score, which use the game's default
+    /// An option of the same size takes precedence, except in the runs of --score, which use the game's default
     /// settings with these changes.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Number of parallel games.
-    #[arg(long, default_value_t = 4096, value_name = "N")]
-    pub num_envs: usize,
-    /// Games per group, a divisor of the number of games.
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = count::<usize>(2..=1 << 30))]
-    pub group_size: usize,
-    /// Steps per iteration.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    pub num_steps: usize,
+    /// Number of parallel games [default: 4096].
+    #[arg(long, value_name = "N")]
+    pub num_envs: Option<usize>,
+    /// Games per group, a divisor of the number of games [default: 8].
+    #[arg(long, value_name = "N", value_parser = count::<usize>(2..=1 << 30))]
+    pub group_size: Option<usize>,
+    /// Steps per iteration [default: 100].
+    #[arg(long, value_name = "N")]
+    pub num_steps: Option<usize>,
     /// Steps that are used for learning [default: all].
     #[arg(long, value_name = "N")]
     pub learn_steps: Option<usize>,
-    /// Sizes of the hidden layers, for instance 64 or 64,64.
-    #[arg(long, default_value = "64", value_delimiter = ',', value_name = "N")]
-    pub hidden: Vec<usize>,
-    /// Epochs over the data of an iteration.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub update_epochs: usize,
-    /// Minibatches (optimiser steps) per epoch.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub num_minibatches: usize,
+    /// Sizes of the hidden layers, for instance 64 or 64,64 [default: 64].
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub hidden: Option<Vec<usize>>,
+    /// Epochs over the data of an iteration [default: 1].
+    #[arg(long, value_name = "N")]
+    pub update_epochs: Option<usize>,
+    /// Minibatches (optimiser steps) per epoch [default: 1].
+    #[arg(long, value_name = "N")]
+    pub num_minibatches: Option<usize>,
     /// Measurements of each rate, after a warm-up.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = count::<usize>(1..=10_000))]
     pub repeats: usize,
@@ -82,6 +83,24 @@ pub struct BenchArgs {
     /// Also write the results to a file, as a JSON object.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+}
+
+impl BenchArgs {
+    /// The first of the given options that are for games alone.
+    pub fn of_games(&self) -> Option<&'static str> {
+        let given = [
+            ("--num-envs", self.num_envs.is_some()),
+            ("--group-size", self.group_size.is_some()),
+            ("--num-steps", self.num_steps.is_some()),
+            ("--learn-steps", self.learn_steps.is_some()),
+            ("--hidden", self.hidden.is_some()),
+            ("--update-epochs", self.update_epochs.is_some()),
+            ("--num-minibatches", self.num_minibatches.is_some()),
+            ("--score", self.score.is_some()),
+            ("--scaling", self.scaling),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
+    }
 }
 
 /// Parses a score.

@@ -8,6 +8,7 @@ mod args;
 mod peak;
 mod report;
 mod scaling;
+mod sizes;
 mod text;
 mod work;
 
@@ -25,13 +26,14 @@ use crate::model::NativePolicy;
 use crate::rng::Stream;
 use crate::rollout::{ActionSelection, evaluate, play_at_random};
 use crate::run::RunFolder;
-use crate::settings::{ModelKind, Start, TrainConfig};
+use crate::settings::{ModelKind, TrainConfig};
 use crate::task;
-use crate::trainer::{GameTrainer, Trainer, new_settings};
+use crate::trainer::{GameTrainer, Trainer, config_toml, new_settings};
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
 use serde::Serialize;
+use sizes::sized;
 use std::fmt::Display;
 use std::time::Instant;
 use work::Work;
@@ -50,7 +52,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.
 pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    let config = sized(args, &defaults)?;
+    let config = sized(args, &config_toml(&game, &defaults).parse()?, &defaults)?;
     validate(models, &game, &config)?;
     ensure!(!config.data.is_on(), "`grove bench` plays games: leave data.path out");
     if args.scaling {
@@ -105,8 +107,8 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         num_features: game.num_features(),
         hidden: &config.policy.hidden,
         policy: format!("{} of {}", config.policy.kind, config.policy.sizes()),
-        update_epochs: args.update_epochs,
-        updates_per_iteration: args.update_epochs * args.num_minibatches,
+        update_epochs: config.update.update_epochs,
+        updates_per_iteration: config.update.update_epochs * config.update.num_minibatches,
         repeats: args.repeats,
         rules_steps_per_second: rules,
         policy_steps_per_second: policy,
@@ -118,30 +120,6 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
     publish(args, &report)
-}
-
-/// Settings of a run with the sizes on the command line.
-fn sized(args: &BenchArgs, defaults: &TrainConfig) -> Result<TrainConfig> {
-    let mut config = defaults.clone();
-    ensure!(
-        args.num_envs.is_multiple_of(args.group_size),
-        "--num-envs is {}, but must be a multiple of --group-size ({})",
-        args.num_envs,
-        args.group_size
-    );
-    config.engine = args.engine;
-    config.precision = args.precision;
-    config.policy.hidden.clone_from(&args.hidden);
-    config.rollout.group_size = args.group_size;
-    config.rollout.num_groups = args.num_envs / args.group_size;
-    config.rollout.num_steps = args.num_steps;
-    config.rollout.learn_steps = args.learn_steps.unwrap_or(args.num_steps);
-    config.rollout.start = Start::Level;
-    config.update.update_epochs = args.update_epochs;
-    config.update.num_minibatches = args.num_minibatches;
-    // Long enough that no schedule ends during the measurement.
-    config.iterations = 1_000_000;
-    Ok(config)
 }
 
 /// Prints a report, and writes it to the requested file. If one of the two fails, the other is still done.

@@ -81,15 +81,21 @@ struct Report<'a> {
 
 /// Measures generation, learning and whole iterations.
 pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
-    if args.engine != EngineChoice::Auto {
+    if args.engine.is_some_and(|engine| engine != EngineChoice::Auto) {
         bail!(ENGINE);
+    }
+    if let Some(option) = args.of_games() {
+        bail!(
+            "{option} is for games; --set has the sizes of a language model's benchmark, for instance \
+             generation.num_prompts"
+        );
     }
     let file = Table::new();
     let path = model_path(task, args.model.as_deref(), &file, &args.set)?;
     let defaults = LanguageConfig::for_model(&path);
     let (own, mut config) =
         settings((task, Table::new()), defaults, file, (&args.set, None, None))?;
-    config.precision = args.precision;
+    config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
