@@ -1,7 +1,7 @@
 //! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
 use super::entries::{ConfigError, count, entry, is_on, number, text, unsupported};
-use super::rope::{rope, rotary, scaling};
+use super::rope::{check_rotated_part, rope, rotary, scaling};
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Map, Value, json};
@@ -33,7 +33,6 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
         tie_word_embeddings: is_on(config, "tie_word_embeddings")?,
         rope_theta: rotary(config, "rope_theta")?.unwrap_or(1e4),
         rope_scaling: scaling(rope(config)?, context)?,
-        partial_rotary_factor: rotary(config, "partial_rotary_factor")?.unwrap_or(1.0),
         rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
         ..DecoderShape::default()
     };
@@ -42,6 +41,7 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
     check(&shape)?;
     (family.configure)(config, &mut shape)?;
     check(&shape)?;
+    check_rotated_part(config, &shape)?;
     Ok(shape)
 }
 
@@ -190,7 +190,6 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
         "tie_word_embeddings": shape.tie_word_embeddings,
         "rope_theta": shape.rope_theta,
         "rope_scaling": shape.rope_scaling,
-        "partial_rotary_factor": shape.partial_rotary_factor,
         "rms_norm_eps": shortest(shape.rms_norm_eps),
         "hidden_act": activation_name(shape.activation),
         "attention_bias": shape.output_bias,
@@ -298,6 +297,11 @@ mod tests {
             let table = json!({ "rope_type": "dynamic", "factor": factor });
             json!({ "max_position_embeddings": context, "rope_scaling": table })
         };
+        let part = |table: &str, part: f64| {
+            let linear =
+                json!({ "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": part });
+            json!({ table: linear })
+        };
         let theta = json!({ "rope_theta": 1.0, "rope_scaling": { "type": "yarn", "factor": 4.0 } });
         for (family, others, entry) in [
             ("mistral", json!({ "sliding_window": 0 }), "sliding_window"),
@@ -305,8 +309,8 @@ mod tests {
             ("gemma3_text", json!({ "query_pre_attn_scalar": 0 }), "query_pre_attn_scalar"),
             ("gemma3_text", json!({ "query_pre_attn_scalar": -1 }), "query_pre_attn_scalar"),
             ("gemma3_text", json!({ "rope_local_base_freq": 0 }), "rope_local_base_freq"),
-            ("llama", json!({ "partial_rotary_factor": 0.65 }), "partial_rotary_factor"),
-            ("llama", json!({ "partial_rotary_factor": 0.2 }), "partial_rotary_factor"),
+            ("llama", part("rope_parameters", 0.5), "partial_rotary_factor"),
+            ("smollm3", part("rope_scaling", 0.75), "partial_rotary_factor"),
             ("llama", yarn("beta_fast", 0.0), "rope_scaling.beta_fast"),
             ("llama", yarn("beta_slow", -1.0), "rope_scaling.beta_slow"),
             ("llama", yarn("attention_factor", 0.0), "rope_scaling.attention_factor"),
@@ -325,6 +329,7 @@ mod tests {
         }
         from_config(&config("llama", llama3(1.0, 4.0))).unwrap();
         from_config(&config("llama", yarn("factor", 4.0))).unwrap();
+        from_config(&config("llama", part("rope_parameters", 1.0))).unwrap();
     }
 
     #[test]
@@ -465,7 +470,6 @@ mod tests {
                 let others = json!({
                     "rope_scaling": scaling,
                     "rope_theta": 5e5,
-                    "partial_rotary_factor": 0.75,
                     "rms_norm_eps": 1e-5,
                     "attention_bias": is_odd,
                     "mlp_bias": is_odd,
@@ -476,7 +480,7 @@ mod tests {
                     "query_pre_attn_scalar": 9.0,
                 });
                 let shape = from_config(&config(family.model_type, others)).unwrap();
-                assert_eq!((shape.partial_rotary_factor, shape.rope_theta), (0.75, 5e5));
+                assert_eq!(shape.rope_theta, 5e5);
                 assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
             }
         }

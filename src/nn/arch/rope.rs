@@ -176,6 +176,18 @@ pub(super) fn rotary(config: &Value, name: &str) -> Result<Option<f64>, ConfigEr
     Ok(number(rope(config)?, name)?.or(number(config, name)?))
 }
 
+/// Checks `partial_rotary_factor`, which the classes of these families in `transformers` do not honour: plain rotary
+/// embeddings are of whole heads whatever it is, and scaled ones of a part of a head fail there.
+pub(super) fn check_rotated_part(config: &Value, shape: &DecoderShape) -> Result<(), ConfigError> {
+    let name = "partial_rotary_factor";
+    let part = rotary(config, name)?.unwrap_or(1.0);
+    let is_whole = (shape.head_dim as f64 * part) as usize == shape.head_dim;
+    match is_whole || shape.rope_scaling.is_none() {
+        true => Ok(()),
+        false => Err(unsupported(name, part)),
+    }
+}
+
 /// The bases of the rotary frequencies of both kinds of layers, where a configuration has them.
 pub(super) struct LayerRope {
     /// The base of layers with full attention.
@@ -266,6 +278,8 @@ fn yarn(rope: &Value, factor: f64, context: f64) -> Result<RopeScaling, ConfigEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::arch::{FAMILIES, check, from_config};
+    use serde_json::json;
 
     #[test]
     fn slow_frequencies_are_scaled_and_fast_ones_are_not() {
@@ -327,5 +341,36 @@ mod tests {
         assert!((shares[15] - (0.25 * 5.0 / 13.0 + 8.0 / 13.0)).abs() < 1e-12);
         let linear = frequencies(64, 1e4, Some(RopeScaling::Linear { factor: 2.0 }));
         assert!(linear.iter().zip(&plain).all(|(a, b)| *a == b / 2.0));
+    }
+
+    #[test]
+    fn whole_heads_rotate_whatever_a_file_says_of_a_part() {
+        for family in FAMILIES {
+            for part in [0.5, 0.65] {
+                let entry = json!({ "partial_rotary_factor": part });
+                let table = json!({ "rope_type": "default", "partial_rotary_factor": part });
+                for others in [entry, json!({ "rope_parameters": table })] {
+                    let mut config = json!({
+                        "model_type": family.model_type,
+                        "vocab_size": 11,
+                        "hidden_size": 24,
+                        "num_hidden_layers": 3,
+                        "num_attention_heads": 4,
+                        "head_dim": 8,
+                        "intermediate_size": 20,
+                    });
+                    let entries = config.as_object_mut().unwrap();
+                    entries.extend(others.as_object().unwrap().clone());
+                    let shape = from_config(&config).unwrap();
+                    assert_eq!((shape.rotary_dim(), shape.head_dim), (8, 8), "{family:?}");
+                    let rotates = |part| {
+                        check(&DecoderShape { partial_rotary_factor: part, ..shape.clone() })
+                    };
+                    assert!(
+                        rotates(0.5).is_ok() && rotates(0.65).is_err() && rotates(0.2).is_err()
+                    );
+                }
+            }
+        }
     }
 }
