@@ -121,10 +121,15 @@ impl History {
         self.is_fit() && (!self.is_text() || is_finite(self.subject()))
     }
 
+    /// The path of the base language model, or `tiny`; empty for games.
+    pub fn model_path(&self) -> &Path {
+        Path::new(self.text("model", "path"))
+    }
+
     /// The network with its sizes, or the name of the base language model.
     pub fn model(&self) -> String {
         if self.is_text() {
-            let name = Path::new(self.text("model", "path")).file_name();
+            let name = self.model_path().file_name();
             return name.unwrap_or_default().to_string_lossy().into_owned();
         }
         let policy = self.settings.get("policy").cloned();

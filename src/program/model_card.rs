@@ -5,7 +5,9 @@ use super::history::{History, flat};
 use crate::run::{FinalScores, short};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 use toml::Value;
 
 /// Writes the card of a run's model, in the format of the Hugging Face Hub. `result` is the final evaluation, if
@@ -16,10 +18,18 @@ pub fn card(
     model: &LanguageModel,
     result: Option<&FinalScores>,
 ) -> String {
-    let base = Some(run.model()).filter(|base| base != TINY && !base.is_empty());
+    let path = Some(run.model_path())
+        .filter(|path| *path != Path::new(TINY) && !path.as_os_str().is_empty());
+    let hub = path.and_then(|path| hub_id(path, &model.files));
     let mut text = "---\npipeline_tag: text-generation\ntags: [grove, grpo]\n".to_string();
-    let library = if model.adapters.is_some() { "peft" } else { "transformers" };
+    let (library, relation) = match model.adapters.is_some() {
+        true => ("peft", "adapter"),
+        false => ("transformers", "finetune"),
+    };
     // Writing to a string cannot fail.
+    if let Some(base) = &hub {
+        let _ = write!(text, "base_model: {base}\nbase_model_relation: {relation}\n");
+    }
     let _ = write!(text, "library_name: {library}\n---\n# A model for `{}`\n\n", run.subject());
     let version = env!("CARGO_PKG_VERSION");
     let _ = writeln!(text, "Trained by Grove {version} for the task `{}`.\n", run.subject());
@@ -28,6 +38,7 @@ pub fn card(
     };
     row("", String::new());
     row("---", "---".to_string());
+    let base = hub.or(path.map(|_| run.model()));
     row("Base model", base.unwrap_or("none: fresh weights".to_string()));
     row("Architecture", model.shape.family.class.to_string());
     row("Parameters", short(model.shape.num_params() as f64));
@@ -65,6 +76,33 @@ pub fn card(
     text + &usage(model)
 }
 
+/// The identifier of a model on the Hugging Face Hub, from its place in the Hub's cache (`models--OWNER--NAME`) or the
+/// `_name_or_path` of its configuration; `None` if neither is one.
+fn hub_id(path: &Path, files: &BTreeMap<String, Vec<u8>>) -> Option<String> {
+    let cached = path.iter().find_map(|part| {
+        let (owner, name) = part.to_str()?.strip_prefix("models--")?.split_once("--")?;
+        Some(format!("{owner}/{name}")).filter(|id| is_hub_id(id))
+    });
+    cached.or_else(|| {
+        let config: serde_json::Value = serde_json::from_slice(files.get("config.json")?).ok()?;
+        config["_name_or_path"].as_str().filter(|id| is_hub_id(id)).map(str::to_string)
+    })
+}
+
+/// Whether a text has the form of an identifier on the Hub, `OWNER/NAME`.
+fn is_hub_id(text: &str) -> bool {
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_name = |part: &str| {
+        part.len() <= 96
+            && part.starts_with(is_letter)
+            && part.ends_with(is_letter)
+            && part.chars().all(|c| is_letter(c) || c == '-' || c == '.')
+            && !part.contains("--")
+            && !part.contains("..")
+    };
+    text.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name))
+}
+
 /// Commands that load the model.
 fn usage(model: &LanguageModel) -> String {
     let python = match model.adapters.is_some() {
@@ -80,4 +118,40 @@ fn usage(model: &LanguageModel) -> String {
         "\n## Use\n\n```console\n$ grove generate FOLDER 'PROMPT'\n$ grove export FOLDER --format gguf\n```\n\n\
          ```python\n{python}\n```\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_model_is_known_by_its_place_in_the_cache_or_by_its_configuration() {
+        let found = |path: &str, name: &str| {
+            let config = format!("{{\"_name_or_path\": \"{name}\"}}");
+            hub_id(Path::new(path), &[("config.json".to_string(), config.into())].into())
+        };
+        let cached = "/home/me/.cache/huggingface/hub/models--Qwen--Qwen2.5-0.5B/snapshots/060db64";
+        assert_eq!(found(cached, "acme/other").unwrap(), "Qwen/Qwen2.5-0.5B");
+        assert_eq!(found("models--gpt2", "acme/my_model-1.5b").unwrap(), "acme/my_model-1.5b");
+        for name in [
+            "",
+            "gpt2",
+            "./acme/model",
+            "/acme/model",
+            "../model",
+            "~/model",
+            "a/b/c",
+            "acme/",
+            "acme/model.",
+            "acme/my model",
+            "acme/a--b",
+            "acme/a..b",
+            "acme/model\\nlicense: mit",
+        ] {
+            assert_eq!(found("models/mine", name), None, "{name}");
+        }
+        assert_eq!(hub_id(Path::new("model.gguf"), &BTreeMap::new()), None);
+        let long = "a".repeat(97);
+        assert_eq!(found("model", &format!("acme/{long}")), None);
+    }
 }

@@ -1,7 +1,7 @@
 //! GGUF files of models: they are read as they were written, adapters are added to weights, and forms that the
 //! format lacks are refused.
 
-use crate::support::{grove, json, refusal, stderr};
+use crate::support::{grove, json, refusal, stderr, tree};
 use grove::model::DecoderShape;
 use grove::nn::arch::{FAMILIES, Family, QkNorm};
 use grove::text::generate::{Generator, Request, Sampling};
@@ -196,6 +196,8 @@ fn runs_are_exported_with_a_card() {
         assert!(card.contains(words), "{words}: {card}");
     }
     assert!(card.contains("model.hidden_size = 16"), "{card}");
+    let is_fresh = card.contains("\nlibrary_name: transformers\n") && !card.contains("base_model");
+    assert!(is_fresh, "{card}");
 
     let report = json(folder, &["export", "run", "--json"]);
     assert_eq!((&report["out"], &report["is_adapter"]), (&"run.gguf".into(), &false.into()));
@@ -207,7 +209,17 @@ fn runs_are_exported_with_a_card() {
     assert_eq!(generated("run.gguf"), generated("run"));
     assert_eq!(generated("run/best"), generated("run"));
 
-    train("adapted", "run/model", &["lora.r=2", "fit.iterations=0"]);
+    // A model in the Hub's cache.
+    let cached = "models--acme--sorter-1.5/snapshots/0123";
+    fs::create_dir_all(folder.join(cached)).unwrap();
+    for (path, bytes) in tree(&folder.join("run/model")) {
+        fs::write(folder.join(cached).join(path.file_name().unwrap()), bytes).unwrap();
+    }
+    train("adapted", cached, &["lora.r=2", "fit.iterations=0"]);
+    let card = fs::read_to_string(folder.join("adapted/model/README.md")).unwrap();
+    let base =
+        "\nbase_model: acme/sorter-1.5\nbase_model_relation: adapter\nlibrary_name: peft\n---\n";
+    assert!(card.contains(base), "{card}");
     let report = json(folder, &["export", "adapted", "--out", "apart.gguf", "--json"]);
     assert_eq!(report["is_adapter"], true);
     let merged = ["export", "adapted", "--merge", "--json"];
@@ -216,7 +228,9 @@ fn runs_are_exported_with_a_card() {
     assert_eq!(generated("merged.gguf"), generated("adapted"));
     assert_eq!(generated("adapted/best"), generated("adapted"));
     assert_eq!(generated("merged"), generated("adapted"));
-    assert!(fs::read_to_string(folder.join("merged/README.md")).unwrap().contains("`sort`"));
+    let card = fs::read_to_string(folder.join("merged/README.md")).unwrap();
+    let relation = "base_model_relation: finetune\nlibrary_name: transformers\n";
+    assert!(card.contains("`sort`") && card.contains(relation), "{card}");
 
     let error =
         refusal(folder, &[&merged[..], &["--format", "safetensors", "--out", "merged"]].concat());
