@@ -4,7 +4,7 @@ use super::{ConfigError, overlay};
 use toml::{Table, Value};
 
 /// Settings that a resumed run may change: none of them decides which levels and prompts come next.
-const CHANGEABLE: [&str; 21] = [
+const CHANGEABLE: [&str; 22] = [
     "iterations",
     "checkpoint",
     "completions",
@@ -18,6 +18,7 @@ const CHANGEABLE: [&str; 21] = [
     "loss.entropy_coef",
     "optimizer.learning_rate",
     "optimizer.lr_scheduler_type",
+    "optimizer.moments",
     "optimizer.warmup_ratio",
     "optimizer.weight_decay",
     "stop",

@@ -120,7 +120,9 @@ fn a_checkpoint_of_another_game_or_shape_is_rejected() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "2"]));
-    let cases: [(&[&str], &str); 3] = [
+    let moments = ["train", "--resume", "--run-dir", "run", "--set", "moments=bf16"];
+    let cases: [(&[&str], &str); 4] = [
+        (&moments, "optimizer.moments is bf16, but must be f32 where the run plays games"),
         (&["eval", "run", "--k", "2"], "run is of a game"),
         (&["export", "run", "--outtype", "f16"], "--outtype"),
         (

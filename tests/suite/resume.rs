@@ -84,6 +84,45 @@ fn a_language_model_killed_in_its_final_evaluation_is_completed() {
     assert!(refusal(folder, &resume).contains("has finished all 2 iterations"));
 }
 
+#[test]
+fn moments_continue_in_another_precision() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
+    train(folder, "half", "2", &tiny);
+    let resume = |from: &str, run: &str, iterations: &str, set: &[&str]| {
+        copy(folder, from, run);
+        let words = ["train", "--resume", "--run-dir", run, "--iterations", iterations, "--json"];
+        json(folder, &[&words[..], set].concat());
+    };
+    resume("half", "unchanged", "4", &[]);
+    resume("half", "same", "4", &["--set", "moments=f32"]);
+    resume("half", "less", "4", &["--set", "optimizer.moments=8bit"]);
+    for part in ["checkpoints", "best", "model"] {
+        let [expected, found] = ["unchanged", "same"].map(|run| folder.join(run).join(part));
+        assert_same_files(&expected, &found);
+    }
+    let read = |run: &str, name: &str| {
+        let checkpoints = fs::read_dir(folder.join(run).join("checkpoints")).unwrap();
+        let last = checkpoints.map(|entry| entry.unwrap().path()).max().unwrap();
+        fs::read(last.join(name)).unwrap()
+    };
+    let [whole, less] = ["unchanged", "less"].map(|run| read(run, "second_moment.safetensors"));
+    assert!(less.len() * 2 < whole.len(), "{} and {} bytes", less.len(), whole.len());
+    assert!(read("less", "weights.safetensors") != read("unchanged", "weights.safetensors"));
+    // The steps before the change count, so that the moments are those of all steps.
+    let steps = |run: &str| {
+        let state: serde_json::Value = serde_json::from_slice(&read(run, "state.json")).unwrap();
+        state["optimizer_steps"].as_u64().unwrap()
+    };
+    assert!(steps("unchanged") > 2 && steps("less") == steps("unchanged"));
+    // What was chosen is kept, and can be changed back.
+    resume("less", "still", "5", &[]);
+    resume("less", "back", "5", &["--set", "moments=f32"]);
+    let [still, back] = ["still", "back"].map(|run| read(run, "second_moment.safetensors"));
+    assert!(still.len() == less.len() && back.len() == whole.len());
+}
+
 #[cfg(unix)]
 #[test]
 fn links_in_the_place_of_a_runs_folders_are_rejected() {
