@@ -223,7 +223,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         self._is_ready = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the environments for ``copy.deepcopy``, without the arrays of the last step."""
+        """Returns the environments for ``pickle`` and ``copy``, without the arrays of the last step."""
         return {name: value for name, value in self.__dict__.items() if name != "_buffers"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ use grove::settings::TrainConfig;
 use grove::trainer::new_settings;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
+use std::borrow::Cow;
 
 /// A computation for a game of any type.
 pub trait Visitor {
@@ -57,6 +59,8 @@ trait AnyVecEnv: Send + Sync {
     fn legal(&self, mask: &mut [u8]);
     fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, StepError>;
     fn copy(&self) -> Box<dyn AnyVecEnv>;
+    fn save(&self) -> Vec<u32>;
+    fn restore(&mut self, words: &[u32]) -> Result<(), StepError>;
 }
 
 impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
@@ -83,12 +87,31 @@ impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
     fn copy(&self) -> Box<dyn AnyVecEnv> {
         Box::new(self.clone())
     }
+
+    fn save(&self) -> Vec<u32> {
+        self.save()
+    }
+
+    fn restore(&mut self, words: &[u32]) -> Result<(), StepError> {
+        self.restore(words)
+    }
 }
+
+/// The modes of autoreset by Gymnasium's names.
+const MODES: [(&str, Autoreset); 3] = [
+    ("NextStep", Autoreset::NextStep),
+    ("SameStep", Autoreset::SameStep),
+    ("Disabled", Autoreset::Disabled),
+];
+
+/// The arguments of the constructor of [`Games`].
+type Arguments = (String, usize, &'static str, u64, String);
 
 /// A batch of a built-in game.
 #[pyclass(module = "grove_rl._native")]
 pub struct Games {
     batch: Box<dyn AnyVecEnv>,
+    arguments: Arguments,
     #[pyo3(get)]
     num_envs: usize,
     #[pyo3(get)]
@@ -110,18 +133,18 @@ pub struct Games {
     keeps_final_obs: bool,
 }
 
-struct NewGames<'a> {
-    num_envs: usize,
+struct NewGames {
+    arguments: Arguments,
     autoreset: Autoreset,
-    seed: u64,
-    settings: &'a str,
 }
 
-impl Visitor for NewGames<'_> {
+impl Visitor for NewGames {
     type Output = Games;
 
     fn visit<G: Playable>(self) -> PyResult<Games> {
-        let Self { num_envs, autoreset, seed, settings: changes } = self;
+        let Self { arguments, autoreset } = self;
+        let (_, num_envs, _, seed, changes) = &arguments;
+        let (num_envs, seed) = (*num_envs, *seed);
         let (game, _) = settings::<G>(changes)?;
         let (num_features, num_actions) = (game.num_features(), game.num_actions());
         let references = game.references().iter();
@@ -136,6 +159,7 @@ impl Visitor for NewGames<'_> {
             action_names: (0..num_actions).map(|a| game.action_name(a)).collect(),
             references: references.map(|(name, score)| (name.to_string(), *score)).collect(),
             keeps_final_obs: autoreset == Autoreset::SameStep,
+            arguments,
         })
     }
 }
@@ -150,23 +174,41 @@ impl Games {
         seed: u64,
         settings: &str,
     ) -> PyResult<Self> {
-        let autoreset = match autoreset {
-            "NextStep" => Autoreset::NextStep,
-            "SameStep" => Autoreset::SameStep,
-            "Disabled" => Autoreset::Disabled,
-            other => return Err(value_error(format!("unknown autoreset mode `{other}`"))),
-        };
+        let found = MODES.into_iter().find(|(mode, _)| *mode == autoreset);
+        let (mode, autoreset) =
+            found.ok_or_else(|| value_error(format!("unknown autoreset mode `{autoreset}`")))?;
         if num_envs == 0 {
             return Err(value_error("num_envs is 0, but must be 1 or more"));
         }
-        visit_game(name, NewGames { num_envs, autoreset, seed, settings })
+        let arguments = (name.to_string(), num_envs, mode, seed, settings.to_string());
+        visit_game(name, NewGames { arguments, autoreset })
     }
 
     /// Copies the games in their present states, for `copy.deepcopy`.
     fn __deepcopy__(&self, _memo: &Bound<PyAny>) -> Self {
         let (feature_names, action_names) = (self.feature_names.clone(), self.action_names.clone());
         let (batch, references) = (self.batch.copy(), self.references.clone());
-        Self { batch, feature_names, action_names, references, ..*self }
+        let arguments = self.arguments.clone();
+        Self { batch, arguments, feature_names, action_names, references, ..*self }
+    }
+
+    /// Returns the games for `pickle`: the arguments of the constructor, and the games' present states.
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> (Bound<'py, PyType>, Arguments, Cow<'static, [u8]>) {
+        let own = slf.borrow();
+        let states = own.batch.save().into_iter().flat_map(u32::to_le_bytes).collect();
+        (slf.get_type(), own.arguments.clone(), Cow::Owned(states))
+    }
+
+    /// Takes the states that [`__reduce__`](Self::__reduce__) has returned.
+    fn __setstate__(&mut self, states: &[u8]) -> PyResult<()> {
+        let (words, rest) = states.as_chunks();
+        if !rest.is_empty() {
+            return Err(value_error("the saved states are no whole number of words"));
+        }
+        let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        self.batch.restore(&words).map_err(value_error)
     }
 
     /// Resets every game to the levels of `seed`.

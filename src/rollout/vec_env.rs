@@ -1,7 +1,7 @@
 //! Games stepped side by side into buffers of the caller: the vectorised environment for other languages.
 
 use super::env_lanes::{EnvLanes, StepResultLanes};
-use super::env_state::EnvState;
+use super::env_state::{EnvState, env_words, export, import};
 use crate::env::Rules;
 use crate::model::{LANES, Lanes};
 use crate::rng::{Stream, draw};
@@ -76,6 +76,20 @@ pub enum StepError {
         env: usize,
         /// The illegal action.
         action: u32,
+    },
+    /// Saved states of another game, or of another number of games.
+    #[error(
+        "the saved states have {found} words, but must have {expected} for a batch of {count} of {game}"
+    )]
+    States {
+        /// Name of the game.
+        game: &'static str,
+        /// Number of environments.
+        count: usize,
+        /// Number of words that they take.
+        expected: usize,
+        /// Number of words passed.
+        found: usize,
     },
 }
 
@@ -158,6 +172,31 @@ impl<G: Rules> VecEnv<G> {
         let level = draw(draw(Stream::Evaluation.key(seed), 0), episode);
         self.blocks[env / LANES].set(env % LANES, &EnvState::new(level, self.game));
         self.ended[env] = 0;
+    }
+
+    /// The states of all games as words, `[env_words + 1, num_envs]`: episode and state, and whether the episode has ended.
+    pub fn save(&self) -> Vec<u32> {
+        let env = |env: usize| self.blocks[env / LANES].env(env % LANES);
+        let mut words = export(self.game, &(0..self.num_envs).map(env).collect::<Vec<_>>());
+        words.extend(self.ended.iter().map(|ended| u32::from(*ended)));
+        words
+    }
+
+    /// Replaces the states of all games by those that [`VecEnv::save`] of as many games with the same parameters returned.
+    ///
+    /// # Errors
+    /// [`StepError::States`] if there are more or fewer words; the games then stay as they are.
+    pub fn restore(&mut self, words: &[u32]) -> Result<(), StepError> {
+        let (count, found) = (self.num_envs, words.len());
+        let used = env_words(self.game) * count;
+        let wrong = StepError::States { game: G::NAME, count, expected: used + count, found };
+        if found != used + count {
+            return Err(wrong);
+        }
+        let envs = import(self.game, count, &words[..used]).map_err(|_| wrong)?;
+        self.blocks = envs.chunks(LANES).map(EnvLanes::new).collect();
+        self.ended = words[used..].iter().map(|ended| u8::from(*ended != 0)).collect();
+        Ok(())
     }
 
     /// Writes the observations of all games, `[num_envs, num_features]`.

@@ -207,3 +207,64 @@ fn illegal_actions_are_rejected_and_change_nothing() {
     assert_eq!(before, after);
     batch.step(&[2, 0], step.buffers()).unwrap();
 }
+
+/// A batch that is restored from a saved one in the middle of an episode, and at its end.
+fn restored<G: Rules>(game: G, mode: Autoreset) {
+    let (envs, features) = (19, game.num_features());
+    let mut batch = VecEnv::new(game, envs, mode, 4);
+    let [mut step, mut again] = [0; 2].map(|_| Step::new(envs, features, mode));
+    let play = |batch: &mut VecEnv<G>, t: u32, step: &mut Step| {
+        let mut masks = vec![0; envs * game.num_actions()];
+        batch.legal(&mut masks);
+        let legal = |(env, mask): (usize, &[u8])| {
+            let choices: Vec<usize> = (0..mask.len()).filter(|a| mask[*a] == 1).collect();
+            choices[draw(t, env as u32) as usize % choices.len()] as i64
+        };
+        let actions: Vec<i64> = masks.chunks(game.num_actions()).enumerate().map(legal).collect();
+        batch.step(&actions, step.buffers()).unwrap()
+    };
+    let mut cuts = 0;
+    for t in 0..60 {
+        let has_ended = play(&mut batch, t, &mut step);
+        if !has_ended && t % 16 != 5 {
+            continue;
+        }
+        cuts += 1;
+        let mut other = VecEnv::new(game, envs, mode, 9);
+        other.restore(&batch.save()).unwrap();
+        let mut same = batch.clone();
+        for t in 100..110 {
+            let ends = [play(&mut same, t, &mut step), play(&mut other, t, &mut again)];
+            assert_eq!(ends[0], ends[1]);
+            assert_eq!((&step.obs, &step.rewards), (&again.obs, &again.rewards), "{}", G::NAME);
+            assert_eq!((&step.ended, &step.scores), (&again.ended, &again.scores));
+        }
+    }
+    assert!(cuts > 3, "{}", G::NAME);
+}
+
+#[test]
+fn a_restored_batch_goes_on_as_the_saved_one() {
+    restored(CartPole::default(), Autoreset::NextStep);
+    restored(Catch::default(), Autoreset::SameStep);
+    restored(Breakout::default(), Autoreset::NextStep);
+    restored(Recall::default(), Autoreset::SameStep);
+    restored(LEDGE, Autoreset::NextStep);
+}
+
+#[test]
+fn states_of_other_games_are_rejected_and_change_nothing() {
+    let mut batch = VecEnv::new(Catch::default(), 3, Autoreset::NextStep, 3);
+    let before = batch.save();
+    let fewer = VecEnv::new(Catch::default(), 2, Autoreset::NextStep, 3).save();
+    for words in [&fewer[..], &[]] {
+        let refused = batch.restore(words).unwrap_err().to_string();
+        let expected = format!(
+            "the saved states have {} words, but must have {} for a batch of 3 of catch",
+            words.len(),
+            before.len()
+        );
+        assert_eq!(refused, expected);
+    }
+    assert_eq!(batch.save(), before);
+}
