@@ -46,9 +46,34 @@ pub struct HostTrajectory {
 /// Alignment of observations, in numbers.
 pub const OBS_MULTIPLE: usize = 4;
 
-/// Sums over the steps of a game: scores of finished episodes, their number and their steps
-/// ([`HostTrajectory::ended_steps`]), and the rewards and the number of the steps that count ([`HostTrajectory::length`]).
-pub type GameSums = [f64; 5];
+/// Sums over the steps of a game, or of some games.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GameSums {
+    /// Scores of the episodes that ended.
+    pub scores: f64,
+    /// Number of the episodes that ended.
+    pub episodes: f64,
+    /// Number of their steps ([`HostTrajectory::ended_steps`]).
+    pub ended_steps: f64,
+    /// Rewards of the steps that count ([`HostTrajectory::length`]).
+    pub rewards: f64,
+    /// Number of the steps that count.
+    pub steps: f64,
+}
+
+impl GameSums {
+    /// The fields in order; [`GameSums::from`] is the inverse.
+    pub(crate) fn numbers(&self) -> [f64; 5] {
+        let Self { scores, episodes, ended_steps, rewards, steps } = *self;
+        [scores, episodes, ended_steps, rewards, steps]
+    }
+}
+
+impl From<[f64; 5]> for GameSums {
+    fn from([scores, episodes, ended_steps, rewards, steps]: [f64; 5]) -> Self {
+        Self { scores, episodes, ended_steps, rewards, steps }
+    }
+}
 
 /// Number of steps of the episodes of a game that ended, by its status after each step; `elapsed` steps of the first one were
 /// played before.

@@ -79,14 +79,6 @@ impl SumLanes {
             *sum += if *end == 0 { 0.0 } else { 1.0 };
         }
     }
-
-    /// Zeroes the sums of lanes `game..`, which hold no game.
-    pub fn clear_from(&mut self, game: usize) {
-        for lanes in [&mut self.rewards, &mut self.episodes, &mut self.scores] {
-            lanes[game..].fill(0.0);
-        }
-        self.steps[game..].fill(0);
-    }
 }
 
 fn add(sums: &mut Lanes, values: &Lanes) {

@@ -99,15 +99,15 @@ impl HostRollout {
                 if let Some(place) = trajectory.scores.get_mut(slot) {
                     *place = score;
                 }
-                sums[0] += f64::from(score);
-                sums[1] += f64::from(u8::from(end.ended()));
-                sums[3] += f64::from(reward);
-                sums[4] += f64::from(u8::from(episodes.actions[env].is_some()));
+                sums.scores += f64::from(score);
+                sums.episodes += f64::from(end.ended());
+                sums.rewards += f64::from(reward);
+                sums.steps += f64::from(episodes.actions[env].is_some());
             }
             episodes.restart(&mut *envs, policy, auto_reset)?;
         }
         for (env, sums) in sums.iter_mut().enumerate() {
-            sums[2] = trajectory.ended_steps(env) as f64;
+            sums.ended_steps = trajectory.ended_steps(env) as f64;
         }
         Ok(sums)
     }

@@ -50,9 +50,7 @@ struct PlayedBlock<G: Rules> {
     /// Branch points among its games.
     branches: Vec<Branch<G>>,
     /// Sums over the steps of each game.
-    sums: SumLanes,
-    /// Number of steps of each game's episodes that ended: `[games]`.
-    ended_steps: Vec<usize>,
+    sums: Vec<GameSums>,
 }
 
 /// Branch point of a group with its environment.
@@ -144,17 +142,7 @@ impl<G: Rules> NativeRollout<G> {
         branches.sort_by_key(|branch| branch.group);
         self.branches = branches.iter().map(|branch| branch.env).collect();
         self.memory = branches.iter().flat_map(|branch| &branch.memory).copied().collect();
-        let game = |env: usize| {
-            let (PlayedBlock { sums, ended_steps, .. }, lane) = (&blocks[env / LANES], env % LANES);
-            let [score, episodes, reward] =
-                [sums.scores[lane], sums.episodes[lane], sums.rewards[lane]].map(f64::from);
-            let steps = match self.config.auto_reset {
-                true => self.config.num_steps as f64,
-                false => sums.steps[lane].into(),
-            };
-            [score, episodes, ended_steps[lane] as f64, reward, steps]
-        };
-        (0..self.config.num_envs()).map(game).collect()
+        blocks.into_iter().flat_map(|block| block.sums).collect()
     }
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
@@ -272,10 +260,18 @@ impl<G: Rules> NativeRollout<G> {
                 }
             }
         }
-        sums.clear_from(envs.len());
-        let games = block.ends.chunks_exact(steps).enumerate();
-        let ended_steps = games.map(|(lane, ends)| ended_steps(ends, elapsed(lane))).collect();
-        PlayedBlock { branches, sums, ended_steps }
+        let of_game = |(lane, ends): (usize, &[End])| GameSums {
+            scores: sums.scores[lane].into(),
+            episodes: sums.episodes[lane].into(),
+            ended_steps: ended_steps(ends, elapsed(lane)) as f64,
+            rewards: sums.rewards[lane].into(),
+            steps: match self.config.auto_reset {
+                true => steps as f64,
+                false => sums.steps[lane].into(),
+            },
+        };
+        let sums = block.ends.chunks_exact(steps).enumerate().map(of_game).collect();
+        PlayedBlock { branches, sums }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::TrainError;
 use super::prefetch::WindowPrefetcher;
-use crate::data::{WindowSet, Windows};
+use crate::data::{GameSums, WindowSet, Windows};
 use crate::device;
 use crate::learner::{Batches, Moments, UpdateMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord};
@@ -253,16 +253,8 @@ fn is_resident(pieces: &WindowSet, config: &TrainConfig) -> bool {
 /// Sums and means over an iteration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
-    /// Sum of the scores of the episodes that ended.
-    pub score_sum: f64,
-    /// Number of episodes that ended.
-    pub episodes: f64,
-    /// Number of their steps.
-    pub ended_steps: f64,
-    /// Mean reward of a step.
-    pub mean_reward: f64,
-    /// Steps played, or learnt from a dataset.
-    pub steps: u64,
+    /// Sums over the games of all ranks; zeros for a dataset.
+    pub games: GameSums,
     /// Seconds spent waiting for data.
     pub waited: f64,
     /// Fraction of groups without variance.

@@ -9,7 +9,7 @@ use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
     ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
-use crate::data::{Recording, RecordingAdvantages, WindowSet, Windows};
+use crate::data::{GameSums, Recording, RecordingAdvantages, WindowSet, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::UpdateMeans;
@@ -134,19 +134,13 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         let wanted = [advantages.summary, stats];
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
-        // Sums over all ranks.
-        let [score_sum, episodes, ended_steps, rewards, even, played] =
-            [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, ZERO_VARIANCE_GROUPS, PLAYED]
-                .map(|i| f64::from(summary[i]));
-        let steps = self.part.steps(played);
+        // Of all ranks.
+        let total = |i: usize| f64::from(summary[i]);
+        let sums = [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, PLAYED].map(total);
         Ok(Totals {
-            score_sum,
-            episodes,
-            ended_steps,
-            mean_reward: rewards / steps as f64,
-            steps,
+            games: GameSums::from(sums),
             waited: self.source.take_waited(),
-            zero_variance: even / self.part.config.rollout.num_groups as f64,
+            zero_variance: total(ZERO_VARIANCE_GROUPS) / self.part.config.rollout.num_groups as f64,
             update: UpdateMeans::new(std::array::from_fn(|i| means[i].into())),
         })
     }

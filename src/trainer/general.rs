@@ -11,7 +11,6 @@ use crate::device;
 use crate::env::{HostEnvs, Rules};
 use crate::learner::{AutodiffLearner, UpdateMeans};
 use crate::model::Network;
-use crate::parallel::TeamError;
 use crate::rollout::{EnvStatesError, HostRollout, StepwiseRollout};
 use crate::settings::RolloutConfig;
 use burn::tensor::{Device, Tensor};
@@ -50,23 +49,14 @@ impl<G: Rules> GeneralEngine<G> {
         };
         Self { source, host, weights: None, learner, device: device.clone(), part }
     }
+}
 
-    /// Adds up the sums of this rank's games, a row of each, and those of the other ranks, in an order that does not depend
-    /// on the number of ranks.
-    fn sum_games(&self, sums: &[f32]) -> Result<GameSums, TeamError> {
-        let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
-        let RankPart { games, team, .. } = &self.part;
-        let count = games.own_items().len();
-        let of_shard = |shard: usize| -> GameSums {
-            let sum = |row: &[f32]| {
-                row[games.places_of(shard)].iter().copied().map(f64::from).sum::<f64>()
-            };
-            let mut rows = sums.chunks_exact(count);
-            std::array::from_fn(|_| rows.next().map_or(0.0, sum))
-        };
-        let ours: Vec<GameSums> = games.own().map(of_shard).collect();
-        team.sum_numbers(games, &ours)
-    }
+/// The sums of each game from rows of one number per game, in the order of the fields of [`GameSums`]; missing rows are zeros.
+fn game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
+    let rows: Vec<&[f32]> = rows.chunks_exact(games).collect();
+    let number = |i: usize, game: usize| rows.get(i).map_or(0.0, |row| row[game].into());
+    let sums = |game| GameSums::from(std::array::from_fn(|i| number(i, game)));
+    (0..rows.first().map_or(0, |row| row.len())).map(sums).collect()
 }
 
 /// A dataset on a device, with its weights as advantages.
@@ -157,14 +147,9 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         }
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let (means, sums) = numbers.split_at(1 + UpdateMeans::LEN);
-        let [score_sum, episodes, ended_steps, rewards, played] = self.sum_games(sums)?;
-        let steps = self.part.steps(played);
+        let sums = game_sums(sums, self.part.games.own_items().len());
         Ok(Totals {
-            score_sum,
-            episodes,
-            ended_steps,
-            mean_reward: rewards / steps as f64,
-            steps,
+            games: self.part.sum_games(&sums)?,
             waited: self.source.take_waited(),
             zero_variance: means[0].into(),
             update: UpdateMeans::new(std::array::from_fn(|i| means[1 + i].into())),

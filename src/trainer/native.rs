@@ -8,7 +8,6 @@ use crate::data::{GameSums, HostTrajectory, WindowSet, Windows};
 use crate::env::{HostEnvError, HostEnvs, Rules};
 use crate::learner::{HostExperience, HostLearner, HostPolicy, UpdateMeans};
 use crate::model::{Actor, Network};
-use crate::parallel::TeamError;
 use crate::rollout::{EnvStatesError, HostRollout, NativeRollout};
 use crate::settings::Precision;
 use burn::tensor::{Tensor, TensorData};
@@ -74,18 +73,6 @@ fn play<G: Rules, A: Actor>(
 }
 
 impl<G: Rules> NativeEngine<G> {
-    /// Sums over the games of all ranks.
-    fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
-        let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
-        let RankPart { games, team, .. } = &self.part;
-        let of_shard = |shard: usize| {
-            let sums = &sums[games.places_of(shard)];
-            std::array::from_fn(|i| sums.iter().map(|sums| sums[i]).sum())
-        };
-        let ours: Vec<GameSums> = games.own().map(of_shard).collect();
-        team.sum_numbers(games, &ours)
-    }
-
     /// Returns the buffers of an iteration for reuse by the next.
     fn keep(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
         if let Source::Streamed(stream) = &self.source {
@@ -163,16 +150,10 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         stats: UpdateMeans,
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
-        let [score_sum, episodes, ended_steps, rewards, played] = self.sum_games(&sums)?;
-        let steps = self.part.steps(played);
         let zero_variance = advantages.zero_variance;
         self.keep(trajectory, advantages);
         Ok(Totals {
-            score_sum,
-            episodes,
-            ended_steps,
-            mean_reward: rewards / steps as f64,
-            steps,
+            games: self.part.sum_games(&sums)?,
             waited: self.source.take_waited(),
             zero_variance,
             update: stats,

@@ -1,6 +1,6 @@
 //! A rank's part of a run, and the exchange of game states between ranks.
 
-use crate::data::WindowSet;
+use crate::data::{GameSums, WindowSet};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::RolloutKeys;
 use crate::settings::{RolloutConfig, TrainConfig};
@@ -60,6 +60,20 @@ impl RankPart {
     /// Steps of an iteration: the recorded ones, or `played` where not every step counts.
     pub fn steps(&self, played: f64) -> u64 {
         if self.config.plays_all_steps() { self.recorded_steps() } else { played as u64 }
+    }
+
+    /// Adds up the sums of each of this rank's games, or none for a dataset, and those of the other ranks, in an order
+    /// that does not depend on the number of ranks.
+    pub fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
+        if sums.is_empty() {
+            return Ok(GameSums::default());
+        }
+        let of_shard = |shard: usize| {
+            let numbers = sums[self.games.places_of(shard)].iter().map(GameSums::numbers);
+            numbers.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
+        };
+        let ours: Vec<[f64; 5]> = self.games.own().map(of_shard).collect();
+        Ok(self.team.sum_numbers(&self.games, &ours)?.into())
     }
 
     /// Keys of this rank's games.

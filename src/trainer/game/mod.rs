@@ -15,7 +15,7 @@ use super::choose::{AnyEngine, fallback_reason, first_network, precision_limit, 
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::rank_part::RankPart;
 use super::{TrainError, Trainer, iterate, may_enter_pool};
-use crate::data::WindowSet;
+use crate::data::{GameSums, WindowSet};
 use crate::device;
 use crate::env::{HostEnvError, HostEnvs, Rules};
 use crate::learner::{first_update, learning_rate, total_updates};
@@ -327,25 +327,18 @@ impl<G: Rules> Engine for GameEngine<G> {
         let (totals, phases) = with_engine!(&mut self.engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
         })?;
-        let Totals {
-            score_sum,
-            episodes,
-            ended_steps,
-            mean_reward,
-            steps,
-            waited,
-            zero_variance,
-            update,
-        } = totals;
+        let Totals { games, waited, zero_variance, update } = totals;
+        let GameSums { scores, episodes, ended_steps, rewards, steps } = games;
+        let steps = self.part.steps(steps);
         self.steps += steps;
         let updates = first_update(&self.part.config, iteration + 1);
         let total = total_updates(&self.part.config);
         let mut record = IterationRecord {
             env_steps: self.steps,
-            score: (episodes > 0.0).then(|| score_sum / episodes),
+            score: (episodes > 0.0).then(|| scores / episodes),
             episodes: episodes as u64,
             mean_length: (episodes > 0.0).then(|| ended_steps / episodes),
-            mean_reward,
+            mean_reward: rewards / steps as f64,
             zero_variance_groups: zero_variance,
             learning_rate: learning_rate(&self.part.config.optimizer, updates - 1, total),
             seconds: Seconds { waiting_for_data: waited, phases, ..Seconds::default() },
