@@ -51,20 +51,20 @@ pub enum CheckpointError {
         name: String,
     },
 
-    /// A section has a newer version than its reader supports.
+    /// A section has another version than its reader supports.
     #[error(
         "section {name} of the checkpoint at iteration {iteration} has version {found}, but this \
-         grove reads versions up to {supported}; load it with a newer grove"
+         grove reads version {expected}; load it with the grove that saved it"
     )]
-    NewerSection {
+    OtherSection {
         /// The checkpoint's iteration.
         iteration: u64,
         /// The section's name.
         name: String,
         /// The version of the section.
         found: u32,
-        /// The newest version that its reader supports.
-        supported: u32,
+        /// The version that its reader supports.
+        expected: u32,
     },
 
     /// A section's name is not a portable, unique file name.
@@ -152,10 +152,10 @@ fn newest(damaged: &[(PathBuf, CheckpointError)]) -> String {
 }
 
 impl CheckpointError {
-    /// Whether the checkpoint may be intact: the system cannot read it now, or a newer version wrote it.
+    /// Whether the checkpoint may be intact: the system cannot read it now, or another version wrote it.
     pub fn may_be_intact(&self) -> bool {
         match self {
-            Self::NewerFormat { .. } | Self::NewerSection { .. } => true,
+            Self::NewerFormat { .. } | Self::OtherSection { .. } => true,
             // Other errors are about what is in the place of a file.
             Self::Io { source, .. } => source.raw_os_error().is_some(),
             _ => false,

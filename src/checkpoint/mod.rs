@@ -31,7 +31,7 @@
 //!
 //! let latest = store.latest()?.checkpoint;
 //! assert_eq!(latest.iteration, 120);
-//! // The reader states the newest version of the section that it understands.
+//! // The reader states the version of the section that it understands.
 //! assert_eq!(latest.section("counts.json", 1)?.bytes, b"[1, 2, 3]");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -71,22 +71,22 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Returns the section called `name`, if its version is at most `supported`.
+    /// Returns the section called `name`, of the version that the caller reads.
     ///
     /// # Errors
     /// [`CheckpointError::MissingSection`] if there is no such section, and
-    /// [`CheckpointError::NewerSection`] if its version is above `supported`.
-    pub fn section(&self, name: &str, supported: u32) -> Result<&Section, CheckpointError> {
+    /// [`CheckpointError::OtherSection`] if it has another version.
+    pub fn section(&self, name: &str, version: u32) -> Result<&Section, CheckpointError> {
         let section =
             self.sections.iter().find(|section| section.name == name).ok_or_else(|| {
                 CheckpointError::MissingSection { iteration: self.iteration, name: name.to_owned() }
             })?;
-        if section.version > supported {
-            return Err(CheckpointError::NewerSection {
+        if section.version != version {
+            return Err(CheckpointError::OtherSection {
                 iteration: self.iteration,
                 name: name.to_owned(),
                 found: section.version,
-                supported,
+                expected: version,
             });
         }
         Ok(section)
@@ -98,15 +98,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_or_newer_section_is_an_error_that_names_it() {
+    fn a_missing_section_or_one_of_another_version_is_an_error_that_names_it() {
         let section = Section { name: "weights".into(), version: 2, bytes: vec![1, 2, 3] };
         let checkpoint = Checkpoint { iteration: 120, sections: vec![section] };
         assert_eq!(checkpoint.section("weights", 2).unwrap(), &checkpoint.sections[0]);
-        assert_eq!(
-            checkpoint.section("weights", 1).unwrap_err().to_string(),
-            "section weights of the checkpoint at iteration 120 has version 2, but this grove \
-             reads versions up to 1; load it with a newer grove"
-        );
+        for other in [1, 3] {
+            assert_eq!(
+                checkpoint.section("weights", other).unwrap_err().to_string(),
+                format!(
+                    "section weights of the checkpoint at iteration 120 has version 2, but this \
+                     grove reads version {other}; load it with the grove that saved it"
+                )
+            );
+        }
         let missing = checkpoint.section("optimizer", 9).unwrap_err();
         assert!(
             matches!(&missing, CheckpointError::MissingSection { name, .. } if name == "optimizer")

@@ -100,8 +100,8 @@ fn staggered_time(level: u32, max_steps: u32) -> u32 {
 /// the episode's time is ahead of them, since the run began in its midst ([`staggered_time`]).
 #[cube]
 fn played_steps(point: &Episode) -> u32 {
-    // A level, as in checkpoints without this number, is almost always above the time.
-    point.time - select(point.level <= point.time, point.level, 0u32)
+    // No more than the time, unless a checkpoint is damaged.
+    point.time - select(point.level < point.time, point.level, point.time)
 }
 
 /// Episode of a branch point, of which [`played_steps`] are those played, after `steps` steps of an iteration. `elapsed` steps of the

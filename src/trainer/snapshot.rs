@@ -11,7 +11,6 @@ use crate::settings::{ConfigError, overlay};
 use crate::text::LanguageError;
 use burn::cubecl::future::block_on;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::path::PathBuf;
 
 pub(super) const CONFIG: &str = "config.toml";
@@ -20,7 +19,7 @@ pub(super) const WEIGHTS: &str = "weights.safetensors";
 pub(super) const FIRST_MOMENT: &str = "first_moment.safetensors";
 pub(super) const SECOND_MOMENT: &str = "second_moment.safetensors";
 pub(super) const REFERENCE: &str = "reference.safetensors";
-/// Version of all sections written by this build, and the newest that it reads.
+/// Version of the sections, unless their name is beside another one.
 pub(super) const VERSION: u32 = 1;
 
 /// Counters of a run, saved in `state.json`.
@@ -84,7 +83,7 @@ impl Counters {
 /// Reasons why a checkpoint cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// A section is missing or too new.
+    /// A section is missing or of another version.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The saved settings cannot be read.
@@ -174,8 +173,8 @@ pub trait Persistent: Engine {
 /// State of an engine.
 #[derive(Debug)]
 pub struct Export {
-    /// Names and contents of the sections, the settings first.
-    pub sections: Vec<(Cow<'static, str>, Vec<u8>)>,
+    /// The sections, the settings first.
+    pub sections: Vec<Section>,
     /// Number of optimizer steps done.
     pub optimizer_steps: u64,
     /// Number of steps played, where it does not follow from the number of iterations.
@@ -199,13 +198,8 @@ impl<E: Persistent> Trainer<E> {
         let state = self.engine.export(self.iteration).await?;
         let counters = Counters::new(self.iteration, self.best, &state);
         let mut sections = state.sections;
-        sections.insert(1, (STATE.into(), counters.to_json()));
-        let sections = sections.into_iter().map(|(name, bytes)| Section {
-            name: name.into_owned(),
-            version: VERSION,
-            bytes,
-        });
-        Ok(Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() })
+        sections.insert(1, section(STATE, counters.to_json()));
+        Ok(Checkpoint { iteration: u64::from(self.iteration), sections })
     }
 
     /// Returns the run in the state of a checkpoint.
@@ -227,6 +221,11 @@ impl<E: Persistent> Trainer<E> {
         (self.iteration, self.best) = (counters.iteration, counters.best());
         Ok(())
     }
+}
+
+/// Creates a section of version [`VERSION`].
+pub(super) fn section(name: impl Into<String>, bytes: Vec<u8>) -> Section {
+    Section { name: name.into(), version: VERSION, bytes }
 }
 
 pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
@@ -264,9 +263,8 @@ mod tests {
             Export { sections: Vec::new(), optimizer_steps: 3, played_steps: None, text: None };
         for score in [-1.3863341014583905, 0.1 + 0.2, f64::MIN_POSITIVE] {
             let counters = Counters::new(1, Some(Best { value: score, iteration: 1 }), &state);
-            let section =
-                Section { name: STATE.to_string(), version: VERSION, bytes: counters.to_json() };
-            let checkpoint = Checkpoint { iteration: 1, sections: vec![section] };
+            let sections = vec![section(STATE, counters.to_json())];
+            let checkpoint = Checkpoint { iteration: 1, sections };
             assert_eq!(Counters::of(&checkpoint).unwrap(), counters);
         }
     }

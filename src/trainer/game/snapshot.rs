@@ -5,7 +5,7 @@ use super::super::engine::{PolicyEngine, State};
 use super::super::rank_part::{all_games, all_parts, own_games, own_memory};
 use super::super::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
-    VERSION, WEIGHTS, read_params, saved_table, unreadable,
+    VERSION, WEIGHTS, read_params, saved_table, section, unreadable,
 };
 use super::{GameEngine, GameTrainer};
 use crate::checkpoint::{Checkpoint, Section};
@@ -23,6 +23,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 const GAMES: &str = "games.safetensors";
+/// Version of the saved games; 1 held levels in place of how far each episode's time is ahead.
+const GAMES_VERSION: u32 = 2;
 const MEMORY: &str = "memory.safetensors";
 
 /// The name of the game in a checkpoint.
@@ -153,7 +155,6 @@ fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
 /// If it is no such file.
 pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     let Header { iteration, config } = saved::read_header(&bytes)?;
-    let section = |name: &str, bytes| Section { name: name.to_string(), version: VERSION, bytes };
     let sections = vec![section(CONFIG, config.into_bytes()), section(WEIGHTS, bytes)];
     Ok(Checkpoint { iteration, sections })
 }
@@ -178,18 +179,18 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let header = self.header(iteration);
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
-            (CONFIG.into(), header.config.clone().into_bytes()),
-            (WEIGHTS.into(), write_params(&names, &state.params, Some(&header))),
-            (FIRST_MOMENT.into(), bytes(&state.moments.first_moment)),
-            (SECOND_MOMENT.into(), bytes(&state.moments.second_moment)),
-            (GAMES.into(), games_bytes(&state.games, num_groups)),
+            section(CONFIG, header.config.clone().into_bytes()),
+            section(WEIGHTS, write_params(&names, &state.params, Some(&header))),
+            section(FIRST_MOMENT, bytes(&state.moments.first_moment)),
+            section(SECOND_MOMENT, bytes(&state.moments.second_moment)),
+            games_section(&state.games, num_groups),
         ];
         if let Some(reference) = &state.reference {
-            sections.push((REFERENCE.into(), bytes(reference)));
+            sections.push(section(REFERENCE, bytes(reference)));
         }
         if !state.memory.is_empty() {
             let memory = memory_parameter(num_groups, state.memory.len() / num_groups);
-            sections.push((MEMORY.into(), write_params(&[memory], &state.memory, None)));
+            sections.push(section(MEMORY, write_params(&[memory], &state.memory, None)));
         }
         let played_steps = (!self.part.config.plays_all_steps()).then_some(self.steps);
         Ok(Export { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
@@ -299,16 +300,17 @@ fn memory_size(model: &Network, device: &Device) -> usize {
     memory.map_or(0, |rows| rows.dims()[1])
 }
 
-fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {
+fn games_section(words: &[u32], num_groups: usize) -> Section {
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::U32, vec![words.len() / num_groups, num_groups], &bytes)
         .expect("the length is that of the shape");
-    safetensors::serialize([("games", view)], None).expect("one tensor")
+    let bytes = safetensors::serialize([("games", view)], None).expect("one tensor");
+    Section { name: GAMES.to_string(), version: GAMES_VERSION, bytes }
 }
 
 /// Reads game states, `[env_words, num_groups]`, or none.
 fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, SnapshotError> {
-    let section = checkpoint.section(GAMES, VERSION)?;
+    let section = checkpoint.section(GAMES, GAMES_VERSION)?;
     let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(GAMES, e))?;
     let view = tensors.tensor("games").map_err(|e| unreadable(GAMES, e))?;
     let is_right = view.shape() == shape || view.data().is_empty();
@@ -332,20 +334,21 @@ mod tests {
 
     #[test]
     fn snapshots_with_another_number_of_groups_are_rejected() {
-        let saved = |bytes| {
-            let section = Section { name: GAMES.to_string(), version: VERSION, bytes };
-            Checkpoint { iteration: 1, sections: vec![section] }
-        };
+        let saved = |section| Checkpoint { iteration: 1, sections: vec![section] };
         let words: Vec<u32> = (0..4 * 15).collect();
-        let games = saved(games_bytes(&words, 15));
+        let games = saved(games_section(&words, 15));
         assert_eq!(read_games(&games, [4, 15]).unwrap(), words);
         // As many words in all, or a number of words that other groups would divide too.
         for shape in [[15, 4], [5, 12], [4, 5], [4, 16]] {
             let said = read_games(&games, shape).unwrap_err().to_string();
             assert!(said.contains("the shape [4, 15]"), "{said}");
         }
-        assert!(read_games(&saved(games_bytes(&[], 15)), [4, 7]).unwrap().is_empty());
+        assert!(read_games(&saved(games_section(&[], 15)), [4, 7]).unwrap().is_empty());
         let other = write_params(&[memory_parameter(15, 4)], &[0.0; 60], None);
+        let other = Section { bytes: other, ..games_section(&words, 15) };
         assert!(read_games(&saved(other), [4, 15]).is_err());
+        let older = Section { version: 1, ..games_section(&words, 15) };
+        let said = read_games(&saved(older), [4, 15]).unwrap_err().to_string();
+        assert!(said.contains("has version 1, but this grove reads version 2"), "{said}");
     }
 }

@@ -4,15 +4,14 @@
 //! not saved, since they do not change; a digest tells whether a folder still holds them.
 
 use super::TextEngine;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Section};
 use crate::disk;
 use crate::text::{DecoderParams, LanguageModel};
 use crate::trainer::SnapshotError;
-use crate::trainer::snapshot::{VERSION, WEIGHTS, read_params, unreadable};
+use crate::trainer::snapshot::{VERSION, WEIGHTS, read_params, section, unreadable};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// Prefix of the names of sections that are files of a model's folder.
@@ -63,16 +62,16 @@ pub fn check_base(checkpoint: &Checkpoint, model: &LanguageModel) -> Result<(), 
 }
 
 /// Writes the sections that describe the model of a run.
-pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)> {
+pub(super) fn sections(engine: &TextEngine) -> Vec<Section> {
     let model = &engine.model;
     let files = model.metadata().into_iter();
     let mut sections: Vec<_> =
-        files.map(|(name, bytes)| (format!("{FILE}{name}").into(), bytes)).collect();
+        files.map(|(name, bytes)| section(format!("{FILE}{name}"), bytes)).collect();
     if model.adapters.is_some() {
         let digest = engine.base_digest.get_or_init(|| digest(engine.learner.decoder.params()));
         let base = Base { path: model.base.display().to_string(), digest: digest.clone() };
         let text = serde_json::to_vec_pretty(&base).expect("a path and a digest are text");
-        sections.push((BASE.into(), text));
+        sections.push(section(BASE, text));
     }
     sections
 }

@@ -9,7 +9,7 @@ use crate::settings::{ConfigError, overlay};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
-    TextCounters, WEIGHTS, read_params, unreadable,
+    TextCounters, WEIGHTS, read_params, section, unreadable,
 };
 use toml::{Table, Value};
 
@@ -47,16 +47,16 @@ impl Persistent for TextEngine {
         let names = self.model.trained_parameters();
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
-            (CONFIG.into(), self.settings.to_string().into_bytes()),
-            (WEIGHTS.into(), bytes(self.learner.decoder.trained())),
+            section(CONFIG, self.settings.to_string().into_bytes()),
+            section(WEIGHTS, bytes(self.learner.decoder.trained())),
         ];
         let optimizer_steps = self.learner.save_moments(|moments| {
             let names_of = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
             sections
-                .extend(names_of.map(|(name, of)| (name.into(), write_numbers(&names, of, None))));
+                .extend(names_of.map(|(name, of)| section(name, write_numbers(&names, of, None))));
         });
         if let Some(reference) = &self.learner.reference {
-            sections.push((REFERENCE.into(), bytes(reference.trained())));
+            sections.push(section(REFERENCE, bytes(reference.trained())));
         }
         #[cfg(on_disk)]
         sections.extend(super::saved_model::sections(self));
