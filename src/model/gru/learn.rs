@@ -76,15 +76,6 @@ impl GruSequences {
         network
     }
 
-    /// Repacks the weights of all layers.
-    fn repack(&mut self) {
-        let Self { params, encoder, input_gates, memory_gates, head } = self;
-        encoder.repack(params);
-        for layer in [input_gates, memory_gates, head] {
-            layer.repack(params);
-        }
-    }
-
     /// Computes the hidden layers and the gates' products with the input for all steps.
     fn encode(&self, record: &mut Record) {
         let (params, size) = (&self.params[..], self.head.inputs);
@@ -139,9 +130,16 @@ impl SequenceModel for GruSequences {
         &self.params
     }
 
-    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
-        change(&mut self.params);
-        self.repack();
+    fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    fn repack(&mut self) {
+        let Self { params, encoder, input_gates, memory_gates, head } = self;
+        encoder.repack(params);
+        for layer in [input_gates, memory_gates, head] {
+            layer.repack(params);
+        }
     }
 
     fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Record, logits: &mut [f32]) {

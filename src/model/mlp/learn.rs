@@ -45,12 +45,6 @@ impl MlpSequences {
         network
     }
 
-    /// Repacks the weights of all layers.
-    fn repack(&mut self) {
-        self.hidden.repack(&self.params);
-        self.head.repack(&self.params);
-    }
-
     /// Computes the logits of the steps in `record`.
     fn logits(&self, Record { obs, hidden }: &mut Record, logits: &mut [f32]) {
         self.hidden.forward(&self.params, obs, hidden);
@@ -70,9 +64,13 @@ impl SequenceModel for MlpSequences {
         &self.params
     }
 
-    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
-        change(&mut self.params);
-        self.repack();
+    fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    fn repack(&mut self) {
+        self.hidden.repack(&self.params);
+        self.head.repack(&self.params);
     }
 
     fn act(&self, obs: &[f32], _memory: &mut [Lanes], record: &mut Record, logits: &mut [f32]) {

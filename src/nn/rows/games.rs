@@ -101,8 +101,11 @@ impl SequenceModel for DecoderSequences {
         self.weights.params.values()
     }
 
-    fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
-        change(self.weights.params.to_mut());
+    fn params_mut(&mut self) -> &mut [f32] {
+        self.weights.params.to_mut()
+    }
+
+    fn repack(&mut self) {
         self.weights.repack();
     }
 

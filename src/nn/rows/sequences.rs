@@ -69,8 +69,11 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
 
-    /// Changes the parameters and updates the packed copies of them.
-    fn change(&mut self, change: &mut dyn FnMut(&mut [f32]));
+    /// The same parameters, to be changed; [`SequenceModel::repack`] must follow.
+    fn params_mut(&mut self) -> &mut [f32];
+
+    /// Updates the packed copies of the parameters.
+    fn repack(&mut self);
 
     /// Computes a step of [`LANES`](crate::math::LANES) games: logits `[LANES, num_actions]` of observations
     /// `[LANES, num_features]`, equal to those of whole sequences to the last bit; updates `memory`, `[memory_size][LANES]`,
@@ -236,7 +239,8 @@ impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
     }
 
     fn change(&mut self, change: &mut dyn FnMut(&mut [f32])) {
-        self.model.change(change);
+        change(self.model.params_mut());
+        self.model.repack();
     }
 
     fn sizes(&self) -> [usize; 3] {
