@@ -156,7 +156,7 @@ pub struct RunArgs {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// The engine; `auto` is the fastest that supports the settings.
-    #[arg(long, value_name = "NAME", value_parser = one_of(Engine::ALL, EngineChoice::name))]
+    #[arg(long, value_name = "NAME", value_parser = one_of(EngineChoice::ALL, EngineChoice::name))]
     pub engine: Option<EngineChoice>,
     /// Precision of matrix products, where supported.
     #[arg(long, value_name = "NAME", value_parser = one_of(Precision::ALL, Precision::name))]

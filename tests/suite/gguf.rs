@@ -1,7 +1,7 @@
 //! GGUF files of models: they are read as they were written, adapters are added to weights, and forms that the
 //! format lacks are refused.
 
-use crate::support::{grove, json, refusal, stderr, tree};
+use crate::support::{TINY_SIZES, grove, json, refusal, stderr, tree};
 use grove::model::DecoderShape;
 use grove::nn::arch::{FAMILIES, Family, QkNorm};
 use grove::text::generate::{Generator, Request, Sampling};
@@ -163,20 +163,10 @@ fn ambiguous_pre_tokenizers_are_rejected() {
 fn runs_are_exported_with_a_card() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    let small = [
-        "hidden_size=16",
-        "num_layers=1",
-        "num_heads=2",
-        "num_kv_heads=1",
-        "intermediate_size=24",
-        "num_prompts=4",
-        "group_size=2",
-        "fit.iterations=2",
-        "eval_episodes=8",
-        "sort.length=3",
-    ];
+    let small =
+        ["num_prompts=4", "group_size=2", "fit.iterations=2", "eval_episodes=8", "sort.length=3"];
     let sets = |more: &[&'static str]| -> Vec<&str> {
-        small.iter().chain(more).flat_map(|set| ["--set", *set]).collect()
+        TINY_SIZES.iter().chain(&small).chain(more).flat_map(|set| ["--set", *set]).collect()
     };
     let train = |dir: &'static str, model: &'static str, more: &[&'static str]| {
         let mut words = vec!["train", "sort", "--model", model, "--iterations", "4", "--json"];

@@ -1,23 +1,22 @@
 //! Language models with products in bf16 on the CPU: nearly the same as in f32, and as exact.
 
+use crate::support::tiny;
 use grove::checkpoint::Checkpoint;
 use grove::model::DecoderShape;
 use grove::settings::Precision;
-use grove::task::find;
+use grove::task::Sort;
 use grove::text::generate::{Generator, Request, Sampling};
 use grove::text::{
     Arithmetic, Cache, Kernel, LanguageModel, Pass, PrefixCache, Retention, Row, Text, TextPass,
     TokenDecoder,
 };
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
+use std::sync::Arc;
 
 fn config() -> LanguageConfig {
-    let mut config = LanguageConfig::for_model("tiny");
+    let mut config = tiny(2);
     config.precision = Precision::Bf16;
     config.model.tiny.hidden_size = 40;
-    config.model.tiny.num_layers = 2;
-    config.model.tiny.num_heads = 2;
-    config.model.tiny.num_kv_heads = 1;
     config.model.tiny.intermediate_size = 72;
     config.generation.num_prompts = 6;
     config.generation.group_size = 4;
@@ -30,9 +29,7 @@ fn config() -> LanguageConfig {
 }
 
 fn trainer(config: &LanguageConfig) -> LanguageTrainer {
-    let sort = find("sort").unwrap();
-    let task = (sort.open)((sort.defaults)()).unwrap();
-    LanguageTrainer::for_task(task, config.clone(), None).unwrap()
+    LanguageTrainer::for_task(Arc::new(Sort::default()), config.clone(), None).unwrap()
 }
 
 fn iterate(trainer: &mut LanguageTrainer, count: u32) {

@@ -8,11 +8,12 @@ use grove::model::DecoderShape;
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::objective::{LossConfig, LossType};
 use grove::settings::{Precision, TrainConfig};
-use grove::task;
+use grove::task::Sort;
 use grove::text::generate::{Completion, Generator, Request, Sampling};
 use grove::text::{Adapters, LoraConfig, TokenDecoder};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
 use std::process::Command;
+use std::sync::Arc;
 
 /// Burn's tensors in the host's memory, which are a device too, where everything is tried; and an adapter, which
 /// takes its time.
@@ -280,8 +281,7 @@ fn half_precision_products_learn_from_small_gradients() {
 
 /// A tiny model that sorts, on a device or on the CPU.
 pub fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
-    let found = task::find("sort").unwrap();
-    let task = (found.open)((found.defaults)()).unwrap();
+    let task = Arc::new(Sort::default());
     let mut config = LanguageConfig::for_model(TINY);
     (config.iterations, config.fit.iterations) = (8, fit);
     (config.generation.num_prompts, config.generation.group_size) = (8, 4);
@@ -292,8 +292,7 @@ pub fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
 fn heads_too_wide_for_the_device_are_rejected_before_the_run() {
     // No device of wgpu has more than 64 KiB of workgroup memory.
     let Some(device) = adapter().filter(|_| kind() == "wgpu") else { return };
-    let found = task::find("sort").unwrap();
-    let task = (found.open)((found.defaults)()).unwrap();
+    let task = Arc::new(Sort::default());
     let mut config = LanguageConfig::for_model(TINY);
     let tiny = &mut config.model.tiny;
     (tiny.hidden_size, tiny.num_heads, tiny.num_kv_heads) = (1024, 1, 1);

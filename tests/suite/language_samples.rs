@@ -1,21 +1,17 @@
 //! Sample completions of a language model in training: of held-out prompts, and of a user's.
 
-use grove::task::{Split, find};
+use crate::support::tiny;
+use grove::task::{Sort, Split};
 use grove::text::generate::Sampling;
-use grove::trainer::text::{LanguageConfig, LanguageTrainer};
+use grove::trainer::text::LanguageTrainer;
+use std::sync::Arc;
 
 fn trainer() -> LanguageTrainer {
-    let mut config = LanguageConfig::for_model("tiny");
-    config.model.tiny.hidden_size = 16;
-    config.model.tiny.num_layers = 1;
-    config.model.tiny.num_heads = 2;
-    config.model.tiny.num_kv_heads = 1;
-    config.model.tiny.intermediate_size = 24;
+    let mut config = tiny(1);
     config.model.tiny.context = 24;
     config.generation.num_prompts = 4;
     config.fit.iterations = 3;
-    let sort = find("sort").unwrap();
-    LanguageTrainer::for_task((sort.open)((sort.defaults)()).unwrap(), config, None).unwrap()
+    LanguageTrainer::for_task(Arc::new(Sort::default()), config, None).unwrap()
 }
 
 #[test]

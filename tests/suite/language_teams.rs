@@ -1,23 +1,18 @@
 //! Runs of language models that a team of several ranks shares: the bytes are those of one rank.
 
-use crate::support::{adapter, json, kind, refusal, stderr};
+use crate::support::{TINY_SIZES, Verified, adapter, json, kind, refusal, stderr, tiny};
 use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
-use grove::parallel::{TIMEOUT, threads};
-use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, find};
-use grove::trainer::text::{LanguageConfig, LanguageTrainer};
+use grove::parallel::{TIMEOUT, Team, threads};
+use grove::task::{Completion, Sort, Task, TaskError};
+use grove::trainer::text::LanguageTrainer;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A run of two iterations that imitate and four with rewards, of a tiny model, in a second.
-const SMALL: [&str; 11] = [
-    "hidden_size=16",
-    "num_layers=1",
-    "num_heads=2",
-    "num_kv_heads=1",
-    "intermediate_size=24",
+const SMALL: [&str; 6] = [
     "num_prompts=6",
     "group_size=3",
     "fit.iterations=2",
@@ -43,7 +38,7 @@ fn words<'a>(
 ) -> Vec<&'a str> {
     let mut all = command.to_vec();
     all.extend(["--json", "--run-dir", dir, "--device", devices]);
-    SMALL.iter().chain(settings).for_each(|set| all.extend(["--set", set]));
+    TINY_SIZES.iter().chain(&SMALL).chain(settings).for_each(|set| all.extend(["--set", set]));
     all
 }
 
@@ -185,63 +180,21 @@ fn the_cpu_and_a_device_share_a_run() {
     assert!(one.len() == two.len() && off < 1e-4, "off by {off}");
 }
 
-/// A task whose verifier fails at a member.
-struct Failing {
-    task: Arc<dyn Task>,
-    fails: bool,
-}
-
-impl Task for Failing {
-    fn name(&self) -> &str {
-        self.task.name()
-    }
-
-    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        self.task.prompt(split, index)
-    }
-
-    fn parts(&self) -> &[RewardPart] {
-        self.task.parts()
-    }
-
-    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        match self.fails {
-            true => Err(TaskError::Verifier("it has broken".to_string())),
-            false => self.task.verify(completions),
-        }
-    }
-
-    fn alphabet(&self) -> Option<String> {
-        self.task.alphabet()
-    }
-
-    fn solution(&self, prompt: &Prompt) -> Option<String> {
-        self.task.solution(prompt)
-    }
-
-    fn max_new_tokens(&self) -> usize {
-        self.task.max_new_tokens()
-    }
-}
-
 /// Results of the iterations of three ranks, by rank; at rank 1 the verifier may fail.
 fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
-    let mut config = LanguageConfig::for_model("tiny");
-    config.model.tiny.hidden_size = 16;
-    config.model.tiny.num_layers = 1;
+    let mut config = tiny(1);
     (config.iterations, config.fit.iterations) = (3, 1);
-    let sort = find("sort").unwrap();
-    let task = (sort.open)((sort.defaults)()).unwrap();
     std::thread::scope(|scope| {
-        let (config, task) = (&config, &task);
-        let run = |team: grove::parallel::Team| {
-            let task = Failing { task: task.clone(), fails: fails && team.rank() == 1 };
-            let trainer = LanguageTrainer::for_task_of_team(
-                Arc::new(task),
-                config.clone(),
-                None,
-                team.clone(),
-            );
+        let config = &config;
+        let run = |team: Team| {
+            let fails = fails && team.rank() == 1;
+            let verify = Box::new(move |task: &dyn Task, completions: &[Completion]| match fails {
+                true => Err(TaskError::Verifier("it has broken".to_string())),
+                false => task.verify(completions),
+            });
+            let task = Verified { task: Arc::new(Sort::default()), threads: 0, verify };
+            let task = Arc::new(task);
+            let trainer = LanguageTrainer::for_task_of_team(task, config.clone(), None, team);
             let mut trainer = trainer.unwrap();
             let all = (0..3).map(|_| trainer.iterate());
             all.collect::<Result<_, _>>().map_err(|error| error.to_string())

@@ -1,10 +1,10 @@
 //! Language models learn tasks: they repeat, go on where they were, and depend on no thread.
 
-use crate::support::{json, refusal};
+use crate::support::{TINY_SIZES, json, refusal, tiny};
 use grove::checkpoint::Checkpoint;
 use grove::metrics::IterationRecord;
 use grove::settings::MomentPrecision;
-use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, find};
+use grove::task::{Completion, Prompt, RewardPart, Rewards, Sort, Split, Task, TaskError};
 use grove::text::{LanguageModel, LoraConfig};
 use grove::trainer::Validation;
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
@@ -14,12 +14,7 @@ use std::thread::{self, ThreadId};
 
 /// A small model that first imitates and then learns by rewards.
 pub fn config() -> LanguageConfig {
-    let mut config = LanguageConfig::for_model("tiny");
-    config.model.tiny.hidden_size = 16;
-    config.model.tiny.num_layers = 2;
-    config.model.tiny.num_heads = 2;
-    config.model.tiny.num_kv_heads = 1;
-    config.model.tiny.intermediate_size = 24;
+    let mut config = tiny(2);
     config.generation.num_prompts = 6;
     config.generation.group_size = 4;
     config.generation.slots = 5;
@@ -33,10 +28,7 @@ pub fn config() -> LanguageConfig {
 }
 
 pub fn trainer(config: &LanguageConfig) -> LanguageTrainer {
-    let sort = find("sort").unwrap();
-    let mut settings = (sort.defaults)();
-    settings.insert("length".to_string(), 3.into());
-    LanguageTrainer::for_task((sort.open)(settings).unwrap(), config.clone(), None).unwrap()
+    LanguageTrainer::for_task(Arc::new(Sort { length: 3 }), config.clone(), None).unwrap()
 }
 
 pub fn iterate(trainer: &mut LanguageTrainer, count: u32) -> Vec<IterationRecord> {
@@ -151,10 +143,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     config.lora = LoraConfig::new(2);
     (config.fit.iterations, config.update.num_minibatches) = (0, 1);
     let begin = |model: &LanguageModel| {
-        let sort = find("sort").unwrap();
-        let mut settings = (sort.defaults)();
-        settings.insert("length".to_string(), 3.into());
-        let task = (sort.open)(settings).unwrap();
+        let task = Arc::new(Sort { length: 3 });
         LanguageTrainer::for_task(task, config.clone(), Some(model.clone())).unwrap()
     };
     let mut whole = begin(&base);
@@ -212,11 +201,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     std::fs::remove_dir_all(folder.path().join("base")).unwrap();
     let error = LanguageModel::load(&saved).unwrap_err().to_string();
     assert!(error.contains("there is no model in") && error.contains("base"), "{error}");
-    let none = LanguageTrainer::for_task(
-        (find("sort").unwrap().open)((find("sort").unwrap().defaults)()).unwrap(),
-        config,
-        None,
-    );
+    let none = LanguageTrainer::for_task(Arc::new(Sort::default()), config, None);
     assert!(none.err().unwrap().to_string().contains("lora.r needs a pretrained model"));
 }
 
@@ -310,10 +295,6 @@ fn the_program_trains_resumes_and_evaluates() {
     let run = path.to_str().unwrap();
     let json = |words: &[&str]| json(folder.path(), words);
     let small = [
-        "hidden_size=16",
-        "num_layers=1",
-        "num_heads=2",
-        "num_kv_heads=1",
         "fit.iterations=2",
         "num_prompts=4",
         "sort.length=3",
@@ -323,7 +304,7 @@ fn the_program_trains_resumes_and_evaluates() {
     ];
     let mut words =
         vec!["train", "sort", "--model", "tiny", "--iterations", "4", "--json", "--run-dir", run];
-    small.iter().for_each(|set| words.extend(["--set", set]));
+    TINY_SIZES.iter().chain(&small).for_each(|set| words.extend(["--set", set]));
     let report = json(&words);
     assert_eq!((report["task"].as_str(), report["iteration"].as_u64()), (Some("sort"), Some(4)));
     assert_eq!((&report["device"], &report["seed"]), (&"cpu".into(), &1.into()), "{report}");

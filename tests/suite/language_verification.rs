@@ -1,12 +1,10 @@
 //! Verification on other threads while a language model generates: a run has the same bytes as with one that waits.
 
+use crate::support::{Verified, tiny};
 use grove::checkpoint::Checkpoint;
 use grove::metrics::TextRecord;
 use grove::parallel::{TIMEOUT, threads};
-use grove::task::{
-    Completion, DataTask, Prompt, RewardPart, Rewards, Split, Task, TaskError, VerifierOptions,
-    find,
-};
+use grove::task::{Completion, DataTask, Sort, Task, TaskError, VerifierOptions};
 use grove::trainer::text::{CompletionRecord, LanguageConfig, LanguageTrainer};
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,74 +12,27 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use tempfile::TempDir;
 
-/// Another task with the verifier on so many threads.
-struct OnThreads {
-    task: Arc<dyn Task>,
-    threads: usize,
-    /// The thread and the number of completions of each call of the verifier.
-    calls: Mutex<Vec<(ThreadId, usize)>>,
-    /// Number of completions that are verified before the verifier fails.
-    good: AtomicUsize,
-}
+/// The thread and the number of completions of each call of a verifier.
+type Calls = Mutex<Vec<(ThreadId, usize)>>;
 
-impl OnThreads {
-    fn new(task: &Arc<dyn Task>, threads: usize) -> Self {
-        let (task, calls) = (task.clone(), Mutex::default());
-        Self { task, threads, calls, good: AtomicUsize::new(usize::MAX) }
-    }
-}
-
-impl Task for OnThreads {
-    fn name(&self) -> &str {
-        self.task.name()
-    }
-
-    fn num_prompts(&self, split: Split) -> Option<u64> {
-        self.task.num_prompts(split)
-    }
-
-    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        self.task.prompt(split, index)
-    }
-
-    fn parts(&self) -> &[RewardPart] {
-        self.task.parts()
-    }
-
-    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        self.calls.lock().unwrap().push((thread::current().id(), completions.len()));
+/// The task with its verifier on so many threads, and the calls of it; it fails after `good` completions.
+fn on_threads(task: &Arc<dyn Task>, threads: usize, good: usize) -> (Arc<dyn Task>, Arc<Calls>) {
+    let (calls, good) = (Arc::new(Calls::default()), AtomicUsize::new(good));
+    let seen = calls.clone();
+    let verify = Box::new(move |task: &dyn Task, completions: &[Completion]| {
+        seen.lock().unwrap().push((thread::current().id(), completions.len()));
         let take = |good: usize| good.checked_sub(completions.len());
-        match self.good.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-            Ok(_) => self.task.verify(completions),
+        match good.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => task.verify(completions),
             Err(_) => Err(TaskError::Verifier("it has broken".to_string())),
         }
-    }
-
-    fn verifier_threads(&self) -> usize {
-        self.threads
-    }
-
-    fn alphabet(&self) -> Option<String> {
-        self.task.alphabet()
-    }
-
-    fn solution(&self, prompt: &Prompt) -> Option<String> {
-        self.task.solution(prompt)
-    }
-
-    fn max_new_tokens(&self) -> usize {
-        self.task.max_new_tokens()
-    }
+    });
+    (Arc::new(Verified { task: task.clone(), threads, verify }), calls)
 }
 
 /// A small model that imitates once and then learns by rewards.
 fn config() -> LanguageConfig {
-    let mut config = LanguageConfig::for_model("tiny");
-    config.model.tiny.hidden_size = 16;
-    config.model.tiny.num_layers = 1;
-    config.model.tiny.num_heads = 2;
-    config.model.tiny.num_kv_heads = 1;
-    config.model.tiny.intermediate_size = 24;
+    let mut config = tiny(1);
     config.generation.num_prompts = 6;
     config.generation.group_size = 6;
     config.generation.slots = 5;
@@ -93,10 +44,7 @@ fn config() -> LanguageConfig {
 }
 
 fn sort() -> Arc<dyn Task> {
-    let sort = find("sort").unwrap();
-    let mut settings = (sort.defaults)();
-    settings.insert("length".to_string(), 3.into());
-    (sort.open)(settings).unwrap()
+    Arc::new(Sort { length: 3 })
 }
 
 /// Prompts with a verifier of two processes, which cannot judge some answers.
@@ -132,7 +80,7 @@ fn outcome(mut trainer: LanguageTrainer) -> Outcome {
 }
 
 /// Trains on the task on a pool of threads.
-fn train(task: &Arc<OnThreads>, pool: usize) -> Outcome {
+fn train(task: &Arc<dyn Task>, pool: usize) -> Outcome {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(pool).build().unwrap();
     let trainer = || LanguageTrainer::for_task(task.clone(), config(), None).unwrap();
     pool.install(|| outcome(trainer()))
@@ -142,13 +90,13 @@ fn train(task: &Arc<OnThreads>, pool: usize) -> Outcome {
 fn verification_during_generation_changes_no_byte() {
     let folder = TempDir::new().unwrap();
     for task in [sort(), data(&folder)] {
-        let expected = train(&Arc::new(OnThreads::new(&task, 0)), 2);
+        let expected = train(&on_threads(&task, 0, usize::MAX).0, 2);
         let problems: usize = expected.1.iter().map(|record| record.problems).sum();
         assert_eq!(problems > 0, task.name() == "data");
         for (threads, pool) in [(1, 1), (3, 2), (2, 3)] {
-            let task = Arc::new(OnThreads::new(&task, threads));
+            let (task, calls) = on_threads(&task, threads, usize::MAX);
             assert!(train(&task, pool) == expected, "{threads} threads, a pool of {pool}");
-            let calls = task.calls.lock().unwrap();
+            let calls = calls.lock().unwrap();
             assert!(!calls.is_empty() && calls.iter().all(|(_, count)| *count == 1));
         }
     }
@@ -160,12 +108,12 @@ fn built_in_verifiers_on_threads_have_a_call_for_each_completion() {
     assert_eq!((data(&folder).verifier_threads(), sort().verifier_threads()), (2, 0));
     let here = thread::current().id();
     for threads in [0, 2] {
-        let task = Arc::new(OnThreads::new(&sort(), threads));
-        let mut trainer = LanguageTrainer::for_task(task.clone(), config(), None).unwrap();
+        let (task, calls) = on_threads(&sort(), threads, usize::MAX);
+        let mut trainer = LanguageTrainer::for_task(task, config(), None).unwrap();
         trainer.iterate().unwrap();
-        assert!(task.calls.lock().unwrap().is_empty(), "SFT has no completions");
+        assert!(calls.lock().unwrap().is_empty(), "SFT has no completions");
         trainer.iterate().unwrap();
-        let calls = task.calls.lock().unwrap();
+        let calls = calls.lock().unwrap();
         let is_here = |(thread, _): &(ThreadId, usize)| *thread == here;
         match threads {
             0 => assert!(calls.iter().all(is_here) && calls[0].1 > 6),
@@ -179,7 +127,7 @@ fn ranks_verify_during_generation_with_the_same_bytes() {
     let ranks = |of_verifier: usize| -> Vec<Outcome> {
         thread::scope(|scope| {
             let run = |team| {
-                let task = Arc::new(OnThreads::new(&sort(), of_verifier));
+                let (task, _) = on_threads(&sort(), of_verifier, usize::MAX);
                 let trainer = LanguageTrainer::for_task_of_team(task, config(), None, team);
                 outcome(trainer.unwrap())
             };
@@ -188,7 +136,7 @@ fn ranks_verify_during_generation_with_the_same_bytes() {
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         })
     };
-    let expected = train(&Arc::new(OnThreads::new(&sort(), 0)), 2);
+    let expected = train(&sort(), 2);
     for outcome in ranks(2) {
         assert!(outcome == expected);
     }
@@ -197,8 +145,8 @@ fn ranks_verify_during_generation_with_the_same_bytes() {
 #[test]
 fn errors_of_a_verifier_are_the_same_on_any_thread() {
     let errors = [0, 1, 3].map(|threads| {
-        let task = OnThreads { good: AtomicUsize::new(9), ..OnThreads::new(&sort(), threads) };
-        let mut trainer = LanguageTrainer::for_task(Arc::new(task), config(), None).unwrap();
+        let (task, _) = on_threads(&sort(), threads, 9);
+        let mut trainer = LanguageTrainer::for_task(task, config(), None).unwrap();
         trainer.iterate().unwrap();
         trainer.iterate().unwrap_err().to_string()
     });

@@ -4,6 +4,8 @@ pub use crate::shared::cpu;
 use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
 use burn::tensor::Device;
 use grove::device::DeviceInfo;
+use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
+use grove::trainer::text::LanguageConfig;
 use std::cell::Cell;
 use std::fs;
 use std::io::Write;
@@ -138,6 +140,67 @@ pub fn train<'a>(game: &'a str, dir: &'a str, more: &[&'a str]) -> Vec<&'a str> 
     arguments.extend(SMALL);
     arguments.extend(more);
     arguments
+}
+
+/// Settings of a model of 16 units, whose runs take a second.
+pub const TINY_SIZES: [&str; 5] =
+    ["hidden_size=16", "num_layers=1", "num_heads=2", "num_kv_heads=1", "intermediate_size=24"];
+
+/// A run of a model of 16 units.
+pub fn tiny(num_layers: usize) -> LanguageConfig {
+    let mut config = LanguageConfig::for_model("tiny");
+    let sizes = &mut config.model.tiny;
+    (sizes.hidden_size, sizes.num_layers, sizes.intermediate_size) = (16, num_layers, 24);
+    (sizes.num_heads, sizes.num_kv_heads) = (2, 1);
+    config
+}
+
+/// Verifies completions of a task.
+type Verify = dyn Fn(&dyn Task, &[Completion]) -> Result<Vec<Rewards>, TaskError> + Send + Sync;
+
+/// Another task with a verifier of its own, on so many threads.
+pub struct Verified {
+    pub task: Arc<dyn Task>,
+    pub threads: usize,
+    pub verify: Box<Verify>,
+}
+
+impl Task for Verified {
+    fn name(&self) -> &str {
+        self.task.name()
+    }
+
+    fn num_prompts(&self, split: Split) -> Option<u64> {
+        self.task.num_prompts(split)
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        self.task.prompt(split, index)
+    }
+
+    fn parts(&self) -> &[RewardPart] {
+        self.task.parts()
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        (self.verify)(&*self.task, completions)
+    }
+
+    fn verifier_threads(&self) -> usize {
+        self.threads
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        self.task.alphabet()
+    }
+
+    fn solution(&self, prompt: &Prompt) -> Option<String> {
+        self.task.solution(prompt)
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.task.max_new_tokens()
+    }
 }
 
 /// Runs a command that must fail without a panic, and returns what it prints on stderr.

@@ -24,7 +24,7 @@ pub struct BenchArgs {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// The engine, as for `train`.
-    #[arg(long, value_name = "NAME", value_parser = one_of(Engine::ALL, EngineChoice::name))]
+    #[arg(long, value_name = "NAME", value_parser = one_of(EngineChoice::ALL, EngineChoice::name))]
     pub engine: Option<EngineChoice>,
     /// Precision of matrix products, as for `train`.
     #[arg(long, value_name = "NAME", value_parser = one_of(Precision::ALL, Precision::name))]
