@@ -13,7 +13,7 @@ use crate::shared::rollouts::{
 };
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor};
-use grove::data::{HostTrajectory, Trajectory};
+use grove::data::{GameSums, HostTrajectory, Trajectory};
 use grove::env::{CartPole, Catch, Env, Episode, Fruit, FruitObservation, PackedState, Rules};
 use grove::model::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{Stream, draw, uniform};
@@ -220,21 +220,23 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
         let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(3));
         let sums = rollout.collect_into(&policy, 0, &mut played);
         let sum = |values: &[f32]| values.iter().copied().map(f64::from).sum::<f64>();
-        let total = |i: usize| sums.iter().map(|sums| sums[i]).sum::<f64>();
+        let total = |of: fn(&GameSums) -> f64| sums.iter().map(of).sum::<f64>();
         assert_eq!(sums.len(), 21);
-        assert_eq!(total(0), sum(&played.scores));
-        assert_eq!(sums[8][0], sum(&played.scores[8 * 50..9 * 50]));
+        let (scores, episodes) = (total(|sums| sums.scores), total(|sums| sums.episodes));
+        assert_eq!(scores, sum(&played.scores));
+        assert_eq!(sums[8].scores, sum(&played.scores[8 * 50..9 * 50]));
         let ended = played.ends.iter().filter(|end| end.ended()).count();
-        assert_eq!(total(1), ended as f64);
-        assert!(total(1) > 21.0 && total(0) > total(1));
+        assert_eq!(episodes, ended as f64);
+        assert!(episodes > 21.0 && scores > episodes);
         for (env, sums) in sums.iter().enumerate() {
             let length = played.length(env, auto_reset);
             let last = played.ends[env * 50..][..50].iter().rposition(|end| end.ended());
-            assert_eq!(sums[2], last.map_or(0.0, |last| last as f64 + 1.0));
-            assert_eq!(sums[3], sum(&played.rewards[env * 50..][..length]));
-            assert_eq!(sums[4], length as f64);
+            assert_eq!(sums.ended_steps, last.map_or(0.0, |last| last as f64 + 1.0));
+            assert_eq!(sums.rewards, sum(&played.rewards[env * 50..][..length]));
+            assert_eq!(sums.steps, length as f64);
         }
-        assert_eq!(total(4) == 21.0 * 50.0, auto_reset, "an episode has 20 steps at most");
+        let steps = total(|sums| sums.steps);
+        assert_eq!(steps == 21.0 * 50.0, auto_reset, "an episode has 20 steps at most");
     }
 }
 
