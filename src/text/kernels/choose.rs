@@ -2,7 +2,7 @@
 
 use super::UNITS;
 use super::heads::Progress;
-use super::rows::{row_peak, total};
+use super::rows::{largest_logit, total};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{LEAST_SUM, logprob, normalizer, unnormalized};
 use burn::cubecl;
@@ -67,7 +67,7 @@ pub(crate) fn choose_kernel(
         if ABSOLUTE_POS == 0 {
             progress.choose(number);
         }
-        let most = row_peak(logits, start, vocabulary, sharpness);
+        let row_max = largest_logit(logits, start, vocabulary, sharpness);
         // Each unit sums a run of tokens, so that the cumulative sums follow the order of the vocabulary.
         let run = vocabulary.div_ceil(UNITS);
         let begin = unit * run;
@@ -80,10 +80,10 @@ pub(crate) fn choose_kernel(
         let mut peak = vocabulary;
         for i in begin..end {
             let logit = logits[start + i] * sharpness;
-            let weight = unnormalized(logit, most);
+            let weight = unnormalized(logit, row_max);
             sum += weight;
-            mean += weight * (logit - most);
-            if logit == most && peak == vocabulary {
+            mean += weight * (logit - row_max);
+            if logit == row_max && peak == vocabulary {
                 peak = i;
             }
         }
@@ -97,7 +97,7 @@ pub(crate) fn choose_kernel(
         for i in 0..UNITS {
             all += sums[i];
         }
-        let by = normalizer(most, all);
+        let by = normalizer(row_max, all);
         let mut token = vocabulary - 1;
         // The unit in whose run the token is.
         let mut at = UNITS.runtime();
@@ -126,7 +126,7 @@ pub(crate) fn choose_kernel(
             if unit == at {
                 let mut is_found = false;
                 for i in begin..end {
-                    before += unnormalized(logits[start + i] * sharpness, most);
+                    before += unnormalized(logits[start + i] * sharpness, row_max);
                     if !is_found && before > target {
                         is_found = true;
                         token = i;

@@ -7,7 +7,7 @@
 use super::UNITS;
 use super::choose::Records;
 use super::heads::Progress;
-use super::rows::{largest, row_peak, total};
+use super::rows::{largest, largest_logit, total};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
 use crate::math::softmax::{LEAST_SUM, unnormalized};
@@ -45,6 +45,32 @@ pub(crate) struct NarrowScratch {
     pub lists: Buffer<u32>,
 }
 
+/// A row of logits, with the workgroup memory of searches among their weights.
+#[derive(CubeType)]
+struct LogitRow {
+    /// Place of the first logit, and of the first number of [`NarrowScratch`].
+    start: usize,
+    vocabulary: usize,
+    /// The factor of logits, and the largest logit times this factor.
+    sharpness: f32,
+    max: f32,
+    /// Sums of each octave by each unit: `[OCTAVES, UNITS]`.
+    sums: Shared<[f32]>,
+    /// Sums of each octave: `[OCTAVES]`.
+    octaves: Shared<[f32]>,
+}
+
+/// The sum that a search follows, and where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Goal {
+    /// Number of tokens, until it reaches the goal.
+    Count,
+    /// Weight of tokens, until it reaches the goal.
+    Mass,
+    /// Weight of tokens, until it exceeds the goal.
+    Draw,
+}
+
 /// A position in the order of tokens.
 #[derive(CubeType, Clone, Copy)]
 struct Place {
@@ -68,57 +94,52 @@ fn octave(bits: u32) -> usize {
 
 /// The term that a weight adds to a sum.
 #[cube]
-fn share(weight: f32, #[comptime] counts: bool) -> f32 {
+fn share(weight: f32, #[comptime] kind: Goal) -> f32 {
     let mut share = weight;
-    if comptime!(counts) {
+    if comptime!(kind == Goal::Count) {
         share = 1.0f32;
     }
     share
 }
 
-/// Whether a sum has reached a goal, or if `is_strict` has passed it.
+/// Whether a search ends at a sum.
 #[cube]
-fn passes(sum: f32, goal: f32, #[comptime] is_strict: bool) -> bool {
+fn passes(sum: f32, goal: f32, #[comptime] kind: Goal) -> bool {
     let mut is_there = sum > goal;
-    if comptime!(!is_strict) {
+    if comptime!(kind != Goal::Draw) {
         is_there = sum >= goal;
     }
     is_there
 }
 
 /// Finds the largest weight such that the sum over all weights at least as large reaches `goal`, among weights whose bits
-/// are at least `floor`; the least of these if the sum never does, since sums in another order round differently. `sums`,
-/// `[OCTAVES, UNITS]`, and `bins`, `[OCTAVES]`, are scratch buffers.
+/// are at least `floor`; the least of these if the sum never does, since sums in another order round differently.
 #[cube]
 fn search(
     scratch: &mut NarrowScratch,
-    sums: &mut Shared<[f32]>,
-    bins: &mut Shared<[f32]>,
-    start: usize,
-    vocabulary: usize,
+    row: &mut LogitRow,
     floor: u32,
     goal: f32,
-    #[comptime] counts: bool,
-    #[comptime] is_strict: bool,
+    #[comptime] kind: Goal,
 ) -> Place {
-    let unit = UNIT_POS as usize;
+    let (unit, start) = (UNIT_POS as usize, row.start);
     for number in 0..OCTAVES {
-        sums[number * UNITS + unit] = 0.0f32;
+        row.sums[number * UNITS + unit] = 0.0f32;
     }
-    for i in range_stepped(unit, vocabulary, UNITS) {
+    for i in range_stepped(unit, row.vocabulary, UNITS) {
         let weight = scratch.weights[start + i];
         let bits = u32::reinterpret(weight);
         if bits >= floor {
-            sums[octave(bits) * UNITS + unit] += share(weight, counts);
+            row.sums[octave(bits) * UNITS + unit] += share(weight, kind);
         }
     }
     sync_cube();
     if unit < OCTAVES {
         let mut sum = 0.0f32;
         for other in 0..UNITS {
-            sum += sums[unit * UNITS + other];
+            sum += row.sums[unit * UNITS + other];
         }
-        bins[unit] = sum;
+        row.octaves[unit] = sum;
     }
     sync_cube();
     let mut above = 0.0f32;
@@ -127,11 +148,11 @@ fn search(
     let mut chosen = comptime!(OCTAVES - 1).runtime();
     let mut is_there = false.runtime();
     for number in 0..OCTAVES {
-        let sum = passed + bins[number];
-        if !is_there && bins[number] > 0.0f32 {
+        let sum = passed + row.octaves[number];
+        if !is_there && row.octaves[number] > 0.0f32 {
             chosen = number;
             above = passed;
-            is_there = passes(sum, goal, is_strict);
+            is_there = passes(sum, goal, kind);
         }
         passed = sum;
     }
@@ -139,7 +160,7 @@ fn search(
     let mut listed = 0usize.runtime();
     // No weight is above 1.
     let mut least = f32::new(-2.0f32);
-    for i in range_stepped(unit, vocabulary, UNITS) {
+    for i in range_stepped(unit, row.vocabulary, UNITS) {
         let weight = scratch.weights[start + i];
         let bits = u32::reinterpret(weight);
         if bits >= floor && octave(bits) == chosen {
@@ -164,13 +185,13 @@ fn search(
         for at in 0..listed {
             let weight = scratch.weights[start + scratch.lists[start + unit + at * UNITS] as usize];
             if u32::reinterpret(weight) >= middle {
-                sum += share(weight, counts);
+                sum += share(weight, kind);
             }
         }
         let sum = above + total(sum);
         // All units have read this sum before the next one is written.
         sync_cube();
-        if passes(sum, goal, is_strict) {
+        if passes(sum, goal, kind) {
             low = middle;
         } else {
             high = middle;
@@ -183,16 +204,10 @@ fn search(
 /// Finds the token with a place's weight that has `before` others of this weight before it, by bisection over token
 /// numbers.
 #[cube]
-fn tied(
-    scratch: &mut NarrowScratch,
-    start: usize,
-    vocabulary: usize,
-    place: &Place,
-    before: f32,
-) -> usize {
-    let unit = UNIT_POS as usize;
+fn tied(scratch: &mut NarrowScratch, row: &mut LogitRow, place: &Place, before: f32) -> usize {
+    let (unit, start) = (UNIT_POS as usize, row.start);
     let mut low = 0usize.runtime();
-    let mut high = vocabulary - 1;
+    let mut high = row.vocabulary - 1;
     while low < high {
         let middle = (low + high) / 2;
         let mut count = 0.0f32;
@@ -228,6 +243,132 @@ fn ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
     count
 }
 
+/// The end of the tokens that can be drawn.
+#[derive(CubeType)]
+struct Cut {
+    /// The bits of the weight of the last one.
+    bits: u32,
+    /// Number of tokens of this weight that can be drawn.
+    ties: f32,
+}
+
+/// Leaves the `top_k` likeliest tokens.
+#[cube]
+fn top_k_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_k: usize) {
+    if top_k > 0 && top_k < row.vocabulary {
+        let goal = top_k as f32;
+        let place = search(scratch, row, cut.bits, goal, comptime!(Goal::Count));
+        cut.bits = place.bits;
+        cut.ties = goal - place.above;
+    }
+}
+
+/// Leaves the fewest tokens that have a share `top_p` of the probability of those before the cut.
+#[cube]
+fn top_p_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_p: f32) {
+    if top_p < 1.0f32 {
+        let mut mass = 0.0f32;
+        for i in range_stepped(UNIT_POS as usize, row.vocabulary, UNITS) {
+            let weight = scratch.weights[row.start + i];
+            if u32::reinterpret(weight) > cut.bits {
+                mass += weight;
+            }
+        }
+        let mut mass = total(mass);
+        if cut.bits > 0u32 {
+            mass += cut.ties * f32::reinterpret(cut.bits);
+        }
+        let goal = top_p * mass;
+        let place = search(scratch, row, cut.bits, goal, comptime!(Goal::Mass));
+        let mut ties = ((goal - place.above) / f32::reinterpret(place.bits)).ceil();
+        if ties < 1.0f32 {
+            ties = 1.0f32;
+        }
+        if place.bits > cut.bits || ties < cut.ties {
+            cut.ties = ties;
+        }
+        cut.bits = place.bits;
+    }
+}
+
+/// Sums over the tokens that a cut leaves, at most as many of the last weight as there are: their weights, and these times
+/// logits relative to the largest. Also returns the number of tokens of the last weight, and this unit's number of tokens of
+/// larger weights.
+#[cube]
+fn sum_drawable(
+    logits: &[f32],
+    scratch: &mut NarrowScratch,
+    row: &LogitRow,
+    cut: &mut Cut,
+) -> (f32, f32, f32, f32) {
+    let mut sum = 0.0f32;
+    let mut mean = 0.0f32;
+    let mut ties = 0.0f32;
+    let mut larger = 0.0f32;
+    for i in range_stepped(UNIT_POS as usize, row.vocabulary, UNITS) {
+        let weight = scratch.weights[row.start + i];
+        let bits = u32::reinterpret(weight);
+        if bits > cut.bits {
+            larger += 1.0f32;
+            sum += weight;
+            mean += weight * (logits[row.start + i] * row.sharpness - row.max);
+        } else if bits == cut.bits {
+            ties += 1.0f32;
+        }
+    }
+    let ties = total(ties);
+    if cut.ties > ties {
+        cut.ties = ties;
+    }
+    let least = f32::reinterpret(cut.bits);
+    let mut sum = total(sum);
+    let mut mean = total(mean);
+    if cut.ties > 0.0f32 {
+        sum += cut.ties * least;
+        mean += cut.ties * least * ln(least);
+    }
+    (sum, mean, ties, larger)
+}
+
+/// Draws a token of those that a cut leaves; `goal` is the draw times the sum of their weights.
+#[cube]
+fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -> usize {
+    let mut goal = goal;
+    if goal < LEAST_SUM {
+        goal = f32::new(LEAST_SUM);
+    }
+    let place = search(scratch, row, cut.bits, goal, comptime!(Goal::Draw));
+    let mut before = ((goal - place.above) / f32::reinterpret(place.bits)).floor();
+    let mut most_before = ties(scratch, row.start, &place) - 1.0f32;
+    if place.bits == cut.bits && cut.ties - 1.0f32 < most_before {
+        most_before = cut.ties - 1.0f32;
+    }
+    if before > most_before {
+        before = most_before;
+    }
+    if before < 0.0f32 {
+        before = 0.0f32;
+    }
+    tied(scratch, row, &place, before)
+}
+
+/// Computes a word of the mask of the tokens that can be drawn, those of the last weight up to `end`.
+#[cube]
+fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize) -> u32 {
+    let mut mask = 0u32.runtime();
+    for bit in 0..TOKENS {
+        let i = word * TOKENS + bit;
+        if i < row.vocabulary {
+            let bits =
+                u32::reinterpret(unnormalized(logits[row.start + i] * row.sharpness, row.max));
+            if bits > cut.bits || (bits == cut.bits && i < end) {
+                mask += 1u32 << (bit as u32);
+            }
+        }
+    }
+    mask
+}
+
 /// Draws a token for each row among those that top-k, top-p and min-p leave; one cube per row.
 ///
 /// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens `[rows]`;
@@ -244,135 +385,52 @@ pub(crate) fn narrow_kernel(
     rows: usize,
     vocabulary: usize,
 ) {
-    let row = CUBE_POS;
-    if row < rows {
-        let (unit, start) = (UNIT_POS as usize, row * vocabulary);
+    let index = CUBE_POS;
+    if index < rows {
+        let (unit, start) = (UNIT_POS as usize, index * vocabulary);
         let number = progress.next();
         if ABSOLUTE_POS == 0 {
             progress.choose(number);
         }
-        let mut sums = Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS));
-        let mut bins = Shared::<[f32]>::new_slice(OCTAVES);
-        let most = row_peak(logits, start, vocabulary, by.sharpness);
+        let mut row = LogitRow {
+            start,
+            vocabulary,
+            sharpness: by.sharpness,
+            max: largest_logit(logits, start, vocabulary, by.sharpness),
+            sums: Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS)),
+            octaves: Shared::<[f32]>::new_slice(OCTAVES),
+        };
         for i in range_stepped(unit, vocabulary, UNITS) {
-            scratch.weights[start + i] = unnormalized(logits[start + i] * by.sharpness, most);
+            scratch.weights[start + i] = unnormalized(logits[start + i] * row.sharpness, row.max);
         }
-
-        // The last token that can be drawn: its weight, and the number of tokens of this weight that can.
-        let mut last = 0u32.runtime();
-        let mut kept = vocabulary as f32;
-        if by.top_k > 0 && by.top_k < vocabulary {
-            let goal = by.top_k as f32;
-            let place =
-                search(scratch, &mut sums, &mut bins, start, vocabulary, last, goal, true, false);
-            last = place.bits;
-            kept = goal - place.above;
+        let mut cut = Cut { bits: 0u32.runtime(), ties: vocabulary as f32 };
+        top_k_cut(scratch, &mut row, &mut cut, by.top_k);
+        top_p_cut(scratch, &mut row, &mut cut, by.top_p);
+        if u32::reinterpret(by.min_p) > cut.bits {
+            cut.bits = u32::reinterpret(by.min_p);
+            cut.ties = vocabulary as f32;
         }
-        if by.top_p < 1.0f32 {
-            let mut mass = 0.0f32;
-            for i in range_stepped(unit, vocabulary, UNITS) {
-                let weight = scratch.weights[start + i];
-                if u32::reinterpret(weight) > last {
-                    mass += weight;
-                }
-            }
-            let mut mass = total(mass);
-            if last > 0u32 {
-                mass += kept * f32::reinterpret(last);
-            }
-            let goal = by.top_p * mass;
-            let place =
-                search(scratch, &mut sums, &mut bins, start, vocabulary, last, goal, false, false);
-            let mut some = ((goal - place.above) / f32::reinterpret(place.bits)).ceil();
-            if some < 1.0f32 {
-                some = 1.0f32;
-            }
-            if place.bits > last || some < kept {
-                kept = some;
-            }
-            last = place.bits;
-        }
-        if u32::reinterpret(by.min_p) > last {
-            last = u32::reinterpret(by.min_p);
-            kept = vocabulary as f32;
-        }
-
-        // Sums over the tokens that can be drawn.
-        let mut sum = 0.0f32;
-        let mut mean = 0.0f32;
-        let mut count = 0.0f32;
-        let mut larger = 0.0f32;
-        for i in range_stepped(unit, vocabulary, UNITS) {
-            let weight = scratch.weights[start + i];
-            let bits = u32::reinterpret(weight);
-            if bits > last {
-                larger += 1.0f32;
-                sum += weight;
-                mean += weight * (logits[start + i] * by.sharpness - most);
-            } else if bits == last {
-                count += 1.0f32;
-            }
-        }
-        let count = total(count);
-        if kept > count {
-            kept = count;
-        }
-        let least = f32::reinterpret(last);
-        let mut sum = total(sum);
-        let mut mean = total(mean);
-        if kept > 0.0f32 {
-            sum += kept * least;
-            mean += kept * least * ln(least);
-        }
-
-        let mut goal = draws[number * rows + row] * sum;
-        if goal < LEAST_SUM {
-            goal = f32::new(LEAST_SUM);
-        }
-        let place =
-            search(scratch, &mut sums, &mut bins, start, vocabulary, last, goal, false, true);
-        let mut before = ((goal - place.above) / f32::reinterpret(place.bits)).floor();
-        let mut most_before = ties(scratch, start, &place) - 1.0f32;
-        if place.bits == last && kept - 1.0f32 < most_before {
-            most_before = kept - 1.0f32;
-        }
-        if before > most_before {
-            before = most_before;
-        }
-        if before < 0.0f32 {
-            before = 0.0f32;
-        }
-        let token = tied(scratch, start, vocabulary, &place, before);
-
+        let (sum, mean, ties, larger) = sum_drawable(logits, scratch, &row, &mut cut);
+        let token = draw(scratch, &mut row, &cut, draws[number * rows + index] * sum);
         // Some tokens of the last weight may be left out.
         let mut end = vocabulary;
-        if kept < count {
+        if cut.ties < ties {
             // The weight at which there is one more than there are larger ones is the last.
             let goal = total(larger) + 1.0f32;
-            let place =
-                search(scratch, &mut sums, &mut bins, start, vocabulary, last, goal, true, false);
-            end = tied(scratch, start, vocabulary, &place, kept - 1.0f32) + 1;
+            let place = search(scratch, &mut row, cut.bits, goal, comptime!(Goal::Count));
+            end = tied(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
         }
         let words = vocabulary.div_ceil(TOKENS);
         for word in range_stepped(unit, words, UNITS) {
-            let mut mask = 0u32.runtime();
-            for bit in 0..TOKENS {
-                let i = word * TOKENS + bit;
-                if i < vocabulary {
-                    let bits =
-                        u32::reinterpret(unnormalized(logits[start + i] * by.sharpness, most));
-                    if bits > last || (bits == last && i < end) {
-                        mask += 1u32 << (bit as u32);
-                    }
-                }
-            }
-            records.mask(number, rows, row * words + word, mask);
+            let mask = mask_word(logits, &row, &cut, end, word);
+            records.mask(number, rows, index * words + word, mask);
         }
         if unit == 0 {
             let log_total = ln(sum);
-            tokens[row] = token as i32;
-            let logprob = logits[start + token] * by.sharpness - most - log_total;
-            records.note(number, row, rows, token, logprob, log_total - mean / sum);
+            tokens[index] = token as i32;
+            let logprob = logits[start + token] * row.sharpness - row.max - log_total;
+            let entropy = log_total - mean / sum;
+            records.note(number, index, rows, token, logprob, entropy);
         }
     }
 }

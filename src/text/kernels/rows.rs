@@ -34,23 +34,23 @@ fn total_of(own: f32, #[comptime] units: usize) -> f32 {
 #[cube]
 pub(crate) fn largest(own: f32) -> f32 {
     let unit = UNIT_POS as usize;
-    let mut most = Shared::<[f32]>::new_slice(UNITS);
-    most[unit] = own;
+    let mut maxima = Shared::<[f32]>::new_slice(UNITS);
+    maxima[unit] = own;
     sync_cube();
     #[unroll]
     for level in 0..comptime!(UNITS.ilog2()) {
         let half = comptime!(UNITS >> (level + 1));
-        if unit < half && most[unit + half] > most[unit] {
-            most[unit] = most[unit + half];
+        if unit < half && maxima[unit + half] > maxima[unit] {
+            maxima[unit] = maxima[unit + half];
         }
         sync_cube();
     }
-    most[0]
+    maxima[0]
 }
 
 /// Computes the largest logit of a row, multiplied by `sharpness`.
 #[cube]
-pub(crate) fn row_peak(logits: &[f32], start: usize, count: usize, sharpness: f32) -> f32 {
+pub(crate) fn largest_logit(logits: &[f32], start: usize, count: usize, sharpness: f32) -> f32 {
     let mut own = logits[start] * sharpness;
     for i in range_stepped(UNIT_POS as usize, count, UNITS) {
         let logit = logits[start + i] * sharpness;
@@ -334,11 +334,11 @@ pub(crate) fn norm_backward_kernel(
             // All units have read these sums before those of the next row are written.
             sync_cube();
             let root = (square / count + eps).sqrt();
-            let pull = dot / (count * root * root * root);
+            let norm_grad = dot / (count * root * root * root);
             #[unroll]
             for part in 0..parts {
                 let (x, d) = (numbers[part], slopes[part]);
-                let mut gradient = d * (scales[part] + offset) / root - x * pull;
+                let mut gradient = d * (scales[part] + offset) / root - x * norm_grad;
                 if comptime!(form.adds) {
                     gradient += of_input[part];
                 }

@@ -57,17 +57,17 @@ fn row_sums(
             own = x;
         }
     }
-    let most = largest(own);
+    let row_max = largest(own);
     let mut sum = 0.0f32;
     let mut mean = 0.0f32;
     for i in range_stepped(unit, vocabulary, UNITS) {
         let x = logit(logits, masks, row, i, sharpness, form);
-        let weight = unnormalized(x, most);
+        let weight = unnormalized(x, row_max);
         sum += weight;
-        mean += weight * (x - most);
+        mean += weight * (x - row_max);
     }
     let sum = total(sum);
-    (most, sum, total(mean) / sum)
+    (row_max, sum, total(mean) / sum)
 }
 
 /// Computes the log-probability of each row's token and the entropy of the choice; one cube per row.
@@ -86,9 +86,9 @@ pub(crate) fn token_kernel(
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (most, sum, mean) = row_sums(logits, masks, row, sharpness, form);
+        let (row_max, sum, mean) = row_sums(logits, masks, row, sharpness, form);
         if UNIT_POS == 0 {
-            let by = normalizer(most, sum);
+            let by = normalizer(row_max, sum);
             let own = logit(logits, masks, row, tokens[row] as usize, sharpness, form);
             figures[row] = logprob(own, &by);
             figures[rows + row] = by.log_total - mean;
@@ -113,8 +113,8 @@ pub(crate) fn token_gradient_kernel(
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (most, sum, mean) = row_sums(logits, masks, row, sharpness, form);
-        let by = normalizer(most, sum);
+        let (row_max, sum, mean) = row_sums(logits, masks, row, sharpness, form);
+        let by = normalizer(row_max, sum);
         let entropy = by.log_total - mean;
         let (slope, weight) = (slopes[row], slopes[rows + row]);
         let token = tokens[row] as usize;
@@ -122,7 +122,7 @@ pub(crate) fn token_gradient_kernel(
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
             let x = logit(logits, masks, row, i, sharpness, form);
-            let share = unnormalized(x, most) * by.share;
+            let share = unnormalized(x, row_max) * by.share;
             let mut d = weight * share * (logprob(x, &by) + entropy) - slope * share;
             if i == token {
                 d += slope;
