@@ -45,6 +45,38 @@ struct Block<'a, G: Rules> {
     legal: &'a mut [u32],
 }
 
+/// Cuts a trajectory of these games into blocks.
+fn blocks<'a, G: Rules>(
+    envs: &'a [EnvState<G>],
+    trajectory: &'a mut HostTrajectory,
+) -> Vec<Block<'a, G>> {
+    let (rows, stride) = (LANES * trajectory.num_steps, trajectory.obs_stride());
+    let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, legal, elapsed, .. } =
+        trajectory;
+    let mut elapsed = elapsed.chunks(LANES);
+    let mut obs = obs.chunks_mut(rows * stride);
+    let mut actions = actions.chunks_mut(rows);
+    let mut logprobs = logprobs.chunks_mut(rows);
+    let mut rewards = rewards.chunks_mut(rows);
+    let mut ends = ends.chunks_mut(rows);
+    let mut scores = scores.chunks_mut(rows);
+    let mut legal = legal.chunks_mut(rows);
+    // Each block of an empty buffer is empty.
+    let block = |(number, envs): (usize, &'a [EnvState<G>])| Block {
+        first: number * LANES,
+        envs,
+        elapsed: elapsed.next().unwrap_or_default(),
+        obs: obs.next().unwrap_or_default(),
+        actions: actions.next().unwrap_or_default(),
+        logprobs: logprobs.next().unwrap_or_default(),
+        rewards: rewards.next().unwrap_or_default(),
+        ends: ends.next().unwrap_or_default(),
+        scores: scores.next().unwrap_or_default(),
+        legal: legal.next().unwrap_or_default(),
+    };
+    envs.chunks(LANES).enumerate().map(block).collect()
+}
+
 /// Results of a block.
 struct PlayedBlock<G: Rules> {
     /// Branch points among its games.
@@ -88,61 +120,29 @@ impl<G: Rules> NativeRollout<G> {
         let keys = self.keys.at(iteration);
         let envs = env_state::start_envs(self.game, &self.config, keys, &self.branches);
         let points = env_state::branch_points(&self.config, keys);
-        let steps = self.config.num_steps;
-        trajectory.resize(self.config.num_envs(), steps, self.game.num_features());
-        trajectory.mask_actions(if G::MASKED { self.game.num_actions() } else { 0 });
-        let stride = trajectory.obs_stride();
-        let rows = LANES * steps;
-        trajectory.memory.clear();
-        if let Some(size) = self.memory.len().checked_div(self.config.num_groups)
-            && size > 0
-        {
-            let members = self.config.group_size;
-            let rows = self.memory.chunks_exact(size);
-            trajectory.memory.extend(rows.flat_map(|row| row.repeat(members)));
-        }
-        trajectory.elapsed = env_state::elapsed(&self.config, &self.branches);
-        let HostTrajectory {
-            obs, actions, logprobs, rewards, ends, scores, legal, elapsed, ..
-        } = trajectory;
-        // Either may be empty; then each block gets an empty slice.
-        let (mut scores, mut legal) = (scores.chunks_mut(rows), legal.chunks_mut(rows));
-        let some: Vec<(&mut [f32], &mut [u32])> = envs
-            .chunks(LANES)
-            .map(|_| (scores.next().unwrap_or_default(), legal.next().unwrap_or_default()))
-            .collect();
-        let blocks: Vec<PlayedBlock<G>> = envs
-            .par_chunks(LANES)
-            .zip(obs.par_chunks_mut(rows * stride))
-            .zip(actions.par_chunks_mut(rows).zip(logprobs.par_chunks_mut(rows)))
-            .zip(rewards.par_chunks_mut(rows).zip(ends.par_chunks_mut(rows)))
-            .zip(some)
-            .enumerate()
-            .map(|(block, places)| {
-                let (((envs, obs), (actions, logprobs)), (rewards, ends)) = places.0;
-                let (scores, legal) = places.1;
-                let first = block * LANES;
-                let elapsed = elapsed.get(first..first + envs.len()).unwrap_or_default();
-                let block = Block {
-                    first,
-                    envs,
-                    elapsed,
-                    obs,
-                    actions,
-                    logprobs,
-                    rewards,
-                    ends,
-                    scores,
-                    legal,
-                };
-                self.play_block(policy, keys, &points, block)
-            })
+        self.begin(trajectory);
+        let blocks: Vec<PlayedBlock<G>> = blocks(&envs, trajectory)
+            .into_par_iter()
+            .map(|block| self.play_block(policy, keys, &points, block))
             .collect();
         let mut branches: Vec<_> = blocks.iter().flat_map(|block| &block.branches).collect();
         branches.sort_by_key(|branch| branch.group);
         self.branches = branches.iter().map(|branch| branch.env).collect();
         self.memory = branches.iter().flat_map(|branch| &branch.memory).copied().collect();
         blocks.into_iter().flat_map(|block| block.sums).collect()
+    }
+
+    /// Makes room in a trajectory, and fills in how its games continue those of the last iteration.
+    fn begin(&self, trajectory: &mut HostTrajectory) {
+        let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
+        trajectory.resize(self.config.num_envs(), num_steps, self.game.num_features());
+        trajectory.mask_actions(if G::MASKED { self.game.num_actions() } else { 0 });
+        trajectory.elapsed = env_state::elapsed(&self.config, &self.branches);
+        trajectory.memory.clear();
+        if !self.memory.is_empty() {
+            let rows = self.memory.chunks_exact(self.memory.len() / num_groups);
+            trajectory.memory.extend(rows.flat_map(|row| row.repeat(group_size)));
+        }
     }
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
@@ -195,54 +195,28 @@ impl<G: Rules> NativeRollout<G> {
         policy: &A,
         keys: RolloutKeys,
         points: &[BranchPoint],
-        block: Block<G>,
+        mut block: Block<G>,
     ) -> PlayedBlock<G> {
-        let Block { first, envs, .. } = block;
-        // Groups with games in this block.
-        let members = self.config.group_size;
-        let groups = first / members..=(first + envs.len() - 1) / members;
-        let mut branches = Vec::new();
-        let steps = self.config.num_steps;
-        let elapsed = |lane: usize| block.elapsed.get(lane).copied().unwrap_or(0);
-        let stride = self.game.num_features().next_multiple_of(OBS_MULTIPLE);
+        let Block { first, envs, elapsed, .. } = block;
+        let RolloutConfig { num_steps, group_size, auto_reset, .. } = self.config;
+        let elapsed = |lane: usize| elapsed.get(lane).copied().unwrap_or(0);
         let mut memory = self.first_memory(policy, first, envs.len());
         let fresh = policy.initial_memory();
-        let number = keys.first_group as usize * members + first;
+        let number = keys.first_group as usize * group_size + first;
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, (number + lane) as u32));
         let mut policy = LanePolicy::new(policy, self.game);
         let mut lanes = EnvLanes::new(envs);
         let (mut played, mut sums) = (StepResultLanes::default(), SumLanes::default());
-        for t in 0..steps {
+        // Groups with games in this block may branch from them.
+        let groups = first / group_size..=(first + envs.len() - 1) / group_size;
+        let mut branches = Vec::new();
+        for t in 0..num_steps {
             let logits = policy.logits(self.game, &lanes, &mut memory);
-            let (actions, logprobs) =
-                ActionSelection::Sampling.choose(logits, &action_keys, t as u32);
-            let obs = &policy.obs;
-            lanes.play(self.game, &actions, &mut played);
-            sums.add(&played, self.config.auto_reset);
-            for lane in 0..envs.len() {
-                let slot = lane * steps + t;
-                let row = &mut block.obs[slot * stride..][..obs.len()];
-                prefetch(row.as_ptr().wrapping_add(AHEAD * stride));
-                match policy.active() {
-                    None => row.iter_mut().zip(obs).for_each(|(x, feature)| *x = feature[lane]),
-                    Some(active) => {
-                        row.fill(0.0);
-                        active.iter().for_each(|i| row[*i] = obs[*i][lane]);
-                    }
-                }
-                block.actions[slot] = actions[lane] as i32;
-                block.logprobs[slot] = logprobs[lane];
-                block.rewards[slot] = played.rewards[lane];
-                block.ends[slot] = played.end(lane);
-                if G::MASKED {
-                    block.legal[slot] = policy.legal[lane];
-                }
-            }
-            if !block.scores.is_empty() {
-                (0..envs.len())
-                    .for_each(|lane| block.scores[lane * steps + t] = played.scores[lane]);
-            }
+            let chosen = ActionSelection::Sampling.choose(logits, &action_keys, t as u32);
+            lanes.play(self.game, &chosen.0, &mut played);
+            sums.add(&played, auto_reset);
+            block.record([t, num_steps], &policy, &chosen, &played);
             if !fresh.is_empty() {
                 for lane in (0..envs.len()).filter(|lane| played.end(*lane).ended()) {
                     memory.iter_mut().zip(&fresh).for_each(|(lanes, x)| lanes[lane] = *x);
@@ -265,13 +239,47 @@ impl<G: Rules> NativeRollout<G> {
             episodes: sums.episodes[lane].into(),
             ended_steps: ended_steps(ends, elapsed(lane)) as f64,
             rewards: sums.rewards[lane].into(),
-            steps: match self.config.auto_reset {
-                true => steps as f64,
-                false => sums.steps[lane].into(),
-            },
+            steps: if auto_reset { num_steps as f64 } else { sums.steps[lane].into() },
         };
-        let sums = block.ends.chunks_exact(steps).enumerate().map(of_game).collect();
+        let sums = block.ends.chunks_exact(num_steps).enumerate().map(of_game).collect();
         PlayedBlock { branches, sums }
+    }
+}
+
+impl<G: Rules> Block<'_, G> {
+    /// Records step `t` of `num_steps`: observations, chosen actions with their log-probabilities, and results.
+    #[inline(always)]
+    fn record<A: Actor>(
+        &mut self,
+        [t, num_steps]: [usize; 2],
+        policy: &LanePolicy<A>,
+        (actions, logprobs): &([u32; LANES], Lanes),
+        played: &StepResultLanes,
+    ) {
+        let obs = &policy.obs;
+        let stride = obs.len().next_multiple_of(OBS_MULTIPLE);
+        for lane in 0..self.envs.len() {
+            let slot = lane * num_steps + t;
+            let row = &mut self.obs[slot * stride..][..obs.len()];
+            prefetch(row.as_ptr().wrapping_add(AHEAD * stride));
+            match policy.active() {
+                None => row.iter_mut().zip(obs).for_each(|(x, feature)| *x = feature[lane]),
+                Some(active) => {
+                    row.fill(0.0);
+                    active.iter().for_each(|i| row[*i] = obs[*i][lane]);
+                }
+            }
+            self.actions[slot] = actions[lane] as i32;
+            self.logprobs[slot] = logprobs[lane];
+            self.rewards[slot] = played.rewards[lane];
+            self.ends[slot] = played.end(lane);
+            if G::MASKED {
+                self.legal[slot] = policy.legal[lane];
+            }
+            if let Some(score) = self.scores.get_mut(slot) {
+                *score = played.scores[lane];
+            }
+        }
     }
 }
 
