@@ -20,8 +20,10 @@ use burn::tensor::Tensor;
 /// A policy in training: parameters, optimizer and, if configured, a reference policy.
 #[derive(Clone, Debug)]
 pub struct AutodiffLearner {
-    weights: Weights,
-    share: Share,
+    /// Parameters, optimizer and reference policy.
+    pub weights: Weights,
+    /// Settings and this rank's share of the run.
+    pub share: Share,
 }
 
 /// Minimum number of steps of a minibatch per shard. Passes have a high fixed cost.
@@ -41,21 +43,6 @@ impl AutodiffLearner {
             precision => policy.with_precision(precision).unwrap_or(policy),
         };
         Self { weights: Weights::new(policy, config), share: Share::whole(config) }
-    }
-
-    /// Mutable access to the settings and this rank's share of the run.
-    pub fn share_mut(&mut self) -> &mut Share {
-        &mut self.share
-    }
-
-    /// Parameters, optimizer and reference policy.
-    pub fn weights(&self) -> &Weights {
-        &self.weights
-    }
-
-    /// Mutable access to parameters, optimizer and reference policy.
-    pub fn weights_mut(&mut self) -> &mut Weights {
-        &mut self.weights
     }
 
     /// Number of parameters.

@@ -2,8 +2,9 @@
 //! last one are read.
 
 use super::TrainError;
-use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
+use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::RankPart;
+use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
@@ -52,7 +53,7 @@ impl<G: Rules> FusedEngine<G> {
     ) -> Self {
         let RankPart { config, team, shards, games, rollout } = &part;
         let mut learner = FusedLearner::new(mlp, config);
-        learner.share_mut().assign(games.clone(), team.clone());
+        learner.share.assign(games.clone(), team.clone());
         let source = match data {
             None => {
                 let games = FusedRollout::new(game, rollout, part.keys(), device);
@@ -81,7 +82,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
     fn rollout(&mut self, iteration: u32) -> Result<Recording, TrainError> {
         let device = &self.device;
         let data = self.source.take(iteration, |windows| to_device(windows, device));
-        self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
+        self.learner.share.batches.set_in_order(self.source.is_streamed());
         if let Some((recording, weights)) = data {
             self.weights = Some(weights);
             return Ok(recording);
@@ -169,7 +170,7 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
     }
 
     fn model(&self) -> Network {
-        self.model.unflatten(self.learner.weights().params())
+        self.model.unflatten(self.learner.weights.params())
     }
 
     async fn export(&self) -> State {
@@ -177,12 +178,12 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
             Source::Games(games) => games.export_async().await,
             _ => Vec::new(),
         };
-        download(self.learner.weights(), games, Vec::new()).await
+        download(&self.learner.weights, games, Vec::new()).await
     }
 
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.ahead = None;
-        upload(state, self.learner.weights_mut());
+        upload(state, &mut self.learner.weights);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import(&state.games)
     }

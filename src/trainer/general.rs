@@ -1,8 +1,9 @@
 //! The general engine: any model on any device, through Burn's operations and autodiff.
 
 use super::TrainError;
-use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
+use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::RankPart;
+use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::host::by_time;
@@ -39,7 +40,7 @@ impl<G: Rules> GeneralEngine<G> {
     ) -> Self {
         let RankPart { config, team, shards, games, rollout } = &part;
         let mut learner = AutodiffLearner::new(model, config);
-        learner.share_mut().assign(games.clone(), team.clone());
+        learner.share.assign(games.clone(), team.clone());
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
@@ -54,7 +55,7 @@ impl<G: Rules> GeneralEngine<G> {
 /// The sums of each game from rows of one number per game, in the order of the fields of [`GameSums`]; missing rows are zeros.
 fn game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
     let rows: Vec<&[f32]> = rows.chunks_exact(games).collect();
-    let number = |i: usize, game: usize| rows.get(i).map_or(0.0, |row| row[game].into());
+    let number = |i: usize, game: usize| rows.get(i).map_or(0.0, |row| f64::from(row[game]));
     let sums = |game| GameSums::from(std::array::from_fn(|i| number(i, game)));
     (0..rows.first().map_or(0, |row| row.len())).map(sums).collect()
 }
@@ -83,13 +84,13 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TrainError> {
         let device = &self.device;
         let data = self.source.take(iteration, |windows| to_device(windows, device));
-        self.learner.share_mut().batches.set_in_order(self.source.is_streamed());
+        self.learner.share.batches.set_in_order(self.source.is_streamed());
         if let Some((trajectory, weights)) = data {
             self.weights = Some(weights);
             return Ok(trajectory);
         }
         let Source::Games(games) = &mut self.source else { unreachable!("no data") };
-        let policy = self.learner.weights().policy();
+        let policy = self.learner.weights.policy();
         Ok(match &mut self.host {
             Some(host) => host.collect(&policy, iteration, device)?,
             None => games.collect(&policy, iteration),
@@ -171,7 +172,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
             let _ = self.rollout(iteration);
             return;
         }
-        games.clone().collect(&self.learner.weights().policy(), iteration);
+        games.clone().collect(&self.learner.weights.policy(), iteration);
         let _ = self.device.sync();
     }
 
@@ -188,7 +189,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     }
 
     fn model(&self) -> Network {
-        self.learner.weights().policy()
+        self.learner.weights.policy()
     }
 
     async fn export(&self) -> State {
@@ -196,11 +197,11 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
             Source::Games(games) => (games.export_async().await, games.export_memory_async().await),
             _ => Default::default(),
         };
-        download(self.learner.weights(), games, memory).await
+        download(&self.learner.weights, games, memory).await
     }
 
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
-        upload(state, self.learner.weights_mut());
+        upload(state, &mut self.learner.weights);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_memory(&state.memory);
         games.import(&state.games)

@@ -13,6 +13,7 @@ mod native;
 mod prefetch;
 mod rank_part;
 mod snapshot;
+mod source;
 pub mod text;
 mod transfer;
 

@@ -1,7 +1,8 @@
 //! The fast engine on the CPU: native code on all threads, for built-in networks.
 
-use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
+use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::RankPart;
+use super::source::Source;
 use super::{TrainError, in_pool};
 use crate::advantage::HostAdvantages;
 use crate::data::{GameSums, HostTrajectory, WindowSet, Windows};

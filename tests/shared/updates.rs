@@ -185,9 +185,9 @@ pub async fn general(
 ) -> Updated {
     let (policy, trajectory, advantages, mask) = played.on(device);
     let mut learner = AutodiffLearner::new(policy, config);
-    refer(learner.weights_mut(), reference);
+    refer(&mut learner.weights, reference);
     let means = learner.update(&trajectory, &advantages, &mask, 3).unwrap();
-    Updated::read(learner.weights(), means).await
+    Updated::read(&learner.weights, means).await
 }
 
 /// Runs an update with the fused learner.
@@ -224,9 +224,9 @@ pub async fn learn_fused<O: Observer>(
     observer: O,
 ) -> Updated {
     let mut learner = FusedLearner::new(policy, config);
-    refer(learner.weights_mut(), reference);
+    refer(&mut learner.weights, reference);
     let means = learner.update(recording, advantages, observer, 3).unwrap();
-    Updated::read(learner.weights(), means).await
+    Updated::read(&learner.weights, means).await
 }
 
 /// Euclidean norm.

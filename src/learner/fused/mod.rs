@@ -36,8 +36,10 @@ use update::Update;
 /// A multi-layer perceptron in training on a CubeCL device.
 #[derive(Clone, Debug)]
 pub struct FusedLearner {
-    weights: Weights,
-    share: Share,
+    /// Parameters, optimizer and reference policy.
+    pub weights: Weights,
+    /// Settings and this rank's share of the run.
+    pub share: Share,
     mlp: MlpShape,
     loss: LossForm,
     tiling: Tiling,
@@ -61,21 +63,6 @@ impl FusedLearner {
         let loss = LossForm::of(&config.loss);
         let weights = Weights::new(policy.into(), config);
         Self { weights, share: Share::whole(config), mlp, loss, tiling }
-    }
-
-    /// Mutable access to the settings and this rank's share of the run.
-    pub fn share_mut(&mut self) -> &mut Share {
-        &mut self.share
-    }
-
-    /// Parameters, optimizer and reference policy.
-    pub fn weights(&self) -> &Weights {
-        &self.weights
-    }
-
-    /// Mutable access to parameters, optimizer and reference policy.
-    pub fn weights_mut(&mut self) -> &mut Weights {
-        &mut self.weights
     }
 
     /// The current policy in the form used by rollouts.

@@ -48,14 +48,35 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Computes log-probabilities of the actions of a group as [`logprobs`].
-    pub fn logprobs(&self, group: usize, logits: &mut [Group], probs: &mut [Group]) -> Group {
-        logprobs(logits, probs, lanes(&self.actions, group), self.legal(group))
+    /// The inputs of a group.
+    fn inputs(&self, group: usize) -> Inputs<'_> {
+        Inputs {
+            actions: lanes(&self.actions, group),
+            old_logprobs: lanes(&self.old_logprobs, group),
+            reference_logprobs: lanes(&self.reference_logprobs, group),
+            advantages: lanes(&self.advantages, group),
+            counted: lanes(&self.mask, group),
+            weights: lanes(&self.weights, group),
+            games: lanes(&self.games, group),
+            legal: self.legal(group),
+        }
     }
 
     fn legal(&self, group: usize) -> Option<&[u32; GROUP]> {
         (!self.legal.is_empty()).then(|| lanes(&self.legal, group))
     }
+}
+
+/// Inputs of the loss for a group.
+struct Inputs<'a> {
+    actions: &'a [i32; GROUP],
+    old_logprobs: &'a Group,
+    reference_logprobs: &'a Group,
+    advantages: &'a Group,
+    counted: &'a Group,
+    weights: &'a Group,
+    games: &'a [SequenceRatio; GROUP],
+    legal: Option<&'a [u32; GROUP]>,
 }
 
 /// Values of a group.
@@ -161,8 +182,8 @@ fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
 
 /// Computes log-probabilities of the steps' actions. `logits` and `probs`, one group per action,
 /// are replaced as by [`log_softmax`]; `legal` are the steps' action masks, if any.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn logprobs(
+#[inline(always)]
+fn logprobs_of(
     logits: &mut [Group],
     probs: &mut [Group],
     actions: &[i32; GROUP],
@@ -173,105 +194,143 @@ fn logprobs(
     chosen(logits, actions)
 }
 
+/// Computes log-probabilities of the actions of a group as [`logprobs_of`].
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn logprobs(
+    columns: &Columns,
+    group: usize,
+    logits: &mut [Group],
+    probs: &mut [Group],
+) -> Group {
+    logprobs_of(logits, probs, lanes(&columns.actions, group), columns.legal(group))
+}
+
+/// Entropies of the policy, from all its log-probabilities and probabilities.
+#[inline(always)]
+fn entropies(logprobs: &[Group], probs: &[Group]) -> Group {
+    let mut entropy = [0.0f32; GROUP];
+    for (logprobs, probs) in logprobs.iter().zip(probs) {
+        let (z, p) = (*logprobs, *probs);
+        for l in 0..GROUP {
+            entropy[l] += entropy_of(p[l], z[l]);
+        }
+    }
+    entropy
+}
+
+impl StepLoss {
+    /// Computes the policy terms of a group. Their derivatives by the log-probabilities include the weights.
+    #[inline(always)]
+    fn terms(&self, inputs: &Inputs, ratios: &Group, logprobs: &Group) -> TermLanes<GROUP> {
+        let loss_type = self.form.loss_type;
+        let of_game = loss_type.has_sequence_ratio();
+        let mut importance = *ratios;
+        if of_game {
+            importance.iter_mut().zip(inputs.games).for_each(|(ratio, game)| *ratio = game.ratio);
+        }
+        let steps = StepLanes { ratios: &importance, advantages: inputs.advantages, logprobs };
+        let mut terms = loss_type.terms(&steps, &self.by);
+        for (l, d_logprob) in terms.d_logprobs.iter_mut().enumerate() {
+            *d_logprob =
+                if of_game { inputs.games[l].d_logprob } else { *d_logprob * inputs.weights[l] };
+        }
+        terms
+    }
+
+    /// Smooths the labels: replaces a share of each term by the mean over all actions. Returns the derivative by the
+    /// log-probability of every action.
+    #[inline(always)]
+    fn smooth(&self, inputs: &Inputs, logprobs: &[Group], terms: &mut TermLanes<GROUP>) -> Group {
+        let mut shared = [0.0f32; GROUP];
+        if !self.form.smoothed {
+            return shared;
+        }
+        let (by, each) = (&self.by, 1.0 / logprobs.len() as f32);
+        let mut mean = [0.0f32; GROUP];
+        for logprobs in logprobs {
+            for l in 0..GROUP {
+                mean[l] += each * logprobs[l];
+            }
+        }
+        for l in 0..GROUP {
+            let share = by.smoothing * inputs.advantages[l];
+            terms.values[l] = (1.0 - by.smoothing) * terms.values[l] - share * mean[l];
+            terms.d_logprobs[l] *= 1.0 - by.smoothing;
+            shared[l] = -share * inputs.weights[l];
+        }
+        shared
+    }
+
+    /// Adds the penalty for leaving the reference policy to the terms, and returns the divergences.
+    #[inline(always)]
+    fn penalize(
+        &self,
+        inputs: &Inputs,
+        ratios: &Group,
+        logprobs: &Group,
+        terms: &mut TermLanes<GROUP>,
+    ) -> Group {
+        let mut reference_kl = [0.0f32; GROUP];
+        let Some(estimator) = self.form.kl else { return reference_kl };
+        for l in 0..GROUP {
+            let to_reference = inputs.reference_logprobs[l] - logprobs[l];
+            let kl = kl_estimate(to_reference, ratios[l], estimator, self.form.corrected);
+            reference_kl[l] = kl.value;
+            terms.values[l] += self.by.kl * kl.value;
+            terms.d_logprobs[l] += self.by.kl * kl.d_logprob * inputs.weights[l];
+        }
+        reference_kl
+    }
+}
+
 /// Replaces `logits` of a group, one group per action, by the gradient of the loss and adds to the
 /// sums. `probs` is a scratch buffer of the same size.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn differentiate(
-    rule: &StepLoss,
+    loss: &StepLoss,
     columns: &Columns,
     group: usize,
     logits: &mut [Group],
     probs: &mut [Group],
     sums: &mut Sums,
 ) {
-    let (old_logprobs, reference_logprobs) =
-        (lanes(&columns.old_logprobs, group), lanes(&columns.reference_logprobs, group));
-    let (actions, advantages) = (lanes(&columns.actions, group), lanes(&columns.advantages, group));
-    let (counted, weights) = (lanes(&columns.mask, group), lanes(&columns.weights, group));
-    let (games, legal) = (lanes(&columns.games, group), columns.legal(group));
-    mask(logits, legal, ILLEGAL);
-    log_softmax(logits, probs);
-    let logprobs = chosen(logits, actions);
-    let mut entropy = [0.0f32; GROUP];
-    for (logits, probs) in logits.iter().zip(&*probs) {
-        let (z, p) = (*logits, *probs);
-        for l in 0..GROUP {
-            entropy[l] += entropy_of(p[l], z[l]);
-        }
-    }
+    let inputs = columns.inputs(group);
+    let logprobs = logprobs_of(logits, probs, inputs.actions, inputs.legal);
+    let entropy = entropies(logits, probs);
     let mut approx_kl = [0.0f32; GROUP];
     let mut ratios = [0.0f32; GROUP];
     for l in 0..GROUP {
-        let log_ratio = logprobs[l] - old_logprobs[l];
+        let log_ratio = logprobs[l] - inputs.old_logprobs[l];
         ratios[l] = exp(log_ratio);
         approx_kl[l] = k3(ratios[l], log_ratio);
     }
+    let mut terms = loss.terms(&inputs, &ratios, &logprobs);
+    let shared = loss.smooth(&inputs, logits, &mut terms);
+    let reference_kl = loss.penalize(&inputs, &ratios, &logprobs, &mut terms);
 
-    // Policy term, its derivative by the log-probability (weight included), and clipping.
-    let StepLoss { form, by } = rule;
-    let of_game = form.loss_type.has_sequence_ratio();
-    let mut importance = ratios;
-    if of_game {
-        importance.iter_mut().zip(games).for_each(|(ratio, game)| *ratio = game.ratio);
-    }
-    let policy = StepLanes { ratios: &importance, advantages, logprobs: &logprobs };
-    let TermLanes { values: mut terms, mut d_logprobs, clipped } =
-        form.loss_type.terms(&policy, by);
-    for (l, d_logprob) in d_logprobs.iter_mut().enumerate() {
-        *d_logprob = if of_game { games[l].d_logprob } else { *d_logprob * weights[l] };
-    }
-
-    // Label smoothing: derivative by the log-probability of every action.
-    let mut shared = [0.0f32; GROUP];
-    let each = 1.0 / logits.len() as f32;
-    if form.smoothed {
-        let mut mean = [0.0f32; GROUP];
-        for logprobs in logits.iter() {
-            for l in 0..GROUP {
-                mean[l] += each * logprobs[l];
-            }
-        }
-        for l in 0..GROUP {
-            let share = by.smoothing * advantages[l];
-            terms[l] = (1.0 - by.smoothing) * terms[l] - share * mean[l];
-            d_logprobs[l] *= 1.0 - by.smoothing;
-            shared[l] = -share * weights[l];
-        }
-    }
-
-    let mut reference_kl = [0.0f32; GROUP];
-    if let Some(estimator) = form.kl {
-        for l in 0..GROUP {
-            let to_reference = reference_logprobs[l] - logprobs[l];
-            let kl = kl_estimate(to_reference, ratios[l], estimator, form.corrected);
-            reference_kl[l] = kl.value;
-            terms[l] += by.kl * kl.value;
-            d_logprobs[l] += by.kl * kl.d_logprob * weights[l];
-        }
-    }
-
+    let (each, entropy_coef) = (1.0 / logits.len() as f32, loss.by.entropy);
     for (a, (logits, probs)) in logits.iter_mut().zip(&*probs).enumerate() {
         let (z, p) = (*logits, *probs);
         let mut gradient = [0.0f32; GROUP];
         for l in 0..GROUP {
-            let taken = f32::from(actions[l] == a as i32);
-            let by_entropy = by.entropy * weights[l];
-            gradient[l] = by_logit(d_logprobs[l], by_entropy, taken, p[l], z[l], entropy[l]);
+            let taken = f32::from(inputs.actions[l] == a as i32);
+            let by_entropy = entropy_coef * inputs.weights[l];
+            gradient[l] = by_logit(terms.d_logprobs[l], by_entropy, taken, p[l], z[l], entropy[l]);
         }
-        if form.smoothed {
+        if loss.form.smoothed {
             for l in 0..GROUP {
                 gradient[l] += shared[l] * (each - p[l]);
             }
         }
         *logits = gradient;
     }
-    mask(logits, legal, 0.0);
+    mask(logits, inputs.legal, 0.0);
     let [kls, clips, entropies, reference_kls, losses] = &mut sums.lanes;
     for l in 0..GROUP {
-        kls[l] += counted[l] * approx_kl[l];
-        clips[l] += counted[l] * clipped[l];
-        entropies[l] += counted[l] * entropy[l];
-        reference_kls[l] += counted[l] * reference_kl[l];
-        losses[l] += weights[l] * (terms[l] - by.entropy * entropy[l]);
+        kls[l] += inputs.counted[l] * approx_kl[l];
+        clips[l] += inputs.counted[l] * terms.clipped[l];
+        entropies[l] += inputs.counted[l] * entropy[l];
+        reference_kls[l] += inputs.counted[l] * reference_kl[l];
+        losses[l] += inputs.weights[l] * (terms.values[l] - entropy_coef * entropy[l]);
     }
 }

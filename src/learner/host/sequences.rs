@@ -1,6 +1,6 @@
 //! Networks with memory, and products in bf16, in training on the CPU, by a hand-written backward pass over sequences.
 
-use super::loss::{Columns, GROUP, Group, StepLoss, Sums, differentiate};
+use super::loss::{Columns, GROUP, Group, StepLoss, Sums, differentiate, logprobs};
 use super::{HostExperience, HostLearner, HostPolicy, Share, optimizer_step};
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
@@ -168,7 +168,7 @@ impl Columns {
         groups.for_each(|(group, (all, logits))| {
             let (mut lanes, mut probs) = (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
             to_lanes(logits, &mut lanes);
-            all.copy_from_slice(&self.logprobs(group, &mut lanes, &mut probs)[..all.len()]);
+            all.copy_from_slice(&logprobs(self, group, &mut lanes, &mut probs)[..all.len()]);
         });
         all
     }

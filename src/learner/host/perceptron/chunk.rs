@@ -2,7 +2,7 @@
 
 use super::network::{Block, Layout, Network};
 use crate::learner::host::HostExperience;
-use crate::learner::host::loss::{Columns, GROUP, Group, StepLoss, Sums, differentiate};
+use crate::learner::host::loss::{Columns, GROUP, Group, StepLoss, Sums, differentiate, logprobs};
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{Sizes, weight};
 
@@ -192,7 +192,7 @@ impl Workspace {
             let (groups, _) = values[..rows.next_multiple_of(GROUP)].as_chunks_mut();
             for (group, values) in groups.iter_mut().enumerate() {
                 *values = with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    self.columns.logprobs(group, logits, &mut self.probs)
+                    logprobs(&self.columns, group, logits, &mut self.probs)
                 });
             }
             let mut rest = &values[..];
