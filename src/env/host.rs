@@ -75,7 +75,7 @@ pub struct Transition {
 /// A batch of environments that are stepped together.
 ///
 /// A run calls these methods on the thread that calls [`Trainer::iterate`](crate::trainer::Trainer::iterate) and
-/// [`Trainer::measure`](crate::trainer::Trainer::measure), so that environments may belong to a thread, as those with a
+/// [`Trainer::validate`](crate::trainer::Trainer::validate), so that environments may belong to a thread, as those with a
 /// window do.
 pub trait HostVecEnv: Send {
     /// Number of environments.

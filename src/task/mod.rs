@@ -139,7 +139,7 @@ pub trait Task: Send + Sync {
 
     /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself
     /// and its prompt alone, not on the other completions or on timing. A run calls this on the thread that calls
-    /// [`Trainer::iterate`](crate::trainer::Trainer::iterate) or [`Trainer::measure`](crate::trainer::Trainer::measure),
+    /// [`Trainer::iterate`](crate::trainer::Trainer::iterate) or [`Trainer::validate`](crate::trainer::Trainer::validate),
     /// unless [`verifier_threads`](Task::verifier_threads) permits others.
     ///
     /// # Errors

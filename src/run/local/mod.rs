@@ -98,7 +98,7 @@ pub struct Outline {
 
 /// A run in memory, of a game, a dataset or a language model, as trained by one of its ranks.
 ///
-/// All ranks must call [`Run::iterate`], [`Run::measure`], [`Run::snapshot`] and [`Run::finish`] together.
+/// All ranks must call [`Run::iterate`], [`Run::validate`], [`Run::snapshot`] and [`Run::finish`] together.
 pub trait Run {
     /// The game or task.
     fn subject(&self) -> Subject;
