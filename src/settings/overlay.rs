@@ -163,7 +163,7 @@ pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), 
 /// The paths of the settings that the `key=value`s of a command line name.
 ///
 /// # Errors
-/// Those of [`apply`] about keys.
+/// If a text is no `key=value`, or its key is unknown, as in [`apply`].
 pub fn named<S: AsRef<str>>(table: &Table, assignments: &[S]) -> Result<Vec<String>, ConfigError> {
     let path = |text: &S| resolve(table, &assignment(text.as_ref())?.0);
     assignments.iter().map(path).collect()

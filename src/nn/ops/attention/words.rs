@@ -1,7 +1,7 @@
 //! The words of a KV cache: one number in f32 each, or two in bf16, which halves the memory that a query passes over.
 //!
 //! `N` is the numbers of a word. Two numbers stand in adjacent rows, the first in the low half, as those of
-//! [`half`](crate::nn::ops::bf16): a vector of words becomes two vectors of numbers by one operation each.
+//! [`bf16`](crate::nn::ops::bf16): a vector of words becomes two vectors of numbers by one operation each.
 
 use crate::math::LANES;
 use crate::nn::ops::bf16::to_bf16;
