@@ -1,6 +1,6 @@
 //! The interface of policies that act on the CPU, for games side by side.
 
-use super::Lanes;
+use super::{Lanes, PolicySizes};
 
 /// A policy that acts on the CPU, for [`LANES`](super::LANES) games at once.
 ///
@@ -10,22 +10,22 @@ pub trait Actor: Sync {
     /// Buffers of one thread.
     type Scratch;
 
-    /// Features of an observation, actions, and floats of memory for each game.
-    fn sizes(&self) -> [usize; 3];
+    /// Widths of observations, logits and memory.
+    fn sizes(&self) -> PolicySizes;
 
     /// The number of features of an observation.
     fn num_features(&self) -> usize {
-        self.sizes()[0]
+        self.sizes().features
     }
 
     /// The number of actions.
     fn num_actions(&self) -> usize {
-        self.sizes()[1]
+        self.sizes().actions
     }
 
     /// The number of floats of memory for each game.
     fn memory_size(&self) -> usize {
-        self.sizes()[2]
+        self.sizes().memory
     }
 
     /// The memory of a game at the start of an episode, `[memory_size]`.

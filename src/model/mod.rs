@@ -41,7 +41,9 @@ pub use registry::{
 pub use sequence_model::sequence_model;
 
 pub use crate::nn::arch::LoraConfig;
-pub use crate::nn::rows::{DynSequenceModel, Pool, PooledSequenceModel, SequenceModel, Sequences};
+pub use crate::nn::rows::{
+    DynSequenceModel, PolicySizes, Pool, PooledSequenceModel, SequenceModel, Sequences,
+};
 pub use crate::nn::{
     DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,
 };

@@ -1,7 +1,7 @@
 //! A policy of any network on the CPU: on vector units for built-in networks, else by Burn's operations.
 
 use super::rows::RowsActor;
-use super::{Actor, DynSequenceModel, Lanes, Network, TensorActor};
+use super::{Actor, DynSequenceModel, Lanes, Network, PolicySizes, TensorActor};
 use crate::nn::parameters;
 use burn::cubecl::future::block_on;
 use burn::tensor::Tensor;
@@ -13,7 +13,7 @@ use std::fmt::Debug;
 pub struct NativePolicy {
     actor: Box<dyn AnyActor>,
     /// The result of [`Actor::sizes`].
-    sizes: [usize; 3],
+    sizes: PolicySizes,
     /// The memory at the start of an episode, `[memory_size]`.
     initial_memory: Vec<f32>,
 }
@@ -103,7 +103,7 @@ impl Network {
 impl Actor for NativePolicy {
     type Scratch = NativeScratch;
 
-    fn sizes(&self) -> [usize; 3] {
+    fn sizes(&self) -> PolicySizes {
         self.sizes
     }
 

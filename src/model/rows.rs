@@ -1,6 +1,6 @@
 //! Acting on the CPU by the forward pass of learning.
 
-use super::{Actor, LANES, Lanes};
+use super::{Actor, LANES, Lanes, PolicySizes};
 use crate::nn::rows::{DynSequenceModel, to_lanes, to_rows};
 
 /// A policy that acts through the forward pass of its learner, since operands rounded to bf16 make the logits of two
@@ -15,7 +15,7 @@ pub(super) struct Scratch(Vec<f32>, Vec<Lanes>);
 impl Actor for RowsActor {
     type Scratch = Scratch;
 
-    fn sizes(&self) -> [usize; 3] {
+    fn sizes(&self) -> PolicySizes {
         self.0.sizes()
     }
 

@@ -1,6 +1,6 @@
 //! Forward passes of any network in Burn's tensors, for the general engine.
 
-use super::{Actor, LANES, Lanes, Memory, Model, Network};
+use super::{Actor, LANES, Lanes, Memory, Model, Network, PolicySizes};
 use crate::nn::rows::{to_lanes, to_rows};
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -74,8 +74,12 @@ impl TensorActor {
 impl Actor for TensorActor {
     type Scratch = Vec<Lanes>;
 
-    fn sizes(&self) -> [usize; 3] {
-        [self.num_features, self.num_actions, self.initial_memory.len()]
+    fn sizes(&self) -> PolicySizes {
+        PolicySizes {
+            features: self.num_features,
+            actions: self.num_actions,
+            memory: self.initial_memory.len(),
+        }
     }
 
     fn initial_memory(&self) -> Vec<f32> {

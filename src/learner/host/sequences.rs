@@ -350,8 +350,7 @@ impl HostLearner for SequenceLearner {
         let partials = PARTIALS.div_ceil(shards.count());
         let of = Minibatches { experience, minibatch, partials, rule, sizes };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
-        let [_, _, memory] = self.policy.sizes();
-        let parts = match memory {
+        let parts = match self.policy.sizes().memory {
             0 => parts.max(sizes.steps as usize / (shards.count() * partials * PARTIAL_STEPS)),
             _ => parts,
         };

@@ -5,7 +5,7 @@
 
 use crate::math::{at_least, each, exp, mul_add, sigmoid};
 use crate::model::dense::Dense;
-use crate::model::{Actor, LANES, Lanes};
+use crate::model::{Actor, LANES, Lanes, PolicySizes};
 use crate::nn::DecoderShape;
 use crate::nn::arch::{Layout, LinearLayout};
 use crate::nn::ops::rope::RopeTable;
@@ -130,8 +130,12 @@ impl NativeDecoder {
 impl Actor for NativeDecoder {
     type Scratch = Scratch;
 
-    fn sizes(&self) -> [usize; 3] {
-        [self.shape.num_features, self.shape.num_actions, self.shape.memory_size()]
+    fn sizes(&self) -> PolicySizes {
+        PolicySizes {
+            features: self.shape.num_features,
+            actions: self.shape.num_actions,
+            memory: self.shape.memory_size(),
+        }
     }
 
     fn scratch(&self) -> Scratch {

@@ -6,7 +6,7 @@
 use super::learn::cell;
 use crate::math::Activation;
 use crate::model::dense::{self, Dense, stack};
-use crate::model::{Actor, LANES, Lanes};
+use crate::model::{Actor, LANES, Lanes, PolicySizes};
 use multiversion::multiversion;
 
 /// A copy of a [`Gru`](super::Gru)'s weights for acting on the CPU.
@@ -55,8 +55,12 @@ impl NativeGru {
 impl Actor for NativeGru {
     type Scratch = Scratch;
 
-    fn sizes(&self) -> [usize; 3] {
-        [self.layers[0].inputs, self.head.outputs, self.memory_gates.inputs]
+    fn sizes(&self) -> PolicySizes {
+        PolicySizes {
+            features: self.layers[0].inputs,
+            actions: self.head.outputs,
+            memory: self.memory_gates.inputs,
+        }
     }
 
     fn scratch(&self) -> Scratch {

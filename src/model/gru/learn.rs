@@ -6,7 +6,7 @@
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
 use crate::model::layers::{Hidden, HiddenRecord, Layer};
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{SequenceModel, Sequences, to_lanes, to_rows};
+use crate::nn::rows::{PolicySizes, SequenceModel, Sequences, to_lanes, to_rows};
 use multiversion::multiversion;
 use std::ops::Range;
 
@@ -121,9 +121,9 @@ fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
 impl SequenceModel for GruSequences {
     type Record = Record;
 
-    fn sizes(&self) -> [usize; 3] {
+    fn sizes(&self) -> PolicySizes {
         let features = self.encoder.first().unwrap_or(&self.input_gates).inputs;
-        [features, self.head.outputs, self.head.inputs]
+        PolicySizes { features, actions: self.head.outputs, memory: self.head.inputs }
     }
 
     fn params(&self) -> &[f32] {

@@ -6,7 +6,7 @@
 use super::Mlp;
 use crate::math::Activation;
 use crate::model::dense::{Dense, Scratch, stack};
-use crate::model::{Actor, BuiltIn, Lanes};
+use crate::model::{Actor, BuiltIn, Lanes, PolicySizes};
 use crate::nn::parameters::{flatten, read};
 use burn::cubecl::future::block_on;
 
@@ -40,8 +40,12 @@ impl NativeMlp {
 impl Actor for NativeMlp {
     type Scratch = Scratch;
 
-    fn sizes(&self) -> [usize; 3] {
-        [self.layers[0].inputs, self.layers[self.layers.len() - 1].outputs, 0]
+    fn sizes(&self) -> PolicySizes {
+        PolicySizes {
+            features: self.layers[0].inputs,
+            actions: self.layers[self.layers.len() - 1].outputs,
+            memory: 0,
+        }
     }
 
     fn scratch(&self) -> Scratch {

@@ -6,7 +6,7 @@
 use crate::math::{Activation, Lanes};
 use crate::model::layers::{Hidden, HiddenRecord, Layer};
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{SequenceModel, Sequences};
+use crate::nn::rows::{PolicySizes, SequenceModel, Sequences};
 use std::ops::Range;
 
 /// The weights of an [`Mlp`](super::Mlp), packed for products in both directions.
@@ -55,9 +55,9 @@ impl MlpSequences {
 impl SequenceModel for MlpSequences {
     type Record = Record;
 
-    fn sizes(&self) -> [usize; 3] {
+    fn sizes(&self) -> PolicySizes {
         let features = self.hidden.first().unwrap_or(&self.head).inputs;
-        [features, self.head.outputs, 0]
+        PolicySizes { features, actions: self.head.outputs, memory: 0 }
     }
 
     fn params(&self) -> &[f32] {

@@ -5,7 +5,7 @@
 //! same logits to the last bit.
 
 use super::backward::ForwardRecord;
-use super::sequences::{SequenceModel, Sequences};
+use super::sequences::{PolicySizes, SequenceModel, Sequences};
 use super::weights::Weights;
 use super::{Activations, Attend, Piece, PieceScratch, Pool, Prefix, Retention, Scratch, Tape};
 use crate::math::{LANES, Lanes};
@@ -92,9 +92,13 @@ impl Attend for StepAttention<'_> {
 impl SequenceModel for DecoderSequences {
     type Record = Vec<Game>;
 
-    fn sizes(&self) -> [usize; 3] {
+    fn sizes(&self) -> PolicySizes {
         let shape = &self.weights.shape;
-        [shape.num_features, shape.num_actions, shape.memory_size()]
+        PolicySizes {
+            features: shape.num_features,
+            actions: shape.num_actions,
+            memory: shape.memory_size(),
+        }
     }
 
     fn params(&self) -> &[f32] {

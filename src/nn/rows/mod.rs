@@ -16,7 +16,7 @@ mod weights;
 pub use crate::nn::ops::attention::cache::{Cache, PrefixCache};
 pub use games::DecoderSequences;
 pub use pool::Pool;
-pub use sequences::{DynSequenceModel, PooledSequenceModel, SequenceModel, Sequences};
+pub use sequences::{DynSequenceModel, PolicySizes, PooledSequenceModel, SequenceModel, Sequences};
 pub(crate) use sequences::{to_lanes, to_rows};
 pub use texts::{DecodeBuffers, Pass, Row, TextPass, TokenDecoder};
 

@@ -58,13 +58,24 @@ pub fn to_lanes(rows: &[f32], lanes: &mut [Lanes]) {
     }
 }
 
+/// Widths of a policy's observations, logits and memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicySizes {
+    /// Features of an observation.
+    pub features: usize,
+    /// Number of actions.
+    pub actions: usize,
+    /// Floats of memory of each game.
+    pub memory: usize,
+}
+
 /// A network with a hand-written backward pass over sequences.
 pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// The activations of some games that the backward pass needs.
     type Record: Debug + Default + Send;
 
-    /// Features of an observation, actions, and floats of a game's memory.
-    fn sizes(&self) -> [usize; 3];
+    /// Widths of observations, logits and memory.
+    fn sizes(&self) -> PolicySizes;
 
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
@@ -101,8 +112,8 @@ pub trait DynSequenceModel: Debug + Send + Sync {
     /// Changes the parameters.
     fn change(&mut self, change: &mut dyn FnMut(&mut [f32]));
 
-    /// Features of an observation, actions, and floats of a game's memory.
-    fn sizes(&self) -> [usize; 3];
+    /// Widths of observations, logits and memory.
+    fn sizes(&self) -> PolicySizes;
 
     /// Computes a step of some games ([`SequenceModel::act`]).
     ///
@@ -180,7 +191,7 @@ impl<M: SequenceModel> PooledSequenceModel<M> {
         parts: &mut Vec<ThreadPass<M::Record>>,
         count: usize,
     ) -> Vec<f32> {
-        let ([_, actions, _], steps) = (self.model.sizes(), of.num_steps());
+        let (PolicySizes { actions, .. }, steps) = (self.model.sizes(), of.num_steps());
         let share = of.games.div_ceil(count);
         parts.resize_with(of.games.div_ceil(share), ThreadPass::default);
         parts.par_iter_mut().enumerate().for_each(|(number, part)| {
@@ -206,7 +217,7 @@ impl<M: SequenceModel> PooledSequenceModel<M> {
         d_logits: &[f32],
         games: usize,
     ) -> Vec<f32> {
-        let [_, actions, _] = self.model.sizes();
+        let PolicySizes { actions, .. } = self.model.sizes();
         let partial = |ThreadPass { games: range, record, logits }: &mut ThreadPass<M::Record>| {
             let mut gradient = self.gradients.take();
             gradient.clear();
@@ -243,7 +254,7 @@ impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
         self.model.repack();
     }
 
-    fn sizes(&self) -> [usize; 3] {
+    fn sizes(&self) -> PolicySizes {
         self.model.sizes()
     }
 
