@@ -1,18 +1,18 @@
 //! The general learner: any model on any device through Burn's autodiff.
 
+use super::context::LearnerContext;
 use super::experience::TensorExperience;
 use super::means::SUMS;
 use super::optimizer::clip_grad_norm;
 use super::order::{Minibatch, parts};
 use super::plan::Plan;
 use super::schedule::{entropy_coef, first_update};
-use super::share::Share;
 use super::update::{UpdateSteps, take_steps};
 use super::weights::{Weights, split, sum_ranks};
 use crate::data::Trajectory;
 use crate::device::{self, indices};
 use crate::model::Network;
-use crate::objective::{Loss, Steps, Totals, loss};
+use crate::objective::{Loss, Steps, TensorStepDenominators, loss};
 use crate::parallel::{Node, NodeLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use burn::tensor::Tensor;
@@ -22,8 +22,8 @@ use burn::tensor::Tensor;
 pub struct AutodiffLearner {
     /// Parameters, optimizer and reference policy.
     pub weights: Weights,
-    /// Settings and this rank's share of the run.
-    pub share: Share,
+    /// Settings, and the part of the run that this rank learns from.
+    pub context: LearnerContext,
 }
 
 /// Minimum number of steps of a minibatch per shard. Passes have a high fixed cost.
@@ -31,7 +31,7 @@ pub const AUTODIFF_SHARD_STEPS: usize = 2048;
 
 /// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
 /// f16 (65,504) for sums over many steps, and stays far above the smallest.
-const LARGEST: f32 = 1.0 / 16.0;
+const TARGET_GRADIENT: f32 = 1.0 / 16.0;
 
 impl AutodiffLearner {
     /// Trains `policy` on its device. If `kl_coef` is not 0, the initial policy becomes the
@@ -42,7 +42,7 @@ impl AutodiffLearner {
             Precision::F32 => policy,
             precision => policy.with_precision(precision).unwrap_or(policy),
         };
-        Self { weights: Weights::new(policy, config), share: Share::whole(config) }
+        Self { weights: Weights::new(policy, config), context: LearnerContext::single_rank(config) }
     }
 
     /// Number of parameters.
@@ -80,20 +80,20 @@ impl AutodiffLearner {
             advantages: advantages.clone(),
             mask: mask.clone(),
             legal: trajectory.legal.clone(),
-            smoothed: self.share.config.loss.label_smoothing > 0.0,
+            smoothed: self.context.config.loss.label_smoothing > 0.0,
         };
         let (minibatches, counts) = self.plan(mask, iteration)?;
         let reference = self.weights.reference.as_ref();
         experience.reference_logprobs =
             reference.map(|policy| self.logprobs(&experience, policy, &minibatches));
-        let config = self.share.config.clone();
+        let config = self.context.config.clone();
         let mut update = AutodiffUpdate {
             learner: self,
             experience,
             counts,
             entropy_coef: entropy_coef(&config, iteration),
             first: first_update(&config, iteration),
-            figures: Tensor::zeros([SUMS + 1], &device),
+            update_sums: Tensor::zeros([SUMS + 1], &device),
         };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
         Ok(update.means(taken, &config))
@@ -112,7 +112,7 @@ impl AutodiffLearner {
         if device::has_kernels(&device) {
             return experience.steps(policy).logprobs;
         }
-        let portions = self.share.batches.portions(minibatches, num_envs);
+        let portions = self.context.batches.portions(minibatches, num_envs);
         let logprobs = portions
             .iter()
             .map(|games| experience.games(indices(games, &device)).steps(policy).logprobs);
@@ -121,7 +121,7 @@ impl AutodiffLearner {
 
     /// Whether an update needs no data in host memory: a single rank on a device with kernels.
     fn stays_on_device(&self) -> bool {
-        self.share.team.size() == 1 && device::has_kernels(&self.weights.params.device())
+        self.context.team.size() == 1 && device::has_kernels(&self.weights.params.device())
     }
 
     /// The minibatches of an iteration, and their counted steps.
@@ -132,7 +132,7 @@ impl AutodiffLearner {
     ) -> Result<(Vec<Minibatch>, Counts), TeamError> {
         let ([steps, num_envs], device) = (mask.dims(), mask.device());
         if self.stays_on_device() {
-            let minibatches = self.share.batches.minibatches(iteration, num_envs);
+            let minibatches = self.context.batches.minibatches(iteration, num_envs);
             let all = mask.clone().sum();
             let count = |one: &Minibatch| match one.games() {
                 games if games.len() == num_envs => all.clone(),
@@ -143,7 +143,7 @@ impl AutodiffLearner {
         }
         let lengths = device::fetch(mask.clone().sum_dim(0).reshape([num_envs]));
         let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
-        let (minibatches, plan) = Plan::new(&mut self.share, &lengths, steps, iteration)?;
+        let (minibatches, plan) = Plan::new(&mut self.context, &lengths, steps, iteration)?;
         let count = |count: f64| Tensor::from_floats([count as f32], &device);
         let minibatch = plan.counts.iter().map(|steps| count(*steps)).collect();
         Ok((minibatches, Counts { minibatch, all: count(plan.counted) }))
@@ -156,7 +156,7 @@ impl AutodiffLearner {
         minibatch: &Minibatch,
         loss: &(impl Fn(Steps) -> Loss + Sync),
     ) -> Result<(Tensor<1>, Tensor<1>), TeamError> {
-        let Share { config, batches, team } = &self.share;
+        let LearnerContext { config, batches, team } = &self.context;
         let accumulation = config.update.gradient_accumulation_steps;
         if self.stays_on_device() {
             return Ok(self.pass(experience, minibatch.games(), accumulation, loss));
@@ -213,8 +213,8 @@ impl AutodiffLearner {
     /// two, which does not affect rounding.
     fn scale(&self, part: &TensorExperience) -> f32 {
         let [num_steps, games] = part.mask.dims();
-        match self.share.config.precision {
-            Precision::F16 => (num_steps * games).next_power_of_two() as f32 * LARGEST,
+        match self.context.config.precision {
+            Precision::F16 => (num_steps * games).next_power_of_two() as f32 * TARGET_GRADIENT,
             _ => 1.0,
         }
     }
@@ -237,7 +237,7 @@ struct AutodiffUpdate<'a> {
     /// Number of the first optimizer step in the run.
     first: u64,
     /// Sums over the steps taken: [`Loss::SUMS`], the loss, the gradient norm: `[SUMS + 1]`.
-    figures: Tensor<1>,
+    update_sums: Tensor<1>,
 }
 
 impl UpdateSteps for AutodiffUpdate<'_> {
@@ -248,16 +248,16 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     fn gradient(
         &mut self,
         number: usize,
-        of: &Minibatch,
+        minibatch: &Minibatch,
     ) -> Result<Option<Self::Gradient>, TeamError> {
-        let config = &self.learner.share.config;
-        let totals = Totals {
-            games: of.size,
+        let config = &self.learner.context.config;
+        let denominators = TensorStepDenominators {
+            games: minibatch.size,
             steps: self.counts.minibatch[number].clone(),
             rollout_share: self.counts.all.clone() / config.update.num_minibatches as f32,
         };
-        let by = |steps: Steps| loss(&config.loss, self.entropy_coef, &steps, &totals);
-        self.learner.gradient(&self.experience, of, &by).map(Some)
+        let loss_of = |steps: Steps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
+        self.learner.gradient(&self.experience, minibatch, &loss_of).map(Some)
     }
 
     /// Divides on the host, so that ranks whose devices round differently decide alike.
@@ -268,10 +268,10 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     }
 
     fn step(&mut self, number: usize, (gradient, sums): Self::Gradient) -> Result<(), TeamError> {
-        let AutodiffLearner { weights, share } = &mut *self.learner;
-        let (gradient, norm) = clip_grad_norm(gradient, share.config.update.max_grad_norm);
-        self.figures = self.figures.clone() + Tensor::cat(vec![sums, norm], 0);
-        weights.step(gradient, self.first + number as u64, share)
+        let AutodiffLearner { weights, context } = &mut *self.learner;
+        let (gradient, norm) = clip_grad_norm(gradient, context.config.update.max_grad_norm);
+        self.update_sums = self.update_sums.clone() + Tensor::cat(vec![sums, norm], 0);
+        weights.step(gradient, self.first + number as u64, context)
     }
 }
 
@@ -284,7 +284,7 @@ impl AutodiffUpdate<'_> {
             true => minibatch.into_iter().take(taken).fold(all.zeros_like(), Tensor::add),
             false => all * config.update.update_epochs as f32,
         };
-        let part = |start, len| self.figures.clone().narrow(0, start, len);
+        let part = |start, len| self.update_sums.clone().narrow(0, start, len);
         let of_steps = part(0, SUMS - 1) / learnt.clamp_min(1.0);
         Tensor::cat(vec![of_steps, part(SUMS - 1, 2) / taken.max(1) as f32], 0)
     }

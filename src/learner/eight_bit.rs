@@ -1,4 +1,5 @@
-//! AdamW whose moments take 8 bits a parameter, with a scale for each block ([`math::bytes`](crate::math::bytes)).
+//! AdamW whose moments take 8 bits a parameter, with a scale for each block
+//! ([`math::block_quantized`](crate::math::block_quantized)).
 //!
 //! A counterpart of 8-bit Adam by Dettmers et al. (2022, "8-bit Optimizers via Block-wise Quantization"), with other levels
 //! and rounding. Theirs is to the nearest of levels that include 0: a second moment hardly falls, since a step changes it by
@@ -13,23 +14,23 @@
 //! half of the range, ends with 36 times the loss of f32 on the quadratics and gains nothing on the regression; blocks of 32
 //! or 256 numbers change little.
 
-use super::optimizer::{Moments, PORTION, StepSettings, stepped};
+use super::optimizer::{Moments, PORTION, SliceStep, StepFactors, StepSettings};
 use crate::math::adamw::{Factors, ParamState, step};
-use crate::math::bytes::{BLOCK, Byte, blocks, narrow, widen};
+use crate::math::block_quantized::{BLOCK, BlockCode, blocks, dequantize, quantize};
 use crate::rng::draw;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
 /// A moment of all parameters: a byte each, and the scale of each block in bf16.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Bytes<B> {
+pub(super) struct QuantizedMoment<B> {
     /// `[num_params]`.
     pub numbers: Vec<B>,
     /// The scales of the blocks of each parameter tensor, one tensor after another.
     pub scales: Vec<u16>,
 }
 
-impl<B: Byte> Bytes<B> {
+impl<B: BlockCode> QuantizedMoment<B> {
     /// Zeros for tensors of these sizes.
     fn zeros(sizes: &[usize]) -> Self {
         let count = sizes.iter().map(|len| blocks(*len)).sum();
@@ -37,7 +38,7 @@ impl<B: Byte> Bytes<B> {
     }
 
     /// Numbers rounded to the nearest.
-    fn narrowed(mut from: &[f32], sizes: &[usize]) -> Self {
+    fn quantized(mut from: &[f32], sizes: &[usize]) -> Self {
         let mut all = Self::zeros(sizes);
         let mut rest = all.rest();
         for len in sizes {
@@ -47,24 +48,24 @@ impl<B: Byte> Bytes<B> {
             for ((block, numbers), scale) in
                 tensor.chunks(BLOCK).zip(numbers.chunks_mut(BLOCK)).zip(scales)
             {
-                *scale = narrow(block, &[1 << 15; BLOCK], numbers);
+                *scale = quantize(block, &[1 << 15; BLOCK], numbers);
             }
         }
         all
     }
 
     /// The numbers in f32, exactly.
-    fn widened(&self, sizes: &[usize]) -> Vec<f32> {
+    fn dequantized(&self, sizes: &[usize]) -> Vec<f32> {
         let mut all = vec![0.0; self.numbers.len()];
         let (mut into, mut numbers, mut scales) =
             (&mut all[..], &self.numbers[..], &self.scales[..]);
         for len in sizes {
-            let cut = "the sizes are those of the numbers";
-            let into = into.split_off_mut(..*len).expect(cut);
-            let numbers = numbers.split_off(..*len).expect(cut);
-            let scales = scales.split_off(..blocks(*len)).expect(cut);
+            let message = "the sizes are those of the numbers";
+            let into = into.split_off_mut(..*len).expect(message);
+            let numbers = numbers.split_off(..*len).expect(message);
+            let scales = scales.split_off(..blocks(*len)).expect(message);
             let tensor = into.chunks_mut(BLOCK).zip(numbers.chunks(BLOCK)).zip(scales);
-            tensor.for_each(|((into, block), scale)| widen(block, *scale, into));
+            tensor.for_each(|((into, block), scale)| dequantize(block, *scale, into));
         }
         all
     }
@@ -83,9 +84,9 @@ struct Rest<'a, B> {
 impl<'a, B> Rest<'a, B> {
     /// Cuts off `len` numbers, whole blocks of a tensor, and their scales.
     fn take(&mut self, len: usize) -> (&'a mut [B], &'a mut [u16]) {
-        let cut = "the sizes are those of the numbers";
-        let numbers = self.numbers.split_off_mut(..len).expect(cut);
-        (numbers, self.scales.split_off_mut(..blocks(len)).expect(cut))
+        let message = "the sizes are those of the numbers";
+        let numbers = self.numbers.split_off_mut(..len).expect(message);
+        (numbers, self.scales.split_off_mut(..blocks(len)).expect(message))
     }
 }
 
@@ -93,9 +94,9 @@ impl<'a, B> Rest<'a, B> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EightBitMoments {
     /// First moment: running mean of gradients.
-    pub first_moment: Bytes<i8>,
+    pub first_moment: QuantizedMoment<i8>,
     /// Second moment: running mean of squared gradients.
-    pub second_moment: Bytes<u8>,
+    pub second_moment: QuantizedMoment<u8>,
     /// Number of steps taken.
     pub steps: u64,
     /// Sizes of the parameter tensors; each begins a block.
@@ -116,25 +117,26 @@ struct Part<'a> {
 impl EightBitMoments {
     /// Creates the initial state for parameter tensors of these sizes.
     pub fn zeros(sizes: Vec<usize>) -> Self {
-        let (first_moment, second_moment) = (Bytes::zeros(&sizes), Bytes::zeros(&sizes));
+        let (first_moment, second_moment) =
+            (QuantizedMoment::zeros(&sizes), QuantizedMoment::zeros(&sizes));
         Self { first_moment, second_moment, steps: 0, sizes }
     }
 
     /// Rounds moments of tensors of these sizes to the nearest.
-    pub fn narrowed(moments: &Moments, sizes: Vec<usize>) -> Self {
+    pub fn quantized(moments: &Moments, sizes: Vec<usize>) -> Self {
         Self {
-            first_moment: Bytes::narrowed(&moments.first_moment, &sizes),
-            second_moment: Bytes::narrowed(&moments.second_moment, &sizes),
+            first_moment: QuantizedMoment::quantized(&moments.first_moment, &sizes),
+            second_moment: QuantizedMoment::quantized(&moments.second_moment, &sizes),
             steps: moments.steps,
             sizes,
         }
     }
 
     /// The state in f32, exactly.
-    pub fn widened(&self) -> Moments {
+    pub fn dequantized(&self) -> Moments {
         Moments {
-            first_moment: self.first_moment.widened(&self.sizes),
-            second_moment: self.second_moment.widened(&self.sizes),
+            first_moment: self.first_moment.dequantized(&self.sizes),
+            second_moment: self.second_moment.dequantized(&self.sizes),
             steps: self.steps,
         }
     }
@@ -145,23 +147,24 @@ impl EightBitMoments {
         mut params: &mut [f32],
         mut gradient: &[f32],
         scale: f32,
-        by: &StepSettings,
+        settings: &StepSettings,
     ) {
         self.steps += 1;
-        let ([decayed, undecayed], key) = stepped(by, self.steps);
+        let StepFactors { decayed, undecayed, key } = StepFactors::new(settings, self.steps);
         let (mut first, mut second) = (self.first_moment.rest(), self.second_moment.rest());
-        let (mut parts, mut start, mut spared) = (Vec::new(), 0, by.spared.iter().peekable());
+        let (mut parts, mut start) = (Vec::new(), 0);
+        let mut spared = settings.spared.iter().peekable();
         for size in &self.sizes {
             let is_spared = spared.next_if(|range| range.start == start).is_some();
             let end = start + size;
             while start < end {
                 let len = PORTION.min(end - start);
-                let cut = "the sizes are those of the parameters";
+                let message = "the sizes are those of the parameters";
                 parts.push(Part {
                     start,
                     factors: if is_spared { &undecayed } else { &decayed },
-                    params: params.split_off_mut(..len).expect(cut),
-                    gradient: gradient.split_off(..len).expect(cut),
+                    params: params.split_off_mut(..len).expect(message),
+                    gradient: gradient.split_off(..len).expect(message),
                     first: first.take(len),
                     second: second.take(len),
                 });
@@ -182,22 +185,22 @@ fn apply(part: Part, scale: f32, key: u32) {
     let scales = scales.iter_mut().zip(second.1);
     for (number, ((block, moments), scales)) in blocks.zip(moments).zip(scales).enumerate() {
         let start = (start + number * BLOCK) as u32;
-        apply_to_block(factors, (scale, key, start), block, moments, scales);
+        let step = SliceStep { factors, scale, key, start };
+        apply_to_block(step, block, moments, scales);
     }
 }
 
-/// Performs a step on a block; `start` is the index of its first parameter.
+/// Performs a step on a block.
 #[inline(always)]
 fn apply_to_block(
-    factors: &Factors,
-    (scale, key, start): (f32, u32, u32),
+    SliceStep { factors, scale, key, start }: SliceStep,
     (params, gradient): (&mut [f32], &[f32]),
     (first_bytes, second_bytes): (&mut [i8], &mut [u8]),
     (first_scale, second_scale): (&mut u16, &mut u16),
 ) {
     let [mut first, mut second] = [[0.0; BLOCK]; 2];
-    widen(first_bytes, *first_scale, &mut first);
-    widen(second_bytes, *second_scale, &mut second);
+    dequantize(first_bytes, *first_scale, &mut first);
+    dequantize(second_bytes, *second_scale, &mut second);
     let all = params.iter_mut().zip(gradient).zip(first.iter_mut().zip(&mut second));
     for ((param, gradient), (first, second)) in all {
         let before = ParamState { param: *param, first: *first, second: *second };
@@ -211,8 +214,8 @@ fn apply_to_block(
         (*first, *second) = (drawn & 0xffff, drawn >> 16);
     }
     let len = params.len();
-    *first_scale = narrow(&first[..len], &first_shares, first_bytes);
-    *second_scale = narrow(&second[..len], &second_shares, second_bytes);
+    *first_scale = quantize(&first[..len], &first_shares, first_bytes);
+    *second_scale = quantize(&second[..len], &second_shares, second_bytes);
 }
 
 #[cfg(test)]
@@ -229,7 +232,7 @@ mod tests {
         OptimizerConfig { weight_decay: 0.0, ..TrainConfig::for_game("any").optimizer }
     }
 
-    fn by(config: &OptimizerConfig, learning_rate: f64) -> StepSettings<'_> {
+    fn settings(config: &OptimizerConfig, learning_rate: f64) -> StepSettings<'_> {
         StepSettings { learning_rate, config, spared: &[], key: 7 }
     }
 
@@ -250,7 +253,7 @@ mod tests {
         let (mut params, mut wanted) = (vec![0.0f32; count], vec![0.0f32; count]);
         let mut exact = Moments::new(count);
         let mut compact = EightBitMoments::zeros(sizes.to_vec());
-        let by = by(&config, 1e-3);
+        let settings = settings(&config, 1e-3);
         for step in 0..200 {
             // Sizes of the gradients are apart by up to 10^3, and later all of them are a tenth.
             let late = if step < 100 { 1.0 } else { 0.1 };
@@ -258,8 +261,8 @@ mod tests {
             let gradient = |at| scale(at) * (0.1 + noise(step + 9, at));
             let gradient: Vec<f32> = (0..count).map(gradient).collect();
             let before = [params.clone(), wanted.clone()];
-            compact.step(&mut params, &gradient, 1.0, &by);
-            exact.step(&mut wanted, &gradient, 1.0, &by);
+            compact.step(&mut params, &gradient, 1.0, &settings);
+            exact.step(&mut wanted, &gradient, 1.0, &settings);
             let change = |now: &[f32], was: &[f32], at| now[at] - was[at];
             let want = |at: usize| change(&wanted, &before[1], at);
             let off = size((0..count).map(|at| change(&params, &before[0], at) - want(at)));
@@ -267,7 +270,7 @@ mod tests {
         }
         let off = size(params.iter().zip(&wanted).map(|(a, b)| a - b)) / size(wanted.into_iter());
         assert!(off < 0.1, "{off}");
-        let got = compact.widened();
+        let got = compact.dequantized();
         for (got, want) in
             [(&got.first_moment, &exact.first_moment), (&got.second_moment, &exact.second_moment)]
         {
@@ -286,7 +289,7 @@ mod tests {
     #[test]
     fn no_gradient_makes_a_step_explode() {
         let (config, count) = (config(), 8 * BLOCK);
-        let by = by(&config, 1.0);
+        let settings = settings(&config, 1.0);
         let sizes = |at: usize| 10f32.powf(15.0 * uniform(draw(5, at as u32)) - 12.0);
         for (what, gradient) in [
             ("zeros", &(|_, _| 0.0f32) as &dyn Fn(u32, usize) -> f32),
@@ -304,12 +307,12 @@ mod tests {
             for step in 0..300 {
                 let before = params.clone();
                 let gradient: Vec<f32> = (0..count).map(|at| gradient(step, at)).collect();
-                compact.step(&mut params, &gradient, 1.0, &by);
+                compact.step(&mut params, &gradient, 1.0, &settings);
                 let changes = params.iter().zip(&before).map(|(now, was)| (now - was).abs());
-                let most = changes.fold(0.0, |a: f32, b| if b <= a { a } else { b });
-                assert!(most < 14.0, "{what}: {most} in step {step}");
+                let largest = changes.fold(0.0, |a: f32, b| if b <= a { a } else { b });
+                assert!(largest < 14.0, "{what}: {largest} in step {step}");
             }
-            let moments = compact.widened();
+            let moments = compact.dequantized();
             let pairs = moments.first_moment.iter().zip(&moments.second_moment);
             assert!(pairs.clone().all(|(m, v)| *v > 0.0 || m.abs() < 1e-18), "{what}");
         }
@@ -329,13 +332,15 @@ mod tests {
                 let error = |at: usize| input(at) * (params[at] - target(at) + noise(step + 9, at));
                 let gradient: Vec<f32> = (0..count).map(error).collect();
                 let rate = 0.03 * (1.0 - f64::from(step) / f64::from(steps));
-                step_by(&mut params, &gradient, &by(&config, rate));
+                step_by(&mut params, &gradient, &settings(&config, rate));
             }
             size(params.iter().enumerate().map(|(at, x)| x - target(at))).powi(2) / count as f64
         };
         let (mut exact, mut compact) = (Moments::new(count), EightBitMoments::zeros(vec![count]));
-        let want = learn(&mut |params, gradient, by| exact.step(params, gradient, 1.0, by));
-        let got = learn(&mut |params, gradient, by| compact.step(params, gradient, 1.0, by));
+        let want =
+            learn(&mut |params, gradient, settings| exact.step(params, gradient, 1.0, settings));
+        let got =
+            learn(&mut |params, gradient, settings| compact.step(params, gradient, 1.0, settings));
         assert!(want < 0.02, "{want}");
         assert!(got < 1.1 * want, "{got} instead of {want}");
     }
@@ -350,9 +355,11 @@ mod tests {
             let mut params = vec![1.0f32; count];
             for step in 0..5 {
                 let gradient: Vec<f32> = (0..count).map(|at| noise(step, at).powi(9)).collect();
-                pool.install(|| compact.step(&mut params, &gradient, 0.5, &by(&config, 1e-3)));
+                pool.install(|| {
+                    compact.step(&mut params, &gradient, 0.5, &settings(&config, 1e-3))
+                });
                 if converts {
-                    let again = EightBitMoments::narrowed(&compact.widened(), SIZES.to_vec());
+                    let again = EightBitMoments::quantized(&compact.dequantized(), SIZES.to_vec());
                     assert!(again == compact, "step {step}");
                     compact = again;
                 }
@@ -377,9 +384,14 @@ mod tests {
         let config = OptimizerConfig { weight_decay: 1.0, ..config() };
         let count = SIZES.iter().sum();
         let step = |spared: &[Range<usize>]| {
-            let by = StepSettings { learning_rate: 0.1, config: &config, spared, key: 0 };
+            let settings = StepSettings { learning_rate: 0.1, config: &config, spared, key: 0 };
             let mut params = vec![2.0f32; count];
-            EightBitMoments::zeros(SIZES.to_vec()).step(&mut params, &vec![0.0; count], 1.0, &by);
+            EightBitMoments::zeros(SIZES.to_vec()).step(
+                &mut params,
+                &vec![0.0; count],
+                1.0,
+                &settings,
+            );
             params
         };
         assert!(step(&[]) == vec![1.8; count]);

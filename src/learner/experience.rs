@@ -54,10 +54,10 @@ impl TensorExperience {
     ) -> (Loss, Tensor<1>) {
         let leaf = weights.params.clone().autodiff().require_grad();
         let loss = loss(self.steps(&weights.network.unflatten(&leaf)));
-        let by = |x: Tensor<1>, factor: f32| if scale == 1.0 { x } else { x * factor };
-        let mut gradients = by(loss.loss.clone(), scale).backward();
+        let multiply = |x: Tensor<1>, factor: f32| if scale == 1.0 { x } else { x * factor };
+        let mut gradients = multiply(loss.loss.clone(), scale).backward();
         let gradient = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
-        (loss, by(gradient, 1.0 / scale))
+        (loss, multiply(gradient, 1.0 / scale))
     }
 
     /// Evaluates `policy` on the steps.

@@ -4,6 +4,7 @@
 //! threads, and [`fused`] those of multi-layer perceptrons in CubeCL kernels.
 
 mod autodiff;
+mod context;
 mod eight_bit;
 mod experience;
 #[cfg(feature = "kernels")]
@@ -15,12 +16,12 @@ mod optimizer;
 mod order;
 mod plan;
 mod schedule;
-mod share;
 pub mod text;
 mod update;
 mod weights;
 
 pub use autodiff::{AUTODIFF_SHARD_STEPS, AutodiffLearner};
+pub use context::LearnerContext;
 pub use host::{
     HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, host_learner,
 };
@@ -28,5 +29,4 @@ pub use means::UpdateMeans;
 pub use optimizer::{AdamW, Moments};
 pub use order::{Batches, Minibatch, SHARD_STEPS};
 pub use schedule::{entropy_coef, first_update, learning_rate, total_updates};
-pub use share::Share;
 pub use weights::Weights;

@@ -75,12 +75,12 @@ mod tests {
         let (mut params, mut wanted) = (vec![1.0f32; count], vec![1.0f32; count]);
         let mut want = Moments::new(count);
         let mut half = want.convert::<u16>();
-        let by = StepSettings { learning_rate: 1e-4, config: &config, spared: &[], key: 7 };
+        let settings = StepSettings { learning_rate: 1e-4, config: &config, spared: &[], key: 7 };
         for i in 0..300u32 {
             let gradient: Vec<f32> =
                 (0..count as u32).map(|at| 1e-3 * (1.0 + (draw(i, at) % 8) as f32)).collect();
-            half.step(&mut params, &gradient, 1.0, &by);
-            want.step(&mut wanted, &gradient, 1.0, &by);
+            half.step(&mut params, &gradient, 1.0, &settings);
+            want.step(&mut wanted, &gradient, 1.0, &settings);
         }
         let got: Moments = half.convert();
         let mean = |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>();

@@ -1,7 +1,7 @@
 //! AdamW on flat parameter vectors, in tensors and in host memory, and clipping by global norm.
 
 use super::moment::Moment;
-use crate::math::adamw::{self, Factors, ParamState, Settings, step};
+use crate::math::adamw::{self, Factors, Hyperparameters, ParamState, step};
 use crate::rng::draw;
 use crate::settings::OptimizerConfig;
 use burn::tensor::Tensor;
@@ -40,21 +40,34 @@ impl AdamW {
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         self.steps += 1;
-        let by = factors(config, learning_rate, self.steps);
+        let factors = factors(config, learning_rate, self.steps);
         let (first, second) = (self.first_moment.clone(), self.second_moment.clone());
-        let [params, first, second] = step_tensors([gradient, params, first, second], &by);
-        (self.first_moment, self.second_moment) = (first, second);
-        params
+        let after = AdamWTensors { params, first, second }.step(gradient, &factors);
+        (self.first_moment, self.second_moment) = (after.first, after.second);
+        after.params
     }
 }
 
-/// Performs a step of AdamW in tensors: `values` are gradient, parameters, first and second moment. Returns the last three.
-pub(super) fn step_tensors(values: [Tensor<1>; 4], by: &Factors) -> [Tensor<1>; 3] {
-    let [gradient, params, first, second] = values;
-    let first = first * by.keep1 + gradient.clone() * by.add1;
-    let second = second * by.keep2 + gradient.square() * by.add2;
-    let root = second.clone().sqrt() / by.correction + by.epsilon;
-    [params * by.decay - first.clone() / root * by.rate, first, second]
+/// Parameters and their moments, which a step of AdamW replaces: of equal shape.
+pub(super) struct AdamWTensors {
+    /// The parameters.
+    pub params: Tensor<1>,
+    /// Their first moment.
+    pub first: Tensor<1>,
+    /// Their second moment.
+    pub second: Tensor<1>,
+}
+
+impl AdamWTensors {
+    /// Performs a step of AdamW.
+    pub fn step(self, gradient: Tensor<1>, factors: &Factors) -> Self {
+        let Self { params, first, second } = self;
+        let first = first * factors.beta1 + gradient.clone() * factors.one_minus_beta1;
+        let second = second * factors.beta2 + gradient.square() * factors.one_minus_beta2;
+        let root = second.clone().sqrt() / factors.correction + factors.epsilon;
+        let params = params * factors.decay - first.clone() / root * factors.rate;
+        Self { params, first, second }
+    }
 }
 
 /// Optimizer state in host memory; moments are numbers in f32, or in bf16 as `u16`.
@@ -112,10 +125,10 @@ impl<M: Moment> Moments<M> {
         params: &mut [f32],
         gradient: &[f32],
         scale: f32,
-        by: &StepSettings,
+        settings: &StepSettings,
     ) {
         self.steps += 1;
-        let ([decayed, undecayed], key) = stepped(by, self.steps);
+        let StepFactors { decayed, undecayed, key } = StepFactors::new(settings, self.steps);
         let Self { first_moment: first, second_moment: second, .. } = self;
         let mut portions = |range: Range<usize>, factors: &Factors| {
             let params = params[range.clone()].par_chunks_mut(PORTION);
@@ -125,11 +138,12 @@ impl<M: Moment> Moments<M> {
             let parts = params.zip(gradient).zip(firsts.zip(seconds)).enumerate();
             parts.for_each(|(i, ((params, gradient), (first, second)))| {
                 let start = (range.start + i * PORTION) as u32;
-                apply(factors, (scale, key, start), params, gradient, first, second);
+                let step = SliceStep { factors, scale, key, start };
+                apply(step, params, gradient, first, second);
             });
         };
         let mut start = 0;
-        for spared in by.spared {
+        for spared in settings.spared {
             portions(start..spared.start, &decayed);
             portions(spared.clone(), &undecayed);
             start = spared.end;
@@ -138,12 +152,37 @@ impl<M: Moment> Moments<M> {
     }
 }
 
-/// Factors of a step with and without weight decay, and the key of its draws; steps are counted from 1.
-pub(super) fn stepped(by: &StepSettings, steps: u64) -> ([Factors; 2], u32) {
-    let decayed = factors(by.config, by.learning_rate, steps);
-    let undecayed = Factors { decay: 1.0, ..decayed };
-    let key = draw(draw(by.key, (steps >> 32) as u32), steps as u32);
-    ([decayed, undecayed], key)
+/// What a step computes with, the same for all parameters but for weight decay.
+pub(super) struct StepFactors {
+    /// Factors of parameters with weight decay.
+    pub decayed: Factors,
+    /// Factors of parameters without weight decay.
+    pub undecayed: Factors,
+    /// Key of the draws by which the moments are rounded in this step.
+    pub key: u32,
+}
+
+impl StepFactors {
+    /// Factors of step `step`, counted from 1.
+    pub fn new(settings: &StepSettings, step: u64) -> Self {
+        let decayed = factors(settings.config, settings.learning_rate, step);
+        let undecayed = Factors { decay: 1.0, ..decayed };
+        let key = draw(draw(settings.key, (step >> 32) as u32), step as u32);
+        Self { decayed, undecayed, key }
+    }
+}
+
+/// A step of consecutive parameters, which one thread performs.
+#[derive(Clone, Copy)]
+pub(super) struct SliceStep<'a> {
+    /// Factors of the step.
+    pub factors: &'a Factors,
+    /// Factor that clips the gradient.
+    pub scale: f32,
+    /// Key of the draws by which the moments are rounded.
+    pub key: u32,
+    /// Index of the first parameter.
+    pub start: u32,
 }
 
 /// Calls `step` with the factor that clips a gradient to `max_norm`, as [`clip_grad_norm`] does, and returns the norm before
@@ -154,11 +193,10 @@ pub(super) fn clipped_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f3
     norm
 }
 
-/// Performs a step on slices of equal length; `start` is the index of their first parameter.
+/// Performs a step on slices of equal length.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn apply<M: Moment>(
-    factors: &Factors,
-    (scale, key, start): (f32, u32, u32),
+    SliceStep { factors, scale, key, start }: SliceStep,
     params: &mut [f32],
     gradient: &[f32],
     first_moment: &mut [M],
@@ -179,13 +217,13 @@ fn apply<M: Moment>(
 
 /// Factors of step `step`, counted from 1.
 pub(super) fn factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -> Factors {
-    let settings = Settings {
+    let hyperparameters = Hyperparameters {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
         epsilon: config.adam_epsilon,
         weight_decay: config.weight_decay,
     };
-    Factors::new(&settings, learning_rate, step)
+    Factors::new(&hyperparameters, learning_rate, step)
 }
 
 /// Scales a gradient to norm `max_norm` if its norm is larger (0 disables clipping). Returns the
@@ -271,8 +309,8 @@ mod tests {
         config.weight_decay = 1.0;
         let step = |spared: &[Range<usize>]| {
             let (mut params, gradient) = (vec![2.0f32; 40], vec![0.0; 40]);
-            let by = StepSettings { learning_rate: 0.1, config: &config, spared, key: 0 };
-            Moments::new(40).step(&mut params, &gradient, 1.0, &by);
+            let settings = StepSettings { learning_rate: 0.1, config: &config, spared, key: 0 };
+            Moments::new(40).step(&mut params, &gradient, 1.0, &settings);
             params
         };
         assert_eq!(step(&[]), [1.8; 40]);

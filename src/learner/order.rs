@@ -140,10 +140,10 @@ impl Batches {
             let of_shard = |shard| shards.places_of(shard).map(|game| game as i32).collect();
             return shards.own().map(of_shard).collect();
         }
-        let of = |one: &Minibatch| -> Vec<Vec<i32>> {
+        let shards_of = |one: &Minibatch| -> Vec<Vec<i32>> {
             shards.own().map(|shard| one.shard(shard).to_vec()).collect()
         };
-        minibatches.iter().flat_map(of).filter(|games| !games.is_empty()).collect()
+        minibatches.iter().flat_map(shards_of).filter(|games| !games.is_empty()).collect()
     }
 }
 
@@ -258,13 +258,13 @@ mod tests {
         // 7 groups of 3 games in 4 shards, two for each of two ranks.
         for data in [false, true] {
             let shards = Shards::new(7, 4).times(3);
-            let of = |shards: &Shards, iteration: u32| {
+            let minibatches = |shards: &Shards, iteration: u32| {
                 let mut batches = Batches::of_shards(&config(data), shards.clone());
                 batches.minibatches(iteration, shards.own_items().len())
             };
-            let whole = of(&shards, 2);
-            let first = of(&shards.clone().with_own(0..2), 2);
-            let second = of(&shards.clone().with_own(2..4), 2);
+            let whole = minibatches(&shards, 2);
+            let first = minibatches(&shards.clone().with_own(0..2), 2);
+            let second = minibatches(&shards.clone().with_own(2..4), 2);
             let from = shards.items_of(2).start as i32;
             for ((whole, first), second) in whole.iter().zip(first).zip(second) {
                 for shard in 0..2 {
@@ -282,11 +282,12 @@ mod tests {
     #[test]
     fn minibatches_are_the_same_whatever_shards_strata_make_up() {
         for data in [false, true] {
-            let of = |shards: Shards| Batches::of_shards(&config(data), shards).minibatches(3, 26);
-            let fine = of(Shards::new(26, 6));
+            let minibatches =
+                |shards: Shards| Batches::of_shards(&config(data), shards).minibatches(3, 26);
+            let fine = minibatches(Shards::new(26, 6));
             for count in 1..6 {
                 let shards = Shards::new(26, count).with_strata(6);
-                for (coarse, fine) in of(shards.clone()).iter().zip(&fine) {
+                for (coarse, fine) in minibatches(shards.clone()).iter().zip(&fine) {
                     assert_eq!(coarse.games(), fine.games());
                     for shard in 0..count {
                         let strata = shards.strata_of(shard);

@@ -1,9 +1,9 @@
 //! Counted steps of an update, by which losses and means are divided.
 
+use super::context::LearnerContext;
 use super::order::Minibatch;
 use super::schedule::first_update;
-use super::share::Share;
-use crate::objective::weights::Sizes;
+use crate::objective::weights::StepDenominators;
 use crate::parallel::TeamError;
 
 /// Counted steps of the minibatches of an update over all ranks, by which losses and means are divided.
@@ -25,20 +25,20 @@ impl Plan {
     /// Plans the update of an iteration from the numbers of counted steps of this rank's games. Returns its minibatches,
     /// too.
     pub fn new(
-        share: &mut Share,
+        context: &mut LearnerContext,
         lengths: &[usize],
         learn_steps: usize,
         iteration: u32,
     ) -> Result<(Vec<Minibatch>, Self), TeamError> {
-        let minibatches = share.batches.minibatches(iteration, lengths.len());
+        let minibatches = context.batches.minibatches(iteration, lengths.len());
         let count = |one: &Minibatch| {
             one.games().iter().map(|game| lengths[*game as usize]).sum::<usize>() as f64
         };
         let all = lengths.iter().sum::<usize>() as f64;
         let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
-        let mut counts = share.team.total(&ours)?;
+        let mut counts = context.team.total(&ours)?;
         let counted = counts.pop().expect("the last is that of all games");
-        let (update, first) = (&share.config.update, first_update(&share.config, iteration));
+        let (update, first) = (&context.config.update, first_update(&context.config, iteration));
         let plan = Self {
             first,
             counts,
@@ -46,15 +46,15 @@ impl Plan {
             learn_steps,
             num_minibatches: update.num_minibatches,
             epochs: update.update_epochs,
-            is_data: share.config.data.is_on(),
+            is_data: context.config.data.is_on(),
         };
         Ok((minibatches, plan))
     }
 
     /// Denominators of the step weights of minibatch `number`.
-    pub fn sizes(&self, number: usize, of: &Minibatch) -> Sizes {
-        Sizes {
-            games: of.size as f32,
+    pub fn denominators(&self, number: usize, minibatch: &Minibatch) -> StepDenominators {
+        StepDenominators {
+            games: minibatch.size as f32,
             learn_steps: self.learn_steps as f32,
             steps: self.counts[number] as f32,
             rollout_share: self.counted as f32 / self.num_minibatches as f32,

@@ -10,11 +10,11 @@ pub(super) trait UpdateSteps {
     /// A gradient with the sums of its loss, in host memory or on the device that computed it.
     type Gradient;
 
-    /// Computes the gradient of minibatch `number` over all ranks; `None` skips the step.
+    /// Computes the gradient of `minibatch`, number `number` of the update, over all ranks; `None` skips the step.
     fn gradient(
         &mut self,
         number: usize,
-        of: &Self::Minibatch,
+        minibatch: &Self::Minibatch,
     ) -> Result<Option<Self::Gradient>, TeamError>;
 
     /// Mean `approx_kl` of the steps of minibatch `number`, the same on all ranks. On a device this is a read-back.

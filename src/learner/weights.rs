@@ -1,7 +1,7 @@
 //! Trainable state: parameters, optimizer and, for the KL penalty, the reference policy.
 
+use super::context::LearnerContext;
 use super::optimizer::AdamW;
-use super::share::Share;
 use crate::device;
 use crate::model::Network;
 use crate::parallel::{Team, TeamError};
@@ -51,12 +51,12 @@ impl Weights {
         &mut self,
         gradient: Tensor<1>,
         update: u64,
-        share: &Share,
+        context: &LearnerContext,
     ) -> Result<(), TeamError> {
-        let (rate, config) = (share.learning_rate(update), &share.config.optimizer);
+        let (rate, config) = (context.learning_rate(update), &context.config.optimizer);
         self.params = self.optimizer.step(self.params.clone(), gradient, rate, config);
-        if share.team.rounds_differently() {
-            self.params = root_params(&share.team, self.params.clone())?;
+        if context.team.rounds_differently() {
+            self.params = root_params(&context.team, self.params.clone())?;
         }
         Ok(())
     }

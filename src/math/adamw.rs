@@ -5,9 +5,9 @@ use super::at_most;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// AdamW hyperparameters, constant over a run.
+/// Hyperparameters of AdamW, constant over a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct Hyperparameters {
     /// Decay rate of the first moment.
     pub beta1: f64,
     /// Decay rate of the second moment.
@@ -22,13 +22,13 @@ pub struct Settings {
 #[derive(CubeType, CubeLaunch, Clone, Copy, Debug)]
 pub struct Factors {
     /// `beta1`.
-    pub keep1: f32,
+    pub beta1: f32,
     /// `1 - beta1`.
-    pub add1: f32,
+    pub one_minus_beta1: f32,
     /// `beta2`.
-    pub keep2: f32,
+    pub beta2: f32,
     /// `1 - beta2`.
-    pub add2: f32,
+    pub one_minus_beta2: f32,
     /// Square root of the second moment's bias correction, `sqrt(1 - beta2^step)`.
     pub correction: f32,
     /// Added to the denominator for numerical stability.
@@ -41,14 +41,14 @@ pub struct Factors {
 
 impl Factors {
     /// Computes the factors of step `step`, counted from 1.
-    pub fn new(settings: &Settings, learning_rate: f64, step: u64) -> Self {
-        let Settings { beta1, beta2, epsilon, weight_decay } = *settings;
+    pub fn new(hyperparameters: &Hyperparameters, learning_rate: f64, step: u64) -> Self {
+        let Hyperparameters { beta1, beta2, epsilon, weight_decay } = *hyperparameters;
         let bias = |beta: f64| 1.0 - beta.powf(step as f64);
         Self {
-            keep1: beta1 as f32,
-            add1: (1.0 - beta1) as f32,
-            keep2: beta2 as f32,
-            add2: (1.0 - beta2) as f32,
+            beta1: beta1 as f32,
+            one_minus_beta1: (1.0 - beta1) as f32,
+            beta2: beta2 as f32,
+            one_minus_beta2: (1.0 - beta2) as f32,
             correction: bias(beta2).sqrt() as f32,
             epsilon: epsilon as f32,
             decay: (1.0 - learning_rate * weight_decay) as f32,
@@ -59,10 +59,10 @@ impl Factors {
     /// The factors as an argument of kernels.
     pub fn launch(&self) -> FactorsLaunch {
         FactorsLaunch::new(
-            self.keep1,
-            self.add1,
-            self.keep2,
-            self.add2,
+            self.beta1,
+            self.one_minus_beta1,
+            self.beta2,
+            self.one_minus_beta2,
             self.correction,
             self.epsilon,
             self.decay,
@@ -85,11 +85,11 @@ pub struct ParamState {
 /// Performs one AdamW step with `gradient`.
 #[cube]
 #[inline(always)]
-pub fn step(before: &ParamState, gradient: f32, by: &Factors) -> ParamState {
-    let first = before.first * by.keep1 + gradient * by.add1;
-    let second = before.second * by.keep2 + gradient * gradient * by.add2;
-    let root = second.sqrt() / by.correction + by.epsilon;
-    ParamState { param: before.param * by.decay - first / root * by.rate, first, second }
+pub fn step(before: &ParamState, gradient: f32, factors: &Factors) -> ParamState {
+    let first = before.first * factors.beta1 + gradient * factors.one_minus_beta1;
+    let second = before.second * factors.beta2 + gradient * gradient * factors.one_minus_beta2;
+    let root = second.sqrt() / factors.correction + factors.epsilon;
+    ParamState { param: before.param * factors.decay - first / root * factors.rate, first, second }
 }
 
 /// Factor that scales a gradient of norm `norm` to at most `max_norm`; the formula of

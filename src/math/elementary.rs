@@ -51,15 +51,15 @@ pub fn sigmoid(x: f32) -> f32 {
 }
 
 /// Lower clamp of [`exp()`]; its exponential is still a normal number.
-const LEAST_EXPONENT: f32 = -87.0;
+const MIN_EXPONENT: f32 = -87.0;
 /// Upper clamp of [`exp()`]; its exponential is still finite. Infinities are undefined in WGSL.
-pub(crate) const GREATEST_EXPONENT: f32 = 88.0;
+pub(crate) const MAX_EXPONENT: f32 = 88.0;
 
 /// Exponential function, accurate to 2 ulp over the finite range. Vectorises: 2^n times a
 /// polynomial on [-ln 2 / 2, ln 2 / 2] (coefficients from Cephes' `expf`).
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    let x = x.clamp(LEAST_EXPONENT, GREATEST_EXPONENT);
+    let x = x.clamp(MIN_EXPONENT, MAX_EXPONENT);
     // Adding 1.5 * 2^23 rounds to an integer in the low bits.
     let shifted = x * std::f32::consts::LOG2_E + 12_582_912.0;
     let n = shifted - 12_582_912.0;
@@ -75,7 +75,7 @@ pub fn exp(x: f32) -> f32 {
 
 #[cube]
 fn device_exp(x: f32) -> f32 {
-    at_least(LEAST_EXPONENT, at_most(GREATEST_EXPONENT, x)).exp()
+    at_least(MIN_EXPONENT, at_most(MAX_EXPONENT, x)).exp()
 }
 
 /// Kernel-side form of [`exp()`].

@@ -4,11 +4,11 @@
 //! with a device intrinsic (exponential, logarithm) use a vectorisable polynomial natively and the
 //! intrinsic in kernels.
 //!
-//! [`bytes`] is no formula, but a format of numbers.
+//! [`block_quantized`] is not a formula but a number format.
 
 pub mod activation;
 pub mod adamw;
-pub mod bytes;
+pub mod block_quantized;
 mod elementary;
 #[cfg(target_family = "wasm")]
 pub(crate) mod quads;
@@ -21,7 +21,7 @@ pub const LANES: usize = 16;
 pub type Lanes = [f32; LANES];
 
 pub use activation::Activation;
-pub(crate) use elementary::{GREATEST_EXPONENT, any, mul_add};
+pub(crate) use elementary::{MAX_EXPONENT, any, mul_add};
 pub use elementary::{at_least, at_most, exp, ln, sigmoid, tanh};
 
 /// Applies a function to each element, always inlined. The compiler often makes a call of [`array::map`], which costs

@@ -12,9 +12,9 @@ pub struct Normalizer {
     /// The largest logit.
     pub max: f32,
     /// `ln s`.
-    pub log_total: f32,
+    pub log_sum: f32,
     /// `1 / s`.
-    pub share: f32,
+    pub inverse_sum: f32,
 }
 
 /// Logit of a masked action: finite, with probability 0 beside any legal action.
@@ -27,25 +27,25 @@ pub fn unnormalized(logit: f32, max: f32) -> f32 {
     exp(logit - max)
 }
 
-/// Computes the normaliser from the largest logit and the sum of [`unnormalized()`].
+/// Computes the normaliser from the largest logit and the sum `s` of [`unnormalized()`].
 #[cube]
 #[inline(always)]
-pub fn normalizer(max: f32, total: f32) -> Normalizer {
-    Normalizer { max, log_total: ln(total), share: 1.0f32 / total }
+pub fn normalizer(max: f32, sum: f32) -> Normalizer {
+    Normalizer { max, log_sum: ln(sum), inverse_sum: 1.0f32 / sum }
 }
 
 /// Log-probability of a logit.
 #[cube]
 #[inline(always)]
-pub fn logprob(logit: f32, by: &Normalizer) -> f32 {
-    logit - by.max - by.log_total
+pub fn logprob(logit: f32, normalizer: &Normalizer) -> f32 {
+    logit - normalizer.max - normalizer.log_sum
 }
 
 /// Probability of a logit.
 #[cube]
 #[inline(always)]
-pub fn prob(logit: f32, by: &Normalizer) -> f32 {
-    unnormalized(logit, by.max) * by.share
+pub fn prob(logit: f32, normalizer: &Normalizer) -> f32 {
+    unnormalized(logit, normalizer.max) * normalizer.inverse_sum
 }
 
 /// Contribution of one action to the entropy, in nats.
@@ -58,14 +58,14 @@ pub fn entropy_of(prob: f32, logprob: f32) -> f32 {
 /// Lower bound of the sampling threshold. Since [`exp()`] never returns 0, `u = 0` could otherwise
 /// select a masked action. The total is at least 1 and nonzero `u` are at least 2^-24, so no other
 /// draw changes.
-pub(crate) const LEAST_SUM: f32 = 1e-30;
+pub(crate) const MIN_SUM: f32 = 1e-30;
 
 /// 1 if an action precedes the sampled one: the cumulative sum of [`unnormalized()`] up to it does
 /// not exceed `u` times the total, for `u` uniform in `[0, 1)`.
 #[cube]
 #[inline(always)]
 pub fn lies_before(sum: f32, u: f32, total: f32) -> u32 {
-    select(sum <= at_least(LEAST_SUM, u * total), 1u32, 0u32)
+    select(sum <= at_least(MIN_SUM, u * total), 1u32, 0u32)
 }
 
 /// A sampled action.

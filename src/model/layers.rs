@@ -61,7 +61,7 @@ impl Layer {
 
 /// Hidden layers: linear ones, with an activation after each.
 #[derive(Clone, Debug)]
-pub(super) struct Hidden {
+pub(super) struct HiddenLayers {
     layers: Vec<Layer>,
     activation: Activation,
 }
@@ -87,7 +87,7 @@ impl HiddenRecord {
     }
 }
 
-impl Hidden {
+impl HiddenLayers {
     /// Layers of these widths, inputs included, whose parameters begin at `end`, which becomes their end.
     pub fn take(
         end: &mut usize,

@@ -4,7 +4,7 @@
 //! `grove`: a [`Header`] as JSON. Other readers see plain tensors.
 
 use super::Parameter;
-use crate::math::bytes::{self, Byte};
+use crate::math::block_quantized::{self, BlockCode};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -43,7 +43,7 @@ const SCALES: &str = ".scales";
 
 /// The numbers of a parameter vector, in the precision in which a file keeps them.
 #[derive(Clone, Copy, Debug)]
-pub enum Numbers<'a> {
+pub enum ParameterData<'a> {
     /// Single precision.
     F32(&'a [f32]),
     /// The upper halves of single-precision numbers.
@@ -54,7 +54,7 @@ pub enum Numbers<'a> {
     U8(&'a [u8], &'a [u16]),
 }
 
-impl<'a> Numbers<'a> {
+impl<'a> ParameterData<'a> {
     /// The type, its bytes per number, and the bytes in a file's order, copied only where the machine has another.
     fn bytes(self) -> (Dtype, usize, Cow<'a, [u8]>) {
         let (dtype, size, bytes): (Dtype, usize, &'a [u8]) = match self {
@@ -71,7 +71,7 @@ impl<'a> Numbers<'a> {
     }
 
     /// The scales of blocks.
-    fn scales(self) -> Option<Numbers<'a>> {
+    fn scales(self) -> Option<ParameterData<'a>> {
         match self {
             Self::F32(_) | Self::Bf16(_) => None,
             Self::I8(_, scales) | Self::U8(_, scales) => Some(Self::Bf16(scales)),
@@ -84,22 +84,22 @@ impl<'a> Numbers<'a> {
 /// # Panics
 /// If `params` is shorter than the `parameters` together.
 pub fn write_params(parameters: &[Parameter], params: &[f32], header: Option<&Header>) -> Vec<u8> {
-    write_numbers(parameters, Numbers::F32(params), header)
+    write_parameter_data(parameters, ParameterData::F32(params), header)
 }
 
-/// [`write_params`] in any precision.
+/// Writes parameters, or their moments, in any precision as a safetensors file, as [`write_params`] does.
 ///
 /// # Panics
-/// If there are fewer `numbers` than the `parameters` have together.
-pub fn write_numbers(
+/// If `data` holds fewer numbers than the `parameters` have together.
+pub fn write_parameter_data(
     parameters: &[Parameter],
-    numbers: Numbers,
+    data: ParameterData,
     header: Option<&Header>,
 ) -> Vec<u8> {
-    let (of_numbers, of_scales) = (numbers.bytes(), numbers.scales().map(Numbers::bytes));
+    let (of_numbers, of_scales) = (data.bytes(), data.scales().map(ParameterData::bytes));
     let scale_tensors = parameters.iter().map(|Parameter { name, shape }| Parameter {
         name: format!("{name}{SCALES}"),
-        shape: vec![bytes::blocks(shape.iter().product())],
+        shape: vec![block_quantized::blocks(shape.iter().product())],
     });
     let scale_tensors: Vec<Parameter> = scale_tensors.collect();
     let mut views = views(parameters, &of_numbers);
@@ -177,7 +177,7 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
 }
 
 /// Reads the numbers of a tensor of 8 bits, whose scales are beside it, to the end of `params`.
-fn read_blocks<B: Byte>(
+fn read_blocks<B: BlockCode>(
     tensors: &SafeTensors,
     name: &str,
     numbers: &[B],
@@ -185,14 +185,15 @@ fn read_blocks<B: Byte>(
 ) -> Result<(), SavedError> {
     let name = format!("{name}{SCALES}");
     let view = tensor(tensors, &name)?;
-    let (found, dtype, expected) = (view.shape(), view.dtype(), [bytes::blocks(numbers.len())]);
+    let (found, dtype, expected) =
+        (view.shape(), view.dtype(), [block_quantized::blocks(numbers.len())]);
     if found != expected || dtype != Dtype::BF16 {
         return Err(other(format!("`{name}` is {dtype:?} {found:?} instead of BF16 {expected:?}")));
     }
-    for (block, scale) in numbers.chunks(bytes::BLOCK).zip(view.data().as_chunks().0) {
+    for (block, scale) in numbers.chunks(block_quantized::BLOCK).zip(view.data().as_chunks().0) {
         let start = params.len();
         params.resize(start + block.len(), 0.0);
-        bytes::widen(block, u16::from_le_bytes(*scale), &mut params[start..]);
+        block_quantized::dequantize(block, u16::from_le_bytes(*scale), &mut params[start..]);
     }
     Ok(())
 }
@@ -269,11 +270,12 @@ mod tests {
             SavedError::Unreadable(reason) if reason.contains("not finite")
         ));
     }
+
     #[test]
     fn numbers_of_8_bits_are_read_with_their_scales() {
         let parameters = perceptron(2, &[300]);
         let sizes: Vec<usize> = parameters.iter().map(Parameter::count).collect();
-        let count = sizes.iter().map(|len| bytes::blocks(*len)).sum();
+        let count = sizes.iter().map(|len| block_quantized::blocks(*len)).sum();
         // Scales are 2^0, 2^1, ... and codes such that every third number is the largest, its half, and 0.
         let scales: Vec<u16> = (0..count).map(|i| (127 + i as u16) << 7).collect();
         let codes = |largest: u8| -> Vec<u8> {
@@ -285,18 +287,22 @@ mod tests {
         let mut want = Vec::new();
         let mut first = 0;
         for len in &sizes {
-            let number =
-                |i: usize| [1.0, 0.5, 0.0][i % 3] * 2f32.powi((first + i / bytes::BLOCK) as i32);
+            let number = |i: usize| {
+                [1.0, 0.5, 0.0][i % 3] * 2f32.powi((first + i / block_quantized::BLOCK) as i32)
+            };
             want.extend((0..*len).map(number));
-            first += bytes::blocks(*len);
+            first += block_quantized::blocks(*len);
         }
-        let write = |numbers| write_numbers(&parameters, numbers, None);
-        let good = write(Numbers::U8(&plain, &scales));
+        let write = |data| write_parameter_data(&parameters, data, None);
+        let good = write(ParameterData::U8(&plain, &scales));
         assert_eq!(read_params(&good, &parameters).unwrap(), want);
         let minus: Vec<f32> = want.iter().map(|x| 0.0 - x).collect();
-        assert_eq!(read_params(&write(Numbers::I8(&signed, &scales)), &parameters).unwrap(), minus);
+        assert_eq!(
+            read_params(&write(ParameterData::I8(&signed, &scales)), &parameters).unwrap(),
+            minus
+        );
 
-        let wild = write(Numbers::U8(&plain, &vec![0x7f80; count]));
+        let wild = write(ParameterData::U8(&plain, &vec![0x7f80; count]));
         let error = read_params(&wild, &parameters).unwrap_err();
         assert!(matches!(error, SavedError::Unreadable(reason) if reason.contains("not finite")));
         let tensors = SafeTensors::deserialize(&good).unwrap();

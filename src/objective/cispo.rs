@@ -9,9 +9,9 @@ use burn::cubecl::prelude::*;
 /// Computes the policy term of one step.
 #[cube]
 #[inline(always)]
-pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
-    let d_logprob = -at_most(by.high, step.ratio) * step.advantage;
-    let clipped = select(step.ratio > by.high, 1.0f32, 0.0f32);
+pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
+    let d_logprob = -at_most(coefficients.high, step.ratio) * step.advantage;
+    let clipped = select(step.ratio > coefficients.high, 1.0f32, 0.0f32);
     Term { value: d_logprob * step.logprob, d_logprob, clipped }
 }
 

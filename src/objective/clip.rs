@@ -12,12 +12,13 @@ use burn::cubecl::prelude::*;
 /// Computes the clipped surrogate of one step.
 #[cube]
 #[inline(always)]
-pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
-    let unclipped = at_most(by.dual_clip, step.ratio) * step.advantage;
-    let within = at_most(by.high, at_least(by.low, step.ratio)) * step.advantage;
-    let above = select(step.ratio > by.high, 1.0f32, 0.0f32);
-    let beyond = select(step.ratio > by.dual_clip, 1.0f32, 0.0f32);
-    let outside = select(step.ratio < by.low, 1.0f32, beyond);
+pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
+    let unclipped = at_most(coefficients.dual_clip, step.ratio) * step.advantage;
+    let within =
+        at_most(coefficients.high, at_least(coefficients.low, step.ratio)) * step.advantage;
+    let above = select(step.ratio > coefficients.high, 1.0f32, 0.0f32);
+    let beyond = select(step.ratio > coefficients.dual_clip, 1.0f32, 0.0f32);
+    let outside = select(step.ratio < coefficients.low, 1.0f32, beyond);
     let down = select(step.advantage < 0.0f32, outside, 0.0f32);
     let clipped = select(step.advantage > 0.0f32, above, down);
     let d_logprob = select(clipped > 0.0f32, 0.0f32, -step.ratio * step.advantage);

@@ -18,7 +18,7 @@
 //! game; TRL uses the sequence ratio there.
 
 use super::{KlEstimator, LossConfig};
-use crate::math::{GREATEST_EXPONENT, exp};
+use crate::math::{MAX_EXPONENT, exp};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
@@ -76,7 +76,7 @@ pub fn kl_estimate(
 /// The exponential, clamped above as [`exp()`] of the other engines is, with the derivative that these give it: its
 /// value. Without the clamp an infinite ratio makes NaN of masked steps and of gradients that clipping stops.
 pub(super) fn bounded_exp(x: Tensor<2>) -> Tensor<2> {
-    let excess = (x.clone().detach() - GREATEST_EXPONENT).clamp_min(0.0);
+    let excess = (x.clone().detach() - MAX_EXPONENT).clamp_min(0.0);
     (x - excess).exp()
 }
 

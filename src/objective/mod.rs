@@ -19,7 +19,7 @@ pub mod weights;
 pub use scalar::{SequenceRatio, Step, StepLanes, Term, TermLanes, by_logit};
 pub use settings::{Coefficients, CoefficientsLaunch, KlEstimator, LossConfig, LossForm};
 pub use tensors::{Loss, Steps, TensorSteps, TensorTerms, loss};
-pub use weights::{Averaging, Totals};
+pub use weights::{Averaging, TensorStepDenominators};
 
 use crate::schema::names;
 use burn::cubecl;
@@ -94,13 +94,17 @@ impl LossType {
 
     /// Computes the policy terms of `N` steps in SIMD lanes.
     #[inline(always)]
-    pub fn terms<const N: usize>(self, steps: &StepLanes<N>, by: &Coefficients) -> TermLanes<N> {
+    pub fn terms<const N: usize>(
+        self,
+        steps: &StepLanes<N>,
+        coefficients: &Coefficients,
+    ) -> TermLanes<N> {
         match self {
             Self::Grpo | Self::DrGrpo | Self::Dapo | Self::Bnpo | Self::Gspo => {
-                term_lanes(steps, |step| clip::term(step, by))
+                term_lanes(steps, |step| clip::term(step, coefficients))
             }
-            Self::Cispo => term_lanes(steps, |step| cispo::term(step, by)),
-            Self::Sapo => term_lanes(steps, |step| sapo::term(step, by)),
+            Self::Cispo => term_lanes(steps, |step| cispo::term(step, coefficients)),
+            Self::Sapo => term_lanes(steps, |step| sapo::term(step, coefficients)),
             Self::Nll => term_lanes(steps, nll::term),
         }
     }
@@ -109,13 +113,13 @@ impl LossType {
 /// Computes the policy term of one step.
 #[cube]
 #[inline(always)]
-pub fn term(step: &Step, by: &Coefficients, #[comptime] loss_type: LossType) -> Term {
+pub fn term(step: &Step, coefficients: &Coefficients, #[comptime] loss_type: LossType) -> Term {
     match comptime!(loss_type) {
         LossType::Grpo | LossType::DrGrpo | LossType::Dapo | LossType::Bnpo | LossType::Gspo => {
-            clip::term(step, by)
+            clip::term(step, coefficients)
         }
-        LossType::Cispo => cispo::term(step, by),
-        LossType::Sapo => sapo::term(step, by),
+        LossType::Cispo => cispo::term(step, coefficients),
+        LossType::Sapo => sapo::term(step, coefficients),
         LossType::Nll => nll::term(step),
     }
 }

@@ -14,8 +14,9 @@ use burn::tensor::activation;
 /// Computes the policy term of one step.
 #[cube]
 #[inline(always)]
-pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
-    let t = select(step.advantage > 0.0f32, by.temperature_pos, by.temperature_neg);
+pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
+    let t =
+        select(step.advantage > 0.0f32, coefficients.temperature_pos, coefficients.temperature_neg);
     let gate = sigmoid(t * (step.ratio - 1.0f32));
     let by_ratio = -4.0f32 * gate * (1.0f32 - gate) * step.advantage;
     Term {

@@ -3,7 +3,7 @@
 //! A loss is a sum over the steps of part of a minibatch, with weights that refer to the whole
 //! minibatch or rollout. The parts of a minibatch therefore add up to its loss and gradient.
 
-use super::weights::{self, Totals};
+use super::weights::{self, TensorStepDenominators};
 use super::{LossConfig, kl};
 use burn::tensor::Tensor;
 
@@ -62,14 +62,20 @@ impl Loss {
     pub const SUMS: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
 }
 
-/// Computes the loss of `steps` with entropy weight `entropy_coef`.
+/// Computes the loss of `steps` with entropy weight `entropy_coef`, divided by the `denominators` of its whole minibatch
+/// or rollout.
 ///
 /// # Panics
 /// If `kl_coef` is not 0 and there are no reference log-probabilities, or `label_smoothing` is not
 /// 0 and there are no mean log-probabilities.
-pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Totals) -> Loss {
+pub fn loss(
+    config: &LossConfig,
+    entropy_coef: f64,
+    steps: &Steps,
+    denominators: &TensorStepDenominators,
+) -> Loss {
     let loss_type = config.loss_type;
-    let weights = weights::tensors(loss_type.averaging(), &steps.mask, totals);
+    let weights = weights::tensors(loss_type.averaging(), &steps.mask, denominators);
     let log_ratio = steps.logprobs.clone() - steps.old_logprobs.clone();
     let own_ratio = kl::bounded_exp(log_ratio.clone());
     let ratio = if loss_type.has_sequence_ratio() {
@@ -117,7 +123,7 @@ mod tests {
         let device = Device::flex();
         let one = |x: f32| Tensor::<2>::from_floats([[x]], &device);
         let config = LossConfig { kl_coef: 1.0, ..LossConfig::default() };
-        let by = Coefficients::new(&config, 0.0);
+        let coefficients = Coefficients::new(&config, 0.0);
         // The log-probabilities under the current, the behaviour and the reference policy, and the advantage.
         for [logprob, old, reference, advantage] in
             [[-100.0f32, -100.0, -0.5, 0.0], [-0.5, -120.0, -0.5, 1.0], [-0.5, -120.0, -0.5, -0.5]]
@@ -132,15 +138,16 @@ mod tests {
                 advantages: one(advantage),
                 mask: one(1.0),
             };
-            let totals = Totals {
+            let denominators = TensorStepDenominators {
                 games: 1,
                 steps: Tensor::from_floats([1.0], &device),
                 rollout_share: Tensor::from_floats([1.0], &device),
             };
-            let found = loss(&config, 0.0, &steps, &totals);
+            let found = loss(&config, 0.0, &steps, &denominators);
             let d_logprob = leaf.grad(&found.loss.backward()).unwrap().into_scalar::<f32>();
             let ratio = crate::math::exp(logprob - old);
-            let policy = term(&Step { ratio, advantage, logprob }, &by, config.loss_type).d_logprob;
+            let policy = term(&Step { ratio, advantage, logprob }, &coefficients, config.loss_type)
+                .d_logprob;
             let kl = kl::kl_estimate(reference - logprob, ratio, KlEstimator::K3, false).d_logprob;
             let want = policy + kl;
             assert!((d_logprob - want).abs() <= 1e-4 * want.abs(), "{d_logprob} instead of {want}");
@@ -170,12 +177,12 @@ mod tests {
             label_smoothing: smoothing,
             ..LossConfig::default()
         };
-        let totals = Totals {
+        let denominators = TensorStepDenominators {
             games: 2,
             steps: Tensor::from_data([2.0], &device),
             rollout_share: Tensor::from_data([2.0], &device),
         };
-        let found = loss(&config, 0.0, &steps, &totals).loss.into_scalar::<f32>();
+        let found = loss(&config, 0.0, &steps, &denominators).loss.into_scalar::<f32>();
         // The target is `smoothing / 3` for every action plus the rest for the action taken.
         let term = |i: usize| -> f64 {
             let target =

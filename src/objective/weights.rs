@@ -8,9 +8,9 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 
-/// Denominators of the step weights.
+/// Denominators of the step weights, in tensors: the form for autodiff, which does not read counts back from a device.
 #[derive(Clone, Debug)]
-pub struct Totals {
+pub struct TensorStepDenominators {
     /// Number of games in the minibatch.
     pub games: usize,
     /// Number of steps that count in the minibatch: `[1]`.
@@ -32,9 +32,9 @@ pub enum Averaging {
     Rollout,
 }
 
-/// Denominators of the step weights.
+/// Denominators of the step weights, as scalars: the form for CPU lanes and kernels.
 #[derive(CubeType, Clone, Copy, Debug)]
-pub struct Sizes {
+pub struct StepDenominators {
     /// Number of games in the minibatch.
     pub games: f32,
     /// Maximum number of learnt steps per game.
@@ -48,26 +48,34 @@ pub struct Sizes {
 /// Weight of a step that counts in a game with `length` such steps.
 #[cube]
 #[inline(always)]
-pub fn weight(length: f32, sizes: &Sizes, #[comptime] averaging: Averaging) -> f32 {
+pub fn weight(
+    length: f32,
+    denominators: &StepDenominators,
+    #[comptime] averaging: Averaging,
+) -> f32 {
     match comptime!(averaging) {
-        Averaging::Game => 1.0f32 / sizes.games / at_least(1.0f32, length),
-        Averaging::Constant => 1.0f32 / (sizes.learn_steps * sizes.games),
-        Averaging::Minibatch => 1.0f32 / sizes.steps,
-        Averaging::Rollout => 1.0f32 / sizes.rollout_share,
+        Averaging::Game => 1.0f32 / denominators.games / at_least(1.0f32, length),
+        Averaging::Constant => 1.0f32 / (denominators.learn_steps * denominators.games),
+        Averaging::Minibatch => 1.0f32 / denominators.steps,
+        Averaging::Rollout => 1.0f32 / denominators.rollout_share,
     }
 }
 
 /// Weight of each step, `[num_steps, games]`; `mask` is 1 for steps that count, else 0.
-pub(super) fn tensors(averaging: Averaging, mask: &Tensor<2>, totals: &Totals) -> Tensor<2> {
+pub(super) fn tensors(
+    averaging: Averaging,
+    mask: &Tensor<2>,
+    denominators: &TensorStepDenominators,
+) -> Tensor<2> {
     let [learn_steps, _] = mask.dims();
-    let over = |total: &Tensor<1>| mask.clone() / total.clone().reshape([1, 1]);
+    let over = |count: &Tensor<1>| mask.clone() / count.clone().reshape([1, 1]);
     match averaging {
         Averaging::Game => {
             let lengths = mask.clone().sum_dim(0).clamp_min(1.0);
-            mask.clone() / lengths / totals.games as f32
+            mask.clone() / lengths / denominators.games as f32
         }
-        Averaging::Constant => mask.clone() / (learn_steps * totals.games) as f32,
-        Averaging::Minibatch => over(&totals.steps),
-        Averaging::Rollout => over(&totals.rollout_share),
+        Averaging::Constant => mask.clone() / (learn_steps * denominators.games) as f32,
+        Averaging::Minibatch => over(&denominators.steps),
+        Averaging::Rollout => over(&denominators.rollout_share),
     }
 }

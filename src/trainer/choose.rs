@@ -154,7 +154,7 @@ pub(super) fn fallback_reason(
         return Some(format!("the fused kernels take perceptrons, not a `{kind}`"));
     };
     #[cfg(feature = "kernels")]
-    if !crate::learner::fused::FusedLearner::takes(mlp) {
+    if !crate::learner::fused::FusedLearner::supports(mlp) {
         let limits = "the fused kernels take one or two hidden layers of up to 256 units";
         return Some(limits.to_string());
     }

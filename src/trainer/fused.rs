@@ -53,7 +53,7 @@ impl<G: Rules> FusedEngine<G> {
     ) -> Self {
         let RankPart { config, team, shards, games, rollout } = &part;
         let mut learner = FusedLearner::new(mlp, config);
-        learner.share.assign(games.clone(), team.clone());
+        learner.context.assign(games.clone(), team.clone());
         let source = match data {
             None => {
                 let games = FusedRollout::new(game, rollout, part.keys(), device);
@@ -82,7 +82,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
     fn rollout(&mut self, iteration: u32) -> Result<Recording, TrainError> {
         let device = &self.device;
         let data = self.source.take(iteration, |windows| to_device(windows, device));
-        self.learner.share.batches.set_in_order(self.source.is_streamed());
+        self.learner.context.batches.set_in_order(self.source.is_streamed());
         if let Some((recording, weights)) = data {
             self.weights = Some(weights);
             return Ok(recording);

@@ -40,7 +40,7 @@ impl<G: Rules> GeneralEngine<G> {
     ) -> Self {
         let RankPart { config, team, shards, games, rollout } = &part;
         let mut learner = AutodiffLearner::new(model, config);
-        learner.share.assign(games.clone(), team.clone());
+        learner.context.assign(games.clone(), team.clone());
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
@@ -84,7 +84,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TrainError> {
         let device = &self.device;
         let data = self.source.take(iteration, |windows| to_device(windows, device));
-        self.learner.share.batches.set_in_order(self.source.is_streamed());
+        self.learner.context.batches.set_in_order(self.source.is_streamed());
         if let Some((trajectory, weights)) = data {
             self.weights = Some(weights);
             return Ok(trajectory);

@@ -37,7 +37,7 @@ impl<G: Rules> NativeEngine<G> {
         data: Option<WindowSet>,
         host: Option<HostEnvs>,
     ) -> Self {
-        learner.share_mut().assign(part.games.clone(), part.team.clone());
+        learner.context_mut().assign(part.games.clone(), part.team.clone());
         let mut buffers = Default::default();
         let RankPart { rollout, config, shards, .. } = &part;
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
@@ -95,7 +95,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let Self { source, learner, buffers, .. } = self;
         source.settle(|windows| *buffers = split(windows));
-        learner.share_mut().batches.set_in_order(source.is_streamed());
+        learner.context_mut().batches.set_in_order(source.is_streamed());
         let mut trajectory = std::mem::take(&mut self.buffers.0);
         let sums = match &mut self.source {
             Source::Games(games) => {

@@ -216,7 +216,7 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
                 for (at, token) in completion.tokens.iter().enumerate() {
                     let row = &logits[forward.prediction(place, at) * 64..][..64];
                     let by = normalize(row);
-                    let logprob = row[*token as usize] - by.max - by.log_total;
+                    let logprob = row[*token as usize] - by.max - by.log_sum;
                     assert_eq!(logprob, completion.logprobs[at], "{name} {place:?} {at}");
                 }
             }

@@ -6,7 +6,7 @@ use grove::learner::text::{Group, LanguageLearner, Sample, UpdateSettings, gradi
 use grove::math::Activation;
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
-use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
+use grove::objective::{LossConfig, LossType, Steps, TensorStepDenominators, loss};
 use grove::settings::{MomentPrecision, TrainConfig, UpdateConfig};
 use grove::text::{Adapters, LoraConfig, Retention, Text, TextPass, TokenDecoder};
 
@@ -337,8 +337,12 @@ fn loss_by_autodiff(
     // The bonus is the mean entropy of the tokens selected, for every loss.
     let selected = table(&selected);
     let bonus = (steps.entropy.clone() * selected.clone()).sum() / selected.sum();
-    let totals = Totals { games: samples.len(), steps: counted.clone(), rollout_share: counted };
-    let loss = loss(config, 0.0, &steps, &totals).loss - bonus * config.entropy_coef;
+    let denominators = TensorStepDenominators {
+        games: samples.len(),
+        steps: counted.clone(),
+        rollout_share: counted,
+    };
+    let loss = loss(config, 0.0, &steps, &denominators).loss - bonus * config.entropy_coef;
     let mut gradients = loss.backward();
     leaf.grad_remove(&mut gradients).unwrap().into_data().iter::<f32>().collect()
 }

@@ -9,7 +9,7 @@ use crate::shared::updates::loss_config;
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::model::{Categorical, Memoryless, Mlp, flatten, unflatten};
-use grove::objective::{Steps, Totals, loss};
+use grove::objective::{Steps, TensorStepDenominators, loss};
 use grove::rng::draw;
 use grove::settings::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
 use reference::{Network, reference, reference_gradient};
@@ -129,12 +129,12 @@ fn library(
         advantages: rows(&batch.advantages),
         mask: rows(&batch.mask),
     };
-    let totals = Totals {
+    let denominators = TensorStepDenominators {
         games: batch.total_games,
         steps: Tensor::from_floats([batch.total_steps], device),
         rollout_share: Tensor::from_floats([batch.rollout_share], device),
     };
-    let loss = loss(config, entropy_coef, &steps, &totals);
+    let loss = loss(config, entropy_coef, &steps, &denominators);
     let gradients = loss.loss.backward();
     let gradient = leaf.grad(&gradients).expect("the loss has parameters");
     (

@@ -25,7 +25,7 @@ const ALIGNMENT: usize = 16;
 /// Portion of a [`Spread`](super::tiles::Spread) handled by a launch: tiles `first..end` of each cube. The cubes'
 /// partial gradients start at row `first_row`; between launches they wait there.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Share {
+pub(super) struct TileRange {
     /// Partial gradients and sums, `[rows, num_params + SUMS * tile]`.
     pub partials: Buffer<f32>,
     /// Cubes of the spread.
@@ -98,7 +98,7 @@ fn differentiate<O: Observer>(
     data: &ExperienceBuffers,
     number: usize,
     batch: &Batch,
-    by: &Coefficients,
+    coefficients: &Coefficients,
     #[comptime] plan: Plan<O>,
 ) {
     let unit = UNIT_POS as usize;
@@ -124,8 +124,8 @@ fn differentiate<O: Observer>(
                 ratio = batch.sequence_ratio(game).ratio;
             }
             let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
-            let policy = term(&step, by, comptime!(form.loss_type));
-            let mut loss = policy.value - by.entropy * soft.entropy;
+            let policy = term(&step, coefficients, comptime!(form.loss_type));
+            let mut loss = policy.value - coefficients.entropy * soft.entropy;
             // Derivative by the log-probability of the action taken.
             let mut by_logprob = weight * policy.d_logprob;
             if comptime!(form.loss_type.has_sequence_ratio()) {
@@ -138,19 +138,19 @@ fn differentiate<O: Observer>(
                 let mut mean = 0.0f32;
                 #[unroll]
                 for a in 0..actions {
-                    mean += each * logprob(room[first + comptime!(a * stride)], &soft.by);
+                    mean += each * logprob(room[first + comptime!(a * stride)], &soft.normalizer);
                 }
-                let share = by.smoothing * sample.advantage;
-                loss -= by.smoothing * policy.value + share * mean;
-                by_logprob *= 1.0 - by.smoothing;
+                let share = coefficients.smoothing * sample.advantage;
+                loss -= coefficients.smoothing * policy.value + share * mean;
+                by_logprob *= 1.0 - coefficients.smoothing;
                 shared = -share * weight;
             }
             if comptime!(form.kl.is_some()) {
                 let to_reference = sample.reference - soft.logprob;
                 let estimator = comptime!(form.estimator());
                 let kl = kl_estimate(to_reference, own_ratio, estimator, comptime!(form.corrected));
-                loss += by.kl * kl.value;
-                by_logprob += weight * by.kl * kl.d_logprob;
+                loss += coefficients.kl * kl.value;
+                by_logprob += weight * coefficients.kl * kl.d_logprob;
                 sums[comptime!(3 * tile) + unit] += kl.value;
             }
             sums[unit] += k3(own_ratio, log_ratio);
@@ -163,14 +163,15 @@ fn differentiate<O: Observer>(
                 let taken = select(sample.action == comptime!(a as u32), 1.0f32, 0.0f32);
                 room[first + comptime!(a * stride)] = by_logit(
                     by_logprob,
-                    by.entropy * weight,
+                    coefficients.entropy * weight,
                     taken,
-                    prob(logit, &soft.by),
-                    logprob(logit, &soft.by),
+                    prob(logit, &soft.normalizer),
+                    logprob(logit, &soft.normalizer),
                     soft.entropy,
                 );
                 if comptime!(form.smoothed) {
-                    room[first + comptime!(a * stride)] += shared * (each - prob(logit, &soft.by));
+                    room[first + comptime!(a * stride)] +=
+                        shared * (each - prob(logit, &soft.normalizer));
                 }
             }
         }
@@ -202,7 +203,7 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
 ///
 /// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers:
 /// parameters `[num_params]`, at the start of a longer buffer; those of [`ExperienceBuffers`], [`Batch`]
-/// and [`Share`].
+/// and [`TileRange`].
 ///
 /// Workgroup memory, floats: `stride` for each feature, hidden unit and action, and for each hidden unit again if derivatives
 /// are kept; `SUMS * tile`.
@@ -211,8 +212,8 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
     data: &ExperienceBuffers,
     batch: &Batch,
-    share: &mut Share,
-    by: Coefficients,
+    tile_range: &mut TileRange,
+    coefficients: Coefficients,
     #[comptime] plan: Plan<O>,
     #[define(I)] _input: ElemType,
 ) {
@@ -224,8 +225,8 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let activation = comptime!(shape.activation);
     let cube = CUBE_POS;
     // The grid may have excess cubes, which have neither samples nor a row.
-    let has_row = cube < share.cubes;
-    let row = (share.first_row + cube) * comptime!(tiling.row(&shape));
+    let has_row = cube < tile_range.cubes;
+    let row = (tile_range.first_row + cube) * comptime!(tiling.row(&shape));
     let sums_at = row + comptime!(shape.num_params());
 
     let mut room = Shared::<[f32]>::new_aligned_slice(
@@ -240,16 +241,16 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         #[unroll]
         for q in 0..SUMS {
             let mut sum = 0.0f32;
-            if has_row && share.first > 0 {
+            if has_row && tile_range.first > 0 {
                 // Continues the sums of the launch before.
-                sum = share.partials[sums_at + comptime!(q * tile) + unit];
+                sum = tile_range.partials[sums_at + comptime!(q * tile) + unit];
             }
             sums[comptime!(q * tile) + unit] = sum;
         }
     }
 
-    for number in share.first..share.end {
-        let start = (cube * share.tiles + number) * tile;
+    for number in tile_range.first..tile_range.end {
+        let start = (cube * tile_range.tiles + number) * tile;
         let is_first = number == 0;
         observe_tile::<O>(data, &mut room, start, batch, plan);
         sync_cube();
@@ -262,18 +263,26 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         logits::<I>(params, &mut room, last, tiling);
         sync_cube();
         if unit < tile {
-            differentiate::<O>(&mut room, &mut sums, data, start + unit, batch, &by, plan);
+            differentiate::<O>(
+                &mut room,
+                &mut sums,
+                data,
+                start + unit,
+                batch,
+                &coefficients,
+                plan,
+            );
         }
         sync_cube();
         if has_row {
-            learn::<I>(&mut share.partials, &room, row, is_first, last, tiling);
+            learn::<I>(&mut tile_range.partials, &room, row, is_first, last, tiling);
         }
         sync_cube();
         if comptime!(deep) {
             backward::<I>(params, &mut room, &derivatives, second, last, activation, tiling);
             sync_cube();
             if has_row {
-                learn::<I>(&mut share.partials, &room, row, is_first, second, tiling);
+                learn::<I>(&mut tile_range.partials, &room, row, is_first, second, tiling);
             }
             sync_cube();
             backward::<I>(params, &mut room, &derivatives, first, second, activation, tiling);
@@ -282,24 +291,24 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         }
         sync_cube();
         if has_row {
-            learn::<I>(&mut share.partials, &room, row, is_first, first, tiling);
+            learn::<I>(&mut tile_range.partials, &room, row, is_first, first, tiling);
         }
         sync_cube();
     }
 
-    if has_row && unit < tile && share.end < share.tiles {
+    if has_row && unit < tile && tile_range.end < tile_range.tiles {
         #[unroll]
         for q in 0..SUMS {
             let at = comptime!(q * tile) + unit;
-            share.partials[sums_at + at] = sums[at];
+            tile_range.partials[sums_at + at] = sums[at];
         }
     }
     sync_cube();
-    if has_row && unit < SUMS && share.end == share.tiles {
+    if has_row && unit < SUMS && tile_range.end == tile_range.tiles {
         let mut sum = 0.0f32;
         for s in 0..tile {
             sum += sums[unit * tile + s];
         }
-        share.partials[sums_at + unit] = sum;
+        tile_range.partials[sums_at + unit] = sum;
     }
 }

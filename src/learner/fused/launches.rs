@@ -6,13 +6,15 @@ use crate::device::buffers::{argument, grid};
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Counts the steps of each minibatch in a part: the order of the games, the part's advantages, the summaries of the
-/// recording and of the update, and the numbers of minibatches and of games in each ([`count_kernel`]).
+/// Counts the steps of each minibatch in a part ([`count_kernel`]). `advantages` are those of the part, `recorded` and
+/// `summary` the summaries of the recording and of the update, and each of the `minibatches` has `games` games.
 pub(super) fn count(
     order: &CubeTensor,
     advantages: &CubeTensor,
-    [recorded, summary]: [&CubeTensor; 2],
-    [minibatches, games]: [usize; 2],
+    recorded: &CubeTensor,
+    summary: &CubeTensor,
+    minibatches: usize,
+    games: usize,
     sizes: PartSizesLaunch,
 ) {
     // SAFETY: accesses stay below the numbers of games and minibatches; all units of a cube reach its barrier.
@@ -33,7 +35,13 @@ pub(super) fn count(
 }
 
 /// Sums `rows` rows of `stride` numbers over their first `width` columns.
-pub(super) fn sum(partials: &CubeTensor, totals: &CubeTensor, [rows, width, stride]: [usize; 3]) {
+pub(super) fn sum(
+    partials: &CubeTensor,
+    totals: &CubeTensor,
+    rows: usize,
+    width: usize,
+    stride: usize,
+) {
     // SAFETY: accesses stay below `rows` and `width`; all units of a cube reach its barrier.
     unsafe {
         sum_kernel::launch_unchecked(
@@ -84,7 +92,7 @@ mod tests {
             let number = |i: usize| ((i * 7919) % 101) as f32;
             let partials = upload((0..rows * width).map(number), device);
             let totals = uninit(&partials, &[width], DType::F32);
-            sum(&partials, &totals, [rows, width, width]);
+            sum(&partials, &totals, rows, width, width);
             let expected =
                 (0..width).map(|at| (0..rows).map(|row| number(row * width + at)).sum::<f32>());
             assert!(read(totals).into_iter().eq(expected));
@@ -103,7 +111,7 @@ mod tests {
             let summary = uninit(&recorded, &[COUNTS + CUBES], DType::F32);
             let sizes = PartSizesLaunch::new(0, games, 1, 1);
             let order = cube_ints(device::indices(&order, device));
-            count(&order, &advantages, [&recorded, &summary], [CUBES, 1], sizes);
+            count(&order, &advantages, &recorded, &summary, CUBES, 1, sizes);
             let expected = (0..CUBES).map(|i| [2.0, 5.0, 11.0][i * 7 % games]);
             assert!(read(summary)[COUNTS..].iter().copied().eq(expected));
         });

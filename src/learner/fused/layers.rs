@@ -13,10 +13,10 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Samples read from workgroup memory at once.
-const AT_ONCE: usize = 4;
+const SAMPLES_AT_ONCE: usize = 4;
 
 /// Numbers that a unit reads from workgroup memory per iteration of a loop over inputs, at most.
-const AHEAD: usize = 32;
+const MAX_LOADS: usize = 32;
 
 /// The number of inputs or neurons that a unit takes at a time: at most 4, and a divisor of their count.
 fn several(count: usize) -> usize {
@@ -77,11 +77,11 @@ impl Factor {
 
     /// Inputs per iteration, each of which has `part` samples.
     fn step(&self, part: usize) -> usize {
-        let most = several(self.inputs);
-        if part * 2 * most <= AHEAD && self.inputs.is_multiple_of(2 * most) {
-            2 * most
+        let few = several(self.inputs);
+        if part * 2 * few <= MAX_LOADS && self.inputs.is_multiple_of(2 * few) {
+            2 * few
         } else {
-            most
+            few
         }
     }
 }
@@ -161,10 +161,11 @@ pub(super) fn forward<I: Float>(
             let row = (column + comptime!(n * columns)) * stride + sample;
             #[unroll]
             for s in 0..part {
-                let of = activated(sums[comptime!(n * part + s)], activation);
-                room[row + comptime!(layer.to * stride + s)] = input::<I>(of.value);
+                let output = activated(sums[comptime!(n * part + s)], activation);
+                room[row + comptime!(layer.to * stride + s)] = input::<I>(output.value);
                 if comptime!(tiling.keeps_derivatives) {
-                    derivatives[row + comptime!(layer.derivatives * stride + s)] = of.derivative;
+                    derivatives[row + comptime!(layer.derivatives * stride + s)] =
+                        output.derivative;
                 }
             }
         }
@@ -241,7 +242,7 @@ pub(super) fn learn<I: Float>(
         for i in 0..comptime!(rows * block) {
             sums[i] = 0.0f32;
         }
-        let together = comptime!(AT_ONCE.min(tile));
+        let together = comptime!(SAMPLES_AT_ONCE.min(tile));
         let mut derivatives = Array::<f32>::new(comptime!(block * together));
         let mut s = 0usize;
         while s < tile {

@@ -8,7 +8,7 @@ use crate::math::softmax::{
 };
 use crate::math::{at_least, exp};
 use crate::model::kernels::{FeatureSlots, MlpShape, Observer, StepWords, input, mlp_logits};
-use crate::objective::weights::{self, Sizes};
+use crate::objective::weights::{self, StepDenominators};
 use crate::objective::{Coefficients, LossForm, SequenceRatio, Step, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -103,10 +103,10 @@ impl Batch {
     }
 
     /// Stores the ratio of game `game` of this portion.
-    fn store_game_ratio(&mut self, game: usize, of: &SequenceRatio) {
+    fn store_game_ratio(&mut self, game: usize, ratio: &SequenceRatio) {
         let at = self.ratios + self.offset + game;
-        self.summary[at] = of.ratio;
-        self.summary[at + self.all_games] = of.d_logprob;
+        self.summary[at] = ratio.ratio;
+        self.summary[at + self.all_games] = ratio.d_logprob;
     }
 }
 
@@ -163,13 +163,13 @@ impl ExperienceBuffers {
 
     /// Weight of the counted steps of the part's game `env`.
     pub fn weight(&self, env: usize, batch: &Batch, #[comptime] form: LossForm) -> f32 {
-        let sizes = Sizes {
+        let denominators = StepDenominators {
             games: batch.all_games as f32,
             learn_steps: self.sizes.learn_steps as f32,
             steps: batch.summary[COUNTS + batch.number],
             rollout_share: batch.summary[STEPS] / batch.num_minibatches as f32,
         };
-        weights::weight(self.length(env), &sizes, comptime!(form.loss_type.averaging()))
+        weights::weight(self.length(env), &denominators, comptime!(form.loss_type.averaging()))
     }
 }
 
@@ -209,7 +209,7 @@ pub(super) struct Sample {
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Softmax {
     /// Normaliser of the logits.
-    pub by: Normalizer,
+    pub normalizer: Normalizer,
     /// Log-probability of the action taken.
     pub logprob: f32,
     /// Entropy in nats.
@@ -235,18 +235,18 @@ pub(super) fn softmax(
     for a in 0..actions {
         total += unnormalized(logits[first + comptime!(a * stride)], max);
     }
-    let by = normalizer(max, total);
+    let normalizer = normalizer(max, total);
     let mut entropy = 0.0f32;
     #[unroll]
     for a in 0..actions {
         let z = logits[first + comptime!(a * stride)];
-        entropy += entropy_of(prob(z, &by), logprob(z, &by));
+        entropy += entropy_of(prob(z, &normalizer), logprob(z, &normalizer));
     }
     // Recordings made by policies contain no invalid actions, but user-supplied ones might.
     let last = comptime!(actions as u32 - 1);
     let action = select(action > last, last, action);
-    let taken = logprob(logits[first + action as usize * stride], &by);
-    Softmax { by, logprob: taken, entropy }
+    let taken = logprob(logits[first + action as usize * stride], &normalizer);
+    Softmax { normalizer, logprob: taken, entropy }
 }
 
 /// Masks the logits `logits[first + a * stride]` of illegal actions.
@@ -402,7 +402,7 @@ pub(super) fn game_ratio_kernel<O: Observer, I: Float>(
     params: &[f32],
     data: &ExperienceBuffers,
     batch: &mut Batch,
-    by: Coefficients,
+    coefficients: Coefficients,
     first: usize,
     end: usize,
     #[comptime] plan: Plan<O>,
@@ -430,7 +430,7 @@ pub(super) fn game_ratio_kernel<O: Observer, I: Float>(
             let sample = data.sample::<O>(&step, &*batch, plan);
             if sample.counts {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
-                let policy = term(&step, &by, comptime!(plan.loss.loss_type));
+                let policy = term(&step, &coefficients, comptime!(plan.loss.loss_type));
                 d_logprob += policy.d_logprob;
             }
         }

@@ -13,8 +13,7 @@ mod sharing;
 mod tiles;
 mod update;
 
-use super::optimizer::AdamW;
-use super::share::Share;
+use super::context::LearnerContext;
 use super::update::take_steps;
 use super::weights::Weights;
 use crate::data::{Recording, RecordingAdvantages};
@@ -38,8 +37,8 @@ use update::Update;
 pub struct FusedLearner {
     /// Parameters, optimizer and reference policy.
     pub weights: Weights,
-    /// Settings and this rank's share of the run.
-    pub share: Share,
+    /// Settings, and the part of the run that this rank learns from.
+    pub context: LearnerContext,
     mlp: MlpShape,
     loss: LossForm,
     tiling: Tiling,
@@ -47,7 +46,7 @@ pub struct FusedLearner {
 
 impl FusedLearner {
     /// Whether the kernels support a policy: one or two hidden layers of up to 256 units.
-    pub fn takes(policy: &Mlp) -> bool {
+    pub fn supports(policy: &Mlp) -> bool {
         MlpShape::of(policy).is_some_and(|shape| Tiling::new(&shape).is_some())
     }
 
@@ -55,14 +54,14 @@ impl FusedLearner {
     /// reference policy.
     ///
     /// # Panics
-    /// If the policy is not supported ([`FusedLearner::takes`]), or the device lacks the configured
+    /// If the policy is not supported ([`FusedLearner::supports`]), or the device lacks the configured
     /// precision ([`crate::device::has_precision`]).
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
-        let tiling = Tiling::new(&mlp).expect("a policy of a width that is taken");
+        let tiling = Tiling::new(&mlp).expect("a policy of a supported width");
         let loss = LossForm::of(&config.loss);
         let weights = Weights::new(policy.into(), config);
-        Self { weights, share: Share::whole(config), mlp, loss, tiling }
+        Self { weights, context: LearnerContext::single_rank(config), mlp, loss, tiling }
     }
 
     /// The current policy in the form used by rollouts.
@@ -89,14 +88,13 @@ impl FusedLearner {
         iteration: u32,
     ) -> Result<Tensor<1>, TeamError> {
         let minibatches = self.minibatches(recording, iteration);
-        let games = minibatches.games.clone();
-        let of = (recording, advantages);
-        let mut update = Update::new(self, of, observer, minibatches, iteration)?;
-        let taken = take_steps(&mut update, &games, &self.share.config.update)?;
-        let (means, state, steps) = update.finish(taken);
-        let [params, first_moment, second_moment] = state;
+        let ranges = minibatches.ranges.clone();
+        let mut update =
+            Update::new(self, recording, advantages, observer, minibatches, iteration)?;
+        let taken = take_steps(&mut update, &ranges, &self.context.config.update)?;
+        let (means, params, optimizer) = update.finish(taken);
         self.weights.params = params;
-        self.weights.optimizer = AdamW { first_moment, second_moment, steps };
+        self.weights.optimizer = optimizer;
         Ok(means)
     }
 
@@ -106,10 +104,10 @@ impl FusedLearner {
         gradient: &CubeTensor,
         before: &CubeTensor,
         after: &CubeTensor,
-        figures: &CubeTensor,
-        by: &Factors,
+        update_sums: &CubeTensor,
+        factors: &Factors,
     ) {
-        let max_norm = self.share.config.update.max_grad_norm;
+        let max_norm = self.context.config.update.max_grad_norm;
         let num_params = self.mlp.num_params();
         // SAFETY: accesses stay below `num_params` and the number of sums.
         unsafe {
@@ -120,8 +118,8 @@ impl FusedLearner {
                 argument(gradient),
                 argument(before),
                 argument(after),
-                argument(figures),
-                by.launch(),
+                argument(update_sums),
+                factors.launch(),
                 max_norm as f32,
                 num_params,
                 max_norm > 0.0,

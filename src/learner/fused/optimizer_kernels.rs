@@ -78,8 +78,8 @@ pub(super) fn adamw_kernel(
     gradient: &[f32],
     before: &[f32],
     after: &mut [f32],
-    figures: &mut [f32],
-    by: Factors,
+    update_sums: &mut [f32],
+    factors: Factors,
     max_norm: f32,
     #[comptime] num_params: usize,
     #[comptime] clip: bool,
@@ -99,16 +99,16 @@ pub(super) fn adamw_kernel(
     if i < num_params {
         let (first, second) = (num_params + i, 2 * num_params + i);
         let old = ParamState { param: before[i], first: before[first], second: before[second] };
-        let moved = step(&old, gradient[i] * scale, &by);
+        let moved = step(&old, gradient[i] * scale, &factors);
         after[i] = moved.param;
         after[first] = moved.first;
         after[second] = moved.second;
     }
     if CUBE_POS == 0 {
         if unit < comptime!(SUMS) {
-            figures[unit] += gradient[num_params + unit];
+            update_sums[unit] += gradient[num_params + unit];
         } else if unit == SUMS {
-            figures[unit] += norm;
+            update_sums[unit] += norm;
         }
     }
 }

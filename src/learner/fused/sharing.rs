@@ -12,12 +12,12 @@ use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
-/// Games of an update's minibatches.
-pub(super) struct Minibatches {
+/// The order in which the minibatches of an update take the games.
+pub(super) struct MinibatchOrder {
     /// Games of all minibatches, each sorted by part if there are several parts.
     pub(super) order: Vec<u32>,
-    /// Place of each minibatch in `order`.
-    pub(super) games: Vec<Range<usize>>,
+    /// Range of each minibatch in `order`.
+    pub(super) ranges: Vec<Range<usize>>,
     /// Number of games per minibatch over all ranks.
     pub(super) size: usize,
 }
@@ -25,28 +25,28 @@ pub(super) struct Minibatches {
 impl FusedLearner {
     /// Assigns games to the minibatches of an update; within a minibatch, games are sorted by part
     /// if there are several.
-    pub(super) fn minibatches(&mut self, recording: &Recording, iteration: u32) -> Minibatches {
-        let minibatches = self.share.batches.minibatches(iteration, recording.num_envs);
+    pub(super) fn minibatches(&mut self, recording: &Recording, iteration: u32) -> MinibatchOrder {
+        let minibatches = self.context.batches.minibatches(iteration, recording.num_envs);
         let size = minibatches[0].size;
-        let (mut order, mut games) = (Vec::with_capacity(minibatches.len() * size), Vec::new());
+        let (mut order, mut ranges) = (Vec::with_capacity(minibatches.len() * size), Vec::new());
         for minibatch in minibatches {
             let first = order.len();
             order.extend(minibatch.games().iter().map(|env| *env as u32));
             if recording.parts.len() > 1 {
                 order[first..].sort_unstable();
             }
-            games.push(first..order.len());
+            ranges.push(first..order.len());
         }
-        Minibatches { order, games, size }
+        MinibatchOrder { order, ranges, size }
     }
 
     /// Sums gradients and metrics, `[num_params + SUMS]`, over all ranks.
     pub(super) fn shared_gradient(&self, ours: CubeTensor) -> Result<CubeTensor, TeamError> {
-        if self.share.team.size() == 1 {
+        if self.context.team.size() == 1 {
             return Ok(ours);
         }
         let ours = Tensor::<1>::from_primitive::<Cube>(ours);
-        Ok(cube_tensor(sum_ranks(&self.share.team, ours, self.mlp.num_params())?))
+        Ok(cube_tensor(sum_ranks(&self.context.team, ours, self.mlp.num_params())?))
     }
 
     /// Replaces the parameters in `[3, num_params]` (parameters and moments) by those of the first
@@ -54,7 +54,7 @@ impl FusedLearner {
     pub(super) fn first_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
         let state = Tensor::<1>::from_primitive::<Cube>(state);
         let num_params = self.mlp.num_params();
-        let params = root_params(&self.share.team, state.clone().narrow(0, 0, num_params))?;
+        let params = root_params(&self.context.team, state.clone().narrow(0, 0, num_params))?;
         let moments = state.narrow(0, num_params, 2 * num_params);
         Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
     }
@@ -63,7 +63,7 @@ impl FusedLearner {
     pub(super) fn shared_summary(
         &self,
         advantages: &RecordingAdvantages,
-        games: &Minibatches,
+        minibatches: &MinibatchOrder,
         len: usize,
     ) -> Result<CubeTensor, TeamError> {
         let device = advantages.summary.device();
@@ -73,14 +73,14 @@ impl FusedLearner {
             part.clone().narrow(0, steps, 1).reshape([games])
         });
         let lengths = device::read(Tensor::cat(lengths.collect(), 0));
-        let count = |place: &Range<usize>| -> f64 {
-            let games = &games.order[place.clone()];
+        let count = |range: &Range<usize>| -> f64 {
+            let games = &minibatches.order[range.clone()];
             games.iter().map(|env| f64::from(lengths[*env as usize])).sum()
         };
-        let counts: Vec<f64> = games.games.iter().map(count).collect();
+        let counts: Vec<f64> = minibatches.ranges.iter().map(count).collect();
         let recorded = device::read(advantages.summary.clone());
         let mut summary = vec![recorded[STEPS], recorded[SCALE]];
-        summary.extend(self.share.team.total(&counts)?.iter().map(|count| *count as f32));
+        summary.extend(self.context.team.total(&counts)?.iter().map(|count| *count as f32));
         summary.resize(len, 0.0);
         Ok(cube_tensor(device::upload(summary, &device)))
     }

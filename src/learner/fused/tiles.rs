@@ -6,7 +6,7 @@ use crate::model::kernels::MlpShape;
 /// Workgroup memory available on every device, in bytes.
 const SHARED_BYTES: usize = 16 * 1024;
 /// Maximum number of samples in a unit's part of a layer.
-const PART: usize = 8;
+const MAX_PART: usize = 8;
 /// Floats between rows in workgroup memory: with them, units that read neighbouring rows read from different banks.
 const PADDING: usize = 4;
 /// Floats that the alignment of arrays may take.
@@ -55,7 +55,7 @@ impl Tiling {
 
     /// Samples of a unit's part of a layer.
     pub fn part(&self) -> usize {
-        self.tile.min(PART)
+        self.tile.min(MAX_PART)
     }
 
     /// Floats of a cube's partial gradient, which its sums follow: one per sample of a tile until the last launch.
@@ -79,10 +79,10 @@ impl Spread {
     /// Distributes the `samples` samples of one of `parts` parts.
     pub fn new(shape: &MlpShape, tiling: &Tiling, samples: usize, parts: usize) -> Self {
         let tile = tiling.tile;
-        let own = MAX_PARTIALS / (shape.num_params() + SUMS);
-        let share = MAX_PARTIALS_OF_ALL / parts / tiling.row(shape);
-        let most = own.min(share).clamp(1, MAX_CUBES);
-        let tiles = samples.div_ceil(tile).div_ceil(most).max(1);
+        let max_alone = MAX_PARTIALS / (shape.num_params() + SUMS);
+        let max_of_part = MAX_PARTIALS_OF_ALL / parts / tiling.row(shape);
+        let max_cubes = max_alone.min(max_of_part).clamp(1, MAX_CUBES);
+        let tiles = samples.div_ceil(tile).div_ceil(max_cubes).max(1);
         Self { cubes: samples.div_ceil(tile * tiles), tiles }
     }
 }

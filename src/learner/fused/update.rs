@@ -1,20 +1,20 @@
 //! An update of the fused learner: its buffers, and the launches of its kernels.
 
 use super::FusedLearner;
-use super::gradient::{ShareLaunch, gradient_kernel};
+use super::gradient::{TileRangeLaunch, gradient_kernel};
 use super::launches::{count, sum};
 use super::loss_kernels::*;
-use super::sharing::Minibatches;
+use super::sharing::MinibatchOrder;
 use super::tiles::Spread;
 use crate::data::summary::STEPS;
 use crate::data::{Recording, RecordingAdvantages, RecordingPart};
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
 use crate::device::launch_items;
+use crate::learner::context::LearnerContext;
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::{AdamW, factors};
 use crate::learner::schedule::{entropy_coef, first_update};
-use crate::learner::share::Share;
 use crate::learner::update::UpdateSteps;
 use crate::learner::weights::Weights;
 use crate::model::Observer;
@@ -35,7 +35,7 @@ pub(super) struct Update<'a, O: Observer> {
     /// Number of steps to learn from.
     steps: usize,
     parts: Vec<PartBuffers>,
-    minibatches: Minibatches,
+    minibatches: MinibatchOrder,
     order_buffer: CubeTensor,
     summary: CubeTensor,
     /// Offset of the game ratios in the summary.
@@ -44,7 +44,7 @@ pub(super) struct Update<'a, O: Observer> {
     /// Parameters and moments, `[3, num_params]`, and room for those after the next step.
     state: [CubeTensor; 2],
     /// Sums over the optimizer steps taken: those beside their gradients, then the gradient norm: `[SUMS + 1]`.
-    figures: CubeTensor,
+    update_sums: CubeTensor,
     /// Number of the update's first optimizer step in the run.
     first: u64,
     /// Number of steps that the optimizer has taken.
@@ -65,9 +65,10 @@ impl<'a, O: Observer> Update<'a, O> {
     /// one, and counts the steps of each minibatch.
     pub(super) fn new(
         learner: &'a FusedLearner,
-        (recording, advantages): (&'a Recording, &RecordingAdvantages),
+        recording: &'a Recording,
+        advantages: &RecordingAdvantages,
         observer: O,
-        games: Minibatches,
+        minibatches: MinibatchOrder,
         iteration: u32,
     ) -> Result<Self, TeamError> {
         assert_eq!(recording.parts.len(), advantages.parts.len(), "advantages of each part");
@@ -75,17 +76,17 @@ impl<'a, O: Observer> Update<'a, O> {
         assert_eq!(observer.num_features(), learner.mlp.features, "the observer's features");
         let words = recording.parts[0].num_words();
         assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
-        let config = &learner.share.config;
-        let (minibatches, size) = (games.games.len(), games.size);
+        let config = &learner.context.config;
+        let (num_minibatches, size) = (minibatches.ranges.len(), minibatches.size);
         let device = advantages.summary.device();
-        let words: Vec<i32> = games.order.iter().map(|env| *env as i32).collect();
+        let words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
         let order_buffer = cube_ints(device::indices(&words, &device));
         let recorded = cube_tensor(advantages.summary.clone());
-        let ratios = COUNTS + minibatches;
+        let ratios = COUNTS + num_minibatches;
         let len = ratios + 2 * size;
-        let summary = match learner.share.team.size() {
+        let summary = match learner.context.team.size() {
             1 => uninit(&recorded, &[len], DType::F32),
-            _ => learner.shared_summary(advantages, &games, len)?,
+            _ => learner.shared_summary(advantages, &minibatches, len)?,
         };
         let (mlp, loss, tiling) = (learner.mlp, learner.loss, learner.tiling);
         let Weights { params, optimizer, reference, .. } = &learner.weights;
@@ -99,13 +100,13 @@ impl<'a, O: Observer> Update<'a, O> {
             recording,
             steps: advantages.learn_steps,
             parts: Vec::new(),
-            minibatches: games,
+            minibatches,
             order_buffer,
             summary,
             ratios,
             entropy: entropy_coef(config, iteration),
             state: [state, after],
-            figures: cube_tensor(Tensor::<1>::zeros([SUMS + 1], &device)),
+            update_sums: cube_tensor(Tensor::<1>::zeros([SUMS + 1], &device)),
             first: first_update(config, iteration),
             steps_taken: *steps,
         };
@@ -113,10 +114,17 @@ impl<'a, O: Observer> Update<'a, O> {
         let mut first_env = 0;
         for (part, advantages) in recording.parts.iter().zip(&advantages.parts) {
             let part = this.part(part, advantages, first_env, reference.as_ref());
-            if learner.share.team.size() == 1 {
+            if learner.context.team.size() == 1 {
                 let sizes = this.sizes(part.first_env, part.num_envs);
-                let (summaries, of) = ([&recorded, &this.summary], [minibatches, size]);
-                count(&this.order_buffer, &part.advantages, summaries, of, sizes);
+                count(
+                    &this.order_buffer,
+                    &part.advantages,
+                    &recorded,
+                    &this.summary,
+                    num_minibatches,
+                    size,
+                    sizes,
+                );
             }
             first_env += part.num_envs;
             this.parts.push(part);
@@ -176,24 +184,24 @@ impl<'a, O: Observer> Update<'a, O> {
 
     /// Kernel element type of the inputs of the network's matrix products.
     fn input(&self) -> ElemType {
-        element(self.learner.share.config.precision)
+        element(self.learner.context.config.precision)
     }
 
-    /// Splits the minibatch at `place` of the order by parts: the part, the offset of its games in the order, and
+    /// Splits the minibatch at `range` of the order by parts: the part, the offset of its games in the order, and
     /// their number. Parts without games are omitted.
-    fn shares(&self, place: &Range<usize>) -> Vec<(&PartBuffers, usize, usize)> {
-        let Range { start, end } = *place;
+    fn split_by_part(&self, range: &Range<usize>) -> Vec<(&PartBuffers, usize, usize)> {
+        let Range { start, end } = *range;
         let games = &self.minibatches.order[start..end];
-        let behind = |env: usize| games.partition_point(|game| (*game as usize) < env);
+        let position = |env: usize| games.partition_point(|game| (*game as usize) < env);
         let single = self.parts.len() == 1;
-        let shares = self.parts.iter().map(|part| {
+        let portions = self.parts.iter().map(|part| {
             if single {
                 return (part, start, end - start);
             }
-            let (first, end) = (behind(part.first_env), behind(part.first_env + part.num_envs));
+            let (first, end) = (position(part.first_env), position(part.first_env + part.num_envs));
             (part, start + first, end - first)
         });
-        shares.filter(|(_, _, games)| *games > 0).collect()
+        portions.filter(|(_, _, games)| *games > 0).collect()
     }
 
     /// Gradient of minibatch `number` on this rank, followed by its sums: `[num_params + SUMS]`.
@@ -201,9 +209,9 @@ impl<'a, O: Observer> Update<'a, O> {
         let params = &self.state[0];
         let Plan { mlp, tiling, .. } = &self.plan;
         let width = mlp.num_params() + SUMS;
-        let shares = self.shares(&self.minibatches.games[number]);
-        let spread = |games: usize| Spread::new(mlp, tiling, games * self.steps, shares.len());
-        let rows: usize = shares.iter().map(|(_, _, games)| spread(*games).cubes).sum();
+        let portions = self.split_by_part(&self.minibatches.ranges[number]);
+        let spread = |games: usize| Spread::new(mlp, tiling, games * self.steps, portions.len());
+        let rows: usize = portions.iter().map(|(_, _, games)| spread(*games).cubes).sum();
         if rows == 0 {
             // All games of this minibatch belong to other ranks.
             let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
@@ -213,7 +221,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let partials = uninit(params, &[rows, stride], DType::F32);
         let totals = uninit(params, &[width], DType::F32);
         let mut first_row = 0;
-        for (part, first, games) in &shares {
+        for (part, first, games) in &portions {
             let batch = || self.batch(number, *first, *games);
             if self.learner.loss.loss_type.has_sequence_ratio() {
                 self.ratios(part, params, *games, batch);
@@ -235,7 +243,7 @@ impl<'a, O: Observer> Update<'a, O> {
                         argument(params),
                         self.experience(part),
                         batch(),
-                        ShareLaunch::new(rows, cubes, tiles, first, end, first_row),
+                        TileRangeLaunch::new(rows, cubes, tiles, first, end, first_row),
                         self.coefficients(),
                         self.plan,
                         self.input(),
@@ -244,23 +252,23 @@ impl<'a, O: Observer> Update<'a, O> {
             }
             first_row += cubes;
         }
-        sum(&partials, &totals, [rows, width, stride]);
+        sum(&partials, &totals, rows, width, stride);
         totals
     }
 
     /// Number of items per launch, if each takes `flops` FLOP.
     fn launch_items(&self, flops: f64) -> usize {
-        launch_items(flops, self.learner.share.config.launch_size)
+        launch_items(flops, self.learner.context.config.launch_size)
     }
 
     fn batch(&self, number: usize, first: usize, games: usize) -> BatchLaunch {
-        let num_minibatches = self.learner.share.config.update.num_minibatches;
-        let Minibatches { games: places, size, .. } = &self.minibatches;
+        let num_minibatches = self.learner.context.config.update.num_minibatches;
+        let MinibatchOrder { ranges, size, .. } = &self.minibatches;
         BatchLaunch::new(
             argument(&self.summary),
             first,
             games,
-            first - places[number].start,
+            first - ranges[number].start,
             *size,
             number,
             num_minibatches,
@@ -280,16 +288,16 @@ impl<'a, O: Observer> Update<'a, O> {
 
     /// The coefficients of the loss.
     fn coefficients(&self) -> CoefficientsLaunch {
-        let by = Coefficients::new(&self.learner.share.config.loss, self.entropy);
+        let coefficients = Coefficients::new(&self.learner.context.config.loss, self.entropy);
         CoefficientsLaunch::new(
-            by.low,
-            by.high,
-            by.dual_clip,
-            by.temperature_pos,
-            by.temperature_neg,
-            by.entropy,
-            by.kl,
-            by.smoothing,
+            coefficients.low,
+            coefficients.high,
+            coefficients.dual_clip,
+            coefficients.temperature_pos,
+            coefficients.temperature_neg,
+            coefficients.entropy,
+            coefficients.kl,
+            coefficients.smoothing,
         )
     }
 
@@ -324,8 +332,8 @@ impl<'a, O: Observer> Update<'a, O> {
     /// Divides games into launches of kernels that evaluate the policy at each step of a game.
     fn launches(&self, games: usize) -> impl Iterator<Item = Range<usize>> {
         let flops = self.plan.mlp.forward_flops() * self.steps as f64;
-        let most = self.launch_items(flops).next_multiple_of(64);
-        (0..games).step_by(most).map(move |first| first..games.min(first + most))
+        let max_games = self.launch_items(flops).next_multiple_of(64);
+        (0..games).step_by(max_games).map(move |first| first..games.min(first + max_games))
     }
 }
 
@@ -338,7 +346,7 @@ impl<O: Observer> UpdateSteps for Update<'_, O> {
     fn gradient(
         &mut self,
         number: usize,
-        _of: &Range<usize>,
+        _minibatch: &Range<usize>,
     ) -> Result<Option<CubeTensor>, TeamError> {
         self.learner.shared_gradient(self.own_gradient(number)).map(Some)
     }
@@ -352,12 +360,12 @@ impl<O: Observer> UpdateSteps for Update<'_, O> {
     }
 
     fn step(&mut self, number: usize, gradient: CubeTensor) -> Result<(), TeamError> {
-        let Share { config, team, .. } = &self.learner.share;
+        let LearnerContext { config, team, .. } = &self.learner.context;
         self.steps_taken += 1;
-        let rate = self.learner.share.learning_rate(self.first + number as u64);
-        let by = factors(&config.optimizer, rate, self.steps_taken);
+        let rate = self.learner.context.learning_rate(self.first + number as u64);
+        let factors = factors(&config.optimizer, rate, self.steps_taken);
         let [before, after] = &self.state;
-        self.learner.step(&gradient, before, after, &self.figures, &by);
+        self.learner.step(&gradient, before, after, &self.update_sums, &factors);
         self.state.swap(0, 1);
         if team.rounds_differently() {
             self.state[0] = self.learner.first_params(self.state[0].clone())?;
@@ -367,22 +375,24 @@ impl<O: Observer> UpdateSteps for Update<'_, O> {
 }
 
 impl<O: Observer> Update<'_, O> {
-    /// Returns the means of the first `taken` minibatches, which are those of [`AutodiffLearner::update`](crate::learner::AutodiffLearner),
-    /// then parameters and moments, and the number of steps that the optimizer has taken.
-    pub(super) fn finish(self, taken: usize) -> (Tensor<1>, [Tensor<1>; 3], u64) {
-        let config = &self.learner.share.config;
-        let (summary, figures) = (floats(&self.summary), floats(&self.figures));
+    /// Returns the means of the first `taken` minibatches, in the order of [`AutodiffLearner::update`](crate::learner::AutodiffLearner),
+    /// the parameters, and the state of the optimizer.
+    pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
+        let config = &self.learner.context.config;
+        let (summary, update_sums) = (floats(&self.summary), floats(&self.update_sums));
         // Every epoch covers all games of a rollout, whereas datasets advance by batches.
-        let learnt = match config.data.is_on() || taken < self.minibatches.games.len() {
+        let learnt = match config.data.is_on() || taken < self.minibatches.ranges.len() {
             true => summary.narrow(0, COUNTS, taken.max(1)).sum(),
             false => summary.narrow(0, STEPS, 1) * config.update.update_epochs as f32,
         };
-        let of_steps = figures.clone().narrow(0, 0, SUMS - 1) / learnt;
-        let means = vec![of_steps, figures.narrow(0, SUMS - 1, 2) / taken.max(1) as f32];
+        let of_steps = update_sums.clone().narrow(0, 0, SUMS - 1) / learnt;
+        let means = vec![of_steps, update_sums.narrow(0, SUMS - 1, 2) / taken.max(1) as f32];
         let state = floats(&self.state[0]);
         let num_params = self.plan.mlp.num_params();
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
-        (Tensor::cat(means, 0), [0, 1, 2].map(part), self.steps_taken)
+        let [params, first_moment, second_moment] = [0, 1, 2].map(part);
+        let optimizer = AdamW { first_moment, second_moment, steps: self.steps_taken };
+        (Tensor::cat(means, 0), params, optimizer)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Loss and derivatives for [`GROUP`] steps in SIMD lanes: the scalar functions of
+//! Loss and derivatives for [`LANE_STEPS`] steps in SIMD lanes: the scalar functions of
 //! [`objective`](crate::objective) in loops that vectorise.
 
 use crate::learner::means::SUMS;
@@ -11,11 +11,11 @@ use crate::objective::{
 };
 use multiversion::multiversion;
 
-/// Steps per group: two vectors, so that their operations overlap.
-pub const GROUP: usize = 2 * LANES;
+/// Number of steps in a [`LaneBlock`]: two vectors, so that their operations overlap.
+pub const LANE_STEPS: usize = 2 * LANES;
 
-/// One number per step of a group.
-pub type Group = [f32; GROUP];
+/// One number for each of [`LANE_STEPS`] steps, which are processed together.
+pub type LaneBlock = [f32; LANE_STEPS];
 
 /// The loss of an iteration.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +23,12 @@ pub struct StepLoss {
     /// Variant of the loss.
     pub form: LossForm,
     /// Coefficients of the loss.
-    pub by: Coefficients,
+    pub coefficients: Coefficients,
 }
 
-/// Inputs of the loss by columns, padded to whole groups. Steps that do not count have mask and weight 0.
+/// Inputs of the loss by columns, padded to whole lane blocks. Steps that do not count have mask and weight 0.
 #[derive(Clone, Debug, Default)]
-pub struct Columns {
+pub struct LossColumns {
     /// Actions.
     pub actions: Vec<i32>,
     /// Log-probabilities under the behaviour policy.
@@ -47,48 +47,48 @@ pub struct Columns {
     pub legal: Vec<u32>,
 }
 
-impl Columns {
-    /// The inputs of a group.
-    fn inputs(&self, group: usize) -> Inputs<'_> {
+impl LossColumns {
+    /// The inputs of a lane block.
+    fn inputs(&self, block: usize) -> Inputs<'_> {
         Inputs {
-            actions: lanes(&self.actions, group),
-            old_logprobs: lanes(&self.old_logprobs, group),
-            reference_logprobs: lanes(&self.reference_logprobs, group),
-            advantages: lanes(&self.advantages, group),
-            counted: lanes(&self.mask, group),
-            weights: lanes(&self.weights, group),
-            games: lanes(&self.games, group),
-            legal: self.legal(group),
+            actions: lanes(&self.actions, block),
+            old_logprobs: lanes(&self.old_logprobs, block),
+            reference_logprobs: lanes(&self.reference_logprobs, block),
+            advantages: lanes(&self.advantages, block),
+            counted: lanes(&self.mask, block),
+            weights: lanes(&self.weights, block),
+            games: lanes(&self.games, block),
+            legal: self.legal(block),
         }
     }
 
-    fn legal(&self, group: usize) -> Option<&[u32; GROUP]> {
-        (!self.legal.is_empty()).then(|| lanes(&self.legal, group))
+    fn legal(&self, block: usize) -> Option<&[u32; LANE_STEPS]> {
+        (!self.legal.is_empty()).then(|| lanes(&self.legal, block))
     }
 }
 
-/// Inputs of the loss for a group.
+/// Inputs of the loss for a lane block.
 struct Inputs<'a> {
-    actions: &'a [i32; GROUP],
-    old_logprobs: &'a Group,
-    reference_logprobs: &'a Group,
-    advantages: &'a Group,
-    counted: &'a Group,
-    weights: &'a Group,
-    games: &'a [SequenceRatio; GROUP],
-    legal: Option<&'a [u32; GROUP]>,
+    actions: &'a [i32; LANE_STEPS],
+    old_logprobs: &'a LaneBlock,
+    reference_logprobs: &'a LaneBlock,
+    advantages: &'a LaneBlock,
+    counted: &'a LaneBlock,
+    weights: &'a LaneBlock,
+    games: &'a [SequenceRatio; LANE_STEPS],
+    legal: Option<&'a [u32; LANE_STEPS]>,
 }
 
-/// Values of a group.
-fn lanes<T>(values: &[T], group: usize) -> &[T; GROUP] {
-    &values.as_chunks().0[group]
+/// The values of a lane block.
+fn lanes<T>(values: &[T], block: usize) -> &[T; LANE_STEPS] {
+    &values.as_chunks().0[block]
 }
 
 /// Sums over steps, per lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     /// Sums in the order of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
-    pub lanes: [Group; SUMS],
+    pub lanes: [LaneBlock; SUMS],
 }
 
 impl Sums {
@@ -101,8 +101,8 @@ impl Sums {
 impl StepLoss {
     /// Creates the loss for an entropy weight.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
-        let by = Coefficients::new(config, entropy_coef);
-        Self { form: LossForm::of(config), by }
+        let coefficients = Coefficients::new(config, entropy_coef);
+        Self { form: LossForm::of(config), coefficients }
     }
 
     /// Computes the ratio of a game from the sum of its log-ratios, and its derivative from the
@@ -118,49 +118,51 @@ impl StepLoss {
         let ratio = exp(log_ratio / count);
         let d_logprobs = advantages.map(|advantage| {
             let step = Step { ratio, advantage, logprob: 0.0 };
-            term(&step, &self.by, self.form.loss_type).d_logprob
+            term(&step, &self.coefficients, self.form.loss_type).d_logprob
         });
         SequenceRatio { ratio, d_logprob: d_logprobs.sum::<f32>() * weight / count }
     }
 }
 
-/// Converts `logits`, one group per action, to log-probabilities and stores probabilities in
+/// Converts `logits`, a lane block per action, to log-probabilities and stores probabilities in
 /// `probs`.
 #[inline(always)]
-fn log_softmax(logits: &mut [Group], probs: &mut [Group]) {
-    let mut max = [f32::NEG_INFINITY; GROUP];
+fn log_softmax(logits: &mut [LaneBlock], probs: &mut [LaneBlock]) {
+    let mut max = [f32::NEG_INFINITY; LANE_STEPS];
     for logits in logits.iter() {
         for (max, z) in max.iter_mut().zip(logits) {
             *max = at_least(*z, *max);
         }
     }
-    let mut total = [0.0f32; GROUP];
+    let mut sums = [0.0f32; LANE_STEPS];
     for (logits, probs) in logits.iter().zip(&mut *probs) {
-        for l in 0..GROUP {
+        for l in 0..LANE_STEPS {
             probs[l] = unnormalized(logits[l], max[l]);
-            total[l] += probs[l];
+            sums[l] += probs[l];
         }
     }
-    let mut log_total = [0.0f32; GROUP];
-    let mut share = [0.0f32; GROUP];
-    for l in 0..GROUP {
-        Normalizer { log_total: log_total[l], share: share[l], .. } = normalizer(max[l], total[l]);
+    let mut log_sums = [0.0f32; LANE_STEPS];
+    let mut inverse_sums = [0.0f32; LANE_STEPS];
+    for l in 0..LANE_STEPS {
+        Normalizer { log_sum: log_sums[l], inverse_sum: inverse_sums[l], .. } =
+            normalizer(max[l], sums[l]);
     }
     for (logits, probs) in logits.iter_mut().zip(probs) {
-        for l in 0..GROUP {
-            let by = Normalizer { max: max[l], log_total: log_total[l], share: share[l] };
-            logits[l] = logprob(logits[l], &by);
-            probs[l] *= by.share;
+        for l in 0..LANE_STEPS {
+            let normalizer =
+                Normalizer { max: max[l], log_sum: log_sums[l], inverse_sum: inverse_sums[l] };
+            logits[l] = logprob(logits[l], &normalizer);
+            probs[l] *= normalizer.inverse_sum;
         }
     }
 }
 
 /// Replaces the values of illegal actions by `value`.
 #[inline(always)]
-fn mask(values: &mut [Group], legal: Option<&[u32; GROUP]>, value: f32) {
+fn mask(values: &mut [LaneBlock], legal: Option<&[u32; LANE_STEPS]>, value: f32) {
     let Some(legal) = legal else { return };
     for (a, values) in values.iter_mut().enumerate() {
-        for l in 0..GROUP {
+        for l in 0..LANE_STEPS {
             values[l] = if legal[l] >> a & 1 == 1 { values[l] } else { value };
         }
     }
@@ -168,50 +170,50 @@ fn mask(values: &mut [Group], legal: Option<&[u32; GROUP]>, value: f32) {
 
 /// Selects the value of each lane's action.
 #[inline(always)]
-fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
-    let mut chosen = [0.0f32; GROUP];
+fn chosen(values: &[LaneBlock], actions: &[i32; LANE_STEPS]) -> LaneBlock {
+    let mut chosen = [0.0f32; LANE_STEPS];
     for (a, values) in values.iter().enumerate() {
         // A copy, so that the load is unconditional and the loop vectorises.
         let values = *values;
-        for l in 0..GROUP {
+        for l in 0..LANE_STEPS {
             chosen[l] = if actions[l] == a as i32 { values[l] } else { chosen[l] };
         }
     }
     chosen
 }
 
-/// Computes log-probabilities of the steps' actions. `logits` and `probs`, one group per action,
+/// Computes log-probabilities of the steps' actions. `logits` and `probs`, a lane block per action,
 /// are replaced as by [`log_softmax`]; `legal` are the steps' action masks, if any.
 #[inline(always)]
 fn logprobs_of(
-    logits: &mut [Group],
-    probs: &mut [Group],
-    actions: &[i32; GROUP],
-    legal: Option<&[u32; GROUP]>,
-) -> Group {
+    logits: &mut [LaneBlock],
+    probs: &mut [LaneBlock],
+    actions: &[i32; LANE_STEPS],
+    legal: Option<&[u32; LANE_STEPS]>,
+) -> LaneBlock {
     mask(logits, legal, ILLEGAL);
     log_softmax(logits, probs);
     chosen(logits, actions)
 }
 
-/// Computes log-probabilities of the actions of a group as [`logprobs_of`].
+/// Computes log-probabilities of the actions of a lane block as [`logprobs_of`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn logprobs(
-    columns: &Columns,
-    group: usize,
-    logits: &mut [Group],
-    probs: &mut [Group],
-) -> Group {
-    logprobs_of(logits, probs, lanes(&columns.actions, group), columns.legal(group))
+    columns: &LossColumns,
+    block: usize,
+    logits: &mut [LaneBlock],
+    probs: &mut [LaneBlock],
+) -> LaneBlock {
+    logprobs_of(logits, probs, lanes(&columns.actions, block), columns.legal(block))
 }
 
 /// Entropies of the policy, from all its log-probabilities and probabilities.
 #[inline(always)]
-fn entropies(logprobs: &[Group], probs: &[Group]) -> Group {
-    let mut entropy = [0.0f32; GROUP];
+fn entropies(logprobs: &[LaneBlock], probs: &[LaneBlock]) -> LaneBlock {
+    let mut entropy = [0.0f32; LANE_STEPS];
     for (logprobs, probs) in logprobs.iter().zip(probs) {
         let (z, p) = (*logprobs, *probs);
-        for l in 0..GROUP {
+        for l in 0..LANE_STEPS {
             entropy[l] += entropy_of(p[l], z[l]);
         }
     }
@@ -219,9 +221,14 @@ fn entropies(logprobs: &[Group], probs: &[Group]) -> Group {
 }
 
 impl StepLoss {
-    /// Computes the policy terms of a group. Their derivatives by the log-probabilities include the weights.
+    /// Computes the policy terms of a lane block. Their derivatives by the log-probabilities include the weights.
     #[inline(always)]
-    fn terms(&self, inputs: &Inputs, ratios: &Group, logprobs: &Group) -> TermLanes<GROUP> {
+    fn terms(
+        &self,
+        inputs: &Inputs,
+        ratios: &LaneBlock,
+        logprobs: &LaneBlock,
+    ) -> TermLanes<LANE_STEPS> {
         let loss_type = self.form.loss_type;
         let of_game = loss_type.has_sequence_ratio();
         let mut importance = *ratios;
@@ -229,7 +236,7 @@ impl StepLoss {
             importance.iter_mut().zip(inputs.games).for_each(|(ratio, game)| *ratio = game.ratio);
         }
         let steps = StepLanes { ratios: &importance, advantages: inputs.advantages, logprobs };
-        let mut terms = loss_type.terms(&steps, &self.by);
+        let mut terms = loss_type.terms(&steps, &self.coefficients);
         for (l, d_logprob) in terms.d_logprobs.iter_mut().enumerate() {
             *d_logprob =
                 if of_game { inputs.games[l].d_logprob } else { *d_logprob * inputs.weights[l] };
@@ -240,22 +247,27 @@ impl StepLoss {
     /// Smooths the labels: replaces a share of each term by the mean over all actions. Returns the derivative by the
     /// log-probability of every action.
     #[inline(always)]
-    fn smooth(&self, inputs: &Inputs, logprobs: &[Group], terms: &mut TermLanes<GROUP>) -> Group {
-        let mut shared = [0.0f32; GROUP];
+    fn smooth(
+        &self,
+        inputs: &Inputs,
+        logprobs: &[LaneBlock],
+        terms: &mut TermLanes<LANE_STEPS>,
+    ) -> LaneBlock {
+        let mut shared = [0.0f32; LANE_STEPS];
         if !self.form.smoothed {
             return shared;
         }
-        let (by, each) = (&self.by, 1.0 / logprobs.len() as f32);
-        let mut mean = [0.0f32; GROUP];
+        let (smoothing, each) = (self.coefficients.smoothing, 1.0 / logprobs.len() as f32);
+        let mut mean = [0.0f32; LANE_STEPS];
         for logprobs in logprobs {
-            for l in 0..GROUP {
+            for l in 0..LANE_STEPS {
                 mean[l] += each * logprobs[l];
             }
         }
-        for l in 0..GROUP {
-            let share = by.smoothing * inputs.advantages[l];
-            terms.values[l] = (1.0 - by.smoothing) * terms.values[l] - share * mean[l];
-            terms.d_logprobs[l] *= 1.0 - by.smoothing;
+        for l in 0..LANE_STEPS {
+            let share = smoothing * inputs.advantages[l];
+            terms.values[l] = (1.0 - smoothing) * terms.values[l] - share * mean[l];
+            terms.d_logprobs[l] *= 1.0 - smoothing;
             shared[l] = -share * inputs.weights[l];
         }
         shared
@@ -266,40 +278,40 @@ impl StepLoss {
     fn penalize(
         &self,
         inputs: &Inputs,
-        ratios: &Group,
-        logprobs: &Group,
-        terms: &mut TermLanes<GROUP>,
-    ) -> Group {
-        let mut reference_kl = [0.0f32; GROUP];
+        ratios: &LaneBlock,
+        logprobs: &LaneBlock,
+        terms: &mut TermLanes<LANE_STEPS>,
+    ) -> LaneBlock {
+        let mut reference_kl = [0.0f32; LANE_STEPS];
         let Some(estimator) = self.form.kl else { return reference_kl };
-        for l in 0..GROUP {
+        for l in 0..LANE_STEPS {
             let to_reference = inputs.reference_logprobs[l] - logprobs[l];
             let kl = kl_estimate(to_reference, ratios[l], estimator, self.form.corrected);
             reference_kl[l] = kl.value;
-            terms.values[l] += self.by.kl * kl.value;
-            terms.d_logprobs[l] += self.by.kl * kl.d_logprob * inputs.weights[l];
+            terms.values[l] += self.coefficients.kl * kl.value;
+            terms.d_logprobs[l] += self.coefficients.kl * kl.d_logprob * inputs.weights[l];
         }
         reference_kl
     }
 }
 
-/// Replaces `logits` of a group, one group per action, by the gradient of the loss and adds to the
+/// Replaces the `logits` of some steps, a lane block per action, by the gradient of the loss and adds to the
 /// sums. `probs` is a scratch buffer of the same size.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn differentiate(
     loss: &StepLoss,
-    columns: &Columns,
-    group: usize,
-    logits: &mut [Group],
-    probs: &mut [Group],
+    columns: &LossColumns,
+    block: usize,
+    logits: &mut [LaneBlock],
+    probs: &mut [LaneBlock],
     sums: &mut Sums,
 ) {
-    let inputs = columns.inputs(group);
+    let inputs = columns.inputs(block);
     let logprobs = logprobs_of(logits, probs, inputs.actions, inputs.legal);
     let entropy = entropies(logits, probs);
-    let mut approx_kl = [0.0f32; GROUP];
-    let mut ratios = [0.0f32; GROUP];
-    for l in 0..GROUP {
+    let mut approx_kl = [0.0f32; LANE_STEPS];
+    let mut ratios = [0.0f32; LANE_STEPS];
+    for l in 0..LANE_STEPS {
         let log_ratio = logprobs[l] - inputs.old_logprobs[l];
         ratios[l] = exp(log_ratio);
         approx_kl[l] = k3(ratios[l], log_ratio);
@@ -308,17 +320,17 @@ pub fn differentiate(
     let shared = loss.smooth(&inputs, logits, &mut terms);
     let reference_kl = loss.penalize(&inputs, &ratios, &logprobs, &mut terms);
 
-    let (each, entropy_coef) = (1.0 / logits.len() as f32, loss.by.entropy);
+    let (each, entropy_coef) = (1.0 / logits.len() as f32, loss.coefficients.entropy);
     for (a, (logits, probs)) in logits.iter_mut().zip(&*probs).enumerate() {
         let (z, p) = (*logits, *probs);
-        let mut gradient = [0.0f32; GROUP];
-        for l in 0..GROUP {
+        let mut gradient = [0.0f32; LANE_STEPS];
+        for l in 0..LANE_STEPS {
             let taken = f32::from(inputs.actions[l] == a as i32);
             let by_entropy = entropy_coef * inputs.weights[l];
             gradient[l] = by_logit(terms.d_logprobs[l], by_entropy, taken, p[l], z[l], entropy[l]);
         }
         if loss.form.smoothed {
-            for l in 0..GROUP {
+            for l in 0..LANE_STEPS {
                 gradient[l] += shared[l] * (each - p[l]);
             }
         }
@@ -326,7 +338,7 @@ pub fn differentiate(
     }
     mask(logits, inputs.legal, 0.0);
     let [kls, clips, entropies, reference_kls, losses] = &mut sums.lanes;
-    for l in 0..GROUP {
+    for l in 0..LANE_STEPS {
         kls[l] += inputs.counted[l] * approx_kl[l];
         clips[l] += inputs.counted[l] * terms.clipped[l];
         entropies[l] += inputs.counted[l] * entropy[l];

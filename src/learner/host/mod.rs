@@ -16,15 +16,15 @@ pub use experience::HostExperience;
 pub use perceptron::PerceptronLearner;
 pub use sequences::SequenceLearner;
 
+use super::context::LearnerContext;
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order::Minibatch;
 use super::plan::Plan;
 use super::schedule::entropy_coef;
-use super::share::Share;
 use super::update::{UpdateSteps, take_steps};
 use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
-use crate::objective::weights::Sizes;
+use crate::objective::weights::StepDenominators;
 use crate::parallel::{Node, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use loss::StepLoss;
@@ -41,8 +41,8 @@ pub enum HostPolicy {
 
 /// A policy in training whose gradients are computed in host memory.
 pub trait HostLearner: Debug + Send {
-    /// Mutable access to the settings and this rank's share of the run.
-    fn share_mut(&mut self) -> &mut Share;
+    /// Mutable access to the settings and the part of the run that this rank learns from.
+    fn context_mut(&mut self) -> &mut LearnerContext;
 
     /// Minimum number of steps of a minibatch per shard; smaller shards are not worth a separate gradient.
     fn shard_steps(&self) -> usize;
@@ -83,8 +83,8 @@ pub trait HostLearner: Debug + Send {
         &mut self,
         experience: &HostExperience,
         minibatch: &Minibatch,
-        rule: &StepLoss,
-        sizes: Sizes,
+        loss: &StepLoss,
+        denominators: StepDenominators,
     ) -> Result<Node, TeamError>;
 
     /// Performs optimizer step `update` of the run and returns the norm of the gradient before clipping.
@@ -104,15 +104,18 @@ pub trait HostLearner: Debug + Send {
     /// # Panics
     /// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
     fn update(&mut self, steps: &HostExperience, iteration: u32) -> Result<UpdateMeans, TeamError> {
-        let share = self.share_mut();
-        assert!(!share.team.is_mixed(), "ranks on the CPU and on devices sum in different orders");
-        let (minibatches, plan) = Plan::new(share, steps.counts, steps.learn_steps, iteration)?;
-        let rule = StepLoss::new(&share.config.loss, entropy_coef(&share.config, iteration));
-        let config = share.config.update.clone();
+        let context = self.context_mut();
+        assert!(
+            !context.team.is_mixed(),
+            "ranks on the CPU and on devices sum in different orders"
+        );
+        let (minibatches, plan) = Plan::new(context, steps.counts, steps.learn_steps, iteration)?;
+        let loss = StepLoss::new(&context.config.loss, entropy_coef(&context.config, iteration));
+        let config = context.config.update.clone();
         let reference_logprobs = self.reference_logprobs(steps, &minibatches);
         let experience = &HostExperience { reference_logprobs: &reference_logprobs, ..*steps };
         let sums = UpdateSums::default();
-        let mut update = HostUpdate { learner: self, experience, rule, plan, sums };
+        let mut update = HostUpdate { learner: self, experience, loss, plan, sums };
         let taken = take_steps(&mut update, &minibatches, &config)?;
         Ok(update.sums.means(update.plan.learnt(taken)))
     }
@@ -122,7 +125,7 @@ pub trait HostLearner: Debug + Send {
 struct HostUpdate<'a, L: ?Sized> {
     learner: &'a mut L,
     experience: &'a HostExperience<'a>,
-    rule: StepLoss,
+    loss: StepLoss,
     plan: Plan,
     sums: UpdateSums,
 }
@@ -131,9 +134,13 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     type Minibatch = Minibatch;
     type Gradient = Node;
 
-    fn gradient(&mut self, number: usize, of: &Minibatch) -> Result<Option<Node>, TeamError> {
-        let sizes = self.plan.sizes(number, of);
-        self.learner.gradient(self.experience, of, &self.rule, sizes).map(Some)
+    fn gradient(
+        &mut self,
+        number: usize,
+        minibatch: &Minibatch,
+    ) -> Result<Option<Node>, TeamError> {
+        let denominators = self.plan.denominators(number, minibatch);
+        self.learner.gradient(self.experience, minibatch, &self.loss, denominators).map(Some)
     }
 
     fn approx_kl(&self, number: usize, gradient: &Node) -> f64 {
@@ -155,15 +162,15 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
 /// Performs optimizer step `update` of the run by `step`, which is given the factor that clips the gradient. Returns the
 /// norm before clipping.
 fn optimizer_step(
-    share: &Share,
+    context: &LearnerContext,
     gradient: &[f32],
     update: u64,
     step: impl FnOnce(f32, &StepSettings),
 ) -> f32 {
-    let Share { config, .. } = share;
-    let learning_rate = share.learning_rate(update);
-    let by = StepSettings { learning_rate, config: &config.optimizer, spared: &[], key: 0 };
-    clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &by))
+    let LearnerContext { config, .. } = context;
+    let learning_rate = context.learning_rate(update);
+    let settings = StepSettings { learning_rate, config: &config.optimizer, spared: &[], key: 0 };
+    clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &settings))
 }
 
 /// Creates the learner of a built-in network on the CPU; `None` for user-defined networks, and, in a build without the

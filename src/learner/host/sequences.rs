@@ -1,26 +1,26 @@
 //! Networks with memory, and products in bf16, in training on the CPU, by a hand-written backward pass over sequences.
 
-use super::loss::{Columns, GROUP, Group, StepLoss, Sums, differentiate, logprobs};
-use super::{HostExperience, HostLearner, HostPolicy, Share, optimizer_step};
+use super::loss::{LANE_STEPS, LaneBlock, LossColumns, StepLoss, Sums, differentiate, logprobs};
+use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, parts};
 use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, sequence_model};
 use crate::objective::SequenceRatio;
-use crate::objective::weights::{Sizes, weight};
+use crate::objective::weights::{StepDenominators, weight};
 use crate::parallel::{Node, NodeLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use rayon::prelude::*;
 
 /// Maximum number of partial gradients per minibatch, if there are fewer shards; each can run on its own thread.
-const PARTIALS: usize = 16;
+const MAX_PARTIALS: usize = 16;
 
 /// Approximate number of steps of a partial gradient of a network without memory, whose games need not be processed
 /// together: its activations stay in the caches.
 const PARTIAL_STEPS: usize = 1024;
 
-/// Groups of steps whose sums are added up in single precision, and which one thread differentiates.
-const BLOCK: usize = 32;
+/// Lane blocks whose sums are added up in single precision, and which one thread differentiates.
+const BLOCKS_PER_JOB: usize = 32;
 
 /// Steps of some games: the inputs of the network and of the loss. Step `t` of game `g` is at `t * games + g`.
 #[derive(Debug, Default)]
@@ -28,14 +28,14 @@ struct SequenceSteps {
     sequences: Sequences,
     /// Number of counted steps of each game: `[games]`.
     counts: Vec<usize>,
-    columns: Columns,
+    columns: LossColumns,
 }
 
 impl SequenceSteps {
     /// Copies some games, time-major.
-    fn copy(&mut self, of: &HostExperience, games: &[i32]) {
-        let (steps, from) = (of.learn_steps, of.trajectory);
-        let padded = (steps * games.len()).next_multiple_of(GROUP);
+    fn copy(&mut self, experience: &HostExperience, games: &[i32]) {
+        let (steps, from) = (experience.learn_steps, experience.trajectory);
+        let padded = (steps * games.len()).next_multiple_of(LANE_STEPS);
         let places = Places { games, slots: from.num_steps, steps };
         let width = from.memory.len() / from.num_envs;
         let Sequences { games: count, obs, starts, memory } = &mut self.sequences;
@@ -54,7 +54,7 @@ impl SequenceSteps {
             memory.extend_from_slice(&from.memory[*game as usize * width..][..width]);
         });
         self.counts.clear();
-        self.counts.extend(games.iter().map(|game| of.counts[*game as usize]));
+        self.counts.extend(games.iter().map(|game| experience.counts[*game as usize]));
         let columns = &mut self.columns;
         columns.mask.clear();
         for t in 0..steps {
@@ -63,8 +63,8 @@ impl SequenceSteps {
         columns.mask.resize(padded, 0.0);
         places.gather(&from.actions, &mut columns.actions, padded, 0);
         places.gather(&from.logprobs, &mut columns.old_logprobs, padded, 0.0);
-        places.gather(of.reference_logprobs, &mut columns.reference_logprobs, padded, 0.0);
-        places.gather(of.advantages, &mut columns.advantages, padded, 0.0);
+        places.gather(experience.reference_logprobs, &mut columns.reference_logprobs, padded, 0.0);
+        places.gather(experience.advantages, &mut columns.advantages, padded, 0.0);
         columns.games.resize(padded, SequenceRatio::default());
         columns.legal.clear();
         if !from.legal.is_empty() {
@@ -77,12 +77,12 @@ impl SequenceSteps {
         &mut self,
         policy: &dyn DynSequenceModel,
         partials: usize,
-        rule: &StepLoss,
-        sizes: &Sizes,
+        loss: &StepLoss,
+        denominators: &StepDenominators,
     ) -> (Vec<f32>, [f64; SUMS]) {
         let Self { sequences, counts, columns } = self;
-        let averaging = rule.form.loss_type.averaging();
-        let of_game = |count: &usize| weight(*count as f32, sizes, averaging);
+        let averaging = loss.form.loss_type.averaging();
+        let of_game = |count: &usize| weight(*count as f32, denominators, averaging);
         let of_games: Vec<f32> = counts.iter().map(of_game).collect();
         columns.weights.clear();
         let weights = columns.mask.iter().zip(of_games.iter().cycle());
@@ -90,10 +90,10 @@ impl SequenceSteps {
         let mut sums = [0.0; SUMS];
         let mut d_logits_of = |mut logits: Vec<f32>| {
             let actions = logits.len() / sequences.starts.len();
-            if rule.form.loss_type.has_sequence_ratio() {
-                columns.set_game_ratios(&logits, actions, rule, &of_games);
+            if loss.form.loss_type.has_sequence_ratio() {
+                columns.set_game_ratios(&logits, actions, loss, &of_games);
             }
-            sums = columns.differentiate_all(&mut logits, actions, rule);
+            sums = columns.differentiate_all(&mut logits, actions, loss);
             logits
         };
         let gradient = policy.gradient(sequences, partials, &mut d_logits_of);
@@ -107,25 +107,25 @@ impl SequenceSteps {
     }
 }
 
-impl Columns {
+impl LossColumns {
     /// Replaces the logits of all steps, `[num_steps, games, num_actions]`, by the gradient of the loss, and returns its
     /// sums.
     fn differentiate_all(
         &self,
         logits: &mut [f32],
         actions: usize,
-        rule: &StepLoss,
+        loss: &StepLoss,
     ) -> [f64; SUMS] {
-        let blocks = logits.par_chunks_mut(BLOCK * GROUP * actions).enumerate();
-        let sums: Vec<_> = blocks
-            .map(|(block, logits)| {
+        let jobs = logits.par_chunks_mut(BLOCKS_PER_JOB * LANE_STEPS * actions).enumerate();
+        let sums: Vec<_> = jobs
+            .map(|(job, logits)| {
                 let mut sums = Sums::default();
                 let (mut lanes, mut probs) =
-                    (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
-                for (group, logits) in logits.chunks_mut(GROUP * actions).enumerate() {
-                    let group = block * BLOCK + group;
+                    (vec![[0.0; LANE_STEPS]; actions], vec![[0.0; LANE_STEPS]; actions]);
+                for (block, logits) in logits.chunks_mut(LANE_STEPS * actions).enumerate() {
+                    let block = job * BLOCKS_PER_JOB + block;
                     to_lanes(logits, &mut lanes);
-                    differentiate(rule, self, group, &mut lanes, &mut probs, &mut sums);
+                    differentiate(loss, self, block, &mut lanes, &mut probs, &mut sums);
                     from_lanes(&lanes, logits);
                 }
                 sums.totals()
@@ -140,7 +140,7 @@ impl Columns {
         &mut self,
         logits: &[f32],
         actions: usize,
-        rule: &StepLoss,
+        loss: &StepLoss,
         weights: &[f32],
     ) {
         let games = weights.len();
@@ -154,7 +154,9 @@ impl Columns {
         }
         let ratios = log_ratios.into_iter().zip(weights).zip(advantages);
         let ratios: Vec<SequenceRatio> = ratios
-            .map(|((sum, weight), of)| rule.sequence_ratio(sum, *weight, of.into_iter()))
+            .map(|((sum, weight), advantages)| {
+                loss.sequence_ratio(sum, *weight, advantages.into_iter())
+            })
             .collect();
         for (i, (ratio, mask)) in self.games.iter_mut().zip(&self.mask).enumerate() {
             *ratio = if *mask == 0.0 { SequenceRatio::default() } else { ratios[i % games] };
@@ -164,11 +166,13 @@ impl Columns {
     /// Log-probabilities of the actions, from the logits of all steps.
     fn all_logprobs(&self, logits: &[f32], actions: usize) -> Vec<f32> {
         let mut all = vec![0.0; logits.len() / actions];
-        let groups = all.par_chunks_mut(GROUP).zip(logits.par_chunks(GROUP * actions)).enumerate();
-        groups.for_each(|(group, (all, logits))| {
-            let (mut lanes, mut probs) = (vec![[0.0; GROUP]; actions], vec![[0.0; GROUP]; actions]);
+        let blocks =
+            all.par_chunks_mut(LANE_STEPS).zip(logits.par_chunks(LANE_STEPS * actions)).enumerate();
+        blocks.for_each(|(block, (all, logits))| {
+            let (mut lanes, mut probs) =
+                (vec![[0.0; LANE_STEPS]; actions], vec![[0.0; LANE_STEPS]; actions]);
             to_lanes(logits, &mut lanes);
-            all.copy_from_slice(&logprobs(self, group, &mut lanes, &mut probs)[..all.len()]);
+            all.copy_from_slice(&logprobs(self, block, &mut lanes, &mut probs)[..all.len()]);
         });
         all
     }
@@ -185,10 +189,10 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Calls `with` for each slot, time-major.
-    fn each(&self, mut with: impl FnMut(usize)) {
+    /// Calls `visit` for each slot, time-major.
+    fn each(&self, mut visit: impl FnMut(usize)) {
         for t in 0..self.steps {
-            self.games.iter().for_each(|game| with(*game as usize * self.slots + t));
+            self.games.iter().for_each(|game| visit(*game as usize * self.slots + t));
         }
     }
 
@@ -203,8 +207,8 @@ impl Places<'_> {
     }
 }
 
-/// Transposes `[steps, num_actions]` of up to [`GROUP`] steps to a group per action, with 0 past the last step.
-fn to_lanes(rows: &[f32], lanes: &mut [Group]) {
+/// Transposes `[steps, num_actions]` of up to [`LANE_STEPS`] steps to a lane block per action, with 0 past the last step.
+fn to_lanes(rows: &[f32], lanes: &mut [LaneBlock]) {
     let actions = lanes.len();
     for (a, lanes) in lanes.iter_mut().enumerate() {
         let column = rows.iter().skip(a).step_by(actions).chain(std::iter::repeat(&0.0));
@@ -213,7 +217,7 @@ fn to_lanes(rows: &[f32], lanes: &mut [Group]) {
 }
 
 /// Reverses [`to_lanes`].
-fn from_lanes(lanes: &[Group], rows: &mut [f32]) {
+fn from_lanes(lanes: &[LaneBlock], rows: &mut [f32]) {
     for (l, row) in rows.chunks_exact_mut(lanes.len()).enumerate() {
         row.iter_mut().zip(lanes).for_each(|(x, lanes)| *x = lanes[l]);
     }
@@ -227,7 +231,7 @@ pub struct SequenceLearner {
     policy: Box<dyn DynSequenceModel>,
     reference: Option<Box<dyn DynSequenceModel>>,
     moments: Moments,
-    share: Share,
+    context: LearnerContext,
     /// Free list of the steps of parts of a minibatch.
     pool: Pool<SequenceSteps>,
 }
@@ -243,13 +247,13 @@ impl SequenceLearner {
             reference: (config.loss.kl_coef > 0.0).then(|| policy.clone()),
             moments: Moments::new(policy.params().len()),
             policy,
-            share: Share::whole(config),
+            context: LearnerContext::single_rank(config),
             pool: Pool::default(),
         })
     }
 
     /// Gradient and sums of a shard's games in a minibatch, accumulated over `count` parts.
-    fn differentiate(&self, of: &Minibatches, shard: usize, count: usize) -> Node {
+    fn differentiate(&self, inputs: &GradientInputs, shard: usize, count: usize) -> Node {
         let node = |(vector, sums): (Vec<f32>, [f64; SUMS])| Node {
             shards: shard..shard + 1,
             vector,
@@ -257,11 +261,16 @@ impl SequenceLearner {
         };
         let of_part = |games: &[i32]| {
             self.pool.with(|part| {
-                part.copy(of.experience, games);
-                node(part.gradient(&*self.policy, of.partials, of.rule, &of.sizes))
+                part.copy(inputs.experience, games);
+                node(part.gradient(
+                    &*self.policy,
+                    inputs.partials,
+                    inputs.loss,
+                    &inputs.denominators,
+                ))
             })
         };
-        let games = of.minibatch.shard(shard);
+        let games = inputs.minibatch.shard(shard);
         let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
         let sum = sums.reduce(|sum, part| sum.plus_and(part, |vector| self.give_back(vector)));
         sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; SUMS])))
@@ -269,18 +278,18 @@ impl SequenceLearner {
 }
 
 /// Inputs of the gradient of a minibatch.
-struct Minibatches<'a> {
+struct GradientInputs<'a> {
     experience: &'a HostExperience<'a>,
     minibatch: &'a Minibatch,
     /// Maximum number of partial gradients of a part.
     partials: usize,
-    rule: &'a StepLoss,
-    sizes: Sizes,
+    loss: &'a StepLoss,
+    denominators: StepDenominators,
 }
 
 impl HostLearner for SequenceLearner {
-    fn share_mut(&mut self) -> &mut Share {
-        &mut self.share
+    fn context_mut(&mut self) -> &mut LearnerContext {
+        &mut self.context
     }
 
     /// A pass over sequences has a high fixed cost.
@@ -289,7 +298,7 @@ impl HostLearner for SequenceLearner {
     }
 
     fn policy(&self) -> HostPolicy {
-        if self.share.config.precision != Precision::F32 {
+        if self.context.config.precision != Precision::F32 {
             return HostPolicy::Other(NativePolicy::sequence_model(self.policy.clone()));
         }
         let policy = NativePolicy::of_built_in(&self.network, self.policy.params());
@@ -325,7 +334,7 @@ impl HostLearner for SequenceLearner {
         let Some(reference) = &self.reference else { return Vec::new() };
         let mut logprobs = vec![0.0; experience.advantages.len()];
         let mut part = SequenceSteps::default();
-        for games in self.share.batches.portions(minibatches, experience.counts.len()) {
+        for games in self.context.batches.portions(minibatches, experience.counts.len()) {
             part.copy(experience, &games);
             let mut values = part.logprobs(&**reference).into_iter();
             let places = Places {
@@ -342,28 +351,30 @@ impl HostLearner for SequenceLearner {
         &mut self,
         experience: &HostExperience,
         minibatch: &Minibatch,
-        rule: &StepLoss,
-        sizes: Sizes,
+        loss: &StepLoss,
+        denominators: StepDenominators,
     ) -> Result<Node, TeamError> {
-        let Share { config, batches, team } = &self.share;
+        let LearnerContext { config, batches, team } = &self.context;
         let shards = batches.shards(experience.counts.len());
-        let partials = PARTIALS.div_ceil(shards.count());
-        let of = Minibatches { experience, minibatch, partials, rule, sizes };
+        let partials = MAX_PARTIALS.div_ceil(shards.count());
+        let inputs = GradientInputs { experience, minibatch, partials, loss, denominators };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
         let parts = match self.policy.sizes().memory {
-            0 => parts.max(sizes.steps as usize / (shards.count() * partials * PARTIAL_STEPS)),
+            0 => {
+                parts.max(denominators.steps as usize / (shards.count() * partials * PARTIAL_STEPS))
+            }
             _ => parts,
         };
-        let leaf = |shard: usize| self.differentiate(&of, shard, parts);
+        let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);
         let ours = shards.sum_nodes(&leaf, &|vector| self.give_back(vector));
         let len = NodeLen { vector: self.policy.params().len(), numbers: SUMS };
         team.sum(&shards, ours, len)
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
-        let Self { share, policy, moments, .. } = self;
-        optimizer_step(share, gradient, update, |scale, by| {
-            policy.change(&mut |params| moments.step(params, gradient, scale, by));
+        let Self { context, policy, moments, .. } = self;
+        optimizer_step(context, gradient, update, |scale, settings| {
+            policy.change(&mut |params| moments.step(params, gradient, scale, settings));
         })
     }
 

@@ -3,7 +3,7 @@
 use super::{Group, Sample, UpdateSettings};
 use crate::math::exp;
 use crate::objective::kl::{k3, kl_estimate};
-use crate::objective::weights::{Sizes, weight};
+use crate::objective::weights::{StepDenominators, weight};
 use crate::objective::{Coefficients, LossConfig, LossForm, Step, term};
 use crate::parallel::{Shards, Team};
 use crate::text::{Pool, Retention, TextPass, TokenDecoder};
@@ -73,7 +73,7 @@ pub(super) struct Scales {
     /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging. So it is in TRL,
     /// but for `dapo` and `cispo`, where TRL divides by the number of all tokens.
     pub entropy_weight: f32,
-    pub sizes: Sizes,
+    pub denominators: StepDenominators,
 }
 
 impl Scales {
@@ -88,14 +88,14 @@ impl Scales {
     ) -> Self {
         let count = |of: fn(&Group) -> usize| chosen.iter().map(|i| of(&groups[*i])).sum::<usize>();
         let by = Coefficients::new(&rule.loss, entropy_coef);
-        let sizes = Sizes {
+        let denominators = StepDenominators {
             games: count(|group| group.samples.len()) as f32,
             learn_steps: rule.max_new_tokens as f32,
             steps: count(Group::count) as f32,
             rollout_share,
         };
         let entropy_weight = by.entropy / count(Group::count_selected).max(1) as f32;
-        Self { by, entropy_weight, sizes }
+        Self { by, entropy_weight, denominators }
     }
 }
 
@@ -193,10 +193,10 @@ impl Differentiation<'_> {
         sums: &mut Sums,
     ) -> Vec<f32> {
         let LossConfig { loss_type, .. } = self.rule.loss;
-        let Scales { by, sizes, .. } = &self.scales;
+        let Scales { by, denominators, .. } = &self.scales;
         let form = LossForm::of(&self.rule.loss);
         let count = sample.mask.iter().filter(|m| **m).count() as f32;
-        let weight = weight(count, sizes, loss_type.averaging());
+        let weight = weight(count, denominators, loss_type.averaging());
         let log_ratios: Vec<f32> = now.iter().zip(&sample.logprobs).map(|(a, b)| a - b).collect();
         let counted = || sample.mask.iter().enumerate().filter(|(_, m)| **m).map(|(at, _)| at);
         let mean = counted().map(|at| log_ratios[at]).sum::<f32>() / count.max(1.0);
@@ -259,7 +259,12 @@ mod tests {
             scales: Scales {
                 by: Coefficients::new(&rule.loss, 0.0),
                 entropy_weight: 0.0,
-                sizes: Sizes { games: 1.0, learn_steps: 2.0, steps: 2.0, rollout_share: 2.0 },
+                denominators: StepDenominators {
+                    games: 1.0,
+                    learn_steps: 2.0,
+                    steps: 2.0,
+                    rollout_share: 2.0,
+                },
             },
             references: None,
             shards: &shards,

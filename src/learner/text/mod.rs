@@ -16,7 +16,7 @@ use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order;
 use super::update::{UpdateSteps, take_steps};
 use crate::device::{fetch, release_freed_memory};
-use crate::model::saved::Numbers;
+use crate::model::saved::ParameterData;
 use crate::objective::LossConfig;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
@@ -181,7 +181,7 @@ impl LanguageLearner {
 
     /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of steps
     /// taken.
-    pub fn save_moments(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
+    pub fn save_moments(&self, save: impl FnOnce([ParameterData; 2])) -> u64 {
         self.optimizer.save(save)
     }
 
@@ -376,7 +376,7 @@ impl UpdateSteps for TextUpdate<'_> {
             team,
             buffers,
         };
-        if pass.scales.sizes.steps == 0.0 {
+        if pass.scales.denominators.steps == 0.0 {
             return Ok(None);
         }
         pass.gradient(of).map(Some)

@@ -4,7 +4,7 @@
 use super::device;
 use crate::learner::eight_bit::EightBitMoments;
 use crate::learner::optimizer::{Moments, StepSettings};
-use crate::model::saved::Numbers;
+use crate::model::saved::ParameterData;
 use crate::settings::MomentPrecision;
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ impl Optimizer {
         match self {
             Self::Host(moments) => Cow::Borrowed(moments),
             Self::Bf16(moments) => Cow::Owned(moments.convert()),
-            Self::EightBit(moments) => Cow::Owned(moments.widened()),
+            Self::EightBit(moments) => Cow::Owned(moments.dequantized()),
             #[cfg(text_kernels)]
             Self::Device(moments) => Cow::Owned(moments.download()),
         }
@@ -42,23 +42,29 @@ impl Optimizer {
 
     /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of steps
     /// taken.
-    pub fn save(&self, save: impl FnOnce([Numbers; 2])) -> u64 {
+    pub fn save(&self, save: impl FnOnce([ParameterData; 2])) -> u64 {
         match self {
             Self::Bf16(moments) => {
-                save([Numbers::Bf16(&moments.first_moment), Numbers::Bf16(&moments.second_moment)]);
+                save([
+                    ParameterData::Bf16(&moments.first_moment),
+                    ParameterData::Bf16(&moments.second_moment),
+                ]);
                 moments.steps
             }
             Self::EightBit(moments) => {
                 let (first, second) = (&moments.first_moment, &moments.second_moment);
                 save([
-                    Numbers::I8(&first.numbers, &first.scales),
-                    Numbers::U8(&second.numbers, &second.scales),
+                    ParameterData::I8(&first.numbers, &first.scales),
+                    ParameterData::U8(&second.numbers, &second.scales),
                 ]);
                 moments.steps
             }
             _ => {
                 let moments = self.moments();
-                save([Numbers::F32(&moments.first_moment), Numbers::F32(&moments.second_moment)]);
+                save([
+                    ParameterData::F32(&moments.first_moment),
+                    ParameterData::F32(&moments.second_moment),
+                ]);
                 moments.steps
             }
         }
@@ -73,7 +79,7 @@ impl Optimizer {
             (MomentPrecision::F32, _) => Self::Host(self.moments().into_owned()),
             (MomentPrecision::Bf16, _) => Self::Bf16(self.moments().convert()),
             (MomentPrecision::Bits8, _) => {
-                Self::EightBit(EightBitMoments::narrowed(&self.moments(), sizes()))
+                Self::EightBit(EightBitMoments::quantized(&self.moments(), sizes()))
             }
         };
     }
@@ -82,11 +88,17 @@ impl Optimizer {
     ///
     /// # Panics
     /// If the state is on a device.
-    pub fn step(&mut self, params: &mut [f32], gradient: &[f32], scale: f32, by: &StepSettings) {
+    pub fn step(
+        &mut self,
+        params: &mut [f32],
+        gradient: &[f32],
+        scale: f32,
+        settings: &StepSettings,
+    ) {
         match self {
-            Self::Host(moments) => moments.step(params, gradient, scale, by),
-            Self::Bf16(moments) => moments.step(params, gradient, scale, by),
-            Self::EightBit(moments) => moments.step(params, gradient, scale, by),
+            Self::Host(moments) => moments.step(params, gradient, scale, settings),
+            Self::Bf16(moments) => moments.step(params, gradient, scale, settings),
+            Self::EightBit(moments) => moments.step(params, gradient, scale, settings),
             #[cfg(text_kernels)]
             Self::Device(_) => unreachable!("copied to host memory"),
         }

@@ -289,7 +289,7 @@ fn attend_head(
             total[lane] += score[lane];
         }
     }
-    let share = each(total, |total| 1.0 / total);
+    let inverse_total = each(total, |total| 1.0 / total);
     for (i, found) in found.iter_mut().enumerate() {
         let mut sums = [0.0f32; LANES];
         for (weight, value) in scores.iter().zip(cache.values.chunks(cache.row)) {
@@ -298,7 +298,7 @@ fn attend_head(
             }
         }
         for lane in 0..LANES {
-            found[lane] = sums[lane] * share[lane];
+            found[lane] = sums[lane] * inverse_total[lane];
         }
     }
 }

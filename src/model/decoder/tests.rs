@@ -310,8 +310,8 @@ fn by_hand_and_by_autodiff(
         PooledSequenceModel::new(model)
     });
     let logits = learner.logits(&sequences);
-    let gradient = |by: &PooledSequenceModel<DecoderSequences>| {
-        by.gradient(&sequences, PARTIALS, &mut |_| weights.clone())
+    let gradient = |model: &PooledSequenceModel<DecoderSequences>| {
+        model.gradient(&sequences, PARTIALS, &mut |_| weights.clone())
     };
     let once = gradient(&learner);
     // Nothing is left of a pass that the next could stumble over.

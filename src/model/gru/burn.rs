@@ -138,8 +138,8 @@ struct Cell {
 impl Cell {
     /// The memory after a step with input `x`.
     fn step(&self, x: Tensor<2>, memory: Tensor<2>) -> Tensor<2> {
-        let product = |from: &Tensor<2>, with: &Affine| {
-            Products::default().of(from.clone(), with.weight.clone()) + with.bias.clone()
+        let product = |input: &Tensor<2>, layer: &Affine| {
+            Products::default().of(input.clone(), layer.weight.clone()) + layer.bias.clone()
         };
         let sums =
             |gate: usize| (product(&x, &self.inputs[gate]), product(&memory, &self.own[gate]));

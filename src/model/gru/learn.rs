@@ -4,7 +4,7 @@
 //! gradients of weights process the rows of all steps at once.
 
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
-use crate::model::layers::{Hidden, HiddenRecord, Layer};
+use crate::model::layers::{HiddenLayers, HiddenRecord, Layer};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{PolicySizes, SequenceModel, Sequences, to_lanes, to_rows};
 use multiversion::multiversion;
@@ -14,7 +14,7 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub struct GruSequences {
     params: Vec<f32>,
-    encoder: Hidden,
+    encoder: HiddenLayers,
     input_gates: Layer,
     memory_gates: Layer,
     head: Layer,
@@ -62,7 +62,7 @@ impl GruSequences {
             panic!("widths: of a hidden layer or more")
         };
         let (mut end, encoder) = (0, &widths[..widths.len() - 2]);
-        let encoder = Hidden::take(&mut end, encoder, activation, arithmetic);
+        let encoder = HiddenLayers::take(&mut end, encoder, activation, arithmetic);
         let mut layer = |inputs, outputs| Layer::take(&mut end, inputs, outputs, arithmetic);
         let mut network = Self {
             params,
@@ -144,29 +144,33 @@ impl SequenceModel for GruSequences {
 
     fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Record, logits: &mut [f32]) {
         let starts = vec![0.0; LANES];
-        let of = Sequences { games: LANES, obs: obs.to_vec(), starts, memory: to_rows(memory) };
-        self.forward(&of, 0..LANES, record, logits);
+        let sequences =
+            Sequences { games: LANES, obs: obs.to_vec(), starts, memory: to_rows(memory) };
+        self.forward(&sequences, 0..LANES, record, logits);
         to_lanes(&record.after, memory);
     }
 
     fn forward(
         &self,
-        of: &Sequences,
+        sequences: &Sequences,
         games: Range<usize>,
         record: &mut Record,
         logits: &mut [f32],
     ) {
         let size = self.head.inputs;
-        assert!(of.memory.is_empty() || of.memory.len() == of.games * size, "memory");
+        assert!(
+            sequences.memory.is_empty() || sequences.memory.len() == sequences.games * size,
+            "memory"
+        );
         record.games = games.len();
-        of.rows(&of.obs, games.clone(), &mut record.obs);
-        of.rows(&of.starts, games.clone(), &mut record.starts);
+        sequences.rows(&sequences.obs, games.clone(), &mut record.obs);
+        sequences.rows(&sequences.starts, games.clone(), &mut record.starts);
         self.encode(record);
-        let memory = match of.memory.is_empty() {
+        let memory = match sequences.memory.is_empty() {
             true => &[][..],
-            false => &of.memory[games.start * size..games.end * size],
+            false => &sequences.memory[games.start * size..games.end * size],
         };
-        (0..of.num_steps()).for_each(|t| self.step(t, memory, record));
+        (0..sequences.num_steps()).for_each(|t| self.step(t, memory, record));
         self.head.forward(&self.params, &record.after, logits);
     }
 
@@ -217,16 +221,17 @@ fn remember(gates: &mut [f32], own: &[f32], before: &[f32], after: &mut [f32], s
             let [own_reset, own_keep, own_new] = blocks!(own, size, j);
             let [reset, keep, new] = blocks!(gates, size, j);
             let before = block(before, j);
-            let mut of = [[0.0; LANES]; 4];
+            let mut cells = [[0.0; LANES]; 4];
             for i in 0..LANES {
                 let gates = [reset[i] + own_reset[i], keep[i] + own_keep[i], new[i]];
                 let lane = cell(gates, own_new[i], before[i]);
-                (of[0][i], of[1][i], of[2][i], of[3][i]) = (lane[0], lane[1], lane[2], lane[3]);
+                (cells[0][i], cells[1][i], cells[2][i], cells[3][i]) =
+                    (lane[0], lane[1], lane[2], lane[3]);
             }
-            for (gate, lanes) in gates.chunks_exact_mut(size).zip(&of[..3]) {
+            for (gate, lanes) in gates.chunks_exact_mut(size).zip(&cells[..3]) {
                 put(lanes, gate, j);
             }
-            put(&of[3], after, j);
+            put(&cells[3], after, j);
         }
     }
 }
@@ -281,19 +286,27 @@ fn remember_backward(
             let [reset, keep, new] = blocks!(gates, size, j);
             let (own_new, before) = (block(&own[2 * size..], j), block(before, j));
             let (after, later) = (block(d_after, j), block(d_before, j));
-            let mut of = [[0.0; LANES]; 5];
+            let mut gradients = [[0.0; LANES]; 5];
             for i in 0..LANES {
                 let lane = [reset[i], keep[i], new[i]];
                 let d = cell_backward(lane, own_new[i], before[i], after[i] + later[i]);
-                (of[0][i], of[1][i], of[2][i], of[3][i], of[4][i]) = (d[0], d[1], d[2], d[3], d[4]);
+                (
+                    gradients[0][i],
+                    gradients[1][i],
+                    gradients[2][i],
+                    gradients[3][i],
+                    gradients[4][i],
+                ) = (d[0], d[1], d[2], d[3], d[4]);
             }
-            for (gate, lanes) in gates.chunks_exact_mut(size).zip(&of[..3]) {
+            for (gate, lanes) in gates.chunks_exact_mut(size).zip(&gradients[..3]) {
                 put(lanes, gate, j);
             }
-            for (own, lanes) in own.chunks_exact_mut(size).zip([&of[0], &of[1], &of[3]]) {
+            for (own, lanes) in
+                own.chunks_exact_mut(size).zip([&gradients[0], &gradients[1], &gradients[3]])
+            {
                 put(lanes, own, j);
             }
-            put(&of[4], d_before, j);
+            put(&gradients[4], d_before, j);
         }
     }
 }
@@ -344,7 +357,7 @@ mod tests {
             let flat = Tensor::<1>::from_data(TensorData::new(params.clone(), [count]), &device);
             let starts = (0..STEPS * GAMES).map(|i| f32::from(u8::from(i % 11 == 0)));
             let size = hidden[hidden.len() - 1];
-            let of = Sequences {
+            let sequences = Sequences {
                 games: GAMES,
                 obs: wave(STEPS * GAMES * 3, 1.3),
                 starts: starts.collect(),
@@ -357,22 +370,25 @@ mod tests {
             let leaf = flat.autodiff().require_grad();
             let memory = match remembered {
                 0 => Tensor::zeros([GAMES, size], &device),
-                _ => Tensor::from_data(TensorData::new(of.memory.clone(), [GAMES, size]), &device),
+                _ => Tensor::from_data(
+                    TensorData::new(sequences.memory.clone(), [GAMES, size]),
+                    &device,
+                ),
             };
             let tensor = |values: &[f32], shape| {
                 Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &device)
             };
-            let starts = tensor(&of.starts, [STEPS, GAMES, 1]).squeeze_dim::<2>(2);
-            let obs = tensor(&of.obs, [STEPS, GAMES, 3]);
+            let starts = tensor(&sequences.starts, [STEPS, GAMES, 1]).squeeze_dim::<2>(2);
+            let obs = tensor(&sequences.obs, [STEPS, GAMES, 3]);
             let logits = unflatten(gru, &leaf).sequence(obs, starts, memory);
             let loss = (logits.clone() * tensor(&derivatives, [STEPS, GAMES, 4])).sum();
             let want = doubles(leaf.grad_remove(&mut loss.backward()).expect("a gradient"));
 
-            assert_near("logits", &learner.logits(&of), &doubles(logits.without_autodiff()));
+            assert_near("logits", &learner.logits(&sequences), &doubles(logits.without_autodiff()));
             for partials in [1, 3, 16] {
                 // Twice, since buffers are used again.
-                let [once, again] =
-                    [(); 2].map(|()| learner.gradient(&of, partials, &mut |_| derivatives.clone()));
+                let [once, again] = [(); 2]
+                    .map(|()| learner.gradient(&sequences, partials, &mut |_| derivatives.clone()));
                 assert!(once == again);
                 assert_near("gradient", &once, &want);
             }

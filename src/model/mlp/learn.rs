@@ -4,7 +4,7 @@
 //! bf16 are of packed rows, and pay where layers are wide.
 
 use crate::math::{Activation, Lanes};
-use crate::model::layers::{Hidden, HiddenRecord, Layer};
+use crate::model::layers::{HiddenLayers, HiddenRecord, Layer};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{PolicySizes, SequenceModel, Sequences};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub struct MlpSequences {
     params: Vec<f32>,
-    hidden: Hidden,
+    hidden: HiddenLayers,
     head: Layer,
 }
 
@@ -37,7 +37,7 @@ impl MlpSequences {
     ) -> Self {
         let [.., inputs, actions] = widths else { panic!("widths: of features and actions") };
         let (mut end, hidden) = (0, &widths[..widths.len() - 1]);
-        let hidden = Hidden::take(&mut end, hidden, activation, arithmetic);
+        let hidden = HiddenLayers::take(&mut end, hidden, activation, arithmetic);
         let head = Layer::take(&mut end, *inputs, *actions, arithmetic);
         assert_eq!(params.len(), end, "params: [num_params]");
         let mut network = Self { params, hidden, head };
@@ -80,12 +80,12 @@ impl SequenceModel for MlpSequences {
 
     fn forward(
         &self,
-        of: &Sequences,
+        sequences: &Sequences,
         games: Range<usize>,
         record: &mut Record,
         logits: &mut [f32],
     ) {
-        of.rows(&of.obs, games, &mut record.obs);
+        sequences.rows(&sequences.obs, games, &mut record.obs);
         self.logits(record, logits);
     }
 

@@ -64,7 +64,7 @@ pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
         mean += f64::from(means.iter().sum::<f32>());
     }
     let by = normalizer(max, total as f32);
-    (by, by.log_total - mean as f32 * by.share)
+    (by, by.log_sum - mean as f32 * by.inverse_sum)
 }
 
 #[cfg(test)]
@@ -98,9 +98,12 @@ mod tests {
             let mut weights = vec![0.0; count];
             let (by, entropy) = softmax(&logits, &mut weights);
             let want = normalize(&logits);
-            assert_eq!([by.max, by.log_total, by.share], [want.max, want.log_total, want.share]);
+            assert_eq!(
+                [by.max, by.log_sum, by.inverse_sum],
+                [want.max, want.log_sum, want.inverse_sum]
+            );
             let probs = || logits.iter().map(|x| f64::from(prob(*x, &by)));
-            assert!(weights.iter().zip(probs()).all(|(w, p)| *w * by.share == p as f32));
+            assert!(weights.iter().zip(probs()).all(|(w, p)| *w * by.inverse_sum == p as f32));
             assert!((probs().sum::<f64>() - 1.0).abs() < 1e-5, "{count}");
             let sum: f64 = probs().map(|p| -p * p.max(1e-300).ln()).sum();
             assert!((f64::from(entropy) - sum).abs() < 1e-4, "{count}: {entropy}, not {sum}");

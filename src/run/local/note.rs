@@ -23,12 +23,12 @@ pub struct RunNote<'a> {
     highest_score: Option<f64>,
     /// The ranks, if several share the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    ranks: Vec<Share>,
+    ranks: Vec<RankShards>,
 }
 
-/// A rank's share of every batch.
+/// The shards of every batch that a rank computes.
 #[derive(Debug, Serialize)]
-struct Share {
+struct RankShards {
     device: String,
     /// First shard, and end of the shards (exclusive).
     shards: [usize; 2],
@@ -39,13 +39,13 @@ impl<'a> RunNote<'a> {
     pub fn new(run: &dyn Run, device: &'a DeviceInfo) -> Self {
         let (trainer, team) = (run.trainer(), run.trainer().team());
         let cuts = team.cuts(trainer.shards().count());
-        let share = |(device, cut): (&String, &[usize])| Share {
+        let rank_shards = |(device, cut): (&String, &[usize])| RankShards {
             device: device.clone(),
             shards: [cut[0], cut[1]],
         };
         let ranks = match team.size() {
             1 => Vec::new(),
-            _ => team.hardware().names.iter().zip(cuts.windows(2)).map(share).collect(),
+            _ => team.hardware().names.iter().zip(cuts.windows(2)).map(rank_shards).collect(),
         };
         Self {
             grove: env!("CARGO_PKG_VERSION"),

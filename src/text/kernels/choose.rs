@@ -4,7 +4,7 @@ use super::UNITS;
 use super::heads::Progress;
 use super::rows::{largest_logit, total};
 use crate::device::buffers::Buffer;
-use crate::math::softmax::{LEAST_SUM, logprob, normalizer, unnormalized};
+use crate::math::softmax::{MIN_SUM, logprob, normalizer, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -110,8 +110,8 @@ pub(crate) fn choose_kernel(
             }
         } else {
             let mut target = draws[number * rows + row] * all;
-            if target < LEAST_SUM {
-                target = f32::new(LEAST_SUM);
+            if target < MIN_SUM {
+                target = f32::new(MIN_SUM);
             }
             let mut before = 0.0f32;
             let mut passed = 0.0f32;
@@ -145,7 +145,7 @@ pub(crate) fn choose_kernel(
         if unit == at {
             tokens[row] = token as i32;
             let logprob = logprob(logits[start + token] * sharpness, &by);
-            let entropy = by.log_total - mean * by.share;
+            let entropy = by.log_sum - mean * by.inverse_sum;
             records.note(number, row, rows, token, logprob, entropy);
         }
     }

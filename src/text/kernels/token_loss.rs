@@ -91,7 +91,7 @@ pub(crate) fn token_kernel(
             let by = normalizer(row_max, sum);
             let own = logit(logits, masks, row, tokens[row] as usize, sharpness, form);
             figures[row] = logprob(own, &by);
-            figures[rows + row] = by.log_total - mean;
+            figures[rows + row] = by.log_sum - mean;
         }
     }
 }
@@ -115,14 +115,14 @@ pub(crate) fn token_gradient_kernel(
     if row < rows {
         let (row_max, sum, mean) = row_sums(logits, masks, row, sharpness, form);
         let by = normalizer(row_max, sum);
-        let entropy = by.log_total - mean;
+        let entropy = by.log_sum - mean;
         let (slope, weight) = (slopes[row], slopes[rows + row]);
         let token = tokens[row] as usize;
         // All units have read the row before one of them overwrites a logit.
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
             let x = logit(logits, masks, row, i, sharpness, form);
-            let share = unnormalized(x, row_max) * by.share;
+            let share = unnormalized(x, row_max) * by.inverse_sum;
             let mut d = weight * share * (logprob(x, &by) + entropy) - slope * share;
             if i == token {
                 d += slope;

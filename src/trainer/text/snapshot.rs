@@ -3,7 +3,7 @@
 use super::{LanguageConfig, TextEngine};
 use crate::checkpoint::Checkpoint;
 use crate::learner::Moments;
-use crate::model::saved::{write_numbers, write_params};
+use crate::model::saved::{write_parameter_data, write_params};
 use crate::parallel::TeamError;
 use crate::settings::{ConfigError, overlay};
 use crate::trainer::SnapshotError;
@@ -52,8 +52,9 @@ impl Persistent for TextEngine {
         ];
         let optimizer_steps = self.learner.save_moments(|moments| {
             let names_of = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
-            sections
-                .extend(names_of.map(|(name, of)| section(name, write_numbers(&names, of, None))));
+            sections.extend(
+                names_of.map(|(name, of)| section(name, write_parameter_data(&names, of, None))),
+            );
         });
         if let Some(reference) = &self.learner.reference {
             sections.push(section(REFERENCE, bytes(reference.trained())));

@@ -93,7 +93,7 @@ fn fused_rollouts_advantages_and_updates_fit_together() {
 #[test]
 fn the_fused_learner_reports_which_policies_it_supports() {
     let takes = |hidden: &'static [usize]| {
-        FusedLearner::takes(&mlp(Sizes { hidden, ..SMALL }, None, &cpu()))
+        FusedLearner::supports(&mlp(Sizes { hidden, ..SMALL }, None, &cpu()))
     };
     assert!(takes(&[1]) && takes(&[256]) && takes(&[256, 256]) && takes(&[128, 1]));
     assert!(!takes(&[257]) && !takes(&[16, 257]));

@@ -2,22 +2,24 @@
 
 use super::network::{Block, Layout, Network};
 use crate::learner::host::HostExperience;
-use crate::learner::host::loss::{Columns, GROUP, Group, StepLoss, Sums, differentiate, logprobs};
+use crate::learner::host::loss::{
+    LANE_STEPS, LaneBlock, LossColumns, StepLoss, Sums, differentiate, logprobs,
+};
 use crate::objective::SequenceRatio;
-use crate::objective::weights::{Sizes, weight};
+use crate::objective::weights::{StepDenominators, weight};
 
 /// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortise holding a tile
 /// of the gradient in registers.
-pub const BLOCK: usize = 2 * GROUP;
+pub const BLOCK: usize = 2 * LANE_STEPS;
 
 /// Scratch buffers of one thread.
 #[derive(Clone, Debug)]
 pub struct Workspace {
     block: Block,
     /// Inputs of the loss for a block of samples.
-    columns: Columns,
-    logits: Vec<Group>,
-    probs: Vec<Group>,
+    columns: LossColumns,
+    logits: Vec<LaneBlock>,
+    probs: Vec<LaneBlock>,
     /// Ratio of each game, for losses with one ratio per game: `[games]`.
     ratios: Vec<SequenceRatio>,
 }
@@ -61,24 +63,24 @@ impl Cursor {
     }
 }
 
-/// State shared by the chunks of a minibatch.
+/// Inputs of the gradient of a minibatch, shared by its chunks.
 #[derive(Clone, Copy, Debug)]
-pub struct Minibatch<'a> {
+pub struct GradientInputs<'a> {
     /// The network in training.
     pub network: &'a Network,
     /// Steps to learn from.
     pub experience: &'a HostExperience<'a>,
     /// The loss.
-    pub rule: &'a StepLoss,
+    pub loss: &'a StepLoss,
     /// Denominators of the step weights.
-    pub sizes: Sizes,
+    pub denominators: StepDenominators,
 }
 
-impl Minibatch<'_> {
+impl GradientInputs<'_> {
     /// Weight of each step of a game.
     fn weight_of(&self, game: i32) -> f32 {
         let length = self.experience.counts[game as usize] as f32;
-        weight(length, &self.sizes, self.rule.form.loss_type.averaging())
+        weight(length, &self.denominators, self.loss.form.loss_type.averaging())
     }
 }
 
@@ -87,9 +89,9 @@ impl Workspace {
     pub fn new(layout: &Layout) -> Self {
         Self {
             block: Block::new(layout, BLOCK),
-            columns: block_of_columns(),
-            logits: vec![[0.0; GROUP]; layout.actions()],
-            probs: vec![[0.0; GROUP]; layout.actions()],
+            columns: empty_columns(),
+            logits: vec![[0.0; LANE_STEPS]; layout.actions()],
+            probs: vec![[0.0; LANE_STEPS]; layout.actions()],
             ratios: Vec::new(),
         }
     }
@@ -113,21 +115,21 @@ impl Workspace {
     /// `sums`.
     pub fn gradient(
         &mut self,
-        minibatch: &Minibatch,
+        inputs: &GradientInputs,
         games: &[i32],
         gradient: &mut [f32],
         sums: &mut Sums,
     ) {
-        let Minibatch { network, experience, rule, .. } = *minibatch;
-        if rule.form.loss_type.has_sequence_ratio() {
-            self.sequence_ratios(minibatch, games);
+        let GradientInputs { network, experience, loss, .. } = *inputs;
+        if loss.form.loss_type.has_sequence_ratio() {
+            self.sequence_ratios(inputs, games);
         }
         let mut cursor = Cursor::default();
         loop {
             let mut len = 0;
             while let Some(run) = cursor.next(experience, games, BLOCK - len) {
                 self.block.take_obs(len, run.slot, run.len);
-                self.columns.load(len, run, minibatch, games, &self.ratios);
+                self.columns.load(len, run, inputs, games, &self.ratios);
                 len += run.len;
             }
             if len == 0 {
@@ -137,9 +139,9 @@ impl Workspace {
             let rows = self.block.fill_up(len);
             network.forward(&mut self.block, &experience.trajectory.obs, rows);
             // Lanes past the last sample have weight 0.
-            for group in 0..rows.div_ceil(GROUP) {
-                with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    differentiate(rule, &self.columns, group, logits, &mut self.probs, sums);
+            for lane_block in 0..rows.div_ceil(LANE_STEPS) {
+                with_logits(&mut self.block, lane_block, &mut self.logits, |logits| {
+                    differentiate(loss, &self.columns, lane_block, logits, &mut self.probs, sums);
                 });
             }
             network.backward(&mut self.block, &experience.trajectory.obs, rows, gradient);
@@ -147,18 +149,18 @@ impl Workspace {
     }
 
     /// Computes `ratios` in a separate forward pass.
-    fn sequence_ratios(&mut self, minibatch: &Minibatch, games: &[i32]) {
-        let experience = minibatch.experience;
+    fn sequence_ratios(&mut self, inputs: &GradientInputs, games: &[i32]) {
+        let experience = inputs.experience;
         let mut log_ratios = vec![0.0f32; games.len()];
-        self.each_logprob(minibatch.network, experience, games, |run, values| {
+        self.each_logprob(inputs.network, experience, games, |run, values| {
             let old = &experience.trajectory.logprobs[run.slot..];
             log_ratios[run.game] += values.iter().zip(old).map(|(new, old)| new - old).sum::<f32>();
         });
         self.ratios.clear();
         let ratios = games.iter().zip(&log_ratios).map(|(game, log_ratio)| {
             let advantages = experience.advantages[experience.slots(*game)].iter().copied();
-            let weight = minibatch.weight_of(*game);
-            minibatch.rule.sequence_ratio(*log_ratio, weight, advantages)
+            let weight = inputs.weight_of(*game);
+            inputs.loss.sequence_ratio(*log_ratio, weight, advantages)
         });
         self.ratios.extend(ratios);
     }
@@ -189,10 +191,10 @@ impl Workspace {
             let rows = self.block.fill_up(len);
             network.forward(&mut self.block, &experience.trajectory.obs, rows);
             let mut values = [0.0; BLOCK];
-            let (groups, _) = values[..rows.next_multiple_of(GROUP)].as_chunks_mut();
-            for (group, values) in groups.iter_mut().enumerate() {
-                *values = with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    logprobs(&self.columns, group, logits, &mut self.probs)
+            let (lane_blocks, _) = values[..rows.next_multiple_of(LANE_STEPS)].as_chunks_mut();
+            for (lane_block, values) in lane_blocks.iter_mut().enumerate() {
+                *values = with_logits(&mut self.block, lane_block, &mut self.logits, |logits| {
+                    logprobs(&self.columns, lane_block, logits, &mut self.probs)
                 });
             }
             let mut rest = &values[..];
@@ -206,9 +208,9 @@ impl Workspace {
 }
 
 /// Creates the columns of a block without samples.
-fn block_of_columns() -> Columns {
+fn empty_columns() -> LossColumns {
     let zeros = || vec![0.0; BLOCK];
-    Columns {
+    LossColumns {
         actions: vec![0; BLOCK],
         old_logprobs: zeros(),
         reference_logprobs: zeros(),
@@ -220,24 +222,24 @@ fn block_of_columns() -> Columns {
     }
 }
 
-impl Columns {
+impl LossColumns {
     /// Loads a run of samples at position `at`.
     fn load(
         &mut self,
         at: usize,
         run: Run,
-        of: &Minibatch,
+        inputs: &GradientInputs,
         games: &[i32],
         ratios: &[SequenceRatio],
     ) {
-        let experience = of.experience;
+        let experience = inputs.experience;
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.load_actions(at, run, experience);
         self.old_logprobs[to.clone()]
             .copy_from_slice(&experience.trajectory.logprobs[from.clone()]);
         self.advantages[to.clone()].copy_from_slice(&experience.advantages[from.clone()]);
         self.mask[to.clone()].fill(1.0);
-        self.weights[to.clone()].fill(of.weight_of(games[run.game]));
+        self.weights[to.clone()].fill(inputs.weight_of(games[run.game]));
         if let Some(logprobs) = experience.reference_logprobs.get(from) {
             self.reference_logprobs[to.clone()].copy_from_slice(logprobs);
         }
@@ -265,18 +267,18 @@ impl Columns {
     }
 }
 
-/// Calls `run` with the logits of a group of samples and writes them back.
+/// Calls `run` with the logits of a lane block of samples and writes them back.
 fn with_logits<T>(
     block: &mut Block,
-    group: usize,
-    logits: &mut [Group],
-    run: impl FnOnce(&mut [Group]) -> T,
+    lane_block: usize,
+    logits: &mut [LaneBlock],
+    run: impl FnOnce(&mut [LaneBlock]) -> T,
 ) -> T {
-    for (to, from) in logits.iter_mut().zip(block.logits(group)) {
+    for (to, from) in logits.iter_mut().zip(block.logits(lane_block)) {
         *to = *from;
     }
     let result = run(logits);
-    for (from, to) in logits.iter().zip(block.logits(group)) {
+    for (from, to) in logits.iter().zip(block.logits(lane_block)) {
         *to = *from;
     }
     result

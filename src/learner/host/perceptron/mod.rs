@@ -18,17 +18,17 @@ mod sparse;
 mod tiles;
 
 use super::loss::{StepLoss, Sums};
-use super::{HostExperience, HostLearner, HostPolicy, Share, optimizer_step};
+use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
 use crate::data::HostTrajectory;
 use crate::data::host::floats;
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
-use crate::learner::order::{Minibatch as Games, SHARD_STEPS, parts};
+use crate::learner::order::{Minibatch, SHARD_STEPS, parts};
 use crate::model::{Mlp, NativeMlp, Pool, flatten};
-use crate::objective::weights::Sizes;
+use crate::objective::weights::StepDenominators;
 use crate::parallel::{Node, NodeLen, TeamError, sum_leaves};
 use crate::settings::TrainConfig;
-use chunk::{Minibatch, Workspace};
+use chunk::{GradientInputs, Workspace};
 use network::{Layout, Network};
 use rayon::prelude::*;
 
@@ -45,7 +45,7 @@ pub struct PerceptronLearner {
     reference: Option<Network>,
     /// Adam moments, padded like the parameters.
     moments: Moments,
-    share: Share,
+    context: LearnerContext,
     /// Free list of workspaces, as many as threads have been busy at a time.
     workspaces: Pool<Option<Workspace>>,
     /// Free list of gradient vectors, `[num_params]`, padded.
@@ -63,18 +63,18 @@ impl PerceptronLearner {
             reference: (config.loss.kl_coef > 0.0).then(|| network.clone()),
             moments: Moments::new(layout.len()),
             network,
-            share: Share::whole(config),
+            context: LearnerContext::single_rank(config),
             workspaces: Pool::default(),
             vectors: Pool::default(),
         }
     }
 
     /// Gradient and sums of some games of a minibatch in a shard.
-    fn differentiate(&self, minibatch: &Minibatch, games: &[i32], shard: usize) -> Node {
+    fn differentiate(&self, inputs: &GradientInputs, games: &[i32], shard: usize) -> Node {
         let mut gradient = self.zeros();
         let mut sums = Sums::default();
         self.with_workspace(|workspace| {
-            workspace.gradient(minibatch, games, &mut gradient, &mut sums);
+            workspace.gradient(inputs, games, &mut gradient, &mut sums);
         });
         Node { shards: shard..shard + 1, vector: gradient, numbers: sums.totals().to_vec() }
     }
@@ -95,8 +95,8 @@ impl PerceptronLearner {
 }
 
 impl HostLearner for PerceptronLearner {
-    fn share_mut(&mut self) -> &mut Share {
-        &mut self.share
+    fn context_mut(&mut self) -> &mut LearnerContext {
+        &mut self.context
     }
 
     fn shard_steps(&self) -> usize {
@@ -140,13 +140,13 @@ impl HostLearner for PerceptronLearner {
         }
     }
 
-    fn reference_logprobs(&mut self, experience: &HostExperience, _: &[Games]) -> Vec<f32> {
+    fn reference_logprobs(&mut self, experience: &HostExperience, _: &[Minibatch]) -> Vec<f32> {
         let Some(reference) = &self.reference else { return Vec::new() };
         let HostTrajectory { num_envs, num_steps: slots, .. } = *experience.trajectory;
         let mut logprobs = vec![0.0; num_envs * slots];
         let games: Vec<i32> = (0..num_envs as i32).collect();
-        let least = CHUNK_STEPS.div_ceil(experience.learn_steps);
-        let chunk = num_envs.div_ceil(MAX_CHUNKS).max(least);
+        let min_games = CHUNK_STEPS.div_ceil(experience.learn_steps);
+        let chunk = num_envs.div_ceil(MAX_CHUNKS).max(min_games);
         games.par_chunks(chunk).zip(logprobs.par_chunks_mut(chunk * slots)).for_each(
             |(games, out)| {
                 self.with_workspace(|workspace| {
@@ -160,48 +160,48 @@ impl HostLearner for PerceptronLearner {
     fn gradient(
         &mut self,
         experience: &HostExperience,
-        games: &Games,
-        rule: &StepLoss,
-        sizes: Sizes,
+        minibatch: &Minibatch,
+        loss: &StepLoss,
+        denominators: StepDenominators,
     ) -> Result<Node, TeamError> {
         let features = self.network.layout().features();
         assert_eq!(experience.trajectory.num_features, features, "features of the policy");
-        let minibatch = Minibatch { network: &self.network, experience, rule, sizes };
-        let shards = &self.share.batches.shards(experience.counts.len());
+        let inputs = GradientInputs { network: &self.network, experience, loss, denominators };
+        let shards = &self.context.batches.shards(experience.counts.len());
         // A power of two chunks per shard, so that each shard is a node of their tree.
-        let steps = sizes.steps as usize / shards.count();
-        let pieces = (steps / CHUNK_STEPS).min(MAX_CHUNKS / shards.count()).max(1);
-        let pieces = 1 << pieces.ilog2();
+        let steps = denominators.steps as usize / shards.count();
+        let num_chunks = (steps / CHUNK_STEPS).min(MAX_CHUNKS / shards.count()).max(1);
+        let num_chunks = 1 << num_chunks.ilog2();
         let give_back = |vector| self.give_back(vector);
         let leaf = |shard: usize| {
-            let chunks: Vec<&[i32]> = parts(games.shard(shard), pieces).collect();
-            let leaf = |at: usize| self.differentiate(&minibatch, chunks[at], shard);
-            sum_leaves(pieces, true, &leaf, &|sum: Node, other| sum.plus_and(other, give_back))
+            let chunks: Vec<&[i32]> = parts(minibatch.shard(shard), num_chunks).collect();
+            let leaf = |at: usize| self.differentiate(&inputs, chunks[at], shard);
+            sum_leaves(num_chunks, true, &leaf, &|sum: Node, other| sum.plus_and(other, give_back))
         };
         let nodes = shards.sum_nodes(&leaf, &give_back);
-        if self.share.team.size() == 1 {
+        if self.context.team.size() == 1 {
             let len = NodeLen { vector: self.network.layout().len(), numbers: SUMS };
-            return self.share.team.sum(shards, nodes, len);
+            return self.context.team.sum(shards, nodes, len);
         }
         let layout = self.network.layout();
         // Padding is not sent.
-        let bare = |node: Node| {
+        let without_padding = |node: Node| {
             let vector = layout.unpad(&node.vector);
             self.give_back(node.vector);
             Node { vector, ..node }
         };
-        let nodes: Vec<Node> = nodes.into_iter().map(bare).collect();
+        let nodes: Vec<Node> = nodes.into_iter().map(without_padding).collect();
         let len = NodeLen { vector: layout.num_params(), numbers: SUMS };
-        let sum = self.share.team.sum(shards, nodes, len)?;
+        let sum = self.context.team.sum(shards, nodes, len)?;
         let mut vector = self.zeros();
         layout.pad_into(&sum.vector, &mut vector);
         Ok(Node { vector, ..sum })
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
-        let Self { share, network, moments, .. } = self;
-        optimizer_step(share, gradient, update, |scale, by| {
-            network.change(|params| moments.step(params, gradient, scale, by));
+        let Self { context, network, moments, .. } = self;
+        optimizer_step(context, gradient, update, |scale, settings| {
+            network.change(|params| moments.step(params, gradient, scale, settings));
         })
     }
 

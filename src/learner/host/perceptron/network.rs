@@ -10,7 +10,7 @@ use super::operands::{QUAD, ROWS, Rows, Store, Strided, Transposed};
 use super::product::{multiply, narrow, pack};
 use super::sparse::{self, Nonzeros};
 use crate::data::OBS_MULTIPLE;
-use crate::learner::host::loss::Group;
+use crate::learner::host::loss::LaneBlock;
 use crate::math::activation::activate_with_derivatives;
 use crate::model::LANES;
 use crate::settings::Activation;
@@ -202,7 +202,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Allocates a block for a number of samples, a multiple of the group size.
+    /// Allocates a block for a number of samples, a multiple of the size of a lane block.
     pub fn new(layout: &Layout, samples: usize) -> Self {
         let room = |stride: usize| vec![0.0; samples * stride];
         let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
@@ -231,10 +231,10 @@ impl Block {
         rows
     }
 
-    /// Logits of a group of samples, action by action.
-    pub fn logits(&mut self, group: usize) -> impl Iterator<Item = &mut Group> {
+    /// Logits of a lane block of samples, action by action.
+    pub fn logits(&mut self, lane_block: usize) -> impl Iterator<Item = &mut LaneBlock> {
         let rows = self.logits.chunks_exact_mut(self.room);
-        rows.map(move |row| &mut row.as_chunks_mut().0[group])
+        rows.map(move |row| &mut row.as_chunks_mut().0[lane_block])
     }
 }
 
@@ -297,7 +297,7 @@ impl Network {
             let store = if rectified { Store::Rectified(bias) } else { Store::Biased(bias) };
             match input {
                 Some(input) => multiply(matrix(input), weight, output, layer.columns, store),
-                None if block.nonzeros.pays() => {
+                None if block.nonzeros.is_worthwhile() => {
                     sparse::multiply(&block.nonzeros, weight, bias, output, rectified);
                 }
                 None => multiply(obs, weight, output, layer.columns, store),
@@ -354,7 +354,7 @@ impl Network {
                     let input = Transposed(matrix((input, layer.rows)));
                     multiply(input, derivatives, sums, layer.columns, Store::Added);
                 }
-                None if block.nonzeros.pays() => {
+                None if block.nonzeros.is_worthwhile() => {
                     sparse::add_gradient(&block.nonzeros, derivatives, sums, layer.columns);
                 }
                 None => {

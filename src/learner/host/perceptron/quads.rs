@@ -54,12 +54,12 @@ fn side_by_side<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterato
 }
 
 /// Implements `product::multiply`.
-pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: Store) {
+pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogue: Store) {
     let inner = b.len() / columns;
     for j in (0..columns).step_by(VECTORS * QUAD) {
         for (tile, c) in c.chunks_exact_mut(ROWS * columns).enumerate() {
             let mut sums = [[splat(0.0); VECTORS]; ROWS];
-            if let Store::Biased(bias) | Store::Rectified(bias) = with {
+            if let Store::Biased(bias) | Store::Rectified(bias) = epilogue {
                 sums = [std::array::from_fn(|v| load(&bias[j + v * QUAD..])); ROWS];
             }
             for (b, xs) in b.chunks_exact(columns).zip(a.tile::<ROWS>(tile * ROWS, inner)) {
@@ -74,7 +74,7 @@ pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: S
             for (c, sums) in c.chunks_exact_mut(columns).zip(sums) {
                 for (c, sum) in c[j..].chunks_exact_mut(QUAD).zip(sums) {
                     let was = load(c);
-                    let result = match with {
+                    let result = match epilogue {
                         Store::Biased(_) => sum,
                         Store::Rectified(_) => at_least(0.0, sum),
                         Store::Added => f32x4_add(was, sum),

@@ -20,7 +20,7 @@ pub struct Nonzeros {
     /// End of each sample's entries.
     ends: Vec<usize>,
     /// Whether sparse products are worthwhile.
-    pays: bool,
+    is_worthwhile: bool,
 }
 
 impl Nonzeros {
@@ -28,12 +28,13 @@ impl Nonzeros {
     pub fn list(&mut self, obs: Rows, stride: usize) {
         self.entries.clear();
         self.ends.clear();
-        self.pays = stride >= MANY_FEATURES && list(obs, stride, &mut self.entries, &mut self.ends);
+        self.is_worthwhile =
+            stride >= MANY_FEATURES && list(obs, stride, &mut self.entries, &mut self.ends);
     }
 
     /// Whether the sparse products are faster than dense ones. If false, they must not be used.
-    pub fn pays(&self) -> bool {
-        self.pays
+    pub fn is_worthwhile(&self) -> bool {
+        self.is_worthwhile
     }
 
     /// Entries of each sample.
@@ -46,7 +47,7 @@ impl Nonzeros {
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn list(obs: Rows, stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<usize>) -> bool {
-    let most = obs.starts.len() * stride / SPARSE;
+    let max_entries = obs.starts.len() * stride / SPARSE;
     for start in obs.starts {
         let row = &obs.values[*start..*start + stride];
         let mut add = |feature: usize, x: f32| {
@@ -61,7 +62,7 @@ fn list(obs: Rows, stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<
             }
         }
         rest.iter().enumerate().for_each(|(i, x)| add(chunks.len() * CHUNK + i, *x));
-        if entries.len() > most {
+        if entries.len() > max_entries {
             return false;
         }
         ends.push(entries.len());
@@ -129,7 +130,7 @@ mod tests {
         let obs = board(3, &[(0, 0, 2.0), (0, 64, -1.0), (2, 17, 0.5), (2, 16, f32::MIN_POSITIVE)]);
         let mut nonzeros = Nonzeros::default();
         nonzeros.list(rows(&obs, &[0, 65, 130]), 65);
-        assert!(nonzeros.pays());
+        assert!(nonzeros.is_worthwhile());
         assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [2, 0, 2]);
         let noise = |i: usize| (i as f32 * 0.37).sin();
         let weight: Vec<f32> = (0..65 * 16).map(noise).collect();
@@ -155,16 +156,16 @@ mod tests {
 
     #[test]
     fn sparse_products_are_chosen_only_where_they_pay() {
-        let pays = |obs: &[f32], stride: usize| {
+        let is_worthwhile = |obs: &[f32], stride: usize| {
             let mut nonzeros = Nonzeros::default();
             let starts: Vec<usize> = (0..obs.len()).step_by(stride).collect();
             nonzeros.list(rows(obs, &starts), stride);
-            nonzeros.pays()
+            nonzeros.is_worthwhile()
         };
-        assert!(!pays(&[0.0; 3 * (MANY_FEATURES - 1)], MANY_FEATURES - 1));
+        assert!(!is_worthwhile(&[0.0; 3 * (MANY_FEATURES - 1)], MANY_FEATURES - 1));
         let cells = |count| (0..count).map(|i| (i % 2, 2 * i, 1.0)).collect::<Vec<_>>();
-        assert!(pays(&board(2, &cells(16)), 65), "16 of 130");
-        assert!(!pays(&board(2, &cells(17)), 65), "17 of 130");
+        assert!(is_worthwhile(&board(2, &cells(16)), 65), "16 of 130");
+        assert!(!is_worthwhile(&board(2, &cells(17)), 65), "17 of 130");
     }
 
     #[test]

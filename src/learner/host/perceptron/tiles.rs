@@ -102,11 +102,11 @@ fn combine<const V: usize>(
     columns: usize,
     j: usize,
     sums: &[[Lanes; V]; ROWS],
-    with: impl Fn(f32, f32) -> f32,
+    operation: impl Fn(f32, f32) -> f32,
 ) {
     for (c, sums) in c.chunks_exact_mut(columns).zip(sums) {
         let c = c[j..j + V * LANES].iter_mut().zip(sums.as_flattened());
-        c.for_each(|(c, sum)| *c = with(*c, *sum));
+        c.for_each(|(c, sum)| *c = operation(*c, *sum));
     }
 }
 

@@ -4,7 +4,7 @@ use super::Gradient;
 use super::optimizer_kernels::{Kernels, Portions};
 use crate::device;
 use crate::learner::Moments;
-use crate::learner::optimizer::{clip_tensor, factors, step_tensors};
+use crate::learner::optimizer::{AdamWTensors, clip_tensor, factors};
 use crate::math::adamw::Factors;
 use crate::settings::OptimizerConfig;
 use crate::text::{Arenas, TokenDecoder};
@@ -77,43 +77,46 @@ pub(in crate::learner::text) fn step(
     let step = Step { gradient, decayed, spares_vectors: !config.decay_norms_and_biases };
     if let Some(portions) = state.portions.clone() {
         let kernels = Kernels::new(&arenas, portions, max_norm);
-        step.apply(decoder, state, |number, values, by| kernels.step(number, values, by));
+        step.apply(decoder, state, |number, before, gradient, factors| {
+            kernels.step(number, before, gradient, factors)
+        });
         return kernels.norm();
     }
     let squares = arenas.into_iter().map(|gradient| gradient.square().sum());
     let norm = squares.reduce(|sum, more| sum + more).expect("at least one arena").sqrt();
     let scale = clip_tensor(&norm, max_norm);
-    step.apply(decoder, state, |_, [gradient, param, first, second], by| {
+    step.apply(decoder, state, |_, before, gradient, factors| {
         let gradient = match &scale {
             Some(scale) => gradient * scale.clone(),
             None => gradient,
         };
-        step_tensors([gradient, param, first, second], by)
+        before.step(gradient, factors)
     });
     norm
 }
 
 impl Step {
-    /// Replaces each arena of a decoder's learnt parameters by `step(number, [gradient, params, first, second], factors)`,
-    /// which returns parameters and moments.
+    /// Replaces each arena of a decoder's learnt parameters, and of their moments, by `step(number, before, gradient,
+    /// factors)`.
     fn apply(
         mut self,
         decoder: &mut TokenDecoder,
         state: &mut DeviceMoments,
-        mut step: impl FnMut(usize, [Tensor<1>; 4], &Factors) -> [Tensor<1>; 3],
+        mut step: impl FnMut(usize, AdamWTensors, Tensor<1>, &Factors) -> AdamWTensors,
     ) {
         let undecayed = Factors { decay: 1.0, ..self.decayed };
         let packing = self.gradient.packing().clone();
-        decoder.change_on_device(|number, param| {
+        decoder.change_on_device(|number, params| {
             let gradient = self.gradient.take(number);
             let [first, second] = state.moments.each_mut().map(|moment| moment.take(number));
             let is_spared = self.spares_vectors && packing.are_vectors(number);
-            let by = if is_spared { &undecayed } else { &self.decayed };
-            let [param, first, second] = step(number, [gradient, param, first, second], by);
+            let factors = if is_spared { &undecayed } else { &self.decayed };
+            let before = AdamWTensors { params, first, second };
+            let AdamWTensors { params, first, second } = step(number, before, gradient, factors);
             for (moment, changed) in state.moments.iter_mut().zip([first, second]) {
                 moment.put(number, changed);
             }
-            param
+            params
         });
     }
 }

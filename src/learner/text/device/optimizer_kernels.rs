@@ -2,6 +2,7 @@
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::learner::fused::{UNITS, total};
+use crate::learner::optimizer::AdamWTensors;
 use crate::math::adamw::{Factors, ParamState, clip_scale, step};
 use crate::text::{Packing, integers};
 use burn::backend::{Cube, DType};
@@ -78,7 +79,7 @@ fn adamw_kernel(
     seconds: &mut [f32],
     portions: &[i32],
     norm: &[f32],
-    by: Factors,
+    factors: Factors,
     count: usize,
 ) {
     let pieces = comptime!(PORTION / PIECE);
@@ -91,7 +92,7 @@ fn adamw_kernel(
         }
         for i in range_stepped(start + UNIT_POS as usize, end, UNITS) {
             let before = ParamState { param: params[i], first: firsts[i], second: seconds[i] };
-            let after = step(&before, gradient[i] * norm[1], &by);
+            let after = step(&before, gradient[i] * norm[1], &factors);
             params[i] = after.param;
             firsts[i] = after.first;
             seconds[i] = after.second;
@@ -185,10 +186,17 @@ impl Kernels {
         Self { portions, norm }
     }
 
-    /// Steps an arena of parameters and their moments, given after the gradient.
-    pub fn step(&self, number: usize, values: [Tensor<1>; 4], by: &Factors) -> [Tensor<1>; 3] {
-        let [gradient, param, first, second] = values;
-        let (gradient, moving) = (cube_tensor(gradient), [param, first, second].map(owned));
+    /// Steps an arena of parameters and their moments.
+    pub fn step(
+        &self,
+        number: usize,
+        before: AdamWTensors,
+        gradient: Tensor<1>,
+        factors: &Factors,
+    ) -> AdamWTensors {
+        let gradient = cube_tensor(gradient);
+        let AdamWTensors { params, first, second } = before;
+        let (params, first, second) = (owned(params), owned(first), owned(second));
         let table = &self.portions.tables[number];
         // SAFETY: accesses stay below the rows of the table and the ends there, which are places of the arena; nothing else
         // refers to the memory that is written.
@@ -198,16 +206,18 @@ impl Kernels {
                 grid(&gradient, rows(table) * (PORTION / PIECE)),
                 CubeDim::new_1d(UNITS as u32),
                 argument(&gradient),
-                argument(&moving[0]),
-                argument(&moving[1]),
-                argument(&moving[2]),
+                argument(&params),
+                argument(&first),
+                argument(&second),
                 argument(table),
                 argument(&self.norm),
-                by.launch(),
+                factors.launch(),
                 rows(table),
             );
         }
-        moving.map(Tensor::<1>::from_primitive::<Cube>)
+        let [params, first, second] =
+            [params, first, second].map(Tensor::<1>::from_primitive::<Cube>);
+        AdamWTensors { params, first, second }
     }
 
     /// The norm of all gradients: `[1]`.
@@ -248,19 +258,21 @@ mod tests {
         assert_eq!(portions.count, 2 + 1 + 1 + 1 + 2 + 1 + 1 + 1);
         let gradients: Vec<Tensor<1>> = gradient.arenas().collect();
         let kernels = Kernels::new(&gradients, portions, 0.5);
-        let by = Factors {
-            keep1: 0.9,
-            add1: 0.1,
-            keep2: 0.99,
-            add2: 0.01,
+        let factors = Factors {
+            beta1: 0.9,
+            one_minus_beta1: 0.1,
+            beta2: 0.99,
+            one_minus_beta2: 0.01,
             correction: 0.7,
             epsilon: 1e-3,
             decay: 0.999,
             rate: 0.1,
         };
         for (number, gradient) in gradients.into_iter().enumerate() {
-            let [params, firsts, seconds] = values.each_mut().map(|all| all.take(number));
-            let stepped = kernels.step(number, [gradient, params, firsts, seconds], &by);
+            let [params, first, second] = values.each_mut().map(|all| all.take(number));
+            let before = AdamWTensors { params, first, second };
+            let after = kernels.step(number, before, gradient, &factors);
+            let stepped = [after.params, after.first, after.second];
             values.iter_mut().zip(stepped).for_each(|(all, stepped)| all.put(number, stepped));
         }
         let [params, firsts, seconds] = values.map(|all| all.download(device::fetch));

@@ -1,13 +1,13 @@
-//! Settings of a learner, and its rank's share of a run.
+//! What a learner knows of its run: settings, minibatches and ranks.
 
 use super::order::Batches;
 use super::schedule::{learning_rate, total_updates};
 use crate::parallel::{Shards, Team};
 use crate::settings::TrainConfig;
 
-/// Settings of a learner, and its rank's share of the run.
+/// What a learner knows of its run: the settings, and the part of the run that its rank learns from.
 #[derive(Clone, Debug)]
-pub struct Share {
+pub struct LearnerContext {
     /// Settings of the run.
     pub config: TrainConfig,
     /// Minibatches of this rank's games, or windows of a dataset.
@@ -16,9 +16,9 @@ pub struct Share {
     pub team: Team,
 }
 
-impl Share {
-    /// Creates the share of a single rank: the whole run.
-    pub(super) fn whole(config: &TrainConfig) -> Self {
+impl LearnerContext {
+    /// Creates the context of a single rank, which learns from the whole run.
+    pub(super) fn single_rank(config: &TrainConfig) -> Self {
         Self { config: config.clone(), batches: Batches::new(config), team: Team::alone() }
     }
 

@@ -1,11 +1,11 @@
-//! Numbers of 8 bits in blocks, each with a scale: the largest magnitude of its numbers.
+//! Block-wise quantization to 8 bits: numbers in blocks, each with a scale, the largest magnitude of its numbers.
 //!
 //! A number is rounded to three bits of the mantissa and kept as its distance, in such steps, from the largest of its block.
 //! Neighbours are 6 to 12 % apart over the whole range, which ends at the largest number divided by 2^31.75, or by 2^15.75
 //! where a bit is for the sign. Rounding is at random, in proportion to the distance (stochastic rounding; Gupta et al.
 //! 2015). Numbers that are already rounded stay the same, and so do their bytes.
 
-/// Numbers that share a scale.
+/// Length of a block: the numbers that share a scale.
 pub const BLOCK: usize = 128;
 
 /// Bits of a number in f32 that are rounded off.
@@ -13,12 +13,12 @@ const DROPPED: u32 = 20;
 /// Bits of a NaN, above those of all other numbers without a sign.
 const NAN: u32 = 0x7fc0_0000;
 
-/// A number of a block: `u8` without a sign, `i8` with one. 0 stands for 0, and the largest code for the scale.
-pub trait Byte: Copy + Default + Send + Sync {
+/// A quantized number of a block: `u8` without a sign, `i8` with one. 0 stands for 0, and the largest code for the scale.
+pub trait BlockCode: Copy + Default + Send + Sync {
     /// The largest code.
     const LARGEST: u32;
-    /// Whether numbers below the range become its least, instead of 0 or its least at random.
-    const RAISES: bool;
+    /// Whether numbers below the range round up to its least number, instead of at random to it or to 0.
+    const ROUNDS_UP_TO_LEAST: bool;
 
     /// The code of a magnitude with the sign of `x`.
     fn new(code: u32, x: f32) -> Self;
@@ -30,9 +30,9 @@ pub trait Byte: Copy + Default + Send + Sync {
     fn signed(self, magnitude: f32) -> f32;
 }
 
-impl Byte for u8 {
+impl BlockCode for u8 {
     const LARGEST: u32 = 255;
-    const RAISES: bool = true;
+    const ROUNDS_UP_TO_LEAST: bool = true;
 
     #[inline(always)]
     fn new(code: u32, _x: f32) -> u8 {
@@ -50,9 +50,9 @@ impl Byte for u8 {
     }
 }
 
-impl Byte for i8 {
+impl BlockCode for i8 {
     const LARGEST: u32 = 127;
-    const RAISES: bool = false;
+    const ROUNDS_UP_TO_LEAST: bool = false;
 
     #[inline(always)]
     fn new(code: u32, x: f32) -> i8 {
@@ -78,31 +78,31 @@ pub fn blocks(len: usize) -> usize {
 
 /// Number below the code 1 of a block, in steps from 0; the scale is a number in bf16.
 #[inline(always)]
-fn base<B: Byte>(scale: u16) -> u32 {
+fn base<B: BlockCode>(scale: u16) -> u32 {
     (u32::from(scale & 0x7fff) >> 4).saturating_sub(B::LARGEST)
 }
 
-/// Writes the numbers of a block in f32, exactly. `scale` is in bf16.
+/// Converts the numbers of a block to f32, exactly. `scale` is in bf16.
 #[inline(always)]
-pub fn widen<B: Byte>(block: &[B], scale: u16, numbers: &mut [f32]) {
+pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
     let base = base::<B>(scale);
-    for (byte, x) in block.iter().zip(numbers) {
-        let code = byte.code();
+    for (number, x) in block.iter().zip(numbers) {
+        let code = number.code();
         let bits = if code == 0 { 0 } else { (base + code) << DROPPED };
-        *x = byte.signed(f32::from_bits(bits));
+        *x = number.signed(f32::from_bits(bits));
     }
 }
 
-/// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if its share, below
-/// 2^16, of the spacing reaches the next one; 2^15 rounds to the nearest. NaN stays NaN.
+/// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if its distance to the
+/// next one is at most its share / 2^16 of the spacing; a share of 2^15 rounds to the nearest. NaN stays NaN.
 ///
 /// Numbers too small for the block become 0 or its least number at random; without a sign, always the latter unless they
 /// are 0, so that a division by them is safe.
 #[inline(always)]
-pub fn narrow<B: Byte>(numbers: &[f32], shares: &[u32], block: &mut [B]) -> u16 {
+pub fn quantize<B: BlockCode>(numbers: &[f32], shares: &[u32], block: &mut [B]) -> u16 {
     let bits = |x: f32| if x.is_nan() { NAN } else { x.abs().to_bits() };
-    let least = |bits: u32| u32::from(B::RAISES && bits > 0);
-    let rounded = |bits: u32, share: u32| ((bits + (share << 4)) >> DROPPED).max(least(bits));
+    let min_code = |bits: u32| u32::from(B::ROUNDS_UP_TO_LEAST && bits > 0);
+    let rounded = |bits: u32, share: u32| ((bits + (share << 4)) >> DROPPED).max(min_code(bits));
     let all = numbers.iter().zip(shares);
     let top = all.clone().map(|(x, share)| rounded(bits(*x), *share)).fold(0, u32::max);
     let scale = (top << 4) as u16;
@@ -110,12 +110,12 @@ pub fn narrow<B: Byte>(numbers: &[f32], shares: &[u32], block: &mut [B]) -> u16 
     // Below this number there is only 0.
     let lowest = (base + 1) << DROPPED;
     let spacing = f32::from_bits(lowest) / 65536.0;
-    for ((x, share), byte) in all.zip(block) {
+    for ((x, share), number) in all.zip(block) {
         let bits = bits(*x);
         let is_within = bits >= lowest || base == 0;
         let within = rounded(bits, *share).saturating_sub(base);
-        let below = least(bits) | u32::from(x.abs() > *share as f32 * spacing);
-        *byte = B::new(if is_within { within } else { below }, *x);
+        let below = min_code(bits) | u32::from(x.abs() > *share as f32 * spacing);
+        *number = B::new(if is_within { within } else { below }, *x);
     }
     scale
 }
@@ -124,36 +124,37 @@ pub fn narrow<B: Byte>(numbers: &[f32], shares: &[u32], block: &mut [B]) -> u16 
 mod tests {
     use super::*;
 
-    fn wide<B: Byte>(bytes: &[B], scale: u16) -> Vec<f32> {
-        let mut numbers = vec![0.0; bytes.len()];
-        widen(bytes, scale, &mut numbers);
+    fn dequantized<B: BlockCode>(codes: &[B], scale: u16) -> Vec<f32> {
+        let mut numbers = vec![0.0; codes.len()];
+        dequantize(codes, scale, &mut numbers);
         numbers
     }
 
-    fn narrowed<B: Byte>(numbers: &[f32], share: u32) -> (Vec<B>, u16) {
-        let mut bytes = vec![B::default(); numbers.len()];
-        let scale = narrow(numbers, &vec![share; numbers.len()], &mut bytes);
-        (bytes, scale)
+    fn quantized<B: BlockCode>(numbers: &[f32], share: u32) -> (Vec<B>, u16) {
+        let mut codes = vec![B::default(); numbers.len()];
+        let scale = quantize(numbers, &vec![share; numbers.len()], &mut codes);
+        (codes, scale)
     }
 
-    fn round<B: Byte>(numbers: &[f32], share: u32) -> Vec<f32> {
-        let (bytes, scale) = narrowed::<B>(numbers, share);
-        wide(&bytes, scale)
+    fn round<B: BlockCode>(numbers: &[f32], share: u32) -> Vec<f32> {
+        let (codes, scale) = quantized::<B>(numbers, share);
+        dequantized(&codes, scale)
     }
 
     /// Every code of every scale without NaN.
-    fn round_trips<B: Byte + PartialEq + std::fmt::Debug>(all: &[B]) {
+    fn round_trips<B: BlockCode + PartialEq + std::fmt::Debug>(all: &[B]) {
         for top in 1..0x7f8u32 {
             // The scale is that of the largest code there can be.
             let most = top.min(B::LARGEST);
-            let block: Vec<B> = all.iter().copied().filter(|byte| byte.code() <= most).collect();
-            let numbers = wide(&block, (top << 4) as u16);
+            let block: Vec<B> =
+                all.iter().copied().filter(|number| number.code() <= most).collect();
+            let numbers = dequantized(&block, (top << 4) as u16);
             assert!(numbers.iter().all(|x| x.is_finite()));
             for share in [0, 1, 0x8000, 0xffff] {
-                assert_eq!(narrowed(&numbers, share), (block.clone(), (top << 4) as u16));
+                assert_eq!(quantized(&numbers, share), (block.clone(), (top << 4) as u16));
             }
         }
-        assert_eq!(narrowed(&[0.0, -0.0], 0xffff), (vec![B::default(); 2], 0));
+        assert_eq!(quantized(&[0.0, -0.0], 0xffff), (vec![B::default(); 2], 0));
     }
 
     #[test]
@@ -171,16 +172,17 @@ mod tests {
                 *sum += f64::from(x);
             }
         }
-        let least = 1.1 * 2f64.powf(-15.75);
+        let smallest = 1.1 * 2f64.powf(-15.75);
         for (sum, x) in sums.into_iter().zip(numbers) {
             let (mean, x) = (sum / 65536.0, f64::from(x));
             // Probabilities are multiples of 2^-16.
-            let spacing = (x.abs() / 8.0).max(least);
+            let spacing = (x.abs() / 8.0).max(smallest);
             assert!((mean - x).abs() <= spacing / 65536.0, "{mean} instead of {x}");
         }
         for share in [0, 0x8000, 0xffff] {
             for (got, x) in round::<i8>(&numbers, share).into_iter().zip(numbers) {
-                let most = if f64::from(x.abs()) < least { least as f32 } else { x.abs() / 8.0 };
+                let most =
+                    if f64::from(x.abs()) < smallest { smallest as f32 } else { x.abs() / 8.0 };
                 assert!((got - x).abs() <= most, "{got} instead of {x}");
             }
         }
@@ -197,8 +199,8 @@ mod tests {
                     let got = round::<u8>(&numbers, share);
                     assert!(got[2] > 0.0 && got[3] == 0.0);
                     assert!(numbers[1] == 0.0 || got[1] > 0.0, "{largest} {small}");
-                    let least = 1.1 * 2f32.powf(-31.75) * got[0];
-                    assert!(got[1] <= (1.125 * numbers[1]).max(least).max(spacing));
+                    let smallest = 1.1 * 2f32.powf(-31.75) * got[0];
+                    assert!(got[1] <= (1.125 * numbers[1]).max(smallest).max(spacing));
                 }
             }
         }
