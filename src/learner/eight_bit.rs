@@ -40,9 +40,9 @@ impl<B: BlockCode> QuantizedMoment<B> {
     /// Numbers rounded to the nearest.
     fn quantized(mut from: &[f32], sizes: &[usize]) -> Self {
         let mut all = Self::zeros(sizes);
-        let mut rest = all.rest();
+        let mut remaining = all.remaining();
         for len in sizes {
-            let (numbers, scales) = rest.take(*len);
+            let (numbers, scales) = remaining.take(*len);
             let tensor =
                 from.split_off(..*len).expect("as many numbers as the sizes have together");
             for ((block, numbers), scale) in
@@ -70,19 +70,19 @@ impl<B: BlockCode> QuantizedMoment<B> {
         all
     }
 
-    fn rest(&mut self) -> Rest<'_, B> {
-        Rest { numbers: &mut self.numbers, scales: &mut self.scales }
+    fn remaining(&mut self) -> RemainingMoment<'_, B> {
+        RemainingMoment { numbers: &mut self.numbers, scales: &mut self.scales }
     }
 }
 
-/// The rest of a moment, from which parts are cut off at the front.
-struct Rest<'a, B> {
+/// The blocks of a moment that no part has taken yet.
+struct RemainingMoment<'a, B> {
     numbers: &'a mut [B],
     scales: &'a mut [u16],
 }
 
-impl<'a, B> Rest<'a, B> {
-    /// Cuts off `len` numbers, whole blocks of a tensor, and their scales.
+impl<'a, B> RemainingMoment<'a, B> {
+    /// Takes the first `len` numbers, whole blocks of a tensor, and their scales.
     fn take(&mut self, len: usize) -> (&'a mut [B], &'a mut [u16]) {
         let message = "the sizes are those of the numbers";
         let numbers = self.numbers.split_off_mut(..len).expect(message);
@@ -104,7 +104,7 @@ pub(super) struct EightBitMoments {
 }
 
 /// A part of a tensor that one thread steps: whole blocks.
-struct Part<'a> {
+struct TensorPart<'a> {
     /// The index of the first parameter.
     start: usize,
     factors: &'a Factors,
@@ -151,7 +151,8 @@ impl EightBitMoments {
     ) {
         self.steps += 1;
         let StepFactors { decayed, undecayed, key } = StepFactors::new(settings, self.steps);
-        let (mut first, mut second) = (self.first_moment.rest(), self.second_moment.rest());
+        let (mut first, mut second) =
+            (self.first_moment.remaining(), self.second_moment.remaining());
         let (mut parts, mut start) = (Vec::new(), 0);
         let mut spared = settings.spared.iter().peekable();
         for size in &self.sizes {
@@ -160,7 +161,7 @@ impl EightBitMoments {
             while start < end {
                 let len = PORTION.min(end - start);
                 let message = "the sizes are those of the parameters";
-                parts.push(Part {
+                parts.push(TensorPart {
                     start,
                     factors: if is_spared { &undecayed } else { &decayed },
                     params: params.split_off_mut(..len).expect(message),
@@ -178,8 +179,8 @@ impl EightBitMoments {
 
 /// Performs a step on a part.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn apply(part: Part, scale: f32, key: u32) {
-    let Part { start, factors, params, gradient, first: (first, scales), second } = part;
+fn apply(part: TensorPart, scale: f32, key: u32) {
+    let TensorPart { start, factors, params, gradient, first: (first, scales), second } = part;
     let blocks = params.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK));
     let moments = first.chunks_mut(BLOCK).zip(second.0.chunks_mut(BLOCK));
     let scales = scales.iter_mut().zip(second.1);

@@ -13,7 +13,7 @@ const DROPPED: u32 = 20;
 /// Bits of a NaN, above those of all other numbers without a sign.
 const NAN: u32 = 0x7fc0_0000;
 
-/// A quantized number of a block: `u8` without a sign, `i8` with one. 0 stands for 0, and the largest code for the scale.
+/// A quantized number: `u8` without a sign, `i8` with one. 0 stands for 0, and the largest code for the scale.
 pub trait BlockCode: Copy + Default + Send + Sync {
     /// The largest code.
     const LARGEST: u32;
@@ -93,8 +93,8 @@ pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
     }
 }
 
-/// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if its distance to the
-/// next one is at most its share / 2^16 of the spacing; a share of 2^15 rounds to the nearest. NaN stays NaN.
+/// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if its distance to
+/// the next one is at most its share / 2^16 of the spacing; a share of 2^15 rounds to the nearest. NaN stays NaN.
 ///
 /// Numbers too small for the block become 0 or its least number at random; without a sign, always the latter unless they
 /// are 0, so that a division by them is safe.

@@ -70,7 +70,7 @@ pub fn lies_before(sum: f32, u: f32, total: f32) -> u32 {
 
 /// A sampled action.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct SampledAction {
     /// Index of the action.
     pub action: u32,
     /// Log-probability of the action.
@@ -80,7 +80,7 @@ pub struct Choice {
 /// Samples an action by inverse transform: the first one whose cumulative probability exceeds `u`,
 /// uniform in `[0, 1)`. The logits are `logits[first..first + actions]`.
 #[cube]
-pub fn choose(logits: &[f32], first: usize, u: f32, #[comptime] actions: usize) -> Choice {
+pub fn choose(logits: &[f32], first: usize, u: f32, #[comptime] actions: usize) -> SampledAction {
     let mut max = logits[first];
     #[unroll]
     for a in 1..actions {
@@ -101,5 +101,5 @@ pub fn choose(logits: &[f32], first: usize, u: f32, #[comptime] actions: usize) 
     let last = comptime!(actions as u32 - 1);
     let action = select(below > last, last, below);
     let logprob = logprob(logits[first + action as usize], &normalizer(max, total));
-    Choice { action, logprob }
+    SampledAction { action, logprob }
 }

@@ -33,7 +33,7 @@ pub use policy::PolicyConfig;
 #[cfg(feature = "kernels")]
 pub(crate) use registry::mlp::kernel as kernels;
 #[cfg(feature = "kernels")]
-pub use registry::mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
+pub use registry::mlp::kernel::{FlatMlp, HostObserver, Observer, StoredFeatures};
 pub use registry::{
     BuiltIn, Decoder, DecoderConfig, Gru, Mlp, ModelKind, NativeDecoder, NativeGru, NativeMlp,
     OwnSettings,

@@ -12,7 +12,7 @@ use crate::device::buffers::Buffer;
 use crate::learner::means::SUMS;
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
-use crate::model::kernels::{Dense, FeatureSlots, MlpShape, Observer, rounded};
+use crate::model::kernels::{DenseLayout, FeatureSlots, MlpShape, Observer, rounded};
 use crate::objective::kl::{k3, kl_estimate};
 use crate::objective::{Coefficients, Step, by_logit, term};
 use burn::cubecl;
@@ -48,7 +48,7 @@ fn observe_tile<O: Observer>(
     x: &mut [f32],
     start: usize,
     batch: &Batch,
-    #[comptime] plan: Plan<O>,
+    #[comptime] plan: KernelPlan<O>,
 ) {
     let unit = UNIT_POS as usize;
     let (tile, stride) = comptime!((plan.tiling.tile, plan.tiling.stride));
@@ -75,7 +75,7 @@ fn logits<I: Float>(
     #[comptime] tiling: Tiling,
 ) {
     let (tile, stride) = comptime!((tiling.tile, tiling.stride));
-    let Dense { weight, bias, inputs, outputs } = comptime!(last.dense);
+    let DenseLayout { weight, bias, inputs, outputs } = comptime!(last.dense);
     let unit = UNIT_POS as usize;
     for index in range_stepped(unit, comptime!(outputs * tile), comptime!(tiling.units)) {
         let a = index / tile;
@@ -99,7 +99,7 @@ fn differentiate<O: Observer>(
     number: usize,
     batch: &Batch,
     coefficients: &Coefficients,
-    #[comptime] plan: Plan<O>,
+    #[comptime] plan: KernelPlan<O>,
 ) {
     let unit = UNIT_POS as usize;
     let Tiling { tile, stride, .. } = comptime!(plan.tiling);
@@ -188,7 +188,7 @@ fn differentiate<O: Observer>(
 fn layers(shape: &MlpShape) -> [Layer; 3] {
     let (first, second) = shape.layers();
     let (weight, bias) = (shape.last_weight(), shape.last_bias());
-    let last = Dense { weight, bias, inputs: shape.last_inputs(), outputs: shape.actions };
+    let last = DenseLayout { weight, bias, inputs: shape.last_inputs(), outputs: shape.actions };
     let to = first.inputs;
     let middle = to + first.outputs;
     let end = middle + second.outputs;
@@ -214,7 +214,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     batch: &Batch,
     tile_range: &mut TileRange,
     coefficients: Coefficients,
-    #[comptime] plan: Plan<O>,
+    #[comptime] plan: KernelPlan<O>,
     #[define(I)] _input: ElemType,
 ) {
     let unit = UNIT_POS as usize;

@@ -7,7 +7,7 @@
 
 use super::tiles::Tiling;
 use crate::math::activation::{activated, derivative_by_value};
-use crate::model::kernels::{Dense, input, rounded};
+use crate::model::kernels::{DenseLayout, input, rounded};
 use crate::settings::Activation;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -27,7 +27,7 @@ fn several(count: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Layer {
     /// Widths, and place among the parameters.
-    pub dense: Dense,
+    pub dense: DenseLayout,
     /// Row of the first input in workgroup memory.
     pub from: usize,
     /// Row of the first neuron. Its activations give way to derivatives.
@@ -52,14 +52,14 @@ struct Factor {
 impl Layer {
     /// The factor of the layer's inputs.
     fn forward(&self) -> Factor {
-        let Dense { weight, inputs, outputs, .. } = self.dense;
+        let DenseLayout { weight, inputs, outputs, .. } = self.dense;
         let (neurons, row) = (outputs, self.from);
         Factor { first: weight, inputs, neurons, by_input: outputs, by_neuron: 1, row }
     }
 
     /// The factor of the derivatives by the layer's neurons.
     fn backward(&self) -> Factor {
-        let Dense { weight, inputs, outputs, .. } = self.dense;
+        let DenseLayout { weight, inputs, outputs, .. } = self.dense;
         let (neurons, row) = (inputs, self.to);
         Factor { first: weight, inputs: outputs, neurons, by_input: 1, by_neuron: outputs, row }
     }
@@ -228,7 +228,7 @@ pub(super) fn learn<I: Float>(
     #[comptime] tiling: Tiling,
 ) {
     let (tile, stride) = comptime!((tiling.tile, tiling.stride));
-    let Dense { weight, bias, inputs, outputs } = comptime!(layer.dense);
+    let DenseLayout { weight, bias, inputs, outputs } = comptime!(layer.dense);
     let (rows, block) = comptime!((several(inputs), several(outputs)));
     let columns = comptime!(outputs / block);
     let mut item = UNIT_POS as usize;

@@ -29,7 +29,7 @@ pub(super) const COUNTS: usize = 2;
 
 /// Compile-time parameters of an update's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Plan<O> {
+pub(super) struct KernelPlan<O> {
     /// Computes features from a recording's words; the row after those words holds the actions.
     pub observer: O,
     /// Shape of the policy.
@@ -139,7 +139,7 @@ impl ExperienceBuffers {
         &self,
         step: &StepIndex,
         batch: &Batch,
-        #[comptime] plan: Plan<O>,
+        #[comptime] plan: KernelPlan<O>,
     ) -> Sample {
         let at = step.words.at;
         let reference = if comptime!(plan.loss.kl.is_some()) {
@@ -186,7 +186,7 @@ pub(super) struct StepIndex {
 
 /// Reads the action taken in a step.
 #[cube]
-fn action<O: Observer>(words: &[u32], step: &StepIndex, #[comptime] plan: Plan<O>) -> u32 {
+fn action<O: Observer>(words: &[u32], step: &StepIndex, #[comptime] plan: KernelPlan<O>) -> u32 {
     words[comptime!(plan.observer.num_words()) * step.words.stride + step.words.at] & ACTION
 }
 
@@ -257,7 +257,7 @@ pub(super) fn mask_logits<O: Observer>(
     #[comptime] stride: usize,
     words: &[u32],
     step: &StepIndex,
-    #[comptime] plan: Plan<O>,
+    #[comptime] plan: KernelPlan<O>,
 ) {
     if comptime!(O::MASKED) {
         #[unroll]
@@ -328,7 +328,7 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
     sizes: PartSizes,
     first: usize,
     end: usize,
-    #[comptime] plan: Plan<O>,
+    #[comptime] plan: KernelPlan<O>,
     #[define(I)] _input: ElemType,
 ) {
     let env = first + ABSOLUTE_POS;
@@ -373,7 +373,7 @@ fn forward<O: Observer, I: Float>(
     step: &StepIndex,
     action: u32,
     scratch: &mut Scratch,
-    #[comptime] plan: Plan<O>,
+    #[comptime] plan: KernelPlan<O>,
 ) -> Softmax {
     let all = FeatureSlots {
         first: 0usize.runtime(),
@@ -405,7 +405,7 @@ pub(super) fn game_ratio_kernel<O: Observer, I: Float>(
     coefficients: Coefficients,
     first: usize,
     end: usize,
-    #[comptime] plan: Plan<O>,
+    #[comptime] plan: KernelPlan<O>,
     #[define(I)] _input: ElemType,
 ) {
     let game = first + ABSOLUTE_POS;

@@ -30,7 +30,7 @@ use burn_cubecl::tensor::CubeTensor;
 use optimizer_kernels::adamw_kernel;
 pub(super) use optimizer_kernels::{UNITS, total};
 use tiles::Tiling;
-use update::Update;
+use update::FusedUpdate;
 
 /// A multi-layer perceptron in training on a CubeCL device.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl FusedLearner {
         let minibatches = self.minibatches(recording, iteration);
         let ranges = minibatches.ranges.clone();
         let mut update =
-            Update::new(self, recording, advantages, observer, minibatches, iteration)?;
+            FusedUpdate::new(self, recording, advantages, observer, minibatches, iteration)?;
         let taken = take_steps(&mut update, &ranges, &self.context.config.update)?;
         let (means, params, optimizer) = update.finish(taken);
         self.weights.params = params;

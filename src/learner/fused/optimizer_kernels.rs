@@ -71,7 +71,7 @@ pub(super) fn sum_kernel(
 /// order, which saves a launch.
 ///
 /// Buffers: gradient and sums `[num_params + SUMS]`; parameters, first and second moments before and after the step,
-/// `[3, num_params]` each; the figures of the update, `[SUMS + 1]`, to which sums and gradient norm are added. Workgroup
+/// `[3, num_params]` each; the sums of the update, `[SUMS + 1]`, to which sums and gradient norm are added. Workgroup
 /// memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(super) fn adamw_kernel(

@@ -28,9 +28,9 @@ use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
 /// State shared by the kernels of an update.
-pub(super) struct Update<'a, O: Observer> {
+pub(super) struct FusedUpdate<'a, O: Observer> {
     learner: &'a FusedLearner,
-    plan: Plan<O>,
+    plan: KernelPlan<O>,
     recording: &'a Recording,
     /// Number of steps to learn from.
     steps: usize,
@@ -60,7 +60,7 @@ struct PartBuffers {
     advantages: CubeTensor,
 }
 
-impl<'a, O: Observer> Update<'a, O> {
+impl<'a, O: Observer> FusedUpdate<'a, O> {
     /// Uploads the order of the games for all epochs, evaluates the reference policy if there is
     /// one, and counts the steps of each minibatch.
     pub(super) fn new(
@@ -96,7 +96,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let after = uninit(&state, &[3 * mlp.num_params()], DType::F32);
         let mut this = Self {
             learner,
-            plan: Plan { observer, mlp, loss, tiling },
+            plan: KernelPlan { observer, mlp, loss, tiling },
             recording,
             steps: advantages.learn_steps,
             parts: Vec::new(),
@@ -151,7 +151,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let mut advantages = cube_tensor(advantages.clone());
         if let Some(reference) = reference {
             // The kernel is the same for all losses, so that it is compiled once.
-            let plan = Plan { loss: LossForm::of(&LossConfig::default()), ..self.plan };
+            let plan = KernelPlan { loss: LossForm::of(&LossConfig::default()), ..self.plan };
             let extended = uninit(&advantages, &[2 * self.steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
             for games in self.launches(num_envs) {
@@ -207,7 +207,7 @@ impl<'a, O: Observer> Update<'a, O> {
     /// Gradient of minibatch `number` on this rank, followed by its sums: `[num_params + SUMS]`.
     fn own_gradient(&self, number: usize) -> CubeTensor {
         let params = &self.state[0];
-        let Plan { mlp, tiling, .. } = &self.plan;
+        let KernelPlan { mlp, tiling, .. } = &self.plan;
         let width = mlp.num_params() + SUMS;
         let portions = self.split_by_part(&self.minibatches.ranges[number]);
         let spread = |games: usize| Spread::new(mlp, tiling, games * self.steps, portions.len());
@@ -337,7 +337,7 @@ impl<'a, O: Observer> Update<'a, O> {
     }
 }
 
-impl<O: Observer> UpdateSteps for Update<'_, O> {
+impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
     /// Place of a minibatch in the order of the games.
     type Minibatch = Range<usize>;
     /// The gradient, followed by its sums: `[num_params + SUMS]`.
@@ -374,9 +374,9 @@ impl<O: Observer> UpdateSteps for Update<'_, O> {
     }
 }
 
-impl<O: Observer> Update<'_, O> {
-    /// Returns the means of the first `taken` minibatches, in the order of [`AutodiffLearner::update`](crate::learner::AutodiffLearner),
-    /// the parameters, and the state of the optimizer.
+impl<O: Observer> FusedUpdate<'_, O> {
+    /// Returns the means of the first `taken` minibatches, in the order of
+    /// [`AutodiffLearner::update`](crate::learner::AutodiffLearner), the parameters, and the state of the optimizer.
     pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
         let config = &self.learner.context.config;
         let (summary, update_sums) = (floats(&self.summary), floats(&self.update_sums));

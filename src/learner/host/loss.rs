@@ -86,12 +86,12 @@ fn lanes<T>(values: &[T], block: usize) -> &[T; LANE_STEPS] {
 
 /// Sums over steps, per lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sums {
+pub struct LaneSums {
     /// Sums in the order of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
     pub lanes: [LaneBlock; SUMS],
 }
 
-impl Sums {
+impl LaneSums {
     /// Adds up the lanes.
     pub fn totals(&self) -> [f64; SUMS] {
         self.lanes.each_ref().map(|lanes| lanes.iter().copied().map(f64::from).sum())
@@ -304,7 +304,7 @@ pub fn differentiate(
     block: usize,
     logits: &mut [LaneBlock],
     probs: &mut [LaneBlock],
-    sums: &mut Sums,
+    sums: &mut LaneSums,
 ) {
     let inputs = columns.inputs(block);
     let logprobs = logprobs_of(logits, probs, inputs.actions, inputs.legal);

@@ -74,7 +74,7 @@ pub trait HostLearner: Debug + Send {
         minibatches: &[Minibatch],
     ) -> Vec<f32>;
 
-    /// Gradient of a minibatch over all ranks, and its sums in the order of [`Sums`](loss::Sums).
+    /// Gradient of a minibatch over all ranks, and its sums in the order of [`LaneSums`](loss::LaneSums).
     ///
     /// # Errors
     /// If another rank has failed or does not respond.

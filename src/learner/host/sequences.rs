@@ -1,6 +1,8 @@
 //! Networks with memory, and products in bf16, in training on the CPU, by a hand-written backward pass over sequences.
 
-use super::loss::{LANE_STEPS, LaneBlock, LossColumns, StepLoss, Sums, differentiate, logprobs};
+use super::loss::{
+    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
+};
 use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
@@ -36,18 +38,18 @@ impl SequenceSteps {
     fn copy(&mut self, experience: &HostExperience, games: &[i32]) {
         let (steps, from) = (experience.learn_steps, experience.trajectory);
         let padded = (steps * games.len()).next_multiple_of(LANE_STEPS);
-        let places = Places { games, slots: from.num_steps, steps };
+        let step_slots = StepSlots { games, slots: from.num_steps, steps };
         let width = from.memory.len() / from.num_envs;
         let Sequences { games: count, obs, starts, memory } = &mut self.sequences;
         *count = games.len();
         obs.clear();
         obs.reserve(steps * games.len() * from.num_features);
         let row = |slot: usize| &from.obs[slot * from.obs_stride()..][..from.num_features];
-        places.each(|slot| obs.extend_from_slice(row(slot)));
+        step_slots.each(|slot| obs.extend_from_slice(row(slot)));
         starts.clear();
         // The first step continues from the memory.
         starts.resize(games.len(), 0.0);
-        let later = Places { steps: steps - 1, ..places };
+        let later = StepSlots { steps: steps - 1, ..step_slots };
         later.each(|slot| starts.push(f32::from(from.ends[slot].ended())));
         memory.clear();
         games.iter().for_each(|game| {
@@ -61,14 +63,19 @@ impl SequenceSteps {
             columns.mask.extend(self.counts.iter().map(|count| f32::from(t < *count)));
         }
         columns.mask.resize(padded, 0.0);
-        places.gather(&from.actions, &mut columns.actions, padded, 0);
-        places.gather(&from.logprobs, &mut columns.old_logprobs, padded, 0.0);
-        places.gather(experience.reference_logprobs, &mut columns.reference_logprobs, padded, 0.0);
-        places.gather(experience.advantages, &mut columns.advantages, padded, 0.0);
+        step_slots.gather(&from.actions, &mut columns.actions, padded, 0);
+        step_slots.gather(&from.logprobs, &mut columns.old_logprobs, padded, 0.0);
+        step_slots.gather(
+            experience.reference_logprobs,
+            &mut columns.reference_logprobs,
+            padded,
+            0.0,
+        );
+        step_slots.gather(experience.advantages, &mut columns.advantages, padded, 0.0);
         columns.games.resize(padded, SequenceRatio::default());
         columns.legal.clear();
         if !from.legal.is_empty() {
-            places.gather(&from.legal, &mut columns.legal, padded, u32::MAX);
+            step_slots.gather(&from.legal, &mut columns.legal, padded, u32::MAX);
         }
     }
 
@@ -119,7 +126,7 @@ impl LossColumns {
         let jobs = logits.par_chunks_mut(BLOCKS_PER_JOB * LANE_STEPS * actions).enumerate();
         let sums: Vec<_> = jobs
             .map(|(job, logits)| {
-                let mut sums = Sums::default();
+                let mut sums = LaneSums::default();
                 let (mut lanes, mut probs) =
                     (vec![[0.0; LANE_STEPS]; actions], vec![[0.0; LANE_STEPS]; actions]);
                 for (block, logits) in logits.chunks_mut(LANE_STEPS * actions).enumerate() {
@@ -180,7 +187,7 @@ impl LossColumns {
 
 /// Slots of the first steps of some games in an [`HostExperience`].
 #[derive(Clone, Copy)]
-struct Places<'a> {
+struct StepSlots<'a> {
     games: &'a [i32],
     /// Slots per game.
     slots: usize,
@@ -188,7 +195,7 @@ struct Places<'a> {
     steps: usize,
 }
 
-impl Places<'_> {
+impl StepSlots<'_> {
     /// Calls `visit` for each slot, time-major.
     fn each(&self, mut visit: impl FnMut(usize)) {
         for t in 0..self.steps {
@@ -207,7 +214,8 @@ impl Places<'_> {
     }
 }
 
-/// Transposes `[steps, num_actions]` of up to [`LANE_STEPS`] steps to a lane block per action, with 0 past the last step.
+/// Transposes `[steps, num_actions]` of up to [`LANE_STEPS`] steps to a lane block per action, with 0 past the last
+/// step.
 fn to_lanes(rows: &[f32], lanes: &mut [LaneBlock]) {
     let actions = lanes.len();
     for (a, lanes) in lanes.iter_mut().enumerate() {
@@ -337,12 +345,12 @@ impl HostLearner for SequenceLearner {
         for games in self.context.batches.portions(minibatches, experience.counts.len()) {
             part.copy(experience, &games);
             let mut values = part.logprobs(&**reference).into_iter();
-            let places = Places {
+            let step_slots = StepSlots {
                 games: &games,
                 slots: experience.trajectory.num_steps,
                 steps: experience.learn_steps,
             };
-            places.each(|slot| logprobs[slot] = values.next().expect("a value for each step"));
+            step_slots.each(|slot| logprobs[slot] = values.next().expect("a value for each step"));
         }
         logprobs
     }

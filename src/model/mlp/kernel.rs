@@ -31,7 +31,7 @@ pub(crate) struct MlpShape {
 
 /// Location of a hidden layer in the parameter vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Dense {
+pub(crate) struct DenseLayout {
     /// Offset of the weights `[inputs, outputs]`.
     pub weight: usize,
     /// Offset of the biases.
@@ -72,12 +72,12 @@ impl MlpShape {
     }
 
     /// The hidden layers; without a second one, its number of outputs is 0.
-    pub fn layers(&self) -> (Dense, Dense) {
+    pub fn layers(&self) -> (DenseLayout, DenseLayout) {
         let Self { features, first, second, .. } = *self;
         let (weight, bias) = (self.second_weight(), self.second_bias());
         (
-            Dense { weight: 0, bias: self.first_bias(), inputs: features, outputs: first },
-            Dense { weight, bias, inputs: first, outputs: second },
+            DenseLayout { weight: 0, bias: self.first_bias(), inputs: features, outputs: first },
+            DenseLayout { weight, bias, inputs: first, outputs: second },
         )
     }
 
@@ -332,7 +332,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
 }
 
 /// The host's side of an [`Observer`].
-pub trait Observed: Copy + Eq + Hash + Debug + Send + Sync + 'static {
+pub trait HostObserver: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// Whether some actions are illegal in some steps.
     const MASKED: bool;
 
@@ -368,7 +368,7 @@ pub struct FeatureSlots {
 
 /// Computes the policy's observations inside a kernel, from the words that a rollout has stored.
 #[cube]
-pub trait Observer: Observed {
+pub trait Observer: HostObserver {
     /// Writes features of a step to `x`.
     fn observe<I: Float>(
         words: &[u32],
@@ -378,7 +378,7 @@ pub trait Observer: Observed {
         #[comptime] observer: Self,
     );
 
-    /// Whether `action` was legal in a step; asked only if the observer is [`Observed::MASKED`].
+    /// Whether `action` was legal in a step; asked only if the observer is [`HostObserver::MASKED`].
     fn legal(
         words: &[u32],
         step: &StepWords,
@@ -394,7 +394,7 @@ pub struct StoredFeatures {
     pub features: usize,
 }
 
-impl Observed for StoredFeatures {
+impl HostObserver for StoredFeatures {
     const MASKED: bool = false;
 
     fn num_words(&self) -> usize {

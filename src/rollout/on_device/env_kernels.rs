@@ -6,7 +6,7 @@ use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
 use crate::math::softmax::ILLEGAL;
-pub(super) use crate::math::softmax::{Choice as Drawn, choose as draw_action};
+pub(super) use crate::math::softmax::{SampledAction, choose as draw_action};
 use crate::rng::draw;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{DType, Shape};

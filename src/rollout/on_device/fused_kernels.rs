@@ -9,7 +9,7 @@ use crate::device::buffers::{Buffer, argument, element, grid};
 use crate::device::launch_items;
 use crate::env::{Rules, StepResult, num_words, play};
 use crate::model::kernels::{
-    FeatureSlots, MlpShape, Observed, Observer, StepWords, input, mlp_logits,
+    FeatureSlots, HostObserver, MlpShape, Observer, StepWords, input, mlp_logits,
 };
 use crate::settings::{Precision, RolloutConfig, Start};
 use burn::cubecl;
@@ -98,7 +98,7 @@ impl Games {
     fn record<G: Rules>(
         &mut self,
         place: &StepWords,
-        drawn: &Drawn,
+        drawn: &SampledAction,
         played: &StepResult,
         #[comptime] game: G,
     ) {
@@ -299,7 +299,7 @@ impl<G: Rules> Buffers<'_, G> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PackedStates<G: Rules>(pub G);
 
-impl<G: Rules> Observed for PackedStates<G> {
+impl<G: Rules> HostObserver for PackedStates<G> {
     const MASKED: bool = G::MASKED;
 
     fn num_words(&self) -> usize {

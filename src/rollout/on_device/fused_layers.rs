@@ -9,7 +9,7 @@
 
 use crate::math::activation::activate;
 use crate::model::kernels::{
-    Dense, MlpShape, add_to_logits, input, last_biases, rounded, side_by_side,
+    DenseLayout, MlpShape, add_to_logits, input, last_biases, rounded, side_by_side,
 };
 use crate::settings::Activation;
 use burn::cubecl;
@@ -74,7 +74,7 @@ impl Workgroup {
 }
 
 /// Columns of units that compute a layer, each of which computes several neurons.
-fn columns(layer: &Dense) -> usize {
+fn columns(layer: &DenseLayout) -> usize {
     layer.outputs / side_by_side(layer.outputs)
 }
 
@@ -85,7 +85,7 @@ fn columns(layer: &Dense) -> usize {
 fn hidden_layer<W: Float, I: Float>(
     weights: &[W],
     room: &mut [f32],
-    #[comptime] layer: Dense,
+    #[comptime] layer: DenseLayout,
     #[comptime] activation: Activation,
     #[comptime] games: usize,
 ) {

@@ -75,7 +75,7 @@ struct Record {
 #[cube]
 impl Record {
     /// Records the result of a step.
-    fn store(&mut self, place: &StepWords, drawn: &Drawn, played: &StepResult) {
+    fn store(&mut self, place: &StepWords, drawn: &SampledAction, played: &StepResult) {
         let (at, stride) = (place.at, place.stride);
         self.actions[at] = drawn.action as i32;
         self.quantities[comptime!(LOGPROBS) * stride + at] = drawn.logprob;

@@ -1,9 +1,9 @@
 //! Forward and backward passes over some games, in blocks of samples; the work of one thread.
 
-use super::network::{Block, Layout, Network};
+use super::network::{Block, PaddedLayout, PaddedNetwork};
 use crate::learner::host::HostExperience;
 use crate::learner::host::loss::{
-    LANE_STEPS, LaneBlock, LossColumns, StepLoss, Sums, differentiate, logprobs,
+    LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
 };
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
@@ -35,7 +35,7 @@ struct Cursor {
 
 /// Consecutive steps of one game.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct StepRun {
     /// Index of the game among those passed.
     game: usize,
     /// First slot.
@@ -46,12 +46,12 @@ struct Run {
 
 impl Cursor {
     /// Returns the next steps: consecutive, of a single game, and at most `room`.
-    fn next(&mut self, experience: &HostExperience, games: &[i32], room: usize) -> Option<Run> {
+    fn next(&mut self, experience: &HostExperience, games: &[i32], room: usize) -> Option<StepRun> {
         loop {
             let slots = experience.slots(*games.get(self.game)?);
             let len = (slots.len() - self.step).min(room);
             if len > 0 {
-                let run = Run { game: self.game, slot: slots.start + self.step, len };
+                let run = StepRun { game: self.game, slot: slots.start + self.step, len };
                 self.step += len;
                 return Some(run);
             }
@@ -67,7 +67,7 @@ impl Cursor {
 #[derive(Clone, Copy, Debug)]
 pub struct GradientInputs<'a> {
     /// The network in training.
-    pub network: &'a Network,
+    pub network: &'a PaddedNetwork,
     /// Steps to learn from.
     pub experience: &'a HostExperience<'a>,
     /// The loss.
@@ -86,7 +86,7 @@ impl GradientInputs<'_> {
 
 impl Workspace {
     /// Allocates buffers for networks of the given layout.
-    pub fn new(layout: &Layout) -> Self {
+    pub fn new(layout: &PaddedLayout) -> Self {
         Self {
             block: Block::new(layout, BLOCK),
             columns: empty_columns(),
@@ -100,7 +100,7 @@ impl Workspace {
     /// slots]`.
     pub fn logprobs(
         &mut self,
-        network: &Network,
+        network: &PaddedNetwork,
         experience: &HostExperience,
         games: &[i32],
         out: &mut [f32],
@@ -118,7 +118,7 @@ impl Workspace {
         inputs: &GradientInputs,
         games: &[i32],
         gradient: &mut [f32],
-        sums: &mut Sums,
+        sums: &mut LaneSums,
     ) {
         let GradientInputs { network, experience, loss, .. } = *inputs;
         if loss.form.loss_type.has_sequence_ratio() {
@@ -169,10 +169,10 @@ impl Workspace {
     /// `use_run` run by run.
     fn each_logprob(
         &mut self,
-        network: &Network,
+        network: &PaddedNetwork,
         experience: &HostExperience,
         games: &[i32],
-        mut use_run: impl FnMut(Run, &[f32]),
+        mut use_run: impl FnMut(StepRun, &[f32]),
     ) {
         let mut cursor = Cursor::default();
         let mut runs = Vec::new();
@@ -227,7 +227,7 @@ impl LossColumns {
     fn load(
         &mut self,
         at: usize,
-        run: Run,
+        run: StepRun,
         inputs: &GradientInputs,
         games: &[i32],
         ratios: &[SequenceRatio],
@@ -249,7 +249,7 @@ impl LossColumns {
     }
 
     /// Loads the actions and masks of a run of samples at position `at`.
-    fn load_actions(&mut self, at: usize, run: Run, experience: &HostExperience) {
+    fn load_actions(&mut self, at: usize, run: StepRun, experience: &HostExperience) {
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.actions[to.clone()].copy_from_slice(&experience.trajectory.actions[from.clone()]);
         if let Some(legal) = experience.trajectory.legal.get(from) {

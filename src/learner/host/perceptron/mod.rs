@@ -17,7 +17,7 @@ mod sparse;
 #[cfg(not(target_family = "wasm"))]
 mod tiles;
 
-use super::loss::{StepLoss, Sums};
+use super::loss::{LaneSums, StepLoss};
 use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
 use crate::data::HostTrajectory;
 use crate::data::host::floats;
@@ -29,7 +29,7 @@ use crate::objective::weights::StepDenominators;
 use crate::parallel::{Node, NodeLen, TeamError, sum_leaves};
 use crate::settings::TrainConfig;
 use chunk::{GradientInputs, Workspace};
-use network::{Layout, Network};
+use network::{PaddedLayout, PaddedNetwork};
 use rayon::prelude::*;
 
 /// Minimum number of steps per chunk.
@@ -41,8 +41,8 @@ const MAX_CHUNKS: usize = 256;
 /// A multi-layer perceptron in training on the CPU.
 #[derive(Debug)]
 pub struct PerceptronLearner {
-    network: Network,
-    reference: Option<Network>,
+    network: PaddedNetwork,
+    reference: Option<PaddedNetwork>,
     /// Adam moments, padded like the parameters.
     moments: Moments,
     context: LearnerContext,
@@ -56,9 +56,9 @@ impl PerceptronLearner {
     /// Trains a copy of `policy`. If `kl_coef` is not 0, the initial policy becomes the reference
     /// policy.
     pub fn new(policy: &Mlp, config: &TrainConfig) -> Self {
-        let layout = Layout::new(&policy.widths(), policy.activation());
+        let layout = PaddedLayout::new(&policy.widths(), policy.activation());
         let flat = floats(flatten(policy).without_autodiff());
-        let network = Network::new(&layout, layout.pad(&flat));
+        let network = PaddedNetwork::new(&layout, layout.pad(&flat));
         Self {
             reference: (config.loss.kl_coef > 0.0).then(|| network.clone()),
             moments: Moments::new(layout.len()),
@@ -72,7 +72,7 @@ impl PerceptronLearner {
     /// Gradient and sums of some games of a minibatch in a shard.
     fn differentiate(&self, inputs: &GradientInputs, games: &[i32], shard: usize) -> Node {
         let mut gradient = self.zeros();
-        let mut sums = Sums::default();
+        let mut sums = LaneSums::default();
         self.with_workspace(|workspace| {
             workspace.gradient(inputs, games, &mut gradient, &mut sums);
         });
@@ -129,14 +129,14 @@ impl HostLearner for PerceptronLearner {
 
     fn restore(&mut self, params: &[f32], moments: &Moments, reference: Option<&[f32]>) {
         let layout = self.network.layout().clone();
-        self.network = Network::new(&layout, layout.pad(params));
+        self.network = PaddedNetwork::new(&layout, layout.pad(params));
         self.moments = Moments {
             first_moment: layout.pad(&moments.first_moment),
             second_moment: layout.pad(&moments.second_moment),
             steps: moments.steps,
         };
         if let (Some(network), Some(params)) = (&mut self.reference, reference) {
-            *network = Network::new(&layout, layout.pad(params));
+            *network = PaddedNetwork::new(&layout, layout.pad(params));
         }
     }
 

@@ -20,16 +20,16 @@ const _: () = assert!(OBS_MULTIPLE.is_multiple_of(ROWS), "observations are a pro
 
 /// Layout of a network's parameters in a padded vector.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct PaddedLayout {
     activation: Activation,
-    hidden: Vec<Dense>,
-    head: Head,
+    hidden: Vec<PaddedDense>,
+    head: PaddedHead,
     len: usize,
 }
 
 /// A hidden layer: weights `[rows, columns]`, row-major, then biases `[columns]`.
 #[derive(Clone, Copy, Debug)]
-struct Dense {
+struct PaddedDense {
     inputs: usize,
     outputs: usize,
     rows: usize,
@@ -40,7 +40,7 @@ struct Dense {
 
 /// The output layer: transposed weights `[rows, width]`, then biases `[rows]`.
 #[derive(Clone, Copy, Debug)]
-struct Head {
+struct PaddedHead {
     inputs: usize,
     actions: usize,
     rows: usize,
@@ -49,7 +49,7 @@ struct Head {
     bias: usize,
 }
 
-impl Layout {
+impl PaddedLayout {
     /// Creates the layout for layer widths that include features and actions.
     ///
     /// # Panics
@@ -62,13 +62,13 @@ impl Layout {
             len - count
         };
         let last = widths.len() - 2;
-        let hidden: Vec<Dense> = (0..last)
+        let hidden: Vec<PaddedDense> = (0..last)
             .map(|i| {
                 let (inputs, outputs) = (widths[i], widths[i + 1]);
                 // Features are never output columns, so they need less padding.
                 let rows = inputs.next_multiple_of(if i == 0 { OBS_MULTIPLE } else { LANES });
                 let columns = outputs.next_multiple_of(LANES);
-                Dense {
+                PaddedDense {
                     inputs,
                     outputs,
                     rows,
@@ -81,7 +81,7 @@ impl Layout {
         let (inputs, actions) = (widths[last], widths[last + 1]);
         let (rows, width) = (actions.next_multiple_of(QUAD), inputs.next_multiple_of(LANES));
         let (weight, bias) = (take(rows * width), take(rows));
-        let head = Head { inputs, actions, rows, width, weight, bias };
+        let head = PaddedHead { inputs, actions, rows, width, weight, bias };
         Self { activation, hidden, head, len }
     }
 
@@ -134,7 +134,7 @@ impl Layout {
         padded
     }
 
-    /// [`Layout::pad`] into a vector whose padding is already zero.
+    /// [`PaddedLayout::pad`] into a vector whose padding is already zero.
     pub fn pad_into(&self, flat: &[f32], padded: &mut [f32]) {
         let mut rest = flat;
         self.each_run(|start, stride, len| {
@@ -148,7 +148,7 @@ impl Layout {
         assert!(rest.is_empty(), "flat: [num_params]");
     }
 
-    /// Removes padding; the inverse of [`Layout::pad`].
+    /// Removes padding; the inverse of [`PaddedLayout::pad`].
     pub fn unpad(&self, padded: &[f32]) -> Vec<f32> {
         let mut flat = Vec::with_capacity(self.len);
         self.each_run(|start, stride, len| match stride {
@@ -165,7 +165,7 @@ impl Layout {
             (0..layer.inputs).for_each(|i| run(layer.weight + i * layer.columns, 1, layer.outputs));
             run(layer.bias, 1, layer.outputs);
         }
-        let Head { inputs, actions, width, weight, bias, .. } = self.head;
+        let PaddedHead { inputs, actions, width, weight, bias, .. } = self.head;
         (0..inputs).for_each(|i| run(weight + i, width, actions));
         run(bias, 1, actions);
     }
@@ -173,8 +173,8 @@ impl Layout {
 
 /// A network: padded parameters, and derived copies of the weights in other layouts.
 #[derive(Clone, Debug)]
-pub struct Network {
-    layout: Layout,
+pub struct PaddedNetwork {
+    layout: PaddedLayout,
     params: Vec<f32>,
     /// Transposed weights of each hidden layer but the first, `[columns, rows]`.
     transposed: Vec<Vec<f32>>,
@@ -193,7 +193,7 @@ pub struct Block {
     /// Activations of each hidden layer, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
     /// Derivatives of the activation function, later gradients of the loss; see
-    /// [`Network::derivatives`].
+    /// [`PaddedNetwork::derivatives`].
     derivatives: Vec<Vec<f32>>,
     /// Logits, later gradients of the loss: `[rows, room]`; rows past the actions stay zero.
     logits: Vec<f32>,
@@ -203,7 +203,7 @@ pub struct Block {
 
 impl Block {
     /// Allocates a block for a number of samples, a multiple of the size of a lane block.
-    pub fn new(layout: &Layout, samples: usize) -> Self {
+    pub fn new(layout: &PaddedLayout, samples: usize) -> Self {
         let room = |stride: usize| vec![0.0; samples * stride];
         let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
         Self {
@@ -238,9 +238,9 @@ impl Block {
     }
 }
 
-impl Network {
+impl PaddedNetwork {
     /// Creates a network from padded parameters.
-    pub fn new(layout: &Layout, params: Vec<f32>) -> Self {
+    pub fn new(layout: &PaddedLayout, params: Vec<f32>) -> Self {
         assert_eq!(params.len(), layout.len, "params: padded");
         let hidden = layout.hidden[1..].iter();
         let transposed = hidden.map(|layer| vec![0.0; layer.rows * layer.columns]).collect();
@@ -251,7 +251,7 @@ impl Network {
     }
 
     /// Layout of the parameters.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &PaddedLayout {
         &self.layout
     }
 
@@ -267,9 +267,9 @@ impl Network {
     }
 
     fn transpose(&mut self) {
-        let Layout { hidden, head, .. } = &self.layout;
+        let PaddedLayout { hidden, head, .. } = &self.layout;
         for (layer, to) in hidden[1..].iter().zip(&mut self.transposed) {
-            let Dense { weight, rows, columns, .. } = *layer;
+            let PaddedDense { weight, rows, columns, .. } = *layer;
             let from = self.params[weight..weight + rows * columns].chunks_exact(columns);
             for (i, row) in from.enumerate() {
                 for (j, x) in row.iter().enumerate() {
@@ -284,7 +284,7 @@ impl Network {
     /// Computes the logits of the first `samples` samples of the block, a multiple of [`LANES`],
     /// with observations from `obs`, `[slots, obs_stride]`.
     pub fn forward(&self, block: &mut Block, obs: &[f32], samples: usize) {
-        let Layout { activation, hidden, head, .. } = &self.layout;
+        let PaddedLayout { activation, hidden, head, .. } = &self.layout;
         let obs = Rows { values: obs, starts: &block.starts[..samples] };
         block.nonzeros.list(obs, self.layout.obs_stride());
         let mut input: Option<(&[f32], usize)> = None;
@@ -320,7 +320,7 @@ impl Network {
     /// Backpropagates the gradient by the logits in `block.logits` and adds to `gradient` (padded).
     /// `obs` and `samples` must be those of the last forward pass.
     pub fn backward(&self, block: &mut Block, obs: &[f32], samples: usize, gradient: &mut [f32]) {
-        let Layout { hidden, head, .. } = &self.layout;
+        let PaddedLayout { hidden, head, .. } = &self.layout;
         let last = hidden.len() - 1;
         let outputs = &block.hidden[last][..samples * head.width];
         for (sum, logits) in gradient[head.bias..].iter_mut().zip(block.logits.chunks(block.room)) {
