@@ -145,9 +145,9 @@ mod tests {
     fn round_trips<B: BlockCode + PartialEq + std::fmt::Debug>(all: &[B]) {
         for top in 1..0x7f8u32 {
             // The scale is that of the largest code there can be.
-            let most = top.min(B::LARGEST);
+            let largest = top.min(B::LARGEST);
             let block: Vec<B> =
-                all.iter().copied().filter(|number| number.code() <= most).collect();
+                all.iter().copied().filter(|number| number.code() <= largest).collect();
             let numbers = dequantized(&block, (top << 4) as u16);
             assert!(numbers.iter().all(|x| x.is_finite()));
             for share in [0, 1, 0x8000, 0xffff] {
@@ -181,9 +181,9 @@ mod tests {
         }
         for share in [0, 0x8000, 0xffff] {
             for (got, x) in round::<i8>(&numbers, share).into_iter().zip(numbers) {
-                let most =
+                let tolerance =
                     if f64::from(x.abs()) < smallest { smallest as f32 } else { x.abs() / 8.0 };
-                assert!((got - x).abs() <= most, "{got} instead of {x}");
+                assert!((got - x).abs() <= tolerance, "{got} instead of {x}");
             }
         }
     }
