@@ -29,7 +29,7 @@ pub(crate) fn largest_allocation(device: &Device) -> u64 {
     memory.max_page_size / memory.alignment * memory.alignment
 }
 
-/// The most units of a plane of a device (subgroup, warp); 0 if no kernels run there.
+/// Maximum number of units of a plane (subgroup, warp) of a device; 0 if no kernels run there.
 pub(crate) fn plane_units(device: &Device) -> usize {
     if !runs_kernels(device) {
         return 0;
@@ -94,12 +94,12 @@ pub(crate) fn float_element(dtype: DType) -> ElemType {
 
 /// The widest vectors, in numbers, that a kernel can read from all these tensors and that `fits` accepts.
 pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool) -> usize {
-    let least = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
+    let smallest = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
     let begins = |tensor: &&CubeTensor, count: usize| {
         let start = tensor.handle.offset_start.unwrap_or(0) as usize;
         start.is_multiple_of(count * tensor.dtype.size())
     };
-    let mut sizes = tensors[0].client.io_optimized_vector_sizes(least);
+    let mut sizes = tensors[0].client.io_optimized_vector_sizes(smallest);
     let all = |count: &usize| fits(*count) && tensors.iter().all(|tensor| begins(tensor, *count));
     sizes.find(all).unwrap_or(1)
 }

@@ -108,7 +108,7 @@ pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScalin
 }
 
 /// The table of layers that do not rotate: an angle of 0 at every position.
-pub(super) fn still(shape: &DecoderShape) -> RopeTable {
+pub(super) fn unrotated_table(shape: &DecoderShape) -> RopeTable {
     RopeTable::by_position(1, |_| vec![0.0; shape.rotary_dim() / 2])
 }
 

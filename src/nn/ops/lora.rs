@@ -1,9 +1,9 @@
 //! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, in addition to the product with a weight. The product
 //! `a b` is never computed.
 
-use super::Parallelism;
 use super::linear::{self, Arithmetic, Weight};
 use super::matmul::View;
+use super::{Parallelism, WriteMode};
 
 /// A pair of low-rank matrices.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ impl LowRank<'_> {
         let ([inputs, outputs], [a, b]) = self.views();
         let inner = self.scaled(parallelism, x, a, [inputs, self.rank]);
         let b = packed(b, [self.rank, outputs]);
-        linear::forward(parallelism, &inner, &b, y, true);
+        linear::forward(parallelism, &inner, &b, y, WriteMode::Accumulate);
     }
 
     /// Adds to the gradients of the rows and of `a` and `b`, from that of the result, `dy`.
@@ -38,7 +38,7 @@ impl LowRank<'_> {
         let ([inputs, outputs], [a, b]) = self.views();
         let d_inner = self.scaled(parallelism, dy, b.transpose(), [outputs, self.rank]);
         let a_transpose = packed(a.transpose(), [self.rank, inputs]);
-        linear::forward(parallelism, &d_inner, &a_transpose, dx, true);
+        linear::forward(parallelism, &d_inner, &a_transpose, dx, WriteMode::Accumulate);
         linear::weight_grads(Arithmetic::F32, parallelism, x, inputs, [(&d_inner, d_a)]);
         let inner = self.scaled(parallelism, x, a, [inputs, self.rank]);
         linear::weight_grads(Arithmetic::F32, parallelism, &inner, self.rank, [(dy, d_b)]);
@@ -53,7 +53,7 @@ impl LowRank<'_> {
     /// The product of rows and a matrix of these sizes, times the adapter's factor.
     fn scaled(&self, parallelism: Parallelism, x: &[f32], by: View, sizes: [usize; 2]) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / sizes[0] * sizes[1]];
-        linear::forward(parallelism, x, &packed(by, sizes), &mut y, false);
+        linear::forward(parallelism, x, &packed(by, sizes), &mut y, WriteMode::Overwrite);
         y.iter_mut().for_each(|y| *y *= self.scale);
         y
     }

@@ -31,6 +31,22 @@ pub enum Parallelism {
     Parallel,
 }
 
+/// Whether an operator replaces what is in its destination or adds to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteMode {
+    /// The result replaces the destination.
+    Overwrite,
+    /// The result is added to the destination.
+    Accumulate,
+}
+
+impl WriteMode {
+    /// The mode of a part of a sum: that of the whole for the first part, accumulation for those that follow.
+    pub(crate) fn accumulate_if(self, follows: bool) -> Self {
+        if follows { Self::Accumulate } else { self }
+    }
+}
+
 /// Minimum results of a portion; fewer are not worth a separate task.
 const PORTION: usize = 1 << 13;
 /// Maximum portions per thread.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Maximum numbers of an arena, unless a single tensor has more: 256 MiB, which nearly all devices bind.
-const MOST: usize = 1 << 26;
+const MAX_LEN: usize = 1 << 26;
 
 /// The places of parameters in arenas.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,14 +40,14 @@ impl Packing {
         if runs_kernels(device) {
             let largest = usize::try_from(largest_allocation(device)).unwrap_or(usize::MAX);
             let numbers = largest / size_of::<f32>();
-            return Self::within(parameters, numbers.min(MOST));
+            return Self::within(parameters, numbers.min(MAX_LEN));
         }
         Self::within(parameters, 0)
     }
 
-    /// The places in arenas of at most `most` numbers; a larger parameter has its own arena. Matrices follow each other
-    /// in the order of their parameters, and so do vectors.
-    pub fn within(parameters: &[Parameter], most: usize) -> Self {
+    /// The places in arenas of at most `max_len` numbers; a larger parameter has its own arena. Matrices follow each
+    /// other in the order of their parameters, and so do vectors.
+    pub fn within(parameters: &[Parameter], max_len: usize) -> Self {
         let (mut places, mut arenas) = (Vec::new(), Vec::<Arena>::new());
         let mut last = [None; 2];
         for parameter in parameters {
@@ -56,7 +56,7 @@ impl Packing {
             let behind = last.map(|arena: usize| (arena, arenas[arena].len));
             let behind = behind.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
             let (arena, start) =
-                behind.filter(|(_, start)| start + count <= most).unwrap_or_else(|| {
+                behind.filter(|(_, start)| start + count <= max_len).unwrap_or_else(|| {
                     arenas.push(Arena { len: 0, are_vectors: is_vector });
                     (arenas.len() - 1, 0)
                 });
@@ -273,8 +273,8 @@ mod tests {
     #[test]
     fn places_are_aligned_and_arenas_have_room() {
         let all = some();
-        for most in [0, 1000, 1300, 1 << 20] {
-            let packing = Packing::within(&all, most);
+        for max_len in [0, 1000, 1300, 1 << 20] {
+            let packing = Packing::within(&all, max_len);
             assert!(packing.counts().eq(all.iter().map(Parameter::count)));
             for (arena, form) in packing.arenas.iter().enumerate() {
                 let own = (0..all.len()).filter(|i| packing.places[*i].arena == arena);
@@ -286,7 +286,7 @@ mod tests {
                     end = range.end;
                 }
                 assert_eq!(end, form.len);
-                assert!(form.len <= most || own.count() == 1, "{form:?} of {most}");
+                assert!(form.len <= max_len || own.count() == 1, "{form:?} of {max_len}");
             }
         }
         // One of matrices, one of vectors.
@@ -302,8 +302,8 @@ mod tests {
         let numbers: Vec<f32> =
             (0..all.iter().map(Parameter::count).sum()).map(|i: usize| i as f32).collect();
         let device = Device::flex();
-        for most in [0, 1300, 1 << 20] {
-            let arenas = Arenas::zeros(Arc::new(Packing::within(&all, most)), &device);
+        for max_len in [0, 1300, 1 << 20] {
+            let arenas = Arenas::zeros(Arc::new(Packing::within(&all, max_len)), &device);
             let of = |x: Tensor<1>| -> Vec<f32> { x.into_data().try_into_vec().unwrap() };
             assert!(arenas.download(of).iter().all(|x| *x == 0.0));
             let arenas = arenas.upload(&numbers, |x| Tensor::from_floats(&x[..], &device));

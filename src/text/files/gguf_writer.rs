@@ -309,13 +309,13 @@ mod tests {
             let parameter = FileParameter { name, shape, in_memory: &numbers, transposed: None };
             Tensor { parameter, kind, heads: None }.check()
         };
-        for (kind, most) in [
+        for (kind, max) in [
             (GgufType::F16, 65504.0),
             (GgufType::Bf16, 3.38e38),
             (GgufType::Q8_0, 65504.0 * LARGEST),
         ] {
-            assert_eq!(refused(kind, -most), Ok(()));
-            let said = refused(kind, -1.01 * most).unwrap_err();
+            assert_eq!(refused(kind, -max), Ok(()));
+            let said = refused(kind, -1.01 * max).unwrap_err();
             assert!(said.starts_with("`w` has -") && said.contains("too large for"), "{said}");
         }
         assert_eq!(refused(GgufType::F32, 1e30), Ok(()));

@@ -315,7 +315,7 @@ pub(crate) fn head_roots(
 /// caches; one cube per row.
 ///
 /// Buffers: `[rows, query_size]`; `[rows, key_size]` twice; rotations `[rows, half, 2]`; weights of the norms of
-/// queries and keys; caches `[rows, most, key_size]`; those of [`Progress`]. Workgroup memory: a float per head.
+/// queries and keys; caches `[rows, max_tokens, key_size]`; those of [`Progress`]. Workgroup memory: a float per head.
 #[cube(launch_unchecked)]
 pub(crate) fn store_kernel<C: Float>(
     queries: &mut [f32],
@@ -327,7 +327,7 @@ pub(crate) fn store_kernel<C: Float>(
     value_cache: &mut [C],
     progress: &Progress,
     rows: usize,
-    most: usize,
+    max_tokens: usize,
     scale: f32,
     eps: f32,
     #[comptime] heads: Heads,
@@ -345,7 +345,7 @@ pub(crate) fn store_kernel<C: Float>(
         let of_values = comptime!(Row { size: heads.key_size(), units });
         let of_queries = comptime!(Rotated { heads, count: heads.queries, units });
         let of_keys = comptime!(Rotated { heads, count: heads.keys, units });
-        let place = (row * most + progress.taken()) * comptime!(heads.key_size());
+        let place = (row * max_tokens + progress.taken()) * comptime!(heads.key_size());
         // All loads precede the first store, so that a unit waits for memory once.
         let new_values = read(values, key, of_values);
         let new_queries = rotate_heads(

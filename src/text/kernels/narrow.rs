@@ -113,7 +113,7 @@ fn passes(sum: f32, goal: f32, #[comptime] kind: Goal) -> bool {
 }
 
 /// Finds the largest weight such that the sum over all weights at least as large reaches `goal`, among weights whose bits
-/// are at least `floor`; the least of these if the sum never does, since sums in another order round differently.
+/// are at least `floor`; the smallest of these if the sum never does, since sums in another order round differently.
 #[cube]
 fn search(
     scratch: &mut NarrowScratch,
@@ -159,24 +159,24 @@ fn search(
     sync_cube();
     let mut listed = 0usize.runtime();
     // No weight is above 1.
-    let mut least = f32::new(-2.0f32);
+    let mut smallest = f32::new(-2.0f32);
     for i in range_stepped(unit, row.vocabulary, UNITS) {
         let weight = scratch.weights[start + i];
         let bits = u32::reinterpret(weight);
         if bits >= floor && octave(bits) == chosen {
             scratch.lists[start + unit + listed * UNITS] = i as u32;
             listed += 1;
-            if -weight > least {
-                least = -weight;
+            if -weight > smallest {
+                smallest = -weight;
             }
         }
     }
-    let least = -largest(least);
+    let smallest = -largest(smallest);
     // The weight is in `low..high`: at `low` the sum has come to the goal, or never does; at `high` it has not.
     let mut high = LARGEST - ((chosen as u32) << MANTISSA) + (1u32 << MANTISSA);
     let mut low = floor;
-    if least < 2.0f32 {
-        low = u32::reinterpret(least);
+    if smallest < 2.0f32 {
+        low = u32::reinterpret(smallest);
     }
     let mut at_high = above;
     while high - low > 1u32 {
@@ -320,12 +320,12 @@ fn sum_drawable(
     if cut.ties > ties {
         cut.ties = ties;
     }
-    let least = f32::reinterpret(cut.bits);
+    let smallest = f32::reinterpret(cut.bits);
     let mut sum = total(sum);
     let mut mean = total(mean);
     if cut.ties > 0.0f32 {
-        sum += cut.ties * least;
-        mean += cut.ties * least * ln(least);
+        sum += cut.ties * smallest;
+        mean += cut.ties * smallest * ln(smallest);
     }
     (sum, mean, ties, larger)
 }

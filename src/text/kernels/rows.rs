@@ -251,16 +251,16 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
     let i = ABSOLUTE_POS;
     if i < count {
         let mut values = gate[i];
-        let mut slopes = gate[i];
+        let mut derivatives = gate[i];
         #[unroll]
         for j in 0..vector {
             let open = activated(values.extract(j), activation);
             values.insert(j, open.value);
-            slopes.insert(j, open.derivative);
+            derivatives.insert(j, open.derivative);
         }
         let d = d[i];
         d_up[i] = Vector::<N, V>::cast_from(d * values);
-        d_gate[i] = Vector::<N, V>::cast_from(d * up[i] * slopes);
+        d_gate[i] = Vector::<N, V>::cast_from(d * up[i] * derivatives);
     }
 }
 
@@ -311,13 +311,13 @@ pub(crate) fn norm_backward_kernel(
         for number in begin..end {
             let first = number * comptime!(row.size);
             let numbers = read(input, first, row);
-            let slopes = read(d_normed, first, row);
+            let d_results = read(d_normed, first, row);
             let mut square = 0.0f32;
             let mut dot = 0.0f32;
             #[unroll]
             for part in 0..parts {
                 square += numbers[part] * numbers[part];
-                dot += slopes[part] * (scales[part] + offset) * numbers[part];
+                dot += d_results[part] * (scales[part] + offset) * numbers[part];
             }
             let mut of_input = Array::<f32>::new(parts);
             if comptime!(form.adds) {
@@ -337,7 +337,7 @@ pub(crate) fn norm_backward_kernel(
             let norm_grad = dot / (count * root * root * root);
             #[unroll]
             for part in 0..parts {
-                let (x, d) = (numbers[part], slopes[part]);
+                let (x, d) = (numbers[part], d_results[part]);
                 let mut gradient = d * (scales[part] + offset) / root - x * norm_grad;
                 if comptime!(form.adds) {
                     gradient += of_input[part];

@@ -8,13 +8,13 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Numbers per piece of text in the table of [`Pieces`].
+/// Numbers per segment of text in the table of [`Segments`].
 pub(crate) const BOUNDS: usize = 6;
 
-/// The pieces that the rows of a pass belong to: prompts, and their completions.
+/// The segments that the rows of a pass belong to: prompts, and their completions.
 #[derive(CubeType, CubeLaunch)]
-pub(crate) struct Pieces {
-    /// The piece of each row, `[rows]`, then the bounds of each piece, `[pieces, BOUNDS]`: its rows, those of its
+pub(crate) struct Segments {
+    /// The segment of each row, `[rows]`, then the bounds of each segment, `[segments, BOUNDS]`: its rows, those of its
     /// prompt, and those of the completions that follow it; begin and end of each.
     pub table: Buffer<i32>,
     /// Rows of the pass.
@@ -22,8 +22,8 @@ pub(crate) struct Pieces {
 }
 
 #[cube]
-impl Pieces {
-    /// A bound of a row's piece.
+impl Segments {
+    /// A bound of a row's segment.
     pub fn bound(&self, row: usize, #[comptime] which: usize) -> usize {
         self.table[self.rows + self.table[row] as usize * BOUNDS + which] as usize
     }
@@ -36,10 +36,10 @@ impl Pieces {
 
 /// Computes cosine and sine of each pair of a head at the position of each row; one unit per row and pair.
 ///
-/// Buffers: those of [`Pieces`]; the rotations of low and high parts, `[low + high, half, 2]`; `[rows, half, 2]`.
+/// Buffers: those of [`Segments`]; the rotations of low and high parts, `[low + high, half, 2]`; `[rows, half, 2]`.
 #[cube(launch_unchecked)]
 pub(crate) fn text_rotation_kernel(
-    pieces: &Pieces,
+    segments: &Segments,
     table: &[f32],
     rotations: &mut [f32],
     low: usize,
@@ -47,9 +47,9 @@ pub(crate) fn text_rotation_kernel(
     #[comptime] half: usize,
 ) {
     let unit = ABSOLUTE_POS;
-    if unit < pieces.rows * half {
+    if unit < segments.rows * half {
         let (row, pair) = (unit / half, unit % half);
-        let position = pieces.position(row);
+        let position = segments.position(row);
         let (cosine, sine) = rotation(table, position, pair, low, high, half);
         rotations[2 * unit] = cosine;
         rotations[2 * unit + 1] = sine;
@@ -248,7 +248,7 @@ fn head_backward(
     weights: &[f32],
     weight: usize,
     root: f32,
-    pull: f32,
+    dot: f32,
     factor: f32,
     #[comptime] heads: Heads,
 ) {
@@ -263,7 +263,7 @@ fn head_backward(
         d[at + i] *= factor;
     }
     for i in 0..dim {
-        d[at + i] = d[at + i] * weights[weight + i] / root - x[at + i] * pull * factor;
+        d[at + i] = d[at + i] * weights[weight + i] / root - x[at + i] * dot * factor;
     }
 }
 
@@ -298,7 +298,7 @@ pub(crate) fn rotate_backward_kernel(
             here = ROWS.runtime();
         }
         let mut roots = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
-        let mut pulls = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
+        let mut dots = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
         for item in range_stepped(unit, here * all, UNITS) {
             let (row, head) = (begin + item / all, item % all);
             let rotation = row * comptime!(2 * heads.half);
@@ -308,14 +308,14 @@ pub(crate) fn rotate_backward_kernel(
                 let (square, dot) =
                     head_sums(queries, d_queries, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
-                pulls[item] = dot;
+                dots[item] = dot;
             } else {
                 let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                 let at = row * key_size + (head - count) * dim;
                 let (square, dot) =
                     head_sums(keys, d_keys, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
-                pulls[item] = dot;
+                dots[item] = dot;
             }
         }
         sync_cube();
@@ -333,11 +333,11 @@ pub(crate) fn rotate_backward_kernel(
                 let mut dot = 0.0f32;
                 for at in from..to {
                     square += roots[at];
-                    dot += pulls[at];
+                    dot += dots[at];
                 }
                 for at in from..to {
                     roots[at] = square;
-                    pulls[at] = dot;
+                    dots[at] = dot;
                 }
             }
             sync_cube();
@@ -352,7 +352,7 @@ pub(crate) fn rotate_backward_kernel(
             }
             let root = (roots[item] / numbers + eps).sqrt();
             roots[item] = root;
-            pulls[item] /= numbers * root * root * root;
+            dots[item] /= numbers * root * root * root;
         }
         sync_cube();
         for i in range_stepped(unit, comptime!(heads.weights()), UNITS) {
@@ -397,19 +397,19 @@ pub(crate) fn rotate_backward_kernel(
         for item in range_stepped(unit, here * all, UNITS) {
             let (row, head) = (begin + item / all, item % all);
             let rotation = row * comptime!(2 * heads.half);
-            let (root, pull) = (roots[item], pulls[item]);
+            let (root, dot) = (roots[item], dots[item]);
             if head < count {
                 let w = weights_of(head, 0usize, heads);
                 let at = row * query_size + head * dim;
                 head_backward(
-                    queries, d_queries, at, rotations, rotation, weights, w, root, pull, scale,
+                    queries, d_queries, at, rotations, rotation, weights, w, root, dot, scale,
                     heads,
                 );
             } else {
                 let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                 let at = row * key_size + (head - count) * dim;
                 head_backward(
-                    keys, d_keys, at, rotations, rotation, weights, w, root, pull, 1.0f32, heads,
+                    keys, d_keys, at, rotations, rotation, weights, w, root, dot, 1.0f32, heads,
                 );
             }
         }

@@ -79,7 +79,7 @@ pub(crate) fn token_kernel(
     logits: &mut [f32],
     tokens: &[i32],
     masks: &[u32],
-    figures: &mut [f32],
+    logprobs_and_entropies: &mut [f32],
     rows: usize,
     sharpness: f32,
     #[comptime] form: TokenForm,
@@ -90,23 +90,23 @@ pub(crate) fn token_kernel(
         if UNIT_POS == 0 {
             let by = normalizer(row_max, sum);
             let own = logit(logits, masks, row, tokens[row] as usize, sharpness, form);
-            figures[row] = logprob(own, &by);
-            figures[rows + row] = by.log_total - mean;
+            logprobs_and_entropies[row] = logprob(own, &by);
+            logprobs_and_entropies[rows + row] = by.log_total - mean;
         }
     }
 }
 
-/// Replaces logits by the gradient of the loss; one cube per row. The loss has the derivative `slopes[0, row]` by the
-/// token's log-probability, and `-slopes[1, row]` by the entropy.
+/// Replaces logits by the gradient of the loss; one cube per row. Its derivative by the token's log-probability is
+/// `derivatives[0, row]`, that by the entropy `-derivatives[1, row]`.
 ///
-/// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; `[2, rows]`. Workgroup memory: 3 x
-/// [`UNITS`] floats.
+/// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; derivatives `[2, rows]`. Workgroup
+/// memory: 3 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn token_gradient_kernel(
     logits: &mut [f32],
     tokens: &[i32],
     masks: &[u32],
-    slopes: &[f32],
+    derivatives: &[f32],
     rows: usize,
     sharpness: f32,
     #[comptime] form: TokenForm,
@@ -116,16 +116,16 @@ pub(crate) fn token_gradient_kernel(
         let (row_max, sum, mean) = row_sums(logits, masks, row, sharpness, form);
         let by = normalizer(row_max, sum);
         let entropy = by.log_total - mean;
-        let (slope, weight) = (slopes[row], slopes[rows + row]);
+        let (d_logprob, entropy_weight) = (derivatives[row], derivatives[rows + row]);
         let token = tokens[row] as usize;
         // All units have read the row before one of them overwrites a logit.
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
             let x = logit(logits, masks, row, i, sharpness, form);
             let share = unnormalized(x, row_max) * by.share;
-            let mut d = weight * share * (logprob(x, &by) + entropy) - slope * share;
+            let mut d = entropy_weight * share * (logprob(x, &by) + entropy) - d_logprob * share;
             if i == token {
-                d += slope;
+                d += d_logprob;
             }
             logits[row * comptime!(form.vocabulary) + i] = d * sharpness;
         }

@@ -55,11 +55,20 @@ fn named(layer: usize, name: &str) -> String {
     format!("layers.{layer}.{name}.weight")
 }
 
+/// A norm of a layer with the name of its weights, if there is one.
+fn named_norm<'a>(
+    layer: usize,
+    norm: Option<&'a RmsNorm>,
+    name: Option<&str>,
+) -> Option<(&'a RmsNorm, String)> {
+    Some((norm?, named(layer, name?)))
+}
+
 impl PackedPass<'_> {
     /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
-        let (decoder, shape) = (&self.by.decoder, self.shape());
-        let norm = (&decoder.norm, "norm.weight".to_string());
+        let (module, shape) = (&self.decoder.module, self.shape());
+        let norm = (&module.norm, "norm.weight".to_string());
         // Freed before the layers.
         let d_hidden = cube_tensor(d_hidden);
         let mut d_stream = self.norm_backward(&self.last, norm, &d_hidden, None, gradients);
@@ -67,26 +76,28 @@ impl PackedPass<'_> {
         let names = shape.norms.names();
         let layers = std::mem::take(&mut self.layers);
         for (number, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
-            let norms = decoder.layers[number].norms(shape.norms);
-            let norm = |which: usize| {
-                Some((norms[which]?, named(number, names[which].unwrap_or_default())))
-            };
-            let input = || add_norm(shape, stream.clone(), None, norms[0], self.operand).0;
+            let norms = module.layers[number].norms(shape.norms);
+            let before = norms.before_attention;
+            let input = || add_norm(shape, stream.clone(), None, before, self.operand).0;
             let kept = activations.unwrap_or_else(|| self.layer(number, input(), stream.clone()).0);
 
-            let d_output = match (norm(3), &kept.output) {
+            let norm = named_norm(number, norms.after_mlp, names.after_mlp);
+            let d_output = match (norm, &kept.output) {
                 (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
-            let d_input = self.mlp_backward(number, &kept, norms[2], d_output, gradients);
-            d_stream = self.join(&kept.middle, norm(2), d_input, d_stream, gradients);
+            let d_input = self.mlp_backward(number, &kept, norms.before_mlp, d_output, gradients);
+            let norm = named_norm(number, norms.before_mlp, names.before_mlp);
+            d_stream = self.join(&kept.middle, norm, d_input, d_stream, gradients);
 
-            let d_output = match (norm(1), &kept.attention_output) {
+            let norm = named_norm(number, norms.after_attention, names.after_attention);
+            let d_output = match (norm, &kept.attention_output) {
                 (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
             let d_input = self.attention_backward(number, &kept, input(), d_output, gradients);
-            d_stream = self.join(&stream, norm(0), d_input, d_stream, gradients);
+            let norm = named_norm(number, before, names.before_attention);
+            d_stream = self.join(&stream, norm, d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
     }
@@ -158,9 +169,9 @@ impl PackedPass<'_> {
         d_results: [&CubeTensor; N],
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let (decoder, added) = (&self.by.decoder, self.by.added());
-        let products = decoder.products;
-        let linears = which.map(|which| decoder.layers[layer].linear(which));
+        let (module, added) = (&self.decoder.module, self.decoder.added());
+        let products = module.products;
+        let linears = which.map(|which| module.layers[layer].linear(which));
         let d = d_results.map(|d_result| matrix(d_result.clone()));
         let d_inputs = linears
             .iter()
@@ -273,7 +284,7 @@ impl PackedPass<'_> {
         values: &CubeTensor,
         d_attended: &CubeTensor,
     ) -> [CubeTensor; 3] {
-        let Activations { queries, keys, attended, figures, .. } = kept;
+        let Activations { queries, keys, attended, lse_and_delta, .. } = kept;
         let (rows, heads, window) = (self.rows(), self.heads, self.shape().window(layer));
         let count = rows * heads.queries;
         let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));
@@ -285,8 +296,8 @@ impl PackedPass<'_> {
         let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
         let vector = vector_size(&[attended, d_attended], |size| heads.dim.is_multiple_of(size));
-        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
-        // second numbers are read by the kernels that follow alone.
+        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. Delta is
+        // read by the kernels that follow alone.
         unsafe {
             delta_kernel::launch_unchecked(
                 client,
@@ -294,7 +305,7 @@ impl PackedPass<'_> {
                 units,
                 argument(attended),
                 argument(d_attended),
-                argument(figures),
+                argument(lse_and_delta),
                 count,
                 heads.dim / vector,
                 vector,
@@ -310,8 +321,8 @@ impl PackedPass<'_> {
                 argument(d_attended),
                 argument(keys),
                 argument(values),
-                argument(figures),
-                self.pieces(),
+                argument(lse_and_delta),
+                self.segments(),
                 argument(&d_queries),
                 place,
                 count,
@@ -329,8 +340,8 @@ impl PackedPass<'_> {
                 argument(d_attended),
                 argument(keys),
                 argument(values),
-                argument(figures),
-                self.pieces(),
+                argument(lse_and_delta),
+                self.segments(),
                 argument(&key_parts),
                 argument(&value_parts),
                 place,
@@ -347,7 +358,7 @@ impl PackedPass<'_> {
                 units,
                 argument(&key_parts),
                 argument(&value_parts),
-                self.pieces(),
+                self.segments(),
                 argument(&d_keys),
                 argument(&d_values),
                 sums,
@@ -403,7 +414,7 @@ impl PackedPass<'_> {
                 argument(queries),
                 argument(keys),
                 argument(self.table_of(layer)),
-                argument(&head_norms(&self.by.decoder, layer)),
+                argument(&head_norms(&self.decoder.module, layer)),
                 argument(&d_queries),
                 argument(&d_keys),
                 argument(&partials),
@@ -423,7 +434,7 @@ impl PackedPass<'_> {
                 [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
             });
         }
-        let products = self.by.decoder.products;
+        let products = self.decoder.module.products;
         [d_queries, d_keys].map(|d| cube_tensor(products.operand(matrix(d))))
     }
 

@@ -29,8 +29,8 @@ enum Places {
 
 impl Gradients {
     /// Creates gradients of 0 for the learnt parameters of a decoder.
-    pub fn new(of: &DeviceDecoder) -> Self {
-        let places = match of.added() {
+    pub fn new(decoder: &DeviceDecoder) -> Self {
+        let places = match decoder.added() {
             Some(added) => {
                 let mut count = 0;
                 let places = added.pairs.iter().map(|pair| {
@@ -42,11 +42,11 @@ impl Gradients {
                 Places::Adapters(places.collect())
             }
             None => {
-                let parameters = of.decoder.shape().parameters().into_iter();
+                let parameters = decoder.module.shape().parameters().into_iter();
                 Places::Weights(parameters.enumerate().map(|(i, of)| (of.name, i)).collect())
             }
         };
-        let all = of.learnt().zeros_like();
+        let all = decoder.learnt().zeros_like();
         let reached = vec![false; all.packing().counts().count()];
         Self { all, reached, places }
     }

@@ -72,7 +72,7 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
         for first in (0..deep).step_by(depth) {
             let block = first..(first + depth).min(deep);
             let right = right.map(|strip| &strip[block.clone()]);
-            let start = if first > 0 || to.adds() { Start::Present } else { Start::Zero };
+            let start = if first > 0 || to.accumulates() { Start::Present } else { Start::Zero };
             for i in rows.clone().step_by(2) {
                 // The columns of the first rows come from memory: prefetch the next ones meanwhile.
                 let ahead = match (i - rows.start) / 2 {

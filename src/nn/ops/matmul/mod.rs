@@ -16,7 +16,7 @@ mod tiles;
 
 pub use parts::{forward, multiply_block, weight_grad};
 
-use super::Parallelism;
+use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes, each};
 use multiversion::multiversion;
 use std::cell::RefCell;
@@ -59,8 +59,8 @@ pub struct Target<'a> {
     pub values: &'a mut [f32],
     /// Stride between rows.
     pub row: usize,
-    /// Whether the product is added to the destination instead of replacing it.
-    pub add: bool,
+    /// Whether the product replaces the destination or is added to it.
+    pub mode: WriteMode,
 }
 
 /// The sizes of a product: rows, inner dimension, columns.
@@ -101,7 +101,7 @@ pub trait Columns: Copy + Send + Sync {
     fn parts(self, strips: usize) -> impl Iterator<Item = Self>;
 
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
-    fn multiply(self, x: &[f32], y: &mut [f32], add: bool);
+    fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode);
 
     /// The number of strips of a block of about `numbers` numbers, which is expanded at a time.
     fn strips_of_block(self, numbers: usize) -> usize;
@@ -127,8 +127,8 @@ impl Columns for Strips<'_> {
         )
     }
 
-    fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
-        let target = Target { values: y, row: self.columns, add };
+    fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode) {
+        let target = Target { values: y, row: self.columns, mode };
         matmul_packed(View::rows(x, self.inner), self, target, x.len() / self.inner);
     }
 
@@ -257,13 +257,13 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
 /// Rows of `a` packed at a time: they stay in the cache while `b` is traversed.
 const ROWS: usize = 64;
 
-/// The most strips for which a column-major left operand is read in place rather than packed.
+/// Maximum number of strips for which a column-major left operand is read in place rather than packed.
 const FEW: usize = 8;
 
 /// `f32`s in a page of memory.
 const PAGE: usize = 1024;
 
-/// The most rows of a tile.
+/// Maximum number of rows of a tile.
 const TILE: usize = 8;
 
 /// Packing buffers of a thread.
@@ -426,13 +426,13 @@ mod tests {
             let (a, b) = (wave(rows * inner, 0.7), wave(inner * columns, 0.3));
             let (a_columns, b_columns) = (columns_of(&a, inner), columns_of(&b, columns));
             for a in [View::rows(&a, inner), View::rows(&a_columns, rows).transpose()] {
-                for (b, add) in [
-                    (View::rows(&b, columns), false),
-                    (View::rows(&b_columns, inner).transpose(), true),
+                for (b, mode) in [
+                    (View::rows(&b, columns), WriteMode::Overwrite),
+                    (View::rows(&b_columns, inner).transpose(), WriteMode::Accumulate),
                 ] {
                     let mut c = wave(rows * (columns + 3), 1.1);
                     let before = c.clone();
-                    let target = Target { values: &mut c, row: columns + 3, add };
+                    let target = Target { values: &mut c, row: columns + 3, mode };
                     matmul(a, b, target, [rows, inner, columns]);
                     for (at, (got, before)) in c.iter().zip(&before).enumerate() {
                         let (i, j) = (at / (columns + 3), at % (columns + 3));
@@ -440,10 +440,12 @@ mod tests {
                             let x = f64::from(a.values[i * a.row + k * a.column]);
                             x * f64::from(b.values[k * b.row + j * b.column])
                         };
-                        let want = match (j < columns, add) {
+                        let want = match (j < columns, mode) {
                             (false, _) => f64::from(*before),
-                            (true, false) => (0..inner).map(term).sum(),
-                            (true, true) => f64::from(*before) + (0..inner).map(term).sum::<f64>(),
+                            (true, WriteMode::Overwrite) => (0..inner).map(term).sum(),
+                            (true, WriteMode::Accumulate) => {
+                                f64::from(*before) + (0..inner).map(term).sum::<f64>()
+                            }
                         };
                         let off = (f64::from(*got) - want).abs();
                         assert!(off < 1e-5, "{rows} x {inner} x {columns}: {got}, not {want}");
@@ -460,7 +462,7 @@ mod tests {
             let some = |first: usize, count: usize| {
                 let mut c = vec![0.0; count * columns];
                 let a = View::rows(&a, inner).rows_from(first);
-                let target = Target { values: &mut c, row: columns, add: false };
+                let target = Target { values: &mut c, row: columns, mode: WriteMode::Overwrite };
                 matmul(a, View::rows(&b, columns), target, [count, inner, columns]);
                 c
             };

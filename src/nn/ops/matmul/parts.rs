@@ -1,7 +1,7 @@
 //! Products in f32 divided into parts for several threads. Each number of a result is still the same sum in the same order.
 
 use super::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
-use crate::nn::ops::Parallelism;
+use crate::nn::ops::{Parallelism, WriteMode};
 use std::cell::RefCell;
 
 /// Minimum rows of a product that is divided by rows, and maximum rows of one part.
@@ -30,14 +30,14 @@ pub fn forward(
     (x, inner): (&[f32], usize),
     w: impl Columns,
     y: &mut [f32],
-    add: bool,
+    mode: WriteMode,
 ) {
     if x.len() / inner >= ROWS {
-        by_rows(parallelism, (x, inner), w, y, add);
+        by_rows(parallelism, (x, inner), w, y, mode);
     } else if parallelism == Parallelism::Sequential {
-        w.multiply(x, y, add);
+        w.multiply(x, y, mode);
     } else {
-        by_columns((x, inner), w, y, add);
+        by_columns((x, inner), w, y, mode);
     }
 }
 
@@ -47,7 +47,7 @@ fn by_rows(
     (x, inner): (&[f32], usize),
     w: impl Columns,
     y: &mut [f32],
-    add: bool,
+    mode: WriteMode,
 ) {
     let (all, columns) = (x.len() / inner, w.columns());
     let rows = match parallelism {
@@ -60,7 +60,7 @@ fn by_rows(
         parallelism.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
             let x = View::rows(&x[number * rows * inner..], inner);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[from..], row: columns, add };
+            let target = Target { values: &mut y[from..], row: columns, mode };
             matmul_packed(x, strips, target, rows);
         });
         from += block.columns();
@@ -69,7 +69,7 @@ fn by_rows(
 }
 
 /// Computes parts of the columns in parallel, each in its own buffer, and copies them to the rows of the result.
-fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
+fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], mode: WriteMode) {
     let (rows, columns) = (x.len() / inner, w.columns());
     let mut scratch = PARTS.take();
     scratch.resize(scratch.len().max(rows * columns), 0.0);
@@ -82,14 +82,15 @@ fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: 
         parts.push((part, y));
         rest = after;
     }
-    Parallelism::Parallel.each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, false));
+    Parallelism::Parallel
+        .each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, WriteMode::Overwrite));
     for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
         for (part, values) in &parts {
             let (to, after) = y.split_at_mut(part.columns());
             let values = &values[row * to.len()..][..to.len()];
-            match add {
-                true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
-                false => to.copy_from_slice(values),
+            match mode {
+                WriteMode::Accumulate => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
+                WriteMode::Overwrite => to.copy_from_slice(values),
             }
             y = after;
         }
@@ -110,7 +111,7 @@ pub fn multiply_block(
     w: View,
     [inner, columns, depth]: [usize; 3],
     y: &mut [f32],
-    add: bool,
+    mode: WriteMode,
 ) {
     if x.is_empty() {
         return;
@@ -124,7 +125,7 @@ pub fn multiply_block(
         Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
             let x = View::rows(&x[number * rows * inner + k..], inner);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[j..], row: columns, add };
+            let target = Target { values: &mut y[j..], row: columns, mode };
             matmul_packed(x, block.strips(), target, rows);
         });
     }
@@ -145,7 +146,7 @@ pub fn weight_grad(
         parallelism.each_chunk([(&mut *gradient, INPUTS * outputs)], |number, [gradient]| {
             let x = View::rows(&x[number * INPUTS..], inputs).transpose();
             let rows = gradient.len() / outputs;
-            let target = Target { values: gradient, row: outputs, add: true };
+            let target = Target { values: gradient, row: outputs, mode: WriteMode::Accumulate };
             matmul_packed(x, packed.strips(), target, rows);
         });
     }

@@ -4,6 +4,7 @@ use super::Target;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::mul_add;
 use crate::math::{LANES, Lanes};
+use crate::nn::ops::WriteMode;
 #[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
@@ -115,9 +116,9 @@ pub fn tile<const R: usize, const V: usize>(
     for (r, sums) in sums.iter().enumerate() {
         let row = &mut c.values[r * c.row..][..width];
         let sums = &sums.as_flattened()[..width];
-        match c.add {
-            true => row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
-            false => row.copy_from_slice(sums),
+        match c.mode {
+            WriteMode::Accumulate => row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
+            WriteMode::Overwrite => row.copy_from_slice(sums),
         }
     }
 }
@@ -161,9 +162,9 @@ unsafe fn avx512<const R: usize, const V: usize>(
             // SAFETY: `c` holds R rows of `width` numbers.
             unsafe {
                 let to = c.values.as_mut_ptr().add(r * c.row + v * LANES);
-                let sum = match c.add {
-                    true => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sum),
-                    false => sum,
+                let sum = match c.mode {
+                    WriteMode::Accumulate => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sum),
+                    WriteMode::Overwrite => sum,
                 };
                 _mm512_mask_storeu_ps(to, mask, sum);
             }

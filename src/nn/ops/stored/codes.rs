@@ -31,8 +31,8 @@ impl NumberFormat {
 pub trait Pair: Copy + Default + Send + Sync + 'static {
     /// Whether a number is a code times a scale plus an offset, instead of the code's own.
     const SCALED: bool;
-    /// The most rows for which weights are expanded as they are multiplied, with the registers of AVX-512; for more, strips are
-    /// expanded to memory first.
+    /// Maximum number of rows for which weights are expanded as they are multiplied, with the registers of AVX-512; for
+    /// more, strips are expanded to memory first.
     const FEW: usize;
 
     /// Sets the code of row 0 or 1 in a column.

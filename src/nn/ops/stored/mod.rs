@@ -10,8 +10,8 @@ mod products;
 pub use codes::{Bf16, NumberFormat};
 pub use products::{Strip, expand, multiply};
 
-use super::Parallelism;
 use super::matmul::{self, Columns, Packed, STRIP_COLUMNS, transpose};
+use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes};
 use codes::{Eight, F16, Four, Pair};
 use products::STRIPS;
@@ -146,8 +146,8 @@ impl Columns for StoredStrips<'_> {
         })
     }
 
-    fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
-        self.weight.multiply([self.first, self.columns], x, y, add);
+    fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode) {
+        self.weight.multiply([self.first, self.columns], x, y, mode);
     }
 
     fn strips_of_block(self, numbers: usize) -> usize {
@@ -175,7 +175,7 @@ pub trait Expand: Send + Sync {
     fn expand(&self, strip: usize, to: &mut [Lanes], step: usize);
 
     /// The product with some columns: the first strip, and the number of columns.
-    fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], add: bool);
+    fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode);
 }
 
 /// The numbers of a matrix in one of the formats.
@@ -283,8 +283,8 @@ impl<P: Pair> Expand for Strips<P> {
         expand(self.get(strip), self.group, to, step);
     }
 
-    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], add: bool) {
-        multiply([self.inner, self.group], |number| self.get(first + number), columns, x, y, add);
+    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode) {
+        multiply([self.inner, self.group], |number| self.get(first + number), columns, x, y, mode);
     }
 }
 
@@ -372,10 +372,10 @@ mod tests {
                 let (matrix, numbers) = stored(format, [inner, columns], group);
                 for rows in [1, 2, 3, 4, 5, 9, 70] {
                     let x = draws.numbers(rows * inner);
-                    for add in [false, true] {
+                    for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                         let mut want = draws.numbers(rows * columns);
                         let before = want.clone();
-                        let target = Target { values: &mut want, row: columns, add };
+                        let target = Target { values: &mut want, row: columns, mode };
                         let w = View::rows(&numbers, inner).transpose();
                         matmul(View::rows(&x, inner), w, target, [rows, inner, columns]);
                         let mut from = 0;
@@ -386,7 +386,7 @@ mod tests {
                                 rows.flat_map(|row| &row[from..from + width]).copied().collect()
                             };
                             let mut y = rows_of(&before);
-                            part.multiply(&x, &mut y, add);
+                            part.multiply(&x, &mut y, mode);
                             assert!(y == rows_of(&want), "{format:?}, {rows} rows, column {from}");
                             from += width;
                         }

@@ -213,14 +213,14 @@ pub(super) fn matrix_units(properties: &DeviceProperties, rounded: ElemType) -> 
     (has_form && plane == hardware.plane_size_min).then_some(plane as usize)
 }
 
-/// The number of spans of the inner dimension: enough to occupy the device, but none shorter than `least`.
+/// The number of spans of the inner dimension: enough to occupy the device, but none shorter than `min_span`.
 fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
-    let (units, least) = match (is_narrow, tiling.has_matrix_units()) {
+    let (units, min_span) = match (is_narrow, tiling.has_matrix_units()) {
         (true, false) => (20 << 10, 192),
         (false, false) => (128 << 10, 512),
         (_, true) => (32 << 10, 512),
     };
-    (units / (tiles * tiling.cube()).max(1)).min(inner / least).max(1)
+    (units / (tiles * tiling.cube()).max(1)).min(inner / min_span).max(1)
 }
 
 /// The tensor with batches that are one stride apart: a copy, unless it has one batch or those are so already.
@@ -272,8 +272,8 @@ impl Strides {
         Self { batch, outer: strides[outer], inner: strides[inner] }
     }
 
-    /// The most numbers that a unit can read at a time of an operand, whose outer and inner dimensions have these extents:
-    /// all in the matrix or none, and each vector in a place that is a multiple of its size.
+    /// Maximum number of elements of an operand that a unit can read at a time, whose outer and inner dimensions have
+    /// these extents: all in the matrix or none, and each vector in a place that is a multiple of its size.
     fn vector(&self, tensor: &CubeTensor, [outer, inner]: [usize; 2], side: Side) -> usize {
         let (near, far, extent) = match side.inner_first {
             true => (self.inner, self.outer, inner),
@@ -316,7 +316,7 @@ mod tests {
                     assert_eq!((side.numbers() % 16, side.stride % 8), (0, 0), "{tiling:?}");
                 }
                 assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
-                // The least workgroup memory of devices with matrix units.
+                // The smallest workgroup memory of devices with matrix units.
                 assert!(tiling.within(32 << 10).groups >= 1);
             }
         }
