@@ -77,7 +77,7 @@ impl Projection {
         }
     }
 
-    /// The numbers of inputs and of outputs.
+    /// Number of inputs, and of outputs.
     pub fn sizes(self, shape: &DecoderShape) -> [usize; 2] {
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
         match self {

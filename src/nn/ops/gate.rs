@@ -1,4 +1,4 @@
-//! The gate of a feed-forward block (Shazeer 2020): `activation(gate) * up`, number by number.
+//! The gate of a feed-forward block (Shazeer 2020): `activation(gate) * up`, element by element.
 
 use crate::math::Activation;
 use crate::math::activation::{activate, activated, for_activation};

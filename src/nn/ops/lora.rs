@@ -44,16 +44,22 @@ impl LowRank<'_> {
         linear::weight_grads(Arithmetic::F32, parallelism, &inner, self.rank, [(dy, d_b)]);
     }
 
-    /// The numbers of inputs and of outputs, and the matrices.
+    /// Number of inputs, and of outputs, and the matrices.
     fn views(&self) -> ([usize; 2], [View<'_>; 2]) {
         let sizes = [self.a.len() / self.rank, self.b.len() / self.rank];
         (sizes, [View::rows(self.a, self.rank), View::rows(self.b, sizes[1])])
     }
 
     /// The product of rows and a matrix of these sizes, times the adapter's factor.
-    fn scaled(&self, parallelism: Parallelism, x: &[f32], by: View, sizes: [usize; 2]) -> Vec<f32> {
+    fn scaled(
+        &self,
+        parallelism: Parallelism,
+        x: &[f32],
+        matrix: View,
+        sizes: [usize; 2],
+    ) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / sizes[0] * sizes[1]];
-        linear::forward(parallelism, x, &packed(by, sizes), &mut y, WriteMode::Overwrite);
+        linear::forward(parallelism, x, &packed(matrix, sizes), &mut y, WriteMode::Overwrite);
         y.iter_mut().for_each(|y| *y *= self.scale);
         y
     }

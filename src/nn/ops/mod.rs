@@ -81,7 +81,7 @@ pub(crate) fn by_rows<const R: usize, const W: usize>(
     });
 }
 
-/// The largest of some numbers; of none, negative infinity.
+/// The largest of some values; of none, negative infinity.
 #[inline(always)]
 pub(crate) fn largest(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];

@@ -128,8 +128,8 @@ fn weight_grad(
 ) {
     let size = norm.weight.len();
     for ((x, d), scale) in x.chunks_exact(size).zip(dy.chunks_exact(size)).zip(scale) {
-        let of = first..first + d_weight.len();
-        for ((sum, d), x) in d_weight.iter_mut().zip(&d[of.clone()]).zip(&x[of]) {
+        let part = first..first + d_weight.len();
+        for ((sum, d), x) in d_weight.iter_mut().zip(&d[part.clone()]).zip(&x[part]) {
             *sum += d * x * scale;
         }
     }

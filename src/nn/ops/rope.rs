@@ -1,7 +1,7 @@
 //! Rotary positions (Su et al. 2021): heads of queries and keys are rotated by angles that grow with the position, so
 //! that their products depend on the distance.
 //!
-//! Numbers `i` and `i + rotary_dim / 2` of a head rotate together (Hugging Face's order); numbers from `rotary_dim` on
+//! Elements `i` and `i + rotary_dim / 2` of a head rotate together (Hugging Face's order); those from `rotary_dim` on
 //! stay. A position is `high * PARTS + low`, and the angles of both parts come from tables computed on the host, since
 //! some devices' sines of large angles are inaccurate. Frequencies that depend on the position have one table for all
 //! positions instead.
@@ -12,7 +12,7 @@ use multiversion::multiversion;
 /// Low parts, and the fewest high ones.
 const PARTS: usize = 1024;
 
-/// The rotation of a pair of numbers: cosine and sine.
+/// The rotation of a pair of elements: cosine and sine.
 pub type Rotation = [f32; 2];
 
 /// The rotations of all positions.

@@ -437,8 +437,8 @@ impl Decoder {
         prefix: Option<Prefix>,
     ) -> Tensor<3> {
         let mask = masks[self.shape.window_number(layer)].clone();
-        let by = (self.products, self.shape.head_shape().scale);
-        attention::attend(by, queries, own, mask, prefix)
+        let scale = self.shape.head_shape().scale;
+        attention::attend((self.products, scale), queries, own, mask, prefix)
     }
 
     /// The embeddings of tokens: `[batch, num_tokens, hidden_size]`.

@@ -273,7 +273,7 @@ impl DeviceDecoder {
     }
 
     /// The gradients of the learnt parameters by autodiff, on a device that runs no kernels.
-    pub(crate) fn gradients(&self, of: &mut Gradients) -> Arenas {
+    pub(crate) fn gradients(&self, autodiff: &mut Gradients) -> Arenas {
         struct Collect<'a>(&'a mut Gradients, Vec<Option<Tensor<1>>>);
         impl ModuleVisitor for Collect<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -284,10 +284,10 @@ impl DeviceDecoder {
         let all: Vec<Option<Tensor<1>>> = match self.added() {
             Some(added) => {
                 let all = added.pairs.iter().flatten().flatten();
-                all.map(|x| x.grad_remove(of).map(|x| x.flatten(0, 1))).collect()
+                all.map(|x| x.grad_remove(autodiff).map(|x| x.flatten(0, 1))).collect()
             }
             None => {
-                let mut collect = Collect(of, Vec::new());
+                let mut collect = Collect(autodiff, Vec::new());
                 self.module.visit(&mut collect);
                 collect.1
             }

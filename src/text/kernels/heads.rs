@@ -19,7 +19,7 @@ pub(crate) struct Progress {
     pub members: usize,
 }
 
-/// Numbers of [`Progress::counts`] before those of prompts.
+/// Number of entries of [`Progress::counts`] before those of prompts.
 pub(crate) const COUNTS: usize = 2;
 const CHOSEN: usize = 0;
 const TAKEN: usize = 1;
@@ -109,7 +109,7 @@ pub(crate) struct Heads {
     pub queries: usize,
     /// Heads of keys, and of values.
     pub keys: usize,
-    /// Numbers of a head.
+    /// Elements of a head.
     pub dim: usize,
     /// Pairs of a head that rotate.
     pub half: usize,
@@ -120,12 +120,12 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Numbers of a row of queries.
+    /// Elements of a row of queries.
     pub const fn query_size(self) -> usize {
         self.queries * self.dim
     }
 
-    /// Numbers of a row of keys.
+    /// Elements of a row of keys.
     pub const fn key_size(self) -> usize {
         self.keys * self.dim
     }
@@ -146,8 +146,8 @@ impl Heads {
     }
 }
 
-/// Heads of queries or of keys of one row, whose numbers are shared out among the units of a cube: pairs that rotate, and
-/// numbers that do not.
+/// Heads of queries or of keys of one row, whose elements are shared out among the units of a cube: pairs that rotate,
+/// and elements that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Rotated {
     heads: Heads,
@@ -157,7 +157,7 @@ struct Rotated {
 }
 
 impl Rotated {
-    /// Pairs, and numbers that do not rotate, of a head.
+    /// Pairs, and elements that do not rotate, of a head.
     fn items(self) -> usize {
         self.heads.dim - self.heads.half
     }

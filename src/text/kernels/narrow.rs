@@ -381,7 +381,7 @@ pub(crate) fn narrow_kernel(
     progress: &mut Progress,
     tokens: &mut [i32],
     records: &mut Records,
-    by: Narrowing,
+    narrowing: Narrowing,
     rows: usize,
     vocabulary: usize,
 ) {
@@ -395,8 +395,8 @@ pub(crate) fn narrow_kernel(
         let mut row = LogitRow {
             start,
             vocabulary,
-            sharpness: by.sharpness,
-            max: largest_logit(logits, start, vocabulary, by.sharpness),
+            sharpness: narrowing.sharpness,
+            max: largest_logit(logits, start, vocabulary, narrowing.sharpness),
             sums: Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS)),
             octaves: Shared::<[f32]>::new_slice(OCTAVES),
         };
@@ -404,10 +404,10 @@ pub(crate) fn narrow_kernel(
             scratch.weights[start + i] = unnormalized(logits[start + i] * row.sharpness, row.max);
         }
         let mut cut = Cut { bits: 0u32.runtime(), ties: vocabulary as f32 };
-        top_k_cut(scratch, &mut row, &mut cut, by.top_k);
-        top_p_cut(scratch, &mut row, &mut cut, by.top_p);
-        if u32::reinterpret(by.min_p) > cut.bits {
-            cut.bits = u32::reinterpret(by.min_p);
+        top_k_cut(scratch, &mut row, &mut cut, narrowing.top_k);
+        top_p_cut(scratch, &mut row, &mut cut, narrowing.top_p);
+        if u32::reinterpret(narrowing.min_p) > cut.bits {
+            cut.bits = u32::reinterpret(narrowing.min_p);
             cut.ties = vocabulary as f32;
         }
         let (sum, mean, ties, larger) = sum_drawable(logits, scratch, &row, &mut cut);

@@ -61,23 +61,23 @@ pub(crate) fn largest_logit(logits: &[f32], start: usize, count: usize, sharpnes
     largest(own)
 }
 
-/// A row of numbers, shared out among the units of a cube; a compile-time value of kernels. A unit keeps its numbers in
-/// registers, so that it waits once for all that it reads of them.
+/// A row of elements, shared out among the units of a cube; a compile-time value of kernels. A unit keeps its elements
+/// in registers, so that it waits once for all that it reads of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Row {
-    /// Numbers of the row.
+    /// Elements of the row.
     pub size: usize,
     /// Units of the cube, a power of two.
     pub units: usize,
 }
 
 impl Row {
-    /// A row of `size` numbers: among more than [`UNITS`] units if each would have many.
+    /// A row of `size` elements: among more than [`UNITS`] units if each would have many.
     pub fn new(size: usize) -> Self {
         Self { size, units: size.div_ceil(16).next_power_of_two().clamp(UNITS, 4 * UNITS) }
     }
 
-    /// Numbers of a unit: one of each part of the row.
+    /// Number of elements of a unit: one of each part of the row.
     const fn parts(self) -> usize {
         self.size.div_ceil(self.units)
     }
@@ -88,7 +88,7 @@ impl Row {
     }
 }
 
-/// Whether the row has a number for this unit in a part.
+/// Whether the row has an element for this unit in a part.
 #[cube]
 fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: Row) -> bool {
     let mut is_in = true.runtime();
@@ -98,7 +98,7 @@ fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: Row) -> bool {
     is_in
 }
 
-/// Reads a unit's numbers of the row that begins at `first`; 0 beyond its end.
+/// Reads a unit's elements of the row that begins at `first`; 0 beyond its end.
 #[cube]
 pub(super) fn read(from: &[f32], first: usize, #[comptime] row: Row) -> Array<f32> {
     let mut numbers = Array::<f32>::new(comptime!(row.parts()));
@@ -114,7 +114,7 @@ pub(super) fn read(from: &[f32], first: usize, #[comptime] row: Row) -> Array<f3
     numbers
 }
 
-/// Writes a unit's numbers of the row that begins at `first`, as numbers of another type.
+/// Writes a unit's elements of the row that begins at `first`, as elements of another type.
 #[cube]
 pub(super) fn write<N: Float>(
     to: &mut [N],
@@ -390,7 +390,7 @@ pub(crate) fn columns_kernel<N: Float>(
     }
 }
 
-/// Copies numbers to `to`, or adds them to it; one unit per number.
+/// Copies elements to `to`, or adds them to it; one unit per element.
 ///
 /// Buffers: `[count]` each.
 #[cube(launch_unchecked)]
@@ -406,7 +406,7 @@ pub(crate) fn put_kernel(from: &[f32], to: &mut [f32], count: usize, #[comptime]
 }
 
 /// Adds up rows by destination: `to[to_row] += scale * sum(from[row])` over the rows of each; one cube per destination and
-/// [`UNITS`] numbers of a row.
+/// [`UNITS`] elements of a row.
 ///
 /// Buffers: for `count` destinations where the rows of each begin, and the end of the last, `[count + 1]`, then their
 /// rows in `to`, `[count]`, then the rows in `from`; `from` and `to`, of rows of `size` numbers.

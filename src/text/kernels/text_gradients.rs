@@ -132,19 +132,19 @@ pub(crate) fn query_gradient_kernel<C: Float>(
     }
 }
 
-/// Numbers of a block of keys in the table of [`Segments`]: its first row and the end of its rows, the number of this
-/// part and of all parts, and the first row of the results.
+/// Number of entries of a block of keys in the table of [`Segments`]: its first row and the end of its rows, the number
+/// of this part and of all parts, and the first row of the results.
 pub(crate) const KEY_BLOCK: usize = 5;
-/// Numbers of a row in the table of [`Segments`] for [`add_parts_kernel`]: the first of its parts, the distance between
-/// them, and their number.
+/// Number of entries of a row in the table of [`Segments`] for [`add_parts_kernel`]: the first of its parts, the
+/// distance between them, and their number.
 pub(crate) const PARTS_OF_ROW: usize = 3;
 
 /// Computes parts of the gradients of keys and values; one cube per part of a block of rows and head of keys. The rows
 /// that attend to a key are those of its segment from its own on, and those of the completions that follow it: several
 /// cubes share them if they are many.
 ///
-/// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK`] numbers; the parts,
-/// `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of them.
+/// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK`] entries; the
+/// parts, `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of them.
 #[cube(launch_unchecked)]
 pub(crate) fn key_gradient_kernel<C: Float>(
     queries: &[f32],
@@ -186,7 +186,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         let mut of_values = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut weights = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
         let mut d_scores = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
-        // The block's own keys, whose numbers follow those of the prompt.
+        // The block's own keys, whose indices follow those of the prompt's.
         let (begin, last) = (rows.position(rows.first), rows.position(rows.end));
         load_keys::<C>(&mut of_keys, keys, &rows, begin, last, heads, tiles);
         load_keys::<C>(&mut of_values, values, &rows, begin, last, heads, tiles);
@@ -286,11 +286,11 @@ pub(crate) fn key_gradient_kernel<C: Float>(
     }
 }
 
-/// Adds up the parts of the gradients of keys and of values; one unit per number. That of values is of the type of the
+/// Adds up the parts of the gradients of keys and of values; one unit per element. That of values is of the type of the
 /// operands of products, which take it next.
 ///
 /// Buffers: the parts, `[.., size]` each; those of [`Segments`], with the parts of each row from `place` on; `[count]`
-/// numbers of rows of `size` each.
+/// elements of rows of `size` each.
 #[cube(launch_unchecked)]
 pub(crate) fn add_parts_kernel<C: Float>(
     key_parts: &[f32],

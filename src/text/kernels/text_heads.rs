@@ -8,7 +8,7 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Numbers per segment of text in the table of [`Segments`].
+/// Number of entries per segment of text in the table of [`Segments`].
 pub(crate) const BOUNDS: usize = 6;
 
 /// The segments that the rows of a pass belong to: prompts, and their completions.
@@ -96,7 +96,7 @@ pub(crate) fn rotate_kernel<C: Float>(
         let rotation = row * comptime!(2 * heads.half);
         for item in range_stepped(UNIT_POS as usize, all * dim, UNITS) {
             let (head, i) = (item / dim, item % dim);
-            // The number that this one rotates with.
+            // The element that this one rotates with.
             let mut other = i;
             let mut cos = 1.0f32;
             let mut sin = 0.0f32;
@@ -134,7 +134,7 @@ pub(crate) fn rotate_kernel<C: Float>(
     }
 }
 
-/// The gradient of number `i` of a head before its rotation, from that of the rotated head at `at`.
+/// The gradient of element `i` of a head before its rotation, from that of the rotated head at `at`.
 #[cube]
 fn unrotated(
     d: &mut [f32],
@@ -157,7 +157,7 @@ fn unrotated(
 }
 
 /// Computes the gradients of queries and keys from those of rotated ones, where no norm is between; one unit per pair, or
-/// number that does not rotate.
+/// element that does not rotate.
 ///
 /// Buffers: rotations `[rows, half, 2]`; the gradients of rotated queries and keys, and of those before, `[rows,
 /// query_size]` and `[rows, key_size]` each.
@@ -190,8 +190,8 @@ pub(crate) fn rotate_back_kernel<N: Float>(
     }
 }
 
-/// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or a number that
-/// does not rotate.
+/// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or an
+/// element that does not rotate.
 #[cube]
 fn unrotate_item<N: Float>(
     d_rotated: &[f32],
@@ -213,7 +213,7 @@ fn unrotate_item<N: Float>(
     }
 }
 
-/// Computes the sums over one head that the gradient of its norm needs: of the squares of the numbers, and of their
+/// Computes the sums over one head that the gradient of its norm needs: of the squares of the elements, and of their
 /// products with weights and gradients.
 #[cube]
 fn head_sums(

@@ -6,7 +6,7 @@ use super::{AT_ONCE, UNITS};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Numbers of a head that a unit reads at a time from workgroup memory.
+/// Number of elements of a head that a unit reads at a time from workgroup memory.
 pub(super) const WIDTH: usize = 4;
 
 /// Tiles of queries and of keys in workgroup memory; a compile-time value of kernels.
@@ -16,7 +16,7 @@ pub(crate) struct Tiles {
     pub queries: usize,
     /// Keys of a tile.
     pub keys: usize,
-    /// Numbers of a head.
+    /// Elements of a head.
     pub dim: usize,
     /// Units of a cube.
     pub units: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Tiles {
 
 impl Tiles {
     /// Halves queries or keys, down to `min_queries` queries, until `count` tiles of each and `products` of their
-    /// products fit in `bytes` of workgroup memory with three numbers per query, or nothing is left to halve.
+    /// products fit in `bytes` of workgroup memory with three floats per query, or nothing is left to halve.
     pub fn within(self, min_queries: usize, [count, products]: [usize; 2], bytes: usize) -> Self {
         let mut tiles = self;
         while tiles.bytes([count, products, 3]) > bytes {
@@ -38,13 +38,13 @@ impl Tiles {
         tiles
     }
 
-    /// Workgroup memory, bytes, of `count` tiles of queries and of keys each, `products` of their products, and `numbers` of
-    /// each query.
-    pub fn bytes(self, [count, products, numbers]: [usize; 3]) -> usize {
+    /// Workgroup memory, bytes, of `count` tiles of queries and of keys each, `products` of their products, and
+    /// `query_floats` floats of each query.
+    pub fn bytes(self, [count, products, query_floats]: [usize; 3]) -> usize {
         let Self { queries, keys, .. } = self;
         let floats = count * (queries + keys) * self.stride()
             + products * queries * self.row()
-            + numbers * queries;
+            + query_floats * queries;
         floats * size_of::<f32>()
     }
 
@@ -72,12 +72,13 @@ impl Tiles {
         [self.queries.div_ceil(queries), self.keys / keys]
     }
 
-    /// Groups of [`WIDTH`] numbers in a head.
+    /// Groups of [`WIDTH`] elements in a head.
     pub const fn columns(self) -> usize {
         self.dim.div_ceil(WIDTH)
     }
 
-    /// Parts of [`WIDTH`] rows and as many numbers that each of [`UNITS`] units has of a matrix of this many rows of heads.
+    /// Parts of [`WIDTH`] rows and as many elements that each of [`UNITS`] units has of a matrix of this many rows of
+    /// heads.
     pub const fn shares(self, rows: usize) -> usize {
         (rows / WIDTH * self.columns()).div_ceil(UNITS)
     }
@@ -232,7 +233,7 @@ pub(super) fn load_keys<C: Float>(
     }
 }
 
-/// Writes a unit's numbers to a tile, from its number `first` on.
+/// Writes a unit's elements to a tile, from its element `first` on.
 #[cube]
 fn fill(
     room: &mut Shared<[f32]>,
@@ -291,7 +292,7 @@ pub(super) fn clear(numbers: &mut Array<f32>, #[comptime] count: usize) {
     }
 }
 
-/// Clears the numbers behind the heads of a tile.
+/// Clears the elements behind the heads of a tile.
 #[cube]
 pub(super) fn pad(room: &mut Shared<[f32]>, rows: usize, #[comptime] tiles: Tiles) {
     let more = comptime!(tiles.stride() - tiles.dim);

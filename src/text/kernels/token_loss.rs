@@ -13,7 +13,7 @@ pub(crate) const BITS: usize = 32;
 /// The form of the kernels of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TokenForm {
-    /// Numbers of a row of logits.
+    /// Elements of a row of logits.
     pub vocabulary: usize,
     /// Whether only some tokens of a row can be drawn.
     pub is_masked: bool,

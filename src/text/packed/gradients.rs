@@ -114,7 +114,7 @@ impl Gradients {
     }
 }
 
-/// Copies numbers to the memory of `to`, or adds them to it.
+/// Copies elements to the memory of `to`, or adds them to it.
 fn put(from: &CubeTensor, to: &CubeTensor, adds: bool) {
     let count = to.meta.num_elements();
     assert_eq!(from.meta.num_elements(), count, "numbers of a gradient");

@@ -123,9 +123,9 @@ impl Layout {
 /// Blocks of keys in parts, as kernels read them.
 #[derive(Debug, Default)]
 pub(super) struct KeyParts {
-    /// [`KEY_BLOCK`] numbers of each part of each block.
+    /// [`KEY_BLOCK`] entries of each part of each block.
     pub blocks: Vec<i32>,
-    /// [`PARTS_OF_ROW`] numbers of each row.
+    /// [`PARTS_OF_ROW`] entries of each row.
     pub of_rows: Vec<i32>,
     /// Rows of all parts.
     pub rows: usize,

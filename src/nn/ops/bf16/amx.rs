@@ -1,7 +1,7 @@
 //! Products of tiles by Advanced Matrix Extensions, on Linux.
 //!
 //! Two by two tiles of sums stay in registers while a block of the inner dimension is traversed; where products are added,
-//! the sums begin with the destination. `tdpbf16ps` sums the even and the odd numbers of a tile's inner dimension
+//! the sums begin with the destination. `tdpbf16ps` sums the even and the odd elements of a tile's inner dimension
 //! separately before it adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::{Output, Sums};
@@ -80,9 +80,10 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
                     _ => None,
                 };
                 let left = [i, (i + 1).min(rows.end - 1)].map(|i| &a.strip(i)[block.clone()]);
-                let by = (start, ahead);
                 // SAFETY: tiles are configured; the four tiles of the output are this thread's.
-                unsafe { square_of([left, right], [i, j], [rows.end, columns.end], by, to) };
+                unsafe {
+                    square_of([left, right], [i, j], [rows.end, columns.end], (start, ahead), to)
+                };
             }
         }
     }
@@ -94,7 +95,7 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     Zero,
-    /// The numbers at the destination.
+    /// The elements at the destination.
     Present,
 }
 

@@ -1,6 +1,6 @@
 //! Products of tiles by the dot products of `avx512_bf16`.
 //!
-//! `vdpbf16ps` adds the product of the odd numbers of a pair, then that of the even ones, and takes subnormal numbers
+//! `vdpbf16ps` adds the product of the odd elements of a pair, then that of the even ones, and takes subnormal numbers
 //! for zero (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::{GROUP, Output, Sums};

@@ -1,8 +1,8 @@
 //! The CPU's matrix products of operands in bf16, with sums in f32.
 //!
-//! Both operands are packed into tiles of 16 rows or columns by 32 numbers of the inner dimension, two adjacent ones
+//! Both operands are packed into tiles of 16 rows or columns by 32 elements of the inner dimension, two adjacent ones
 //! in a word: the format of the matrix and dot-product instructions of processors. A weight is packed once and takes
-//! half the memory of its numbers in f32; activations are rounded as they are packed.
+//! half the memory that it takes in f32; activations are rounded as they are packed.
 //!
 //! Each number of a result is summed over the inner dimension in one fixed order, so it depends on its own row and
 //! column alone: not on the sizes of the product or the number of threads. The order, and the rounding of subnormal
@@ -135,7 +135,7 @@ pub fn weight_grads<const N: usize>(
     }
 }
 
-/// Rounds the numbers of some rows to bf16.
+/// Rounds the elements of some rows to bf16.
 pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
     by_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
 }

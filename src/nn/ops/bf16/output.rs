@@ -58,7 +58,7 @@ impl<'a> Output<'a> {
         unsafe { self.each_row(place, sums, |y, x| *y = *x) }
     }
 
-    /// Calls `change` with each number of a tile and its sum, row by row.
+    /// Calls `change` with each element of a tile and its sum, row by row.
     ///
     /// # Safety
     /// As for [`Output::put`].
@@ -103,7 +103,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// The place of a square of 2 by 2 tiles, and the numbers between its rows, if the square is within the matrix.
+    /// The place of a square of 2 by 2 tiles, and the stride between its rows, if the square is within the matrix.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn place(&self, [i, j]: [usize; 2]) -> Option<(*mut f32, usize)> {
         let (i, j) = (i * SIDE, j * SIDE);

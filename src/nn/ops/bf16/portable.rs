@@ -8,7 +8,7 @@ use crate::nn::ops::{Parallelism, WriteMode, by_rows};
 use multiversion::multiversion;
 use std::cell::RefCell;
 
-/// The scales of numbers that have none.
+/// The scales of a format that has none.
 const UNSCALED: &[[Lanes; 2]] = &[[[0.0; LANES]; 2]];
 
 thread_local! {

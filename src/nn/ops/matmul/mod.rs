@@ -8,8 +8,8 @@
 //! Each element is summed in the order of the inner dimension with one rounding a step, so it depends on its own
 //! row and column alone: not on the sizes of the product, the number of threads or the instruction set.
 //!
-//! [`Packed`] owns the storage format of the right operand: callers pack and multiply, and never see its numbers. Weights in
-//! other formats implement [`Columns`].
+//! [`Packed`] owns the storage format of the right operand: callers pack and multiply, and never see its layout.
+//! Weights in other formats implement [`Columns`].
 
 mod parts;
 mod tiles;
@@ -103,7 +103,7 @@ pub trait Columns: Copy + Send + Sync {
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
     fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode);
 
-    /// The number of strips of a block of about `numbers` numbers, which is expanded at a time.
+    /// The number of strips of a block of about `numbers` elements, which is expanded at a time.
     fn strips_of_block(self, numbers: usize) -> usize;
 
     /// The columns packed in f32, in `memory` unless they are already.

@@ -14,7 +14,7 @@ const STRIPS: usize = 4;
 const INPUTS: usize = 64;
 /// Rows summed at a time for a weight gradient: as many as the caches hold.
 const DEPTH: usize = 512;
-/// Numbers in a block of a large weight.
+/// Elements in a block of a large weight.
 const BLOCK: usize = 1 << 20;
 
 thread_local! {

@@ -8,7 +8,7 @@ use crate::nn::ops::WriteMode;
 #[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
-/// Whether the CPU has 32 registers of [`LANES`] numbers (AVX-512).
+/// Whether the CPU has 32 registers of [`LANES`] floats (AVX-512).
 pub fn many_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
@@ -126,7 +126,7 @@ pub fn tile<const R: usize, const V: usize>(
 /// Computes the whole tile in AVX-512's 32 registers, which compilers do not manage by themselves.
 ///
 /// # Safety
-/// `c` must hold `R` rows of `width` numbers, and the strip must have as many rows as `a` has columns.
+/// `c` must hold `R` rows of `width` elements, and the strip must have as many rows as `a` has columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const R: usize, const V: usize>(
@@ -198,7 +198,7 @@ fn plain<const R: usize, const V: usize>(
 }
 
 /// Computes the sums of vector `v` on WebAssembly: half a vector at a time, since its sixteen registers hold
-/// four numbers each.
+/// four floats each.
 #[cfg(target_family = "wasm")]
 fn plain<const R: usize, const V: usize>(
     a: impl Left<R>,

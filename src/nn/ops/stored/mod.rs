@@ -27,7 +27,7 @@ pub struct StoredMatrix {
 }
 
 /// The codes of a column: of a 4-bit number 0 to 15, of an 8-bit number the bits of an `i8`, of a half-precision number its
-/// own bits. The first two also have a scale and an offset for each group of adjacent rows; their numbers are
+/// own bits. The first two also have a scale and an offset for each group of adjacent rows; their elements are
 /// `code * scale + offset`.
 pub struct Column<'a> {
     /// `[inner]`.
@@ -79,12 +79,12 @@ impl StoredMatrix {
         self.sizes[1]
     }
 
-    /// The numbers of a row: `[columns]`.
+    /// The elements of a row: `[columns]`.
     pub fn row(&self, number: usize, to: &mut [f32]) {
         self.storage.row(number, to);
     }
 
-    /// The numbers of a column: `[inner]`.
+    /// The elements of a column: `[inner]`.
     pub fn column(&self, number: usize, to: &mut [f32]) {
         self.storage.column(number, to);
     }
@@ -98,7 +98,7 @@ impl StoredMatrix {
         self.storage.strip(first / LANES, to);
     }
 
-    /// Whether all numbers are finite.
+    /// Whether all elements are finite.
     pub fn is_finite(&self) -> bool {
         self.storage.is_finite()
     }
@@ -178,7 +178,7 @@ pub trait Expand: Send + Sync {
     fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode);
 }
 
-/// The numbers of a matrix in one of the formats.
+/// The elements of a matrix in one of the formats.
 trait Storage: Expand {
     fn row(&self, number: usize, to: &mut [f32]);
     fn column(&self, number: usize, to: &mut [f32]);
@@ -232,7 +232,7 @@ impl<P: Pair> Strips<P> {
         }
     }
 
-    /// The numbers of two adjacent rows in a strip.
+    /// The elements of two adjacent rows in a strip.
     fn pair(&self, strip: usize, number: usize) -> [Lanes; 2] {
         let strip = self.get(strip);
         strip.pairs[number].expand(&strip.scales[2 * number / self.group])
@@ -298,7 +298,7 @@ mod tests {
     const FORMATS: [NumberFormat; 4] =
         [NumberFormat::Four, NumberFormat::Eight, NumberFormat::Bf16, NumberFormat::F16];
 
-    /// A matrix in a format, and its numbers, column by column.
+    /// A matrix in a format, and its elements, column by column.
     fn stored(
         format: NumberFormat,
         [inner, columns]: [usize; 2],

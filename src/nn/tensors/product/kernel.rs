@@ -13,7 +13,7 @@ use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
 /// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its share, `[batches, spans,
-/// numbers]`: the blocks of the right operands, `[rows, columns]`, one after the other.
+/// elements]`: the blocks of the right operands, `[rows, columns]`, one after the other.
 ///
 /// Buffers: those of the operands; the product. Workgroup memory: the operands' tiles of each group, which their sums
 /// replace; on matrix units those are beside them.
@@ -136,7 +136,8 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     }
 }
 
-/// Sums the spans of each batch, in order: from `[batches, spans, numbers]` to `[batches, numbers]`, one unit per number.
+/// Sums the spans of each batch, in order: from `[batches, spans, elements]` to `[batches, elements]`, one unit per
+/// element.
 #[cube(launch_unchecked)]
 pub(super) fn add_spans_kernel(
     shares: &[f32],

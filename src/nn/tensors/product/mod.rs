@@ -146,8 +146,8 @@ pub(super) fn products<const N: usize>(
     })
 }
 
-/// The first column tile and the place of each block of the results, one for each right operand, and the numbers of all
-/// blocks.
+/// The first column tile and the place of each block of the results, one for each right operand, and the number of
+/// elements of all blocks.
 fn blocks<const N: usize>(
     rows: usize,
     columns: [usize; N],
@@ -245,10 +245,10 @@ fn matrices(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
 /// dimension of one element can be anything.
 fn batch_stride(tensor: &CubeTensor, dims: usize) -> Option<usize> {
     let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
-    let mut of = (0..dims).rev().filter(|d| shape[*d] > 1).map(|d| (strides[d], shape[d]));
-    let Some((first, count)) = of.next() else { return Some(0) };
+    let mut axes = (0..dims).rev().filter(|d| shape[*d] > 1).map(|d| (strides[d], shape[d]));
+    let Some((first, count)) = axes.next() else { return Some(0) };
     let mut next = first * count;
-    for (stride, count) in of {
+    for (stride, count) in axes {
         if stride != next {
             return None;
         }
@@ -257,7 +257,7 @@ fn batch_stride(tensor: &CubeTensor, dims: usize) -> Option<usize> {
     Some(first)
 }
 
-/// Distances between the numbers of an operand, as in [`Operand`].
+/// Distances between the elements of an operand, as in [`Operand`].
 struct Strides {
     batch: usize,
     outer: usize,
@@ -290,15 +290,19 @@ impl Strides {
 /// The argument of an operand.
 fn operand<N: Float, V: Size>(
     tensor: &CubeTensor,
-    by: &Strides,
+    distances: &Strides,
     side: Side,
 ) -> OperandLaunch<N, V> {
     let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
     let last: usize = (0..shape.len()).map(|d| (shape[d] - 1) * strides[d]).sum();
-    // SAFETY: the buffer holds all numbers up to the last.
-    let numbers = unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), last + 1) };
-    let (near, far) = if side.inner_first { (by.inner, by.outer) } else { (by.outer, by.inner) };
-    OperandLaunch::new(numbers, by.batch / side.vector, near, far / side.vector)
+    // SAFETY: the buffer holds all elements up to the last.
+    let elements = unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), last + 1) };
+    let (near, far) = if side.inner_first {
+        (distances.inner, distances.outer)
+    } else {
+        (distances.outer, distances.inner)
+    };
+    OperandLaunch::new(elements, distances.batch / side.vector, near, far / side.vector)
 }
 
 #[cfg(test)]

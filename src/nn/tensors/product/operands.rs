@@ -11,7 +11,7 @@ use burn::cubecl::prelude::*;
 /// Most right operands of a launch.
 pub(super) const JOINED: usize = 3;
 
-/// An operand: a batch of matrices, read in vectors of `V` numbers. Distances are counted in vectors.
+/// An operand: a batch of matrices, read in vectors of `V` elements. Distances are counted in vectors.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Operand<N: Float, V: Size> {
     pub numbers: Buffer<Vector<N, V>>,

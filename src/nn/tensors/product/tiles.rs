@@ -24,9 +24,10 @@ pub(super) struct Tiling {
     pub groups: usize,
     /// Steps of the inner dimension that a group has in workgroup memory.
     pub depth: usize,
-    /// Whether neighbours in memory differ in the inner index, for each operand. It decides which unit reads which number.
+    /// Whether neighbours in memory differ in the inner index, for each operand. It decides which unit reads which
+    /// element.
     pub inner_first: [bool; 2],
-    /// Numbers of each operand that a unit reads at a time.
+    /// Elements of each operand that a unit reads at a time.
     pub vectors: [usize; 2],
     /// Whether a bias is added.
     pub has_bias: bool,
@@ -35,7 +36,7 @@ pub(super) struct Tiling {
 }
 
 impl Default for Tiling {
-    /// A tile of one number by one unit.
+    /// A tile of one element by one unit.
     fn default() -> Self {
         Self {
             part: [1; 2],
@@ -102,7 +103,7 @@ impl Tiling {
         }
     }
 
-    /// Numbers of a group's tiles in workgroup memory.
+    /// Elements of a group's tiles in workgroup memory.
     pub fn staged(&self) -> usize {
         self.side(0).numbers() + self.side(1).numbers()
     }
@@ -133,7 +134,7 @@ impl Tiling {
 pub(super) struct Sizes {
     pub batches: usize,
     pub rows: usize,
-    /// Numbers of the result of a span: those of all blocks.
+    /// Elements of the result of a span: those of all blocks.
     pub numbers: usize,
     pub inner: usize,
     /// Inner steps of a cube.
