@@ -214,7 +214,7 @@ pub(super) fn layer_rope(config: &Value) -> Result<LayerRope, ConfigError> {
 }
 
 /// Maximum positions of a table with frequencies by position.
-const MOST_POSITIONS: f64 = 1048576.0;
+const MAX_POSITIONS: f64 = 1048576.0;
 
 /// The scaling of the rotary frequencies, if there is one.
 pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
@@ -228,7 +228,7 @@ pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling
         "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
         "dynamic" => {
             let (factor, original) = (needed("factor")?, context as f64);
-            if dynamic_positions(factor, original) > MOST_POSITIONS {
+            if dynamic_positions(factor, original) > MAX_POSITIONS {
                 return Err(unsupported("rope_scaling.factor", factor));
             }
             Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original })

@@ -4,7 +4,7 @@ use super::{Parallelism, by_rows, dot};
 use multiversion::multiversion;
 
 /// Columns of the gradient of the weights in one part.
-const COLUMNS: usize = 256;
+const PART_COLUMNS: usize = 256;
 
 /// The parameters of a norm: a row becomes `x / sqrt(mean(x^2) + eps) * (offset + weight)`.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +77,8 @@ impl NormActivations {
     ) {
         let Self { input, scale } = self;
         if let Some(d_weight) = d_weight {
-            parallelism.each_chunk([(d_weight, COLUMNS)], |i, [part]| {
-                weight_grad(input, scale, dy, i * COLUMNS, norm, part);
+            parallelism.each_chunk([(d_weight, PART_COLUMNS)], |i, [part]| {
+                weight_grad(input, scale, dy, i * PART_COLUMNS, norm, part);
             });
         }
         by_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {

@@ -20,7 +20,7 @@ use crate::nn::text::PromptWithCompletions;
 use std::ops::Range;
 
 /// Minimum parameters for products to use all threads; of smaller decoders, whole passes run in parallel.
-const LARGE: usize = 1 << 22;
+const MIN_PARALLEL_PARAMS: usize = 1 << 22;
 
 /// A decoder over tokens with its weights in host memory. Clones share the weights until one of them changes its own.
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ impl TokenDecoder {
         let params = params.into();
         assert!(shape.takes_tokens(), "a decoder over tokens");
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
-        let parallelism = match params.len() < LARGE {
+        let parallelism = match params.len() < MIN_PARALLEL_PARAMS {
             true => Parallelism::Sequential,
             false => Parallelism::Parallel,
         };

@@ -17,11 +17,11 @@ use burn::cubecl::prelude::*;
 /// Octaves of weights in a histogram; the last one also has all smaller weights.
 const OCTAVES: usize = 32;
 /// Tokens per word of a mask, which is stored as a float, exactly.
-pub(crate) const TOKENS: usize = 24;
+pub(crate) const TOKENS_PER_WORD: usize = 24;
 /// The bits of the largest weight, 1.
-const LARGEST: u32 = 0x3f80_0000;
+const LARGEST_BITS: u32 = 0x3f80_0000;
 /// Bits of a weight below its octave.
-const MANTISSA: u32 = 23;
+const MANTISSA_BITS: u32 = 23;
 
 /// Settings that narrow the choice of a token.
 #[derive(CubeType, CubeLaunch)]
@@ -85,7 +85,7 @@ struct Place {
 /// The octave of a weight, counted from the largest.
 #[cube]
 fn octave(bits: u32) -> usize {
-    let mut number = (127u32 - (bits >> MANTISSA)) as usize;
+    let mut number = (127u32 - (bits >> MANTISSA_BITS)) as usize;
     if number >= OCTAVES {
         number = comptime!(OCTAVES - 1).runtime();
     }
@@ -173,7 +173,7 @@ fn search(
     }
     let smallest = -largest(smallest);
     // The weight is in `low..high`: at `low` the sum has come to the goal, or never does; at `high` it has not.
-    let mut high = LARGEST - ((chosen as u32) << MANTISSA) + (1u32 << MANTISSA);
+    let mut high = LARGEST_BITS - ((chosen as u32) << MANTISSA_BITS) + (1u32 << MANTISSA_BITS);
     let mut low = floor;
     if smallest < 2.0f32 {
         low = u32::reinterpret(smallest);
@@ -356,8 +356,8 @@ fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -
 #[cube]
 fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize) -> u32 {
     let mut mask = 0u32.runtime();
-    for bit in 0..TOKENS {
-        let i = word * TOKENS + bit;
+    for bit in 0..TOKENS_PER_WORD {
+        let i = word * TOKENS_PER_WORD + bit;
         if i < row.vocabulary {
             let bits =
                 u32::reinterpret(unnormalized(logits[row.start + i] * row.sharpness, row.max));
@@ -372,7 +372,7 @@ fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize)
 /// Draws a token for each row among those that top-k, top-p and min-p leave; one cube per row.
 ///
 /// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens `[rows]`;
-/// those of [`Records`], whose masks have [`TOKENS`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
+/// those of [`Records`], whose masks have [`TOKENS_PER_WORD`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn narrow_kernel(
     logits: &[f32],
@@ -420,7 +420,7 @@ pub(crate) fn narrow_kernel(
             let place = search(scratch, &mut row, cut.bits, goal, comptime!(Goal::Count));
             end = tied(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
         }
-        let words = vocabulary.div_ceil(TOKENS);
+        let words = vocabulary.div_ceil(TOKENS_PER_WORD);
         for word in range_stepped(unit, words, UNITS) {
             let mask = mask_word(logits, &row, &cut, end, word);
             records.mask(number, rows, index * words + word, mask);

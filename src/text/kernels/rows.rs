@@ -265,7 +265,7 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
 }
 
 /// Rows that a cube of a backward kernel takes, one after the other.
-pub(crate) const ROWS: usize = 4;
+pub(crate) const ROWS_PER_CUBE: usize = 4;
 
 /// The form of [`norm_backward_kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -277,7 +277,8 @@ pub(crate) struct NormBackward {
     pub learns: bool,
 }
 
-/// Computes the gradient of a norm's input, and partial sums of that of its weights, one cube per [`ROWS`] rows.
+/// Computes the gradient of a norm's input, and partial sums of that of its weights, one cube per [`ROWS_PER_CUBE`]
+/// rows.
 ///
 /// Buffers: the input, the weights, `[size]`, the gradients of the result and of the input, `[rows, size]`; the partial
 /// sums, `[cubes, size]`, which are not written unless weights are learnt. Workgroup memory: 2 floats per unit.
@@ -293,12 +294,12 @@ pub(crate) fn norm_backward_kernel(
     offset: f32,
     #[comptime] form: NormBackward,
 ) {
-    let begin = CUBE_POS * ROWS;
+    let begin = CUBE_POS * ROWS_PER_CUBE;
     if begin < rows {
         let row = comptime!(form.row);
         let (units, parts) = comptime!((row.units, row.parts()));
         let count = comptime!(row.size as f32);
-        let mut end = begin + ROWS;
+        let mut end = begin + ROWS_PER_CUBE;
         if end > rows {
             end = rows;
         }
@@ -354,9 +355,10 @@ pub(crate) fn norm_backward_kernel(
 }
 
 /// Columns of a cube of [`columns_kernel`].
-pub(crate) const COLUMNS: usize = 8;
+pub(crate) const COLUMNS_PER_CUBE: usize = 8;
 
-/// Sums the columns of a matrix, one cube per [`COLUMNS`]; each unit sums one column over one of 8 runs of rows.
+/// Sums the columns of a matrix, one cube per [`COLUMNS_PER_CUBE`]; each unit sums one column over one of 8 runs of
+/// rows.
 ///
 /// Buffers: `[rows, width]`; `[width]`. Workgroup memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
@@ -367,10 +369,10 @@ pub(crate) fn columns_kernel<N: Float>(
     width: usize,
     #[define(N)] _element: ElemType,
 ) {
-    let runs = comptime!(UNITS / COLUMNS);
+    let runs = comptime!(UNITS / COLUMNS_PER_CUBE);
     let unit = UNIT_POS as usize;
-    let (column, run) = (unit % COLUMNS, unit / COLUMNS);
-    let at = CUBE_POS * COLUMNS + column;
+    let (column, run) = (unit % COLUMNS_PER_CUBE, unit / COLUMNS_PER_CUBE);
+    let at = CUBE_POS * COLUMNS_PER_CUBE + column;
     let mut sum = 0.0f32;
     if at < width {
         for row in run * rows / runs..(run + 1) * rows / runs {
@@ -384,7 +386,7 @@ pub(crate) fn columns_kernel<N: Float>(
         let mut all = 0.0f32;
         #[unroll]
         for run in 0..runs {
-            all += parts[comptime!(run * COLUMNS) + column];
+            all += parts[comptime!(run * COLUMNS_PER_CUBE) + column];
         }
         sums[at] = all;
     }

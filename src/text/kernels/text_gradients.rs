@@ -134,17 +134,17 @@ pub(crate) fn query_gradient_kernel<C: Float>(
 
 /// Number of entries of a block of keys in the table of [`Segments`]: its first row and the end of its rows, the number
 /// of this part and of all parts, and the first row of the results.
-pub(crate) const KEY_BLOCK: usize = 5;
+pub(crate) const KEY_BLOCK_ENTRIES: usize = 5;
 /// Number of entries of a row in the table of [`Segments`] for [`add_parts_kernel`]: the first of its parts, the
 /// distance between them, and their number.
-pub(crate) const PARTS_OF_ROW: usize = 3;
+pub(crate) const ROW_ENTRIES: usize = 3;
 
 /// Computes parts of the gradients of keys and values; one cube per part of a block of rows and head of keys. The rows
 /// that attend to a key are those of its segment from its own on, and those of the completions that follow it: several
 /// cubes share them if they are many.
 ///
-/// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK`] entries; the
-/// parts, `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of them.
+/// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK_ENTRIES`] entries;
+/// the parts, `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of them.
 #[cube(launch_unchecked)]
 pub(crate) fn key_gradient_kernel<C: Float>(
     queries: &[f32],
@@ -168,7 +168,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let members = comptime!(heads.queries / heads.keys);
-        let at = place + block * KEY_BLOCK;
+        let at = place + block * KEY_BLOCK_ENTRIES;
         let rows = Rows::of(segments, at, CUBE_POS % comptime!(heads.keys));
         let part_of = segments.table[at + 2] as usize;
         let parts = segments.table[at + 3] as usize;
@@ -305,7 +305,7 @@ pub(crate) fn add_parts_kernel<C: Float>(
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        let of_row = place + i / size * PARTS_OF_ROW;
+        let of_row = place + i / size * ROW_ENTRIES;
         let first = segments.table[of_row] as usize * size + i % size;
         let step = segments.table[of_row + 1] as usize * size;
         let parts = segments.table[of_row + 2] as usize;

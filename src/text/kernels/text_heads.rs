@@ -2,20 +2,20 @@
 
 use super::UNITS;
 use super::heads::{Heads, head_roots, rotation};
-use super::rows::ROWS;
+use super::rows::ROWS_PER_CUBE;
 use crate::device::buffers::Buffer;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
 /// Number of entries per segment of text in the table of [`Segments`].
-pub(crate) const BOUNDS: usize = 6;
+pub(crate) const SEGMENT_BOUNDS: usize = 6;
 
 /// The segments that the rows of a pass belong to: prompts, and their completions.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Segments {
-    /// The segment of each row, `[rows]`, then the bounds of each segment, `[segments, BOUNDS]`: its rows, those of its
-    /// prompt, and those of the completions that follow it; begin and end of each.
+    /// The segment of each row, `[rows]`, then the bounds of each segment, `[segments, SEGMENT_BOUNDS]`: its rows,
+    /// those of its prompt, and those of the completions that follow it; begin and end of each.
     pub table: Buffer<i32>,
     /// Rows of the pass.
     pub rows: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Segments {
 impl Segments {
     /// A bound of a row's segment.
     pub fn bound(&self, row: usize, #[comptime] which: usize) -> usize {
-        self.table[self.rows + self.table[row] as usize * BOUNDS + which] as usize
+        self.table[self.rows + self.table[row] as usize * SEGMENT_BOUNDS + which] as usize
     }
 
     /// The position of a row in its text.
@@ -268,11 +268,11 @@ fn head_backward(
 }
 
 /// Turns the gradients of rotated and normed queries and keys into those of the products, in place, and computes
-/// partial sums of those of their norms' weights; one cube per [`ROWS`] rows.
+/// partial sums of those of their norms' weights; one cube per [`ROWS_PER_CUBE`] rows.
 ///
 /// Buffers: queries and keys before their norms; rotations `[rows, half, 2]`; weights of the norms of queries and keys;
 /// the gradients, `[rows, query_size]` and `[rows, key_size]`; partial sums, `[cubes, weights]`. Workgroup memory: 2 x
-/// [`ROWS`] floats per head.
+/// [`ROWS_PER_CUBE`] floats per head.
 #[cube(launch_unchecked)]
 pub(crate) fn rotate_backward_kernel(
     queries: &[f32],
@@ -287,18 +287,20 @@ pub(crate) fn rotate_backward_kernel(
     eps: f32,
     #[comptime] heads: Heads,
 ) {
-    let begin = CUBE_POS * ROWS;
+    let begin = CUBE_POS * ROWS_PER_CUBE;
     if begin < rows {
         let unit = UNIT_POS as usize;
         let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
         let all = comptime!(heads.queries + heads.keys);
         let (query_size, key_size) = comptime!((heads.query_size(), heads.key_size()));
         let mut here = rows - begin;
-        if here > ROWS {
-            here = ROWS.runtime();
+        if here > ROWS_PER_CUBE {
+            here = ROWS_PER_CUBE.runtime();
         }
-        let mut roots = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
-        let mut dots = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
+        let mut roots =
+            Shared::<[f32]>::new_slice(comptime!(ROWS_PER_CUBE * (heads.queries + heads.keys)));
+        let mut dots =
+            Shared::<[f32]>::new_slice(comptime!(ROWS_PER_CUBE * (heads.queries + heads.keys)));
         for item in range_stepped(unit, here * all, UNITS) {
             let (row, head) = (begin + item / all, item % all);
             let rotation = row * comptime!(2 * heads.half);

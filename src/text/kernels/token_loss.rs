@@ -8,7 +8,7 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Candidates of a word of a row's mask.
-pub(crate) const BITS: usize = 32;
+pub(crate) const TOKENS_PER_WORD: usize = 32;
 
 /// The form of the kernels of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,8 +31,9 @@ fn logit(
 ) -> f32 {
     let mut x = logits[row * comptime!(form.vocabulary) + i] * sharpness;
     if comptime!(form.is_masked) {
-        let word = masks[row * comptime!(form.vocabulary.div_ceil(BITS)) + i / BITS];
-        if (word >> (i % BITS) as u32) & 1u32 == 0u32 {
+        let word =
+            masks[row * comptime!(form.vocabulary.div_ceil(TOKENS_PER_WORD)) + i / TOKENS_PER_WORD];
+        if (word >> (i % TOKENS_PER_WORD) as u32) & 1u32 == 0u32 {
             x -= f32::new(EXCLUDED);
         }
     }

@@ -3,14 +3,15 @@
 use super::forward::{Activations, Block, KeyBlocks, LayerPass, PackedPass, forward_bytes, matrix};
 use super::gradients::Gradients;
 use super::head::scatter;
-use super::layout::{PARTS, Scatter};
+use super::layout::{MAX_PARTS, Scatter};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::launch::{add_norm, gated, head_norms, rows_of};
 use crate::text::kernels::rows::{
-    COLUMNS, NormBackward, ROWS, Row, columns_kernel, gate_backward_kernel, norm_backward_kernel,
+    COLUMNS_PER_CUBE, NormBackward, ROWS_PER_CUBE, Row, columns_kernel, gate_backward_kernel,
+    norm_backward_kernel,
 };
 use crate::text::kernels::text_gradients::{
     add_parts_kernel, delta_kernel, key_gradient_kernel, query_gradient_kernel,
@@ -24,7 +25,7 @@ use burn_cubecl::tensor::CubeTensor;
 /// The bytes of a row in the largest buffer of a forward and backward pass: of the forward pass, or of the gradients of
 /// keys in parts.
 pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
-    let parts = PARTS * shape.kv_size() * size_of::<f32>();
+    let parts = MAX_PARTS * shape.kv_size() * size_of::<f32>();
     forward_bytes(shape).max(parts as u64)
 }
 
@@ -38,7 +39,7 @@ fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     unsafe {
         columns_kernel::launch_unchecked(
             &matrix.client,
-            grid(matrix, width.div_ceil(COLUMNS)),
+            grid(matrix, width.div_ceil(COLUMNS_PER_CUBE)),
             CubeDim::new_1d(UNITS as u32),
             argument(matrix),
             argument(&sums),
@@ -129,7 +130,7 @@ impl PackedPass<'_> {
         gradients: &mut Gradients,
     ) -> CubeTensor {
         let (shape, rows) = (self.shape(), self.rows());
-        let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS));
+        let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
         let learns = gradients.are_of_weights();
         let row = Row::new(size);
         let form = NormBackward { row, adds: into.is_some(), learns };
@@ -402,7 +403,7 @@ impl PackedPass<'_> {
             }
             return unrotated;
         };
-        let cubes = rows.div_ceil(ROWS);
+        let cubes = rows.div_ceil(ROWS_PER_CUBE);
         let partials = uninit(&d_queries, &[cubes, heads.weights()], DType::F32);
         // SAFETY: accesses stay below the rows, the heads and the cubes; all units of a cube reach its barriers.
         // Nothing else refers to the gradients that change.

@@ -10,7 +10,7 @@ use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
 use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
 use crate::text::kernels::text_attention::text_attend_kernel;
-use crate::text::kernels::text_gradients::KEY_BLOCK;
+use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
 use crate::text::kernels::text_heads::{SegmentsLaunch, rotate_kernel, text_rotation_kernel};
 use crate::text::kernels::tiles::Tiles;
 use crate::text::{DeviceDecoder, PromptWithCompletions, Prompts, Retention, integers};
@@ -38,7 +38,7 @@ pub(crate) struct PackedPass<'a> {
 }
 
 /// Workgroup memory, bytes, from which cubes have several teams of units.
-const LARGE_ROOM: usize = 32 << 10;
+const LARGE_ROOM_BYTES: usize = 32 << 10;
 
 /// Blocks of rows that the cubes of attention take, with the tiles of each kernel.
 pub(super) struct Blocks {
@@ -86,7 +86,7 @@ impl Blocks {
         table.extend(&parts.blocks);
         let sums = table.len();
         table.extend(&parts.of_rows);
-        let block = Block { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK };
+        let block = Block { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK_ENTRIES };
         let key_gradient = KeyBlocks { block, parts: parts.rows, sums };
         (Self { attention, query_gradient, key_gradient }, table)
     }
@@ -104,7 +104,7 @@ fn tiles(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
         units: UNITS,
     };
     // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
-    let units = if room >= LARGE_ROOM { 4 * UNITS } else { UNITS };
+    let units = if room >= LARGE_ROOM_BYTES { 4 * UNITS } else { UNITS };
     let all = [
         (tiles(16, 32), members, [1, 1, 3]),
         (tiles(16, 32), members, [2, 1, 0]),

@@ -5,7 +5,9 @@ use super::layout::Scatter;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::text::kernels::UNITS;
 use crate::text::kernels::rows::scatter_kernel;
-use crate::text::kernels::token_loss::{BITS, TokenForm, token_gradient_kernel, token_kernel};
+use crate::text::kernels::token_loss::{
+    TOKENS_PER_WORD, TokenForm, token_gradient_kernel, token_kernel,
+};
 use crate::text::{DeviceDecoder, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -33,7 +35,7 @@ impl<'a> Targets<'a> {
         candidates: impl Iterator<Item = &'b [u32]> + Clone,
         sharpness: f32,
     ) -> Self {
-        let words = decoder.vocabulary().div_ceil(BITS);
+        let words = decoder.vocabulary().div_ceil(TOKENS_PER_WORD);
         let is_masked = candidates.clone().any(|some| !some.is_empty());
         let masks = is_masked.then(|| {
             let mut masks = Vec::new();
@@ -41,7 +43,8 @@ impl<'a> Targets<'a> {
                 let first = masks.len();
                 masks.resize(first + words, if some.is_empty() { -1i32 } else { 0 });
                 for token in some {
-                    masks[first + *token as usize / BITS] |= 1 << (*token as usize % BITS);
+                    masks[first + *token as usize / TOKENS_PER_WORD] |=
+                        1 << (*token as usize % TOKENS_PER_WORD);
                 }
             }
             cube_ints(integers(&masks, [masks.len() / words, words], decoder.device()))

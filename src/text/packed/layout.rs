@@ -1,14 +1,14 @@
 //! Layout of texts as the rows of one pass: all prompts, then all completions, without padding.
 
 use crate::text::PromptWithCompletions;
-use crate::text::kernels::text_gradients::{KEY_BLOCK, PARTS_OF_ROW};
-use crate::text::kernels::text_heads::BOUNDS;
+use crate::text::kernels::text_gradients::{KEY_BLOCK_ENTRIES, ROW_ENTRIES};
+use crate::text::kernels::text_heads::SEGMENT_BOUNDS;
 use std::ops::Range;
 
 /// Number of tiles of rows per part of a block of keys.
-const TILES: usize = 4;
+const TILES_PER_PART: usize = 4;
 /// Maximum number of parts of a block of keys.
-pub(super) const PARTS: usize = 8;
+pub(super) const MAX_PARTS: usize = 8;
 
 /// The rows of some texts.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Layout {
                 Some(prompt) => (segments[*prompt].clone(), 0..0),
                 None => (0..0, followers(number)),
             };
-            let bounds: [usize; BOUNDS] =
+            let bounds: [usize; SEGMENT_BOUNDS] =
                 [own.start, own.end, prompt.start, prompt.end, followers.start, followers.end];
             table.extend(bounds.map(|bound| bound as i32));
         }
@@ -77,8 +77,8 @@ impl Layout {
         blocks.map(|bound| bound as i32).collect()
     }
 
-    /// Divides each segment into blocks of at most `size` keys. A block that more than `TILES` tiles of `tile` rows
-    /// attend to is split into parts, one cube each.
+    /// Divides each segment into blocks of at most `size` keys. A block that more than `TILES_PER_PART` tiles of `tile`
+    /// rows attend to is split into parts, one cube each.
     pub fn key_parts(&self, size: usize, tile: usize) -> KeyParts {
         let mut all = KeyParts::default();
         for (number, segment) in self.segments.iter().enumerate() {
@@ -86,14 +86,14 @@ impl Layout {
             for first in segment.clone().step_by(size) {
                 let end = (first + size).min(segment.end);
                 let tiles = (segment.end - first + followers).div_ceil(tile);
-                let (parts, begin) = (tiles.div_ceil(TILES).clamp(1, PARTS), all.rows);
+                let (parts, begin) = (tiles.div_ceil(TILES_PER_PART).clamp(1, MAX_PARTS), all.rows);
                 for part in 0..parts {
-                    let numbers: [usize; KEY_BLOCK] = [first, end, part, parts, all.rows];
+                    let numbers: [usize; KEY_BLOCK_ENTRIES] = [first, end, part, parts, all.rows];
                     all.blocks.extend(numbers.map(|number| number as i32));
                     all.rows += end - first;
                 }
                 for row in 0..end - first {
-                    let numbers: [usize; PARTS_OF_ROW] = [begin + row, end - first, parts];
+                    let numbers: [usize; ROW_ENTRIES] = [begin + row, end - first, parts];
                     all.of_rows.extend(numbers.map(|number| number as i32));
                 }
             }
@@ -103,7 +103,7 @@ impl Layout {
 
     /// A bound of a segment.
     fn bound(&self, segment: usize, which: usize) -> usize {
-        self.table[self.tokens.len() + segment * BOUNDS + which] as usize
+        self.table[self.tokens.len() + segment * SEGMENT_BOUNDS + which] as usize
     }
 
     /// The rows of a prompt.
@@ -123,9 +123,9 @@ impl Layout {
 /// Blocks of keys in parts, as kernels read them.
 #[derive(Debug, Default)]
 pub(super) struct KeyParts {
-    /// [`KEY_BLOCK`] entries of each part of each block.
+    /// [`KEY_BLOCK_ENTRIES`] entries of each part of each block.
     pub blocks: Vec<i32>,
-    /// [`PARTS_OF_ROW`] entries of each row.
+    /// [`ROW_ENTRIES`] entries of each row.
     pub of_rows: Vec<i32>,
     /// Rows of all parts.
     pub rows: usize,
@@ -196,11 +196,11 @@ mod tests {
         let layout = Layout::new(&texts);
         let KeyParts { blocks, of_rows, rows } = layout.key_parts(2, 1);
         let (mut found, mut of_prompts) = (vec![false; rows], Vec::new());
-        for block in blocks.chunks_exact(KEY_BLOCK) {
+        for block in blocks.chunks_exact(KEY_BLOCK_ENTRIES) {
             let [first, end, part, parts, to] = *block else { panic!("five numbers") };
             for row in first..end {
                 let place = to + row - first;
-                let [begin, step, of_row] = of_rows[row as usize * PARTS_OF_ROW..][..3] else {
+                let [begin, step, of_row] = of_rows[row as usize * ROW_ENTRIES..][..3] else {
                     panic!("three numbers")
                 };
                 assert_eq!((place, parts), (begin + part * step, of_row));
@@ -212,7 +212,7 @@ mod tests {
         }
         assert!(found.iter().all(|found| *found));
         // Two blocks of the first prompt, which 14 rows follow, and one of the second, which many do.
-        assert_eq!(of_prompts[..3], [5, 4, PARTS as i32]);
+        assert_eq!(of_prompts[..3], [5, 4, MAX_PARTS as i32]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ const TILE_DATA: libc::c_long = 18;
 const FEATURES: u32 = 1 << 22 | 1 << 24;
 
 /// Maximum tiles of the inner dimension in a block: two strips of columns of this depth stay in the L1 cache.
-const BLOCK: usize = 20;
+const MAX_BLOCK_TILES: usize = 20;
 
 /// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
@@ -65,7 +65,7 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
     // SAFETY: the processor has the instructions, and the configuration is a valid one.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack)) };
     let deep = a.strip(rows.start).len();
-    let depth = deep.div_ceil(deep.div_ceil(BLOCK));
+    let depth = deep.div_ceil(deep.div_ceil(MAX_BLOCK_TILES));
     for j in columns.clone().step_by(2) {
         // Beyond the last strip, it is multiplied again.
         let right = [j, (j + 1).min(columns.end - 1)].map(|j| b.strip(j));

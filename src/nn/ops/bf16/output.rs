@@ -5,7 +5,7 @@ use crate::nn::ops::WriteMode;
 use std::marker::PhantomData;
 
 /// Maximum strips of a right operand that a kernel multiplies at a time.
-pub const GROUP: usize = 4;
+pub const MAX_STRIPS: usize = 4;
 
 /// A tile of sums: `[16 rows, 16 columns]`.
 #[repr(C, align(64))]

@@ -2,7 +2,7 @@
 
 #[cfg(target_os = "linux")]
 use super::amx;
-use super::output::{GROUP, Output};
+use super::output::{MAX_STRIPS, Output};
 use super::tiles::{Operand, Side};
 use super::{Kernel, avx512};
 use crate::nn::ops::matmul::View;
@@ -10,9 +10,9 @@ use crate::nn::ops::{Parallelism, WriteMode};
 use std::cell::RefCell;
 
 /// Size in bytes of a part of the left operand, which stays in the L2 cache while the columns are traversed.
-const PART: usize = 1 << 19;
+const PART_BYTES: usize = 1 << 19;
 /// Parts of a product for each thread.
-const PARTS: usize = 4;
+const PARTS_PER_THREAD: usize = 4;
 
 thread_local! {
     /// The memory of operands that are packed for one product, for reuse.
@@ -62,14 +62,16 @@ fn multiply(
     mode: WriteMode,
 ) {
     let rows = a.strips();
-    let down = rows.div_ceil((PART / a.strip_bytes().max(1)).max(2));
+    let down = rows.div_ceil((PART_BYTES / a.strip_bytes().max(1)).max(2));
     let height = rows.div_ceil(down.max(1)).max(1).next_multiple_of(2);
     let strips: usize = products.iter().map(|(b, _)| b.strips()).sum();
     let across = match parallelism {
-        Parallelism::Parallel => (PARTS * rayon::current_num_threads()).div_ceil(down.max(1)),
+        Parallelism::Parallel => {
+            (PARTS_PER_THREAD * rayon::current_num_threads()).div_ceil(down.max(1))
+        }
         Parallelism::Sequential => 1,
     };
-    let width = strips.div_ceil(across).max(1).next_multiple_of(GROUP);
+    let width = strips.div_ceil(across).max(1).next_multiple_of(MAX_STRIPS);
     let mut parts = Vec::new();
     let outputs: Vec<(&Operand, Output)> = products
         .iter_mut()

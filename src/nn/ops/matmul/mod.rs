@@ -67,7 +67,7 @@ pub struct Target<'a> {
 pub type Sizes = [usize; 3];
 
 /// Vectors in a strip of columns.
-const STRIP: usize = 3;
+const STRIP_VECTORS: usize = 3;
 
 /// A right operand packed in reading order: strips of 3 vectors of columns (fewer in the last strip),
 /// each `[inner, vectors]`. The last vector is padded with zeros.
@@ -79,7 +79,7 @@ pub struct Packed {
 }
 
 /// Columns in a strip.
-pub const STRIP_COLUMNS: usize = STRIP * LANES;
+pub const STRIP_COLUMNS: usize = STRIP_VECTORS * LANES;
 
 /// Adjacent strips of a packed operand, restricted to a range of its rows.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,7 @@ impl Columns for Strips<'_> {
 
     fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
         let columns = strips * STRIP_COLUMNS;
-        self.lanes.chunks((strips * STRIP * self.packed).max(1)).enumerate().map(
+        self.lanes.chunks((strips * STRIP_VECTORS * self.packed).max(1)).enumerate().map(
             move |(number, lanes)| {
                 let columns = columns.min(self.columns - number * columns);
                 Self { lanes, columns, ..self }
@@ -152,7 +152,7 @@ impl Strips<'_> {
             columns == left || columns < left && columns.is_multiple_of(STRIP_COLUMNS),
             "strips"
         );
-        let lanes = &self.lanes[from * STRIP * self.packed..];
+        let lanes = &self.lanes[from * STRIP_VECTORS * self.packed..];
         Self { lanes: &lanes[..columns.div_ceil(LANES) * self.packed], columns, ..self }
     }
 
@@ -180,7 +180,7 @@ impl Packed {
     ) {
         (self.inner, self.columns) = (inner, columns);
         self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);
-        let strips = [(&mut self.lanes[..], (STRIP * inner).max(1))];
+        let strips = [(&mut self.lanes[..], (STRIP_VECTORS * inner).max(1))];
         parallelism.each_chunk(strips, |number, [strip]| fill(number, strip));
     }
 
@@ -203,7 +203,7 @@ fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [us
     match vectors {
         1 => pack_rows_of::<1>(b, strip, columns - j),
         2 => pack_rows_of::<2>(b, strip, columns - j),
-        _ => pack_rows_of::<STRIP>(b, strip, columns - j),
+        _ => pack_rows_of::<STRIP_VECTORS>(b, strip, columns - j),
     }
 }
 
@@ -255,16 +255,16 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
 }
 
 /// Rows of `a` packed at a time: they stay in the cache while `b` is traversed.
-const ROWS: usize = 64;
+const PACKED_ROWS: usize = 64;
 
 /// Maximum number of strips for which a column-major left operand is read in place rather than packed.
-const FEW: usize = 8;
+const MAX_STRIPS_IN_PLACE: usize = 8;
 
 /// `f32`s in a page of memory.
-const PAGE: usize = 1024;
+const PAGE_FLOATS: usize = 1024;
 
 /// Maximum number of rows of a tile.
-const TILE: usize = 8;
+const MAX_TILE_ROWS: usize = 8;
 
 /// Packing buffers of a thread.
 #[derive(Default)]
@@ -294,7 +294,8 @@ pub fn matmul_packed(a: View, b: Strips, c: Target, rows: usize) {
 
 fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
     // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
-    let i = if many_registers() { blocks::<TILE>(a, b, &mut c, [0, rows], left) } else { 0 };
+    let i =
+        if many_registers() { blocks::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left) } else { 0 };
     let i = blocks::<4>(a, b, &mut c, [i, rows], left);
     let i = blocks::<2>(a, b, &mut c, [i, rows], left);
     blocks::<1>(a, b, &mut c, [i, rows], left);
@@ -311,7 +312,8 @@ fn blocks<const R: usize>(
     let inner = b.inner;
     // Rows are read in place, and so are columns if few strips need them, unless the stride is a multiple of a
     // page: those would compete for the same few cache lines.
-    let (few, apart) = (FEW * STRIP_COLUMNS, |step: usize| !step.is_multiple_of(PAGE));
+    let (few, apart) =
+        (MAX_STRIPS_IN_PLACE * STRIP_COLUMNS, |step: usize| !step.is_multiple_of(PAGE_FLOATS));
     let in_place = match (a.row, a.column) {
         (row, 1) => apart(row),
         (1, column) => b.columns <= few && apart(column),
@@ -319,7 +321,7 @@ fn blocks<const R: usize>(
     };
     let mut i = from;
     while rows - i >= R {
-        let tiles = ((rows - i) / R).min(ROWS / R);
+        let tiles = ((rows - i) / R).min(PACKED_ROWS / R);
         let c = Target { values: &mut c.values[i * c.row..], ..*c };
         match in_place {
             true if a.column == 1 => {
@@ -352,7 +354,7 @@ fn panel<const R: usize, A: Left<R>>(
     b: Strips,
     c: Target,
 ) {
-    for (number, strip) in b.lanes.chunks((STRIP * b.packed).max(1)).enumerate() {
+    for (number, strip) in b.lanes.chunks((STRIP_VECTORS * b.packed).max(1)).enumerate() {
         let (j, vectors) = (number * STRIP_COLUMNS, strip.len() / b.packed);
         let strip = &strip[b.first * vectors..][..b.inner * vectors];
         let c = Target { values: &mut c.values[j..], ..c };
@@ -360,7 +362,7 @@ fn panel<const R: usize, A: Left<R>>(
         match vectors {
             1 => column::<R, 1, A>(&left, tiles, strip, c, width),
             2 => column::<R, 2, A>(&left, tiles, strip, c, width),
-            _ => column::<R, STRIP, A>(&left, tiles, strip, c, width),
+            _ => column::<R, STRIP_VECTORS, A>(&left, tiles, strip, c, width),
         }
     }
 }

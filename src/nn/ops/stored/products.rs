@@ -11,9 +11,9 @@ use std::cell::RefCell;
 pub const STRIPS: usize = STRIP_COLUMNS / LANES;
 /// Maximum number of rows that are multiplied side by side while weights are expanded. With fewer registers than
 /// AVX-512 has, the sums of two rows fill them; more pay only where an expansion costs more than the spills.
-const FUSED: usize = 4;
+const FUSED_ROWS: usize = 4;
 /// Maximum number of rows for which weights are expanded as they are multiplied, with few registers.
-const FEW: usize = 4;
+const MAX_FUSED_ROWS: usize = 4;
 
 thread_local! {
     /// The memory of expanded strips, for reuse.
@@ -41,7 +41,7 @@ pub fn multiply<'a, P: Pair>(
 ) {
     let rows = x.len() / inner;
     let many_registers = many_registers();
-    let few = if many_registers { P::FEW } else { FEW };
+    let few = if many_registers { P::MAX_FUSED_ROWS } else { MAX_FUSED_ROWS };
     let by_two = !many_registers && !P::SCALED;
     let mut expanded = EXPANDED.take();
     for from in (0..columns).step_by(STRIP_COLUMNS) {
@@ -65,10 +65,10 @@ pub fn multiply<'a, P: Pair>(
             let y = Target { values: &mut y[done * columns + from..], row: columns, mode };
             done += match rows - done {
                 1 => fused::<P, 1>(strips, [inner, group], x, y, width),
-                rows if rows < FUSED || by_two => {
+                rows if rows < FUSED_ROWS || by_two => {
                     fused::<P, 2>(strips, [inner, group], x, y, width)
                 }
-                _ => fused::<P, FUSED>(strips, [inner, group], x, y, width),
+                _ => fused::<P, FUSED_ROWS>(strips, [inner, group], x, y, width),
             };
         }
     }

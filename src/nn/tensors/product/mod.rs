@@ -25,7 +25,7 @@ use sides::Side;
 use tiles::{FRAGMENT, SizesLaunch, Tiling};
 
 /// Cubes that keep a large device busy.
-const BUSY: usize = 128;
+const BUSY_CUBES: usize = 128;
 /// Units per cube of [`add_spans_kernel`].
 const UNITS: usize = 128;
 
@@ -37,7 +37,7 @@ const UNITS: usize = 128;
 /// one after the other, each at a multiple of [`ALIGNMENT`], with unspecified values in between.
 ///
 /// # Panics
-/// If the right operands are more than [`JOINED`], or several with batches, or `into` has another size.
+/// If the right operands are more than [`MAX_JOINED`], or several with batches, or `into` has another size.
 pub(super) fn products<const N: usize>(
     a: CubeTensor,
     right: [CubeTensor; N],
@@ -65,7 +65,7 @@ pub(super) fn products<const N: usize>(
         }
         (rows, count) = (count * rows, 1);
     }
-    assert!(N == 1 || (N <= JOINED && count == 1), "several right operands have no batches");
+    assert!(N == 1 || (N <= MAX_JOINED && count == 1), "several right operands have no batches");
 
     // A dimension of one element has no neighbours, whatever its stride.
     let inner_first = [&left, &strides[0]].map(|x| x.inner == 1 && x.outer != 1 && inner > 1);
@@ -165,7 +165,7 @@ fn blocks<const N: usize>(
 
 /// Whether a product has so few tiles that large ones would leave most of a device idle.
 pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
-    rows.div_ceil(64) * columns.div_ceil(64) < BUSY
+    rows.div_ceil(64) * columns.div_ceil(64) < BUSY_CUBES
 }
 
 /// Tiling of products of `rows` rows.
@@ -180,11 +180,11 @@ fn tiling(rows: usize, is_narrow: bool) -> Tiling {
 }
 
 /// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the device.
-const FEW: usize = 128;
+const FEW_ROWS: usize = 128;
 
 /// Tiling of products of `[rows, columns]` on the matrix units of planes of `plane` units.
 fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
-    let is_few = rows <= FEW && is_narrow(rows, columns);
+    let is_few = rows <= FEW_ROWS && is_narrow(rows, columns);
     let (part, parts, groups, steps) = match rows {
         0..=16 if is_few => ([16, 16], [1, 1], 8, 2),
         17..=32 if is_few => ([16, 16], [2, 1], 4, 2),

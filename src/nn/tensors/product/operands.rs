@@ -8,8 +8,8 @@ use crate::nn::buffers::Buffer;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Most right operands of a launch.
-pub(super) const JOINED: usize = 3;
+/// Maximum number of right operands of a launch.
+pub(super) const MAX_JOINED: usize = 3;
 
 /// An operand: a batch of matrices, read in vectors of `V` elements. Distances are counted in vectors.
 #[derive(CubeType, CubeLaunch)]

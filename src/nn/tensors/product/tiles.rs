@@ -31,7 +31,7 @@ pub(super) struct Tiling {
     pub vectors: [usize; 2],
     /// Whether a bias is added.
     pub has_bias: bool,
-    /// Right operands, 1 to [`JOINED`](super::operands::JOINED).
+    /// Right operands, 1 to [`MAX_JOINED`](super::operands::MAX_JOINED).
     pub joined: usize,
 }
 

@@ -14,7 +14,7 @@ use crate::text::kernels::UNITS;
 use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
 use crate::text::kernels::heads::{COUNTS, ProgressLaunch};
 use crate::text::kernels::narrow::{
-    NarrowScratchLaunch, NarrowingLaunch, TOKENS as MASKED, narrow_kernel,
+    NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_WORD, narrow_kernel,
 };
 use crate::text::{DeviceDecoder, Prompts, sharpness};
 use burn::backend::{Cube, DType};
@@ -265,15 +265,15 @@ impl<'a> KernelBatch<'a> {
 
 /// Words of a row's mask of candidates; 0 if every token can be drawn.
 fn masks(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
-    if sampling.narrows() { decoder.vocabulary().div_ceil(MASKED) } else { 0 }
+    if sampling.narrows() { decoder.vocabulary().div_ceil(TOKENS_PER_WORD) } else { 0 }
 }
 
 /// The tokens in a row's mask; empty if it has all tokens.
 fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
     let words = masks.iter().map(|mask| *mask as u32).enumerate();
     let of = |(number, mask): (usize, u32)| {
-        let bits = (0..MASKED as u32).filter(move |bit| mask >> bit & 1 == 1);
-        bits.map(move |bit| (number * MASKED) as u32 + bit)
+        let bits = (0..TOKENS_PER_WORD as u32).filter(move |bit| mask >> bit & 1 == 1);
+        bits.map(move |bit| (number * TOKENS_PER_WORD) as u32 + bit)
     };
     let all: Vec<u32> = words.flat_map(of).collect();
     if all.len() == vocabulary { Vec::new() } else { all }
