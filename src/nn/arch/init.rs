@@ -73,7 +73,7 @@ impl DecoderShape {
         params
     }
 
-    /// Parameters of 0, but for norms, which multiply by 1.
+    /// Parameters of 0, except for norms, which multiply by 1.
     fn unit_norms(&self) -> Vec<f32> {
         let value = |name: &str| match name.ends_with("norm.weight") {
             true => 1.0 - self.norm_offset,

@@ -104,7 +104,7 @@ impl Projection {
     }
 }
 
-/// A value for each of the norms around a layer's two blocks.
+/// A value for each of the norms around a layer's two blocks: a name, a place or a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerNorms<T> {
     /// That of the norm before attention.

@@ -27,7 +27,7 @@ impl LowRank<'_> {
         linear::forward(parallelism, &inner, &b, y, WriteMode::Accumulate);
     }
 
-    /// Adds to the gradients of the rows and of `a` and `b`, from that of the result, `dy`.
+    /// Adds to the gradients of the rows and of `a` and `b`, from the gradient of the result, `dy`.
     pub fn backward(
         &self,
         parallelism: Parallelism,

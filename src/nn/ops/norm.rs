@@ -116,7 +116,7 @@ fn apply_row(x: &[f32], RmsNorm { weight, offset, .. }: RmsNorm, scale: f32, y: 
     }
 }
 
-/// Adds to the gradients of the weights from number `first` on, from that of the result, `dy`.
+/// Adds to the gradients of the weights from index `first` on, from the gradient of the result, `dy`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn weight_grad(
     x: &[f32],
@@ -135,7 +135,7 @@ fn weight_grad(
     }
 }
 
-/// Adds to the gradients of the rows, from that of the result, `dy`, which is overwritten.
+/// Adds to the gradients of the rows, from the gradient of the result, `dy`, which is overwritten.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn backward(x: &[f32], norm: RmsNorm, scale: &[f32], dy: &mut [f32], dx: &mut [f32]) {
     let RmsNorm { weight, offset, .. } = norm;

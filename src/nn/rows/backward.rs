@@ -21,8 +21,8 @@ pub(super) struct ForwardRecord<'a> {
 }
 
 impl Weights {
-    /// The backward pass of the last norm: fills `d_stream` from the gradient of its result, `d_normed`, and adds that of its
-    /// weights to `gradient`.
+    /// Runs the backward pass of the last norm: fills `d_stream`, the gradient of its input, from `d_normed`, that of
+    /// its result, and adds the gradient of its weights to `gradient`.
     pub(super) fn last_norm_backward(
         &self,
         tape: &Tape,
@@ -34,8 +34,9 @@ impl Weights {
         self.norm_backward(&tape.last, &self.layout.norm, d_normed, d_stream, gradient);
     }
 
-    /// The backward pass of a layer: turns `d_stream`, the gradient of the stream after it, into that before it, and adds that
-    /// of the parameters to `gradient`. `attend` recomputes the layer if its activations were not kept.
+    /// Runs the backward pass of a layer: replaces `d_stream`, the gradient of the stream after the layer, by the
+    /// gradient of the stream before it, and adds the gradient of the layer's parameters to `gradient`. `attend`
+    /// recomputes the layer if its activations were not kept.
     pub(super) fn layer_backward(
         &self,
         number: usize,
@@ -89,8 +90,8 @@ impl Weights {
         normed.backward(self.parallelism, self.norm(place), dy, dx, d_weight);
     }
 
-    /// The gradient of a block's result, in the memory of `scratch.d_block`, from that of the stream to which it was added;
-    /// `None` if both are the same, since the block has no norm after it.
+    /// The gradient of a block's result, in the memory of `scratch.d_block`, from the gradient of the stream to which
+    /// the result was added; `None` if both gradients are the same, since the block has no norm after it.
     fn output_backward(
         &self,
         (normed, place): (&NormActivations, &Range<usize>),
@@ -162,7 +163,7 @@ impl Weights {
         self.input_backward(mlp_input, &norms.before_mlp, d_stream, gradient, scratch);
     }
 
-    /// Computes the gradients of the rows' queries, keys and values from that of the result of attention.
+    /// Computes the gradients of the rows' queries, keys and values from the gradient of the result of attention.
     fn attention_backward(
         &self,
         number: usize,
@@ -278,8 +279,8 @@ impl Weights {
 }
 
 impl Segment {
-    /// Adds the gradients of the keys, or of the values, that the segment attends to, `[prefix + rows, kv_size]`, to
-    /// those of the rows; those in memory have none.
+    /// Adds `found`, the gradients of the keys, or of the values, that the segment attends to, `[prefix + rows,
+    /// kv_size]`, to `to`, the gradients of all rows. Keys and values in a game's memory have no gradient.
     fn add_gradients(&self, found: &[f32], kv: usize, to: &mut [f32]) {
         let (of_prefix, own) = found.split_at(self.prefix_len(kv) * kv);
         let mut add = |rows: &Range<usize>, found: &[f32]| {

@@ -260,7 +260,7 @@ impl DecoderSequences {
         Segment { rows: 0..steps, prefix, starts }
     }
 
-    /// Adds the gradient of a game's parameters, from that of its logits, to `gradient`.
+    /// Adds the gradient of the parameters to `gradient`, from the gradient of a game's logits.
     fn game_backward(
         &self,
         game: &Game,

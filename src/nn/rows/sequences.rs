@@ -100,7 +100,7 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
         logits: &mut [f32],
     );
 
-    /// Adds the gradient of the parameters, from that of the logits, to `gradient`.
+    /// Adds the gradient of the parameters to `gradient`, from the gradient of the logits.
     fn backward(&self, record: &mut Self::Record, d_logits: &[f32], gradient: &mut [f32]);
 }
 

@@ -385,8 +385,9 @@ impl TokenDecoder {
         starts
     }
 
-    /// Adds the gradient of the learnt parameters to `gradient`, from that of [`TextPass::hidden`]. After each layer, last to
-    /// first, calls `done(gradient, start)`: `gradient[start..]` is final, and `start` is one of [`TokenDecoder::starts`].
+    /// Adds the gradient of the learnt parameters to `gradient`, from `d_hidden`, that of [`TextPass::hidden`]. After
+    /// each layer, last to first, calls `done(gradient, start)`: `gradient[start..]` is final, and `start` is one of
+    /// [`TokenDecoder::starts`].
     pub fn backward_texts(
         &self,
         forward: &mut TextPass,
@@ -424,7 +425,8 @@ impl TokenDecoder {
         (scratch.d_normed, scratch.d_stream) = (d_normed, d_stream);
     }
 
-    /// Fills the gradient of normed vectors from that of their logits, and adds that of the head to `gradient`.
+    /// Fills the gradient of normed vectors from the gradient of their logits, and adds that of the head's weights to
+    /// `gradient`.
     pub fn backward_head(
         &self,
         hidden: &[f32],

@@ -190,8 +190,8 @@ impl Weights {
         }
     }
 
-    /// Adds to `gradient` that of the learnt parameters of linear layers with the input `x`, from the gradient of the result
-    /// of each; `dx` becomes the gradient of the input.
+    /// Adds the gradient of the learnt parameters of linear layers with the input `x` to `gradient`, from the gradient
+    /// of each layer's result; `dx` becomes the gradient of the input.
     pub(super) fn linears_backward<const N: usize>(
         &self,
         x: &[f32],
@@ -234,8 +234,8 @@ impl Weights {
         }
     }
 
-    /// Adds to `gradient` those of the weights and biases of linear layers with the input `x`, from the gradients of their
-    /// results.
+    /// Adds the gradients of weights and biases of linear layers with the input `x` to `gradient`, from the gradients
+    /// of the layers' results.
     pub(super) fn weight_grads<const N: usize>(
         &self,
         x: &[f32],

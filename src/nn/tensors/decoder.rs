@@ -283,25 +283,25 @@ impl Decoder {
         &self,
         mut x: Tensor<3>,
         rotations: &[[Tensor<4>; 2]],
-        added: Option<&AdapterTensors>,
+        adapters: Option<&AdapterTensors>,
         mut attend: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
     ) -> Tensor<3> {
         for (i, layer) in self.layers.iter().enumerate() {
-            let apply = |which: Projection, x: Tensor<3>| self.apply(added, i, which, x);
+            let apply = |which: Projection, x: Tensor<3>| self.apply(adapters, i, which, x);
             let norms = layer.norms(self.shape.norms);
             let rotations = &rotations[self.shape.rope_table(i)];
             let head_norms = layer.head_norms();
             let input = self.norm_if(norms.before_attention, x.clone());
             // A separate product: values are cached, and a buffer of all three would keep the others alive.
             let values = self.heads(apply(Projection::Value, input.clone()));
-            let [queries, keys] = self.apply_all(added, i, Projection::OF_SCORES, input);
+            let [queries, keys] = self.apply_all(adapters, i, Projection::OF_SCORES, input);
             let queries = rotate(self.normed_heads(head_norms.query, queries), rotations);
             let keys = rotate(self.normed_heads(head_norms.key, keys), rotations);
             let attended = attend(i, queries, [keys, values]);
             let output = apply(Projection::Output, attended);
             x = x + self.norm_if(norms.after_attention, output);
             let input = self.norm_if(norms.before_mlp, x.clone());
-            let [gate, up] = self.apply_all(added, i, Projection::OF_GATE, input);
+            let [gate, up] = self.apply_all(adapters, i, Projection::OF_GATE, input);
             let inner = activate(gate, self.shape.activation) * up;
             let output = apply(Projection::Down, inner);
             x = x + self.norm_if(norms.after_mlp, output);
@@ -312,29 +312,29 @@ impl Decoder {
     /// The product with a matrix of a layer, its adapter included.
     pub(crate) fn apply(
         &self,
-        added: Option<&AdapterTensors>,
+        adapters: Option<&AdapterTensors>,
         layer: usize,
         which: Projection,
         x: Tensor<3>,
     ) -> Tensor<3> {
-        let [y] = self.apply_all(added, layer, [which], x);
+        let [y] = self.apply_all(adapters, layer, [which], x);
         y
     }
 
     /// The products of one input with matrices of a layer, at most three, their adapters included.
     pub(crate) fn apply_all<const N: usize>(
         &self,
-        added: Option<&AdapterTensors>,
+        adapters: Option<&AdapterTensors>,
         layer: usize,
         which: [Projection; N],
         x: Tensor<3>,
     ) -> [Tensor<3>; N] {
         let linears = which.map(|which| self.layers[layer].linear(which));
         let mut all = self.products.linears(linears, x.clone());
-        if let Some(added) = added {
+        if let Some(adapters) = adapters {
             for (y, which) in all.iter_mut().zip(which) {
                 let number = layer * Projection::ALL.len() + which as usize;
-                *y = added.add(self.products, number, x.clone(), y.clone());
+                *y = adapters.add(self.products, number, x.clone(), y.clone());
             }
         }
         all

@@ -29,7 +29,7 @@ pub struct DeviceDecoder {
 /// Adapters on a device.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceAdapters {
-    added: AdapterTensors,
+    tensors: AdapterTensors,
     /// Their parameters, in whose memory their tensors are.
     arenas: Arenas,
 }
@@ -44,8 +44,8 @@ impl DeviceAdapters {
             let layout = layout.as_ref()?;
             Some([[layout.a.len() / r, r], [r, layout.b.len() / r]])
         });
-        let added = low_rank(sizes, adapters.scale(), &mut arenas);
-        Self { added, arenas }
+        let tensors = low_rank(sizes, adapters.scale(), &mut arenas);
+        Self { tensors, arenas }
     }
 
     /// Downloads the parameters, in their order.
@@ -180,8 +180,8 @@ impl DeviceDecoder {
     }
 
     /// The adapters that are learnt instead of the weights, if any.
-    pub(crate) fn added(&self) -> Option<&AdapterTensors> {
-        self.adapters.as_ref().map(|adapters| &adapters.added)
+    pub(crate) fn adapter_tensors(&self) -> Option<&AdapterTensors> {
+        self.adapters.as_ref().map(|adapters| &adapters.tensors)
     }
 
     /// The learnt parameters: those of the adapters, or without any all weights.
@@ -194,15 +194,15 @@ impl DeviceDecoder {
     pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
         // Views go first: nothing else may refer to memory that changes.
         match self.adapters.take() {
-            Some(DeviceAdapters { added: AdapterTensors { pairs, scale }, arenas }) => {
+            Some(DeviceAdapters { tensors: AdapterTensors { pairs, scale }, arenas }) => {
                 let dims = |pair: &Option<[Tensor<2>; 2]>| {
                     pair.as_ref().map(|pair| pair.each_ref().map(|x| x.dims()))
                 };
                 let sizes: Vec<_> = pairs.iter().map(dims).collect();
                 drop(pairs);
                 let mut arenas = arenas.map(change);
-                let added = low_rank(sizes.into_iter(), scale, &mut arenas);
-                self.with_adapters(Some(DeviceAdapters { added, arenas }))
+                let tensors = low_rank(sizes.into_iter(), scale, &mut arenas);
+                self.with_adapters(Some(DeviceAdapters { tensors, arenas }))
             }
             None => {
                 let module = self.module.release_memory(self.weights.device());
@@ -262,8 +262,8 @@ impl DeviceDecoder {
         }
         let mut own = self.clone();
         match &mut own.adapters {
-            Some(DeviceAdapters { added, .. }) => {
-                for pair in added.pairs.iter_mut().flatten() {
+            Some(DeviceAdapters { tensors, .. }) => {
+                for pair in tensors.pairs.iter_mut().flatten() {
                     *pair = pair.each_ref().map(|x| x.clone().autodiff().require_grad());
                 }
             }
@@ -281,9 +281,9 @@ impl DeviceDecoder {
                 self.1.push(gradient.map(|x| x.flatten(0, D - 1)));
             }
         }
-        let all: Vec<Option<Tensor<1>>> = match self.added() {
-            Some(added) => {
-                let all = added.pairs.iter().flatten().flatten();
+        let all: Vec<Option<Tensor<1>>> = match self.adapter_tensors() {
+            Some(adapters) => {
+                let all = adapters.pairs.iter().flatten().flatten();
                 all.map(|x| x.grad_remove(autodiff).map(|x| x.flatten(0, 1))).collect()
             }
             None => {
@@ -316,8 +316,8 @@ impl DeviceDecoder {
         let mut keys_values = Vec::new();
         let products = self.module.products;
         let x = self.module.embed(tokens);
-        let added = self.added();
-        let hidden = self.module.run_layers(x, &rotations, added, |i, queries, own| {
+        let adapters = self.adapter_tensors();
+        let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, own| {
             let own = own.map(|x| products.operand(x));
             let attended = self.module.attend(i, queries, &own, &masks, None);
             keys_values.push(own);
@@ -357,8 +357,8 @@ impl DeviceDecoder {
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
         let products = self.module.products;
         let x = self.module.embed(tokens.reshape([rows, 1]));
-        let added = self.added();
-        let hidden = self.module.run_layers(x, &rotations, added, |i, queries, new| {
+        let adapters = self.adapter_tensors();
+        let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, new| {
             let [keys, values] = &mut all.keys_values[i];
             for (all, new) in [keys, values].into_iter().zip(new) {
                 let [_, _, heads, head_dim] = new.dims();
@@ -403,8 +403,8 @@ impl DeviceDecoder {
         let masks = self.module.masks(0..steps, steps, device);
         let prefix_masks = self.prefix_masks(&prompts, 0..steps);
         let x = self.module.embed(integers(&tokens, [rows, steps], device));
-        let added = self.added();
-        let hidden = self.module.run_layers(x, &rotations, added, |i, queries, own| {
+        let adapters = self.adapter_tensors();
+        let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
             self.module.attend(i, queries, &own, &masks, Some(prefix))
         });

@@ -89,7 +89,7 @@ fn resident() -> u64 {
     crate::device::memory(None).in_use.unwrap_or(0)
 }
 
-/// Prints a value in another way than minijinja.
+/// Prints a value where minijinja would print it differently.
 type Printed = fn(&Value) -> Result<Option<String>, Error>;
 /// Calls a method of a value that minijinja lacks.
 type Method = fn(&Value, &str, &[Value]) -> Option<Value>;

@@ -24,7 +24,8 @@ pub(crate) fn heads(shape: &DecoderShape) -> Heads {
     }
 }
 
-/// Weights of the norms of a layer's queries and keys, in this order; any others if they are not normed.
+/// Weights of the norms of a layer's queries and keys, in this order; a placeholder that kernels do not read if there
+/// are no such norms.
 pub(crate) fn head_norms(decoder: &Decoder, layer: usize) -> CubeTensor {
     cube_tensor(match decoder.layers[layer].head_norms() {
         QkNorms { query: Some(query), key: Some(key) } => {

@@ -139,12 +139,13 @@ pub(crate) const KEY_BLOCK_ENTRIES: usize = 5;
 /// distance between them, and their number.
 pub(crate) const ROW_ENTRIES: usize = 3;
 
-/// Computes parts of the gradients of keys and values; one cube per part of a block of rows and head of keys. The rows
-/// that attend to a key are those of its segment from its own on, and those of the completions that follow it: several
-/// cubes share them if they are many.
+/// Computes parts of the gradients of keys and values; one cube per part of a block of rows and head of keys. A key is
+/// attended to by its own row and the later rows of its segment, and by the rows of the completions that follow the
+/// segment: several cubes share these rows if they are many.
 ///
-/// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK_ENTRIES`] entries;
-/// the parts, `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of them.
+/// Buffers: those of [`query_gradient_kernel`] except for the last, and with the blocks of [`KEY_BLOCK_ENTRIES`]
+/// entries; the parts, `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of
+/// them.
 #[cube(launch_unchecked)]
 pub(crate) fn key_gradient_kernel<C: Float>(
     queries: &[f32],

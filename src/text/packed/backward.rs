@@ -137,7 +137,7 @@ impl PackedPass<'_> {
         let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
         // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
-        // later operation reads what is added to as it was.
+        // later operation reads the former content of what is added to.
         unsafe {
             norm_backward_kernel::launch_unchecked(
                 &input.client,
@@ -160,8 +160,8 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// Computes the gradient of the input of some matrices of a layer, at most three, from those of their results; adds
-    /// those of their learnt parameters.
+    /// Computes the gradient of the input of at most three matrices of a layer from the gradients of their results, and
+    /// adds the gradients of their learnt parameters.
     fn linears_backward<const N: usize>(
         &self,
         layer: usize,
@@ -170,7 +170,7 @@ impl PackedPass<'_> {
         d_results: [&CubeTensor; N],
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let (module, added) = (&self.decoder.module, self.decoder.added());
+        let (module, adapters) = (&self.decoder.module, self.decoder.adapter_tensors());
         let products = module.products;
         let linears = which.map(|which| module.layers[layer].linear(which));
         let d = d_results.map(|d_result| matrix(d_result.clone()));
@@ -179,7 +179,7 @@ impl PackedPass<'_> {
             .zip(&d)
             .map(|(linear, d)| products.of(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
-        let Some(added) = added else {
+        let Some(adapters) = adapters else {
             let names = which.map(|which| named(layer, which.name()));
             let x = input().transpose();
             gradients
@@ -192,15 +192,15 @@ impl PackedPass<'_> {
             }
             return d_input;
         };
-        let pair = |which| added.pairs[layer * Projection::ALL.len() + which as usize].as_ref();
+        let pair = |which| adapters.pairs[layer * Projection::ALL.len() + which as usize].as_ref();
         if which.iter().all(|which| pair(*which).is_none()) {
             return d_input;
         }
         let x = input();
         for (which, d) in which.into_iter().zip(d) {
             let Some([a, b]) = pair(which) else { continue };
-            let inner = products.of(x.clone(), a.clone()) * added.scale;
-            let d_inner = products.of(d.clone(), b.clone().transpose()) * added.scale;
+            let inner = products.of(x.clone(), a.clone()) * adapters.scale;
+            let d_inner = products.of(d.clone(), b.clone().transpose()) * adapters.scale;
             let adapter = (layer, which);
             gradients.add_adapter(adapter, false, |into| {
                 products.of_all(x.clone().transpose(), [d_inner.clone()], into)
@@ -277,7 +277,7 @@ impl PackedPass<'_> {
         self.linears_backward(layer, Projection::OF_ATTENTION, input, d_results, gradients)
     }
 
-    /// Computes the gradients of rotated queries and keys, and of values, from that of the result of attention.
+    /// Computes the gradients of rotated queries and keys, and of values, from the gradient of the result of attention.
     fn attend_backward(
         &self,
         layer: usize,
@@ -371,7 +371,8 @@ impl PackedPass<'_> {
         [d_queries, d_keys, d_values]
     }
 
-    /// Computes the gradients of queries and keys before norm and rotation, from those after; adds those of the norms.
+    /// Computes the gradients of queries and keys before norm and rotation from those of the rotated ones; adds the
+    /// gradients of the norms' weights.
     fn rotate_backward(
         &self,
         layer: usize,

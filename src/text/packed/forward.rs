@@ -287,7 +287,7 @@ impl<'a> PackedPass<'a> {
         let values = self.values(number, &input);
         let tensor = Tensor::<3>::from_primitive::<Cube>(input);
         let [queries, keys] = module
-            .apply_all(self.decoder.added(), number, Projection::OF_SCORES, tensor)
+            .apply_all(self.decoder.adapter_tensors(), number, Projection::OF_SCORES, tensor)
             .map(cube_tensor);
         let unnormed = [queries, keys];
         let [queries, keys] = self.rotate_heads(number, &unnormed);
@@ -317,7 +317,7 @@ impl<'a> PackedPass<'a> {
     /// The product of the input of a block, `[1, rows, inputs]`, with a matrix of a layer.
     pub(super) fn apply(&self, layer: usize, which: Projection, input: &CubeTensor) -> CubeTensor {
         let input = Tensor::<3>::from_primitive::<Cube>(input.clone());
-        cube_tensor(self.decoder.module.apply(self.decoder.added(), layer, which, input))
+        cube_tensor(self.decoder.module.apply(self.decoder.adapter_tensors(), layer, which, input))
     }
 
     /// The values of a layer from the input of its attention.

@@ -30,10 +30,10 @@ enum Places {
 impl Gradients {
     /// Creates gradients of 0 for the learnt parameters of a decoder.
     pub fn new(decoder: &DeviceDecoder) -> Self {
-        let places = match decoder.added() {
-            Some(added) => {
+        let places = match decoder.adapter_tensors() {
+            Some(adapters) => {
                 let mut count = 0;
-                let places = added.pairs.iter().map(|pair| {
+                let places = adapters.pairs.iter().map(|pair| {
                     pair.as_ref().map(|_| {
                         count += 2;
                         count - 2

@@ -99,7 +99,7 @@ enum Start {
     Present,
 }
 
-/// Multiplies two strips of rows by two of columns into the tiles of `to` from `[i, j]` on, as far as `ends`.
+/// Multiplies two strips of rows by two of columns into the tiles of `to` from `[i, j]` on, up to `ends`.
 ///
 /// # Safety
 /// Tiles are configured, all strips have the same length, which is not 0, and no other thread accesses these tiles of `to`.

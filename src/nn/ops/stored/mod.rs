@@ -115,7 +115,7 @@ impl Debug for StoredMatrix {
     }
 }
 
-/// Adjacent strips of columns of a weight in another format than f32.
+/// Adjacent strips of columns of a weight whose format is not f32.
 #[derive(Clone, Copy)]
 pub struct StoredStrips<'a> {
     weight: &'a dyn Expand,

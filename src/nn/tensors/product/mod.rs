@@ -90,14 +90,15 @@ pub(super) fn products<const N: usize>(
     let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
     let spans = inner.div_ceil(span).max(1);
 
-    let (starts, numbers) = blocks(rows, columns, tiling.columns());
-    let product = into.unwrap_or_else(|| uninit(&a, &[count * numbers], DType::F32));
-    assert_eq!(product.meta.num_elements(), count * numbers, "numbers of the products");
+    let (starts, elements) = blocks(rows, columns, tiling.columns());
+    let product = into.unwrap_or_else(|| uninit(&a, &[count * elements], DType::F32));
+    assert_eq!(product.meta.num_elements(), count * elements, "numbers of the products");
     let shares = match spans {
         1 => product.clone(),
-        _ => uninit(&a, &[count * spans * numbers], DType::F32),
+        _ => uninit(&a, &[count * spans * elements], DType::F32),
     };
-    let sizes = SizesLaunch::new(count, rows, numbers, inner, span, spans, row_tiles, column_tiles);
+    let sizes =
+        SizesLaunch::new(count, rows, elements, inner, span, spans, row_tiles, column_tiles);
     let launch = |number: usize| {
         let number = number.min(N - 1);
         let [tile, place] = starts[number];
@@ -129,13 +130,13 @@ pub(super) fn products<const N: usize>(
         unsafe {
             add_spans_kernel::launch_unchecked(
                 &product.client,
-                grid(&product, (count * numbers).div_ceil(UNITS)),
+                grid(&product, (count * elements).div_ceil(UNITS)),
                 CubeDim::new_1d(UNITS as u32),
                 argument(&shares),
                 argument(&product),
                 spans,
-                numbers,
-                count * numbers,
+                elements,
+                count * elements,
             );
         }
     }
@@ -317,7 +318,7 @@ mod tests {
                 assert!(tiling.has_matrix_units() && tiling.part.iter().all(|x| x % FRAGMENT == 0));
                 // 32 bytes, of operands in half precision and of sums.
                 for side in [tiling.side(0), tiling.side(1)] {
-                    assert_eq!((side.numbers() % 16, side.stride % 8), (0, 0), "{tiling:?}");
+                    assert_eq!((side.elements() % 16, side.stride % 8), (0, 0), "{tiling:?}");
                 }
                 assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
                 // The smallest workgroup memory of devices with matrix units.

@@ -71,14 +71,14 @@ impl Side {
     }
 
     /// Elements of the tile, with the padding of its rows.
-    pub fn numbers(&self) -> usize {
+    pub fn elements(&self) -> usize {
         let rows = if self.keeps_order { self.extents()[1] } else { self.depth };
         self.stride * rows
     }
 
     /// Vectors of the tile, with the padding of its rows.
     pub fn vectors(&self) -> usize {
-        self.numbers() / self.vector
+        self.elements() / self.vector
     }
 }
 
@@ -144,11 +144,11 @@ impl<N: Float, V: Size> Moved<N, V> {
         #[unroll]
         for i in 0..comptime!(side.moved()) {
             let (near, far) = comptime!(side.place(i));
-            let mut numbers = Vector::<N, V>::new(N::from_int(0));
+            let mut elements = Vector::<N, V>::new(N::from_int(0));
             if near < near_left && far < far_left {
-                numbers = from.numbers[place + near * by_near + far * from.far];
+                elements = from.elements[place + near * by_near + far * from.far];
             }
-            self.vectors[i] = numbers;
+            self.vectors[i] = elements;
         }
     }
 
@@ -184,10 +184,10 @@ impl<N: Float, V: Size> Moved<N, V> {
         let to = tile.room + first + side_far(tile.unit, side) * by_far;
         #[unroll]
         for i in 0..comptime!(side.moved()) {
-            let numbers = Vector::<f32, V>::cast_from(Vector::<I, V>::cast_from(self.vectors[i]));
+            let elements = Vector::<f32, V>::cast_from(Vector::<I, V>::cast_from(self.vectors[i]));
             #[unroll]
             for j in 0..comptime!(side.vector) {
-                room[to + comptime!(side.step(i, j))] = numbers.extract(j);
+                room[to + comptime!(side.step(i, j))] = elements.extract(j);
             }
         }
     }
@@ -203,8 +203,8 @@ impl<N: Float, V: Size> Moved<N, V> {
         let to = tile.room + side_near(tile.unit, side) + far;
         #[unroll]
         for i in 0..comptime!(side.moved()) {
-            let numbers = Vector::<I, V>::cast_from(self.vectors[i]);
-            room[to + comptime!(side.step(i, 0) / side.vector)] = numbers;
+            let elements = Vector::<I, V>::cast_from(self.vectors[i]);
+            room[to + comptime!(side.step(i, 0) / side.vector)] = elements;
         }
     }
 }
@@ -273,7 +273,7 @@ mod tests {
                             assert!(number[0] < near_end * vector && number[1] < far_end);
                             assert!(seen.insert(number), "{side:?}: {number:?} twice");
                             let place = first + side.step(i, j);
-                            assert!(place < side.numbers() && places.insert(place), "{side:?}");
+                            assert!(place < side.elements() && places.insert(place), "{side:?}");
                         }
                     }
                     assert_eq!(seen.len(), side.width * side.depth, "{side:?}");

@@ -105,7 +105,7 @@ impl Tiling {
 
     /// Elements of a group's tiles in workgroup memory.
     pub fn staged(&self) -> usize {
-        self.side(0).numbers() + self.side(1).numbers()
+        self.side(0).elements() + self.side(1).elements()
     }
 
     /// Sums of a group in workgroup memory: a tile where groups add theirs up, or a fragment of each plane on its way
@@ -135,7 +135,7 @@ pub(super) struct Sizes {
     pub batches: usize,
     pub rows: usize,
     /// Elements of the result of a span: those of all blocks.
-    pub numbers: usize,
+    pub elements: usize,
     pub inner: usize,
     /// Inner steps of a cube.
     pub span: usize,
@@ -180,7 +180,7 @@ impl Work {
         let (span, batch) = (rest % sizes.spans, rest / sizes.spans);
         let block = Block::at::<B, W>(column_tile, rights, comptime!(tiling.joined));
         let column = (column_tile - block.first_tile) * comptime!(tiling.columns());
-        let to = (batch * sizes.spans + span) * sizes.numbers + block.place;
+        let to = (batch * sizes.spans + span) * sizes.elements + block.place;
         let first = span * sizes.span;
         let mut end = first + sizes.span;
         if end > sizes.inner {

@@ -56,7 +56,7 @@ impl TokenStep {
         tokens: Tensor<1, Int>,
         bound: usize,
     ) -> Tensor<2> {
-        let (module, added) = (&decoder.module, decoder.added());
+        let (module, adapters) = (&decoder.module, decoder.adapter_tensors());
         let rows = tokens.dims()[0];
         let shape = module.shape();
         let row = StepLaunch {
@@ -76,20 +76,20 @@ impl TokenStep {
         for (i, layer) in module.layers.iter().enumerate() {
             let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
             let apply = |which: Projection, x: &CubeTensor| {
-                cube_tensor(module.apply(added, i, which, tensor(x)))
+                cube_tensor(module.apply(adapters, i, which, tensor(x)))
             };
             let norms = layer.norms(shape.norms);
             let before = norms.before_attention;
             let (input, sum) = add_norm(shape, stream, output, before, row.operand);
             let [queries, keys, values] = module
-                .apply_all(added, i, Projection::OF_ATTENTION, tensor(&input))
+                .apply_all(adapters, i, Projection::OF_ATTENTION, tensor(&input))
                 .map(cube_tensor);
             row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table(i)]);
             let attended = apply(Projection::Output, &row.attend(i, &queries));
             let attended = Some((attended, norms.after_attention));
             let (input, sum) = add_norm(shape, sum, attended, norms.before_mlp, row.operand);
             let [gate, up] =
-                module.apply_all(added, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
+                module.apply_all(adapters, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
             output = Some((
                 apply(Projection::Down, &gated(&gate, &up, shape.activation, row.operand)),
                 norms.after_mlp,
