@@ -4,7 +4,7 @@ use crate::math::Activation;
 use crate::math::activation::activate_with_derivatives;
 use crate::nn::ops::linear::{self, Arithmetic, Weight};
 use crate::nn::ops::matmul::View;
-use crate::nn::ops::{Parallelism, bias};
+use crate::nn::ops::{Parallelism, WriteMode, bias};
 use std::ops::Range;
 
 const SEQUENTIAL: Parallelism = Parallelism::Sequential;
@@ -42,13 +42,13 @@ impl Layer {
 
     /// `y = x w + b`.
     pub fn forward(&self, params: &[f32], x: &[f32], y: &mut [f32]) {
-        linear::forward(SEQUENTIAL, x, &self.forward, y, false);
+        linear::forward(SEQUENTIAL, x, &self.forward, y, WriteMode::Overwrite);
         bias::forward(&params[self.bias.clone()], y);
     }
 
     /// `dx = dy w^T`, or `dx += dy w^T`.
-    pub fn input_grad(&self, dy: &[f32], dx: &mut [f32], add: bool) {
-        linear::forward(SEQUENTIAL, dy, &self.transpose, dx, add);
+    pub fn input_grad(&self, dy: &[f32], dx: &mut [f32], mode: WriteMode) {
+        linear::forward(SEQUENTIAL, dy, &self.transpose, dx, mode);
     }
 
     /// Adds the gradients of weight and bias to those of all parameters.
@@ -137,8 +137,8 @@ impl HiddenLayers {
             let [_, derivatives] = &rest[0];
             own.resize(derivatives.len(), 0.0);
             match self.layers.get(number + 1) {
-                Some(next) => next.input_grad(above, own, false),
-                None => next.input_grad(dy, own, false),
+                Some(next) => next.input_grad(above, own, WriteMode::Overwrite),
+                None => next.input_grad(dy, own, WriteMode::Overwrite),
             }
             own.iter_mut().zip(derivatives).for_each(|(d, derivative)| *d *= derivative);
             layer.param_grads(HiddenRecord::after(below, x), own, gradient);

@@ -7,8 +7,8 @@ use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// Alignment of a view's offset, in numbers: 128 numbers in half precision are 256 bytes, an offset that every device can
-/// bind.
+/// Alignment of a view's offset, in elements: 128 numbers in half precision are 256 bytes, an offset that every device
+/// can bind.
 pub(crate) const ALIGNMENT: usize = 128;
 
 /// Whether CubeCL kernels can run on a device.
@@ -29,7 +29,7 @@ pub(crate) fn largest_allocation(device: &Device) -> u64 {
     memory.max_page_size / memory.alignment * memory.alignment
 }
 
-/// The most units of a plane of a device (subgroup, warp); 0 if no kernels run there.
+/// Maximum number of units of a plane (subgroup, warp) of a device; 0 if no kernels run there.
 pub(crate) fn plane_units(device: &Device) -> usize {
     if !runs_kernels(device) {
         return 0;
@@ -62,12 +62,19 @@ pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTe
     CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, dtype)
 }
 
-/// A contiguous tensor of this shape in the memory of `of`, from its number `start` on.
-pub(crate) fn view(of: &CubeTensor, start: usize, shape: Shape) -> CubeTensor {
-    let (size, rest) = (of.dtype.size(), of.meta.num_elements() - start - shape.num_elements());
-    let handle = of.handle.clone();
+/// A contiguous tensor of this shape in the memory of `tensor`, from its element `start` on.
+pub(crate) fn view(tensor: &CubeTensor, start: usize, shape: Shape) -> CubeTensor {
+    let (size, rest) =
+        (tensor.dtype.size(), tensor.meta.num_elements() - start - shape.num_elements());
+    let handle = tensor.handle.clone();
     let handle = handle.offset_start((start * size) as u64).offset_end((rest * size) as u64);
-    CubeTensor::new_contiguous(of.client.clone(), of.device.clone(), shape, handle, of.dtype)
+    CubeTensor::new_contiguous(
+        tensor.client.clone(),
+        tensor.device.clone(),
+        shape,
+        handle,
+        tensor.dtype,
+    )
 }
 
 /// Binds the whole buffer of a contiguous tensor to a kernel argument.
@@ -78,7 +85,7 @@ pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
     unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), len) }
 }
 
-/// The type of a float tensor's numbers in kernels.
+/// The type of a float tensor's elements in kernels.
 pub(crate) fn element_of(tensor: &CubeTensor) -> ElemType {
     float_element(tensor.dtype)
 }
@@ -92,14 +99,14 @@ pub(crate) fn float_element(dtype: DType) -> ElemType {
     })
 }
 
-/// The widest vectors, in numbers, that a kernel can read from all these tensors and that `fits` accepts.
+/// The widest vectors, in elements, that a kernel can read from all these tensors and that `fits` accepts.
 pub(crate) fn vector_size(tensors: &[&CubeTensor], fits: impl Fn(usize) -> bool) -> usize {
-    let least = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
+    let smallest = tensors.iter().map(|tensor| tensor.dtype.size()).min().expect("a tensor");
     let begins = |tensor: &&CubeTensor, count: usize| {
         let start = tensor.handle.offset_start.unwrap_or(0) as usize;
         start.is_multiple_of(count * tensor.dtype.size())
     };
-    let mut sizes = tensors[0].client.io_optimized_vector_sizes(least);
+    let mut sizes = tensors[0].client.io_optimized_vector_sizes(smallest);
     let all = |count: &usize| fits(*count) && tensors.iter().all(|tensor| begins(tensor, *count));
     sizes.find(all).unwrap_or(1)
 }

@@ -30,7 +30,7 @@ pub(crate) fn layer(weight: Vec<f32>, outputs: usize, device: &Device) -> Linear
 }
 
 /// The largest number of vectors made by Gram-Schmidt, one after the other; more are made by reflections.
-const FEW: usize = 256;
+const MAX_GRAM_SCHMIDT: usize = 256;
 
 /// A `[inputs, outputs]` matrix, row-major, whose rows or columns (the fewer) are orthogonal with
 /// norm `gain`, and otherwise random: uniformly distributed.
@@ -46,12 +46,14 @@ pub(crate) fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> 
         });
         rows.collect()
     };
-    if count <= FEW {
+    if count <= MAX_GRAM_SCHMIDT {
         let vectors = gram_schmidt(count, len, key);
         arrange(&|vector, i| vectors[vector][i])
     } else {
         let vectors = reflected(count, len, key);
-        arrange(&|vector, i| f64::from(vectors[vector / SIDE][i][vector % SIDE]))
+        arrange(&|vector, i| {
+            f64::from(vectors[vector / VECTORS_PER_THREAD][i][vector % VECTORS_PER_THREAD])
+        })
     }
 }
 
@@ -87,27 +89,28 @@ fn gram_schmidt(count: usize, len: usize, key: u32) -> Vec<Vec<f64>> {
 }
 
 /// Vectors that one thread makes side by side.
-const SIDE: usize = 16;
+const VECTORS_PER_THREAD: usize = 16;
 /// Reflections that are applied as one block.
-const TOGETHER: usize = 8;
+const BLOCK_REFLECTIONS: usize = 8;
 
-/// `count` orthonormal vectors `[len]`, [`SIDE`] of them in each `[len][SIDE]`: the first columns of a product
-/// of random reflections (Stewart 1980, "The efficient generation of random orthogonal matrices"). Costs a
-/// third of Gram-Schmidt with its second pass, and runs on all threads.
-fn reflected(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; SIDE]>> {
-    let firsts: Vec<usize> = (0..count).step_by(TOGETHER).collect();
+/// `count` orthonormal vectors `[len]`, [`VECTORS_PER_THREAD`] of them in each `[len][VECTORS_PER_THREAD]`: the first
+/// columns of a product of random reflections (Stewart 1980, "The efficient generation of random orthogonal matrices").
+/// Costs a third of Gram-Schmidt with its second pass, and runs on all threads.
+fn reflected(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; VECTORS_PER_THREAD]>> {
+    let firsts: Vec<usize> = (0..count).step_by(BLOCK_REFLECTIONS).collect();
     let blocks: Vec<Reflections> = firsts
         .into_par_iter()
-        .map(|first| Reflections::new(first, TOGETHER.min(count - first), len, key))
+        .map(|first| Reflections::new(first, BLOCK_REFLECTIONS.min(count - first), len, key))
         .collect();
-    let firsts: Vec<usize> = (0..count).step_by(SIDE).collect();
+    let firsts: Vec<usize> = (0..count).step_by(VECTORS_PER_THREAD).collect();
     let vectors = firsts.into_par_iter().map(|first| {
-        let mut vectors = vec![[0.0; SIDE]; len];
-        for (side, column) in (first..count).take(SIDE).enumerate() {
-            vectors[column][side] = blocks[column / TOGETHER].signs[column % TOGETHER];
+        let mut vectors = vec![[0.0; VECTORS_PER_THREAD]; len];
+        for (side, column) in (first..count).take(VECTORS_PER_THREAD).enumerate() {
+            vectors[column][side] =
+                blocks[column / BLOCK_REFLECTIONS].signs[column % BLOCK_REFLECTIONS];
         }
         // Later blocks leave these unit vectors unchanged.
-        let blocks = blocks.iter().take_while(|block| block.first < first + SIDE);
+        let blocks = blocks.iter().take_while(|block| block.first < first + VECTORS_PER_THREAD);
         for Reflections { first, v, t, .. } in blocks.collect::<Vec<_>>().into_iter().rev() {
             reflect(v, t, &mut vectors[*first..]);
         }
@@ -121,18 +124,18 @@ struct Reflections {
     /// The number of the first reflection; the block leaves the elements of a vector before it unchanged.
     first: usize,
     /// `V`, from element `first` on, the reflections side by side.
-    v: Vec<[f32; TOGETHER]>,
+    v: Vec<[f32; BLOCK_REFLECTIONS]>,
     /// `T`, upper triangular.
-    t: [[f32; TOGETHER]; TOGETHER],
+    t: [[f32; BLOCK_REFLECTIONS]; BLOCK_REFLECTIONS],
     /// The signs that make the column of each uniformly distributed.
-    signs: [f32; TOGETHER],
+    signs: [f32; BLOCK_REFLECTIONS],
 }
 
 impl Reflections {
     /// A block of `count` reflections from number `first` on, of vectors `[len]`.
     fn new(first: usize, count: usize, len: usize, key: u32) -> Self {
-        let mut v = vec![[0.0; TOGETHER]; len - first];
-        let mut signs = [1.0; TOGETHER];
+        let mut v = vec![[0.0; BLOCK_REFLECTIONS]; len - first];
+        let mut signs = [1.0; BLOCK_REFLECTIONS];
         for i in 0..count {
             let key = draw(key, (first + i) as u32);
             let mut x: Vec<f64> = (0..len - first - i).map(|n| normal(key, n as u32)).collect();
@@ -149,7 +152,7 @@ impl Reflections {
         }
         let dot =
             |a: usize, b: usize| v.iter().map(|v| f64::from(v[a]) * f64::from(v[b])).sum::<f64>();
-        let mut t = [[0.0f64; TOGETHER]; TOGETHER];
+        let mut t = [[0.0f64; BLOCK_REFLECTIONS]; BLOCK_REFLECTIONS];
         for i in 0..count {
             t[i][i] = 2.0 / dot(i, i);
             for j in 0..i {
@@ -163,8 +166,12 @@ impl Reflections {
 
 /// Applies a block of reflections to `vectors`, from element `first` on.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn reflect(v: &[[f32; TOGETHER]], t: &[[f32; TOGETHER]; TOGETHER], vectors: &mut [[f32; SIDE]]) {
-    let mut dots = [[0.0f32; SIDE]; TOGETHER];
+fn reflect(
+    v: &[[f32; BLOCK_REFLECTIONS]],
+    t: &[[f32; BLOCK_REFLECTIONS]; BLOCK_REFLECTIONS],
+    vectors: &mut [[f32; VECTORS_PER_THREAD]],
+) {
+    let mut dots = [[0.0f32; VECTORS_PER_THREAD]; BLOCK_REFLECTIONS];
     for (v, x) in v.iter().zip(vectors.iter()) {
         // This loop order keeps the sums in registers.
         for (side, x) in x.iter().enumerate() {
@@ -173,7 +180,7 @@ fn reflect(v: &[[f32; TOGETHER]], t: &[[f32; TOGETHER]; TOGETHER], vectors: &mut
             }
         }
     }
-    let mut parts = [[0.0f32; SIDE]; TOGETHER];
+    let mut parts = [[0.0f32; VECTORS_PER_THREAD]; BLOCK_REFLECTIONS];
     for (parts, t) in parts.iter_mut().zip(t) {
         for (t, dots) in t.iter().zip(&dots) {
             for (part, dot) in parts.iter_mut().zip(dots) {

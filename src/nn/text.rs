@@ -2,7 +2,7 @@
 
 /// A prompt and its completions, as tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Text<'a> {
+pub struct PromptWithCompletions<'a> {
     /// One token or more.
     pub prompt: &'a [u32],
     /// One token or more each.

@@ -4,8 +4,8 @@ use burn::tensor::Device;
 use grove::settings::Precision;
 use grove::text::generate::{Completion, Generator, Request, Sampling};
 use grove::text::{
-    Adapters, Cache, LanguageModel, LoraConfig, Pass, Retention, Row, Text, TextPass, TokenDecoder,
-    normalize,
+    Adapters, Cache, LanguageModel, LoraConfig, Pass, PromptWithCompletions, Retention, Row,
+    TextPass, TokenDecoder, normalize,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -197,9 +197,9 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
             (prompt.tokens.clone(), completions.iter().map(|one| one.tokens.clone()).collect())
         };
         let owned: Vec<_> = prompts.iter().zip(&all).map(text).collect();
-        let texts: Vec<Text> = owned
+        let texts: Vec<PromptWithCompletions> = owned
             .iter()
-            .map(|(prompt, completions)| Text {
+            .map(|(prompt, completions)| PromptWithCompletions {
                 prompt,
                 completions: completions.iter().map(Vec::as_slice).collect(),
             })

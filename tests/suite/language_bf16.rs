@@ -7,8 +7,8 @@ use grove::settings::Precision;
 use grove::task::Sort;
 use grove::text::generate::{Generator, Request, Sampling};
 use grove::text::{
-    Arithmetic, Cache, Kernel, LanguageModel, Pass, PrefixCache, Retention, Row, Text, TextPass,
-    TokenDecoder,
+    Arithmetic, Cache, Kernel, LanguageModel, Pass, PrefixCache, PromptWithCompletions, Retention,
+    Row, TextPass, TokenDecoder,
 };
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::sync::Arc;
@@ -130,8 +130,10 @@ fn tokens(count: u32, step: u32) -> Vec<u32> {
 fn learning_reuses_the_keys_and_values_of_generation() {
     // Neither is a multiple of the tokens that a cache keeps side by side, or even.
     let (prompt, completions) = (tokens(37, 7), [tokens(23, 3), tokens(9, 11)]);
-    let texts =
-        [Text { prompt: &prompt, completions: completions.each_ref().map(|c| &c[..]).into() }];
+    let texts = [PromptWithCompletions {
+        prompt: &prompt,
+        completions: completions.each_ref().map(|c| &c[..]).into(),
+    }];
     let arithmetics = Kernel::available().iter().map(|kernel| Arithmetic::Bf16(*kernel));
     for arithmetic in arithmetics.chain([Arithmetic::F32]) {
         for decoder in [small(), large()].map(|decoder| decoder.with_arithmetic(arithmetic)) {
@@ -169,8 +171,10 @@ fn learning_reuses_the_keys_and_values_of_generation() {
 #[test]
 fn gradients_are_nearly_those_of_single_precision() {
     let (prompt, completions) = (tokens(37, 7), [tokens(23, 3), tokens(9, 11)]);
-    let texts =
-        [Text { prompt: &prompt, completions: completions.each_ref().map(|c| &c[..]).into() }];
+    let texts = [PromptWithCompletions {
+        prompt: &prompt,
+        completions: completions.each_ref().map(|c| &c[..]).into(),
+    }];
     let gradient = |arithmetic| {
         let decoder = small().with_arithmetic(arithmetic);
         let mut forward = TextPass::default();

@@ -8,7 +8,7 @@ use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::objective::{LossConfig, LossType, Steps, TensorStepDenominators, loss};
 use grove::settings::{MomentPrecision, TrainConfig, UpdateConfig};
-use grove::text::{Adapters, LoraConfig, Retention, Text, TextPass, TokenDecoder};
+use grove::text::{Adapters, LoraConfig, PromptWithCompletions, Retention, TextPass, TokenDecoder};
 
 /// A small decoder over 13 tokens.
 fn shape() -> DecoderShape {
@@ -135,9 +135,9 @@ fn by_autodiff(decoder: &Decoder, device: &Device) -> (Vec<f32>, Vec<f32>) {
 
 fn by_hand(decoder: &TokenDecoder, retention: Retention) -> (Vec<f32>, Vec<f32>) {
     let owned = texts();
-    let texts: Vec<Text> = owned
+    let texts: Vec<PromptWithCompletions> = owned
         .iter()
-        .map(|(prompt, completions)| Text {
+        .map(|(prompt, completions)| PromptWithCompletions {
             prompt,
             completions: completions.iter().map(Vec::as_slice).collect(),
         })

@@ -21,7 +21,7 @@ use crate::objective::LossConfig;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
-use crate::text::{Text, TokenDecoder};
+use crate::text::{PromptWithCompletions, TokenDecoder};
 use burn::tensor::Tensor;
 use differentiation::{Buffers, Differentiation, Scales, Sums};
 use gradient::Gradient;
@@ -86,10 +86,10 @@ impl Group {
 
     /// Returns the prompt with its distinct completions, and the index of each sample's completion. Equal samples pass
     /// through the decoder once; their gradients are summed.
-    fn text(&self) -> (Text<'_>, Vec<usize>) {
+    fn text(&self) -> (PromptWithCompletions<'_>, Vec<usize>) {
         let (first, indices) = deduplicate(self.samples.iter().map(|sample| &sample.tokens));
         let completions = first.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
-        (Text { prompt: &self.prompt, completions }, indices)
+        (PromptWithCompletions { prompt: &self.prompt, completions }, indices)
     }
 
     /// Number of tokens that pass through the decoder.
@@ -113,7 +113,7 @@ pub fn deduplicate<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> (Vec<usize
 }
 
 /// The texts of some groups, and for each sample the indices of its group and of its completion in the group's text.
-fn texts<'a>(groups: &[&'a Group]) -> (Vec<Text<'a>>, Vec<[usize; 2]>) {
+fn texts<'a>(groups: &[&'a Group]) -> (Vec<PromptWithCompletions<'a>>, Vec<[usize; 2]>) {
     let (mut texts, mut places) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
         let (text, completions) = group.text();

@@ -78,15 +78,13 @@ impl NativeDecoder {
         let layers = layout.layers.iter().map(|layer| {
             let [queries, keys, values, output, gate, up, down] =
                 layer.linears.each_ref().map(dense);
-            let [input_layernorm, _, pre_feedforward_layernorm, _] =
-                layer.norms.each_ref().map(numbers);
             Layer {
-                input_layernorm,
+                input_layernorm: numbers(&layer.norms.before_attention),
                 queries,
                 keys,
                 values,
                 output,
-                pre_feedforward_layernorm,
+                pre_feedforward_layernorm: numbers(&layer.norms.before_mlp),
                 gate,
                 up,
                 down,
@@ -289,7 +287,7 @@ fn attend_head(
             total[lane] += score[lane];
         }
     }
-    let inverse_total = each(total, |total| 1.0 / total);
+    let inverse_sum = each(total, |total| 1.0 / total);
     for (i, found) in found.iter_mut().enumerate() {
         let mut sums = [0.0f32; LANES];
         for (weight, value) in scores.iter().zip(cache.values.chunks(cache.row)) {
@@ -298,7 +296,7 @@ fn attend_head(
             }
         }
         for lane in 0..LANES {
-            found[lane] = sums[lane] * inverse_total[lane];
+            found[lane] = sums[lane] * inverse_sum[lane];
         }
     }
 }

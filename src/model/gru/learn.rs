@@ -5,6 +5,7 @@
 
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
 use crate::model::layers::{HiddenLayers, HiddenRecord, Layer};
+use crate::nn::ops::WriteMode;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{PolicySizes, SequenceModel, Sequences, to_lanes, to_rows};
 use multiversion::multiversion;
@@ -179,7 +180,7 @@ impl SequenceModel for GruSequences {
         let Record { games, obs, starts, hidden, gates, own, before, after, scratch } = record;
         let Scratch { d_after, d_before } = scratch;
         d_after.resize(after.len(), 0.0);
-        self.head.input_grad(d_logits, d_after, false);
+        self.head.input_grad(d_logits, d_after, WriteMode::Overwrite);
         self.head.param_grads(after, d_logits, gradient);
         d_before.clear();
         d_before.resize(*games * size, 0.0);
@@ -188,7 +189,7 @@ impl SequenceModel for GruSequences {
             let d_after = &d_after[t * step..][..step];
             let [gates, own] = [&mut *gates, &mut *own].map(|all| &mut all[t * wide..][..wide]);
             remember_backward(gates, own, &before[t * step..][..step], d_after, d_before, size);
-            self.memory_gates.input_grad(own, d_before, true);
+            self.memory_gates.input_grad(own, d_before, WriteMode::Accumulate);
             clear_started(d_before, starts, size);
         }
         self.memory_gates.param_grads(before, own, gradient);

@@ -87,8 +87,8 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
         ("max_position_embeddings", shape.context, MAX_SIZE),
     ];
     let mut sizes = sizes.into_iter();
-    let wrong = match sizes.find(|(_, size, most)| !(1..=*most).contains(size)) {
-        Some((name, size, most)) => Some(format!("`{name}` is {size}, but must be 1 to {most}")),
+    let wrong = match sizes.find(|(_, size, max)| !(1..=*max).contains(size)) {
+        Some((name, size, max)) => Some(format!("`{name}` is {size}, but must be 1 to {max}")),
         None if !num_heads.is_multiple_of(num_kv_heads) => Some(format!(
             "`num_attention_heads` {num_heads} is not a multiple of `num_key_value_heads` {num_kv_heads}"
         )),

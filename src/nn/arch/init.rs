@@ -6,7 +6,7 @@ use crate::rng::draw;
 
 /// The norm of each row of the table of token embeddings, or of each column where it has more rows than columns: small,
 /// so that where the table is the head as well the first policy is close to uniform.
-const EMBEDDING: f64 = 0.3;
+const EMBEDDING_NORM: f64 = 0.3;
 
 impl DecoderShape {
     /// First weights for reinforcement learning from nothing.
@@ -28,7 +28,7 @@ impl DecoderShape {
                 fill(&input.weight, input.inputs, unit, draw(key, 0));
                 fill(&input.bias, 1, 0.5 * unit, draw(key, 1));
             }
-            None => fill(&layout.embed_tokens, self.num_actions, EMBEDDING, draw(key, 0)),
+            None => fill(&layout.embed_tokens, self.num_actions, EMBEDDING_NORM, draw(key, 0)),
         }
         for (number, layer) in layout.layers.iter().enumerate() {
             let key = draw(key, 3 + number as u32);
@@ -73,7 +73,7 @@ impl DecoderShape {
         params
     }
 
-    /// Parameters of 0, but for norms, which multiply by 1.
+    /// Parameters of 0, except for norms, which multiply by 1.
     fn unit_norms(&self) -> Vec<f32> {
         let value = |name: &str| match name.ends_with("norm.weight") {
             true => 1.0 - self.norm_offset,

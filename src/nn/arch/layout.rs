@@ -77,7 +77,7 @@ impl Projection {
         }
     }
 
-    /// The numbers of inputs and of outputs.
+    /// Number of inputs, and of outputs.
     pub fn sizes(self, shape: &DecoderShape) -> [usize; 2] {
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
         match self {
@@ -104,15 +104,72 @@ impl Projection {
     }
 }
 
+/// A value for each of the norms around a layer's two blocks: a name, a place or a reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerNorms<T> {
+    /// That of the norm before attention.
+    pub before_attention: T,
+    /// That of the norm after attention.
+    pub after_attention: T,
+    /// That of the norm before the feed-forward block.
+    pub before_mlp: T,
+    /// That of the norm after the feed-forward block.
+    pub after_mlp: T,
+}
+
+impl<T> LayerNorms<T> {
+    /// The result of `change` for each value.
+    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> LayerNorms<U> {
+        LayerNorms {
+            before_attention: change(self.before_attention),
+            after_attention: change(self.after_attention),
+            before_mlp: change(self.before_mlp),
+            after_mlp: change(self.after_mlp),
+        }
+    }
+}
+
+impl LayerNorms<Option<&str>> {
+    /// Whether one of the norms has this name.
+    pub(crate) fn contains(self, name: &str) -> bool {
+        let Self { before_attention, after_attention, before_mlp, after_mlp } = self;
+        [before_attention, after_attention, before_mlp, after_mlp].contains(&Some(name))
+    }
+}
+
+/// A value for each of the norms of queries and keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QkNorms<T> {
+    /// That of the norm of queries.
+    pub query: T,
+    /// That of the norm of keys.
+    pub key: T,
+}
+
 impl NormPlacement {
-    /// The names of a layer's norms: before attention, after it, before the feed-forward block, after it.
-    pub fn names(self) -> [Option<&'static str>; 4] {
+    /// The names of a layer's norms; `None` where there is none.
+    pub fn names(self) -> LayerNorms<Option<&'static str>> {
         let (input, after) = (Some("input_layernorm"), Some("post_attention_layernorm"));
         let last = Some("post_feedforward_layernorm");
         match self {
-            Self::Before => [input, None, after, None],
-            Self::After => [None, after, None, last],
-            Self::Around => [input, after, Some("pre_feedforward_layernorm"), last],
+            Self::Before => LayerNorms {
+                before_attention: input,
+                after_attention: None,
+                before_mlp: after,
+                after_mlp: None,
+            },
+            Self::After => LayerNorms {
+                before_attention: None,
+                after_attention: after,
+                before_mlp: None,
+                after_mlp: last,
+            },
+            Self::Around => LayerNorms {
+                before_attention: input,
+                after_attention: after,
+                before_mlp: Some("pre_feedforward_layernorm"),
+                after_mlp: last,
+            },
         }
     }
 }
@@ -143,17 +200,17 @@ impl DecoderShape {
                     all.extend(both.into_iter().take(if linear.has_bias(self) { 2 } else { 1 }));
                 }
             };
-            let [before_attention, after_attention, before_mlp, after_mlp] = self.norms.names();
-            norm(&mut all, before_attention, size);
+            let names = self.norms.names();
+            norm(&mut all, names.before_attention, size);
             linears(&mut all, &Projection::ALL[..4]);
             if let Some(sizes) = self.qk_norm_sizes() {
-                norm(&mut all, Some("self_attn.q_norm"), sizes[0]);
-                norm(&mut all, Some("self_attn.k_norm"), sizes[1]);
+                norm(&mut all, Some("self_attn.q_norm"), sizes.query);
+                norm(&mut all, Some("self_attn.k_norm"), sizes.key);
             }
-            norm(&mut all, after_attention, size);
-            norm(&mut all, before_mlp, size);
+            norm(&mut all, names.after_attention, size);
+            norm(&mut all, names.before_mlp, size);
             linears(&mut all, &Projection::ALL[4..]);
-            norm(&mut all, after_mlp, size);
+            norm(&mut all, names.after_mlp, size);
         }
         all.push(weight("norm", &[size]));
         if !self.tie_word_embeddings {
@@ -162,12 +219,12 @@ impl DecoderShape {
         all
     }
 
-    /// The weights of the norms of queries and of keys, if there are any.
-    pub fn qk_norm_sizes(&self) -> Option<[usize; 2]> {
+    /// The number of weights of the norms of queries and of keys, if there are any.
+    pub fn qk_norm_sizes(&self) -> Option<QkNorms<usize>> {
         match self.qk_norm {
             QkNorm::None => None,
-            QkNorm::PerHead => Some([self.head_dim; 2]),
-            QkNorm::AllHeads => Some([self.query_size(), self.kv_size()]),
+            QkNorm::PerHead => Some(QkNorms { query: self.head_dim, key: self.head_dim }),
+            QkNorm::AllHeads => Some(QkNorms { query: self.query_size(), key: self.kv_size() }),
         }
     }
 }
@@ -179,9 +236,9 @@ pub struct LinearLayout {
     pub weight: Range<usize>,
     /// `[outputs]`; empty without a bias.
     pub bias: Range<usize>,
-    /// Numbers of an input row.
+    /// Elements of an input row.
     pub inputs: usize,
-    /// Numbers of an output row.
+    /// Elements of an output row.
     pub outputs: usize,
     /// Whether the weight is stored transposed: it is the table of token embeddings.
     pub transposed: bool,
@@ -194,12 +251,12 @@ pub struct LinearLayout {
 pub struct LayerLayout {
     /// The offset of the first parameter.
     pub start: usize,
-    /// The norms before attention, after it, before the feed-forward block, and after it.
-    pub norms: [Range<usize>; 4],
+    /// The norms around attention and the feed-forward block.
+    pub norms: LayerNorms<Range<usize>>,
     /// The matrices, in the order of [`Projection::ALL`].
     pub linears: [LinearLayout; 7],
     /// The norms of queries and of keys.
-    pub qk_norms: [Range<usize>; 2],
+    pub qk_norms: QkNorms<Range<usize>>,
 }
 
 /// The places of all parameters in their vector.
@@ -244,11 +301,17 @@ impl Layout {
                 linear(&name, layer * count + which as usize, which.sizes(shape))
             });
             let norms = shape.norms.names().map(|name| name.map_or(0..0, norm));
-            let first = if norms[0].is_empty() { &linears[0].weight } else { &norms[0] };
+            let first = match norms.before_attention.is_empty() {
+                true => &linears[0].weight,
+                false => &norms.before_attention,
+            };
             LayerLayout {
                 start: first.start,
                 norms,
-                qk_norms: ["self_attn.q_norm", "self_attn.k_norm"].map(norm),
+                qk_norms: QkNorms {
+                    query: norm("self_attn.q_norm"),
+                    key: norm("self_attn.k_norm"),
+                },
                 linears,
             }
         });

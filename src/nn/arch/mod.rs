@@ -21,7 +21,7 @@ mod smollm3;
 
 pub use config::{check, from_config, to_config};
 pub use entries::{ConfigError, supported};
-pub use layout::{LayerLayout, Layout, LinearLayout, Parameter, Projection};
+pub use layout::{LayerLayout, LayerNorms, Layout, LinearLayout, Parameter, Projection, QkNorms};
 pub use lora::{Adapters, LoraConfig};
 pub use names::gguf_name;
 pub use rope::RopeScaling;
@@ -229,7 +229,7 @@ impl DecoderShape {
         }
     }
 
-    /// The most keys that a row sees in a layer, its own included; at most [`UNLIMITED`].
+    /// Maximum number of keys that a row sees in a layer, its own included; at most [`UNLIMITED`].
     pub fn window(&self, layer: usize) -> usize {
         match &self.sliding {
             Some(sliding) if sliding.layers[layer] => sliding.size.min(UNLIMITED),
@@ -253,13 +253,13 @@ impl DecoderShape {
         usize::from(self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer]))
     }
 
-    /// The rotations of positions: for most layers, where sliding layers have their own, for those, and where layers do not
-    /// rotate, one by 0 for those.
+    /// Rotary tables: that of ordinary layers; then that of sliding layers, if they have their own base; then an
+    /// all-zero one, if some layers do not rotate.
     pub fn rope_tables(&self) -> Vec<RopeTable> {
         let local = self.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
         let mut tables = vec![rope::table(self, self.rope_theta, self.rope_scaling)];
         tables.extend(local.map(|theta| rope::table(self, theta, None)));
-        tables.extend(self.rope_layers.is_some().then(|| rope::still(self)));
+        tables.extend(self.rope_layers.is_some().then(|| rope::unrotated_table(self)));
         tables
     }
 

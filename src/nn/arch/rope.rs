@@ -108,7 +108,7 @@ pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScalin
 }
 
 /// The table of layers that do not rotate: an angle of 0 at every position.
-pub(super) fn still(shape: &DecoderShape) -> RopeTable {
+pub(super) fn unrotated_table(shape: &DecoderShape) -> RopeTable {
     RopeTable::by_position(1, |_| vec![0.0; shape.rotary_dim() / 2])
 }
 
@@ -214,7 +214,7 @@ pub(super) fn layer_rope(config: &Value) -> Result<LayerRope, ConfigError> {
 }
 
 /// Maximum positions of a table with frequencies by position.
-const MOST_POSITIONS: f64 = 1048576.0;
+const MAX_POSITIONS: f64 = 1048576.0;
 
 /// The scaling of the rotary frequencies, if there is one.
 pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
@@ -228,7 +228,7 @@ pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling
         "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
         "dynamic" => {
             let (factor, original) = (needed("factor")?, context as f64);
-            if dynamic_positions(factor, original) > MOST_POSITIONS {
+            if dynamic_positions(factor, original) > MAX_POSITIONS {
                 return Err(unsupported("rope_scaling.factor", factor));
             }
             Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original })
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn slow_frequencies_are_scaled_and_fast_ones_are_not() {
         let scaling = RopeScaling::released_llama3(8.0);
-        let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 5e5, by));
+        let [plain, scaled] = [None, Some(scaling)].map(|scaling| frequencies(64, 5e5, scaling));
         let shares: Vec<f64> = scaled.iter().zip(&plain).map(|(a, b)| a / b).collect();
         assert_eq!((shares[0], shares[31]), (1.0, 0.125));
         assert!(shares.windows(2).all(|pair| pair[1] <= pair[0]), "{shares:?}");
@@ -298,7 +298,8 @@ mod tests {
     fn a_scaling_is_known_by_its_divisors() {
         for factor in [8.0, 32.0] {
             let scaling = RopeScaling::released_llama3(factor);
-            let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 5e5, by));
+            let [plain, scaled] =
+                [None, Some(scaling)].map(|scaling| frequencies(64, 5e5, scaling));
             // As files have them, in single precision.
             let mut divisors: Vec<f64> =
                 plain.iter().zip(&scaled).map(|(a, b)| f64::from((a / b) as f32)).collect();
@@ -312,7 +313,7 @@ mod tests {
     fn dynamic_frequencies_are_plain_within_the_context_and_slower_beyond() {
         let scaling = RopeScaling::Dynamic { factor: 2.0, original_max_position_embeddings: 8.0 };
         let shape = DecoderShape { head_dim: 8, ..DecoderShape::default() };
-        let [plain, scaled] = [None, Some(scaling)].map(|by| table(&shape, 1e4, by));
+        let [plain, scaled] = [None, Some(scaling)].map(|scaling| table(&shape, 1e4, scaling));
         let at = |table: &RopeTable, position| table.at(position).collect::<Vec<_>>();
         for (a, b) in (0..8).flat_map(|p| at(&plain, p).into_iter().zip(at(&scaled, p))) {
             assert!((a[0] - b[0]).abs() < 1e-6 && (a[1] - b[1]).abs() < 1e-6);
@@ -333,7 +334,7 @@ mod tests {
             attention_factor: 1.0,
             truncate: true,
         };
-        let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 1e4, by));
+        let [plain, scaled] = [None, Some(scaling)].map(|scaling| frequencies(64, 1e4, scaling));
         let shares: Vec<f64> = scaled.iter().zip(&plain).map(|(a, b)| a / b).collect();
         // Pairs floor(10.46) and ceil(22.51): 64 ln(4096 / (2 pi rotations)) / (2 ln 10000).
         assert!(shares[..=10].iter().all(|share| *share == 1.0), "{shares:?}");

@@ -32,10 +32,10 @@ impl Draws {
         (0..count).map(|_| self.number()).collect()
     }
 
-    /// A size in `1..=most`.
-    pub(crate) fn size(&mut self, most: usize) -> usize {
+    /// A size in `1..=max`.
+    pub(crate) fn size(&mut self, max: usize) -> usize {
         self.1 += 1;
-        1 + draw(self.0, self.1) as usize % most
+        1 + draw(self.0, self.1) as usize % max
     }
 }
 

@@ -1,4 +1,4 @@
-//! The gate of a feed-forward block (Shazeer 2020): `activation(gate) * up`, number by number.
+//! The gate of a feed-forward block (Shazeer 2020): `activation(gate) * up`, element by element.
 
 use crate::math::Activation;
 use crate::math::activation::{activate, activated, for_activation};
@@ -18,7 +18,7 @@ pub fn forward(
     });
 }
 
-/// Turns `d`, the gradient of the result, into that of `gate`, and fills that of `up`.
+/// Replaces `d`, the gradient of the result, by the gradient of `gate`, and fills the gradient of `up`.
 pub fn backward(
     activation: Activation,
     parallelism: Parallelism,

@@ -3,10 +3,10 @@
 //! Each number of a result is the same sum in the same order for any number of threads; [`weight_grads`],
 //! [`backward_stored`] and [`multiply_unpacked`] add up the inner dimension in blocks of fixed length.
 
-use super::Parallelism;
 use super::bf16::{self, Kernel, Operand, Side};
 use super::matmul::{self, Packed, View, multiply_block};
 use super::stored::StoredMatrix;
+use super::{Parallelism, WriteMode};
 use crate::math::LANES;
 use crate::nn::Precision;
 use std::cell::RefCell;
@@ -89,8 +89,8 @@ pub fn pack(
 /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
 ///
 /// With the packed transpose of a weight and the gradient of its result for `x`, this gives the gradient of its input.
-pub fn forward(parallelism: Parallelism, x: &[f32], w: &Weight, y: &mut [f32], add: bool) {
-    forward_all(parallelism, x, &mut [(w, y)], add);
+pub fn forward(parallelism: Parallelism, x: &[f32], w: &Weight, y: &mut [f32], mode: WriteMode) {
+    forward_all(parallelism, x, &mut [(w, y)], mode);
 }
 
 /// The products of an input with some weights of one arithmetic, as [`forward`].
@@ -98,20 +98,20 @@ pub fn forward_all(
     parallelism: Parallelism,
     x: &[f32],
     products: &mut [(&Weight, &mut [f32])],
-    add: bool,
+    mode: WriteMode,
 ) {
     let mut halves = Vec::new();
     for (w, y) in products {
         match w {
-            Weight::F32(w) => matmul::forward(parallelism, (x, w.inner()), w.strips(), y, add),
-            Weight::Stored(w) => matmul::forward(parallelism, (x, w.inner()), w.strips(), y, add),
+            Weight::F32(w) => matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode),
+            Weight::Stored(w) => matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode),
             Weight::Bf16(kernel, w) => halves.push((*kernel, (w, &mut **y))),
         }
     }
     if let Some((kernel, _)) = halves.first() {
         let kernel = *kernel;
         let mut products: Vec<_> = halves.into_iter().map(|(_, product)| product).collect();
-        bf16::forward(kernel, parallelism, x, &mut products, add);
+        bf16::forward(kernel, parallelism, x, &mut products, mode);
     }
 }
 
@@ -123,18 +123,24 @@ pub fn multiply_unpacked(
     [inner, columns]: [usize; 2],
     depth: usize,
     y: &mut [f32],
-    add: bool,
+    mode: WriteMode,
 ) {
     for k in (0..inner).step_by(depth) {
         let w = View { values: &w.values[k * w.row..], ..w };
-        multiply_block((x, k), w, [inner, columns, depth.min(inner - k)], y, add || k > 0);
+        multiply_block(
+            (x, k),
+            w,
+            [inner, columns, depth.min(inner - k)],
+            y,
+            mode.accumulate_if(k > 0),
+        );
     }
 }
 
 /// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `weight` `[inner, columns]` in the number format of its file,
 /// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, in blocks of
 /// `DEPTH_BACKWARD`.
-pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: bool) {
+pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: WriteMode) {
     let sizes @ [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = EXPANDED.take();
     for k in (0..columns).step_by(DEPTH_BACKWARD) {
@@ -145,7 +151,7 @@ pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], add: b
             weight.columns_from(k + LANES * strip, to);
         });
         let view = View::rows(block, inner);
-        multiply_block((dy, k), view, [sizes[0], sizes[1], some], dx, add || k > 0);
+        multiply_block((dy, k), view, [sizes[0], sizes[1], some], dx, mode.accumulate_if(k > 0));
     }
     EXPANDED.set(expanded);
 }
@@ -189,13 +195,13 @@ mod tests {
                 let packed =
                     pack(Arithmetic::F32, parallelism, View::rows(w, outputs), [inputs, outputs]);
                 let mut y = vec![0.0; rows * outputs];
-                forward(parallelism, x, &packed, &mut y, false);
+                forward(parallelism, x, &packed, &mut y, WriteMode::Overwrite);
                 weighted(&y, &dy)
             };
             let transpose = View::rows(&w, outputs).transpose();
             let packed = pack(Arithmetic::F32, parallelism, transpose, [outputs, inputs]);
             let (mut dx, mut d_w) = (vec![0.0; x.len()], vec![0.0; w.len()]);
-            forward(parallelism, &dy, &packed, &mut dx, false);
+            forward(parallelism, &dy, &packed, &mut dx, WriteMode::Overwrite);
             weight_grads(Arithmetic::F32, parallelism, &x, inputs, [(&dy, &mut d_w)]);
             assert_gradient("rows", &x, &dx, |x| loss(x, &w));
             assert_gradient("weight", &w, &d_w, |w| loss(&x, w));
@@ -225,15 +231,15 @@ mod tests {
             ];
             let [expanded, compact] = weights.map(|weight| {
                 let mut y = vec![0.5; rows * columns];
-                forward(parallelism, &x, &weight, &mut y, true);
+                forward(parallelism, &x, &weight, &mut y, WriteMode::Accumulate);
                 y
             });
             assert!(expanded == compact, "{rows} x {inner} x {columns}");
             let [mut expanded, mut compact] = [0; 2].map(|_| vec![0.5; rows * inner]);
             let transpose = view.transpose();
             let (sizes, depth) = ([columns, inner], DEPTH_BACKWARD);
-            multiply_unpacked(&dy, transpose, sizes, depth, &mut expanded, true);
-            backward_stored(&dy, &stored, &mut compact, true);
+            multiply_unpacked(&dy, transpose, sizes, depth, &mut expanded, WriteMode::Accumulate);
+            backward_stored(&dy, &stored, &mut compact, WriteMode::Accumulate);
             assert!(expanded == compact, "backward of {rows} x {inner} x {columns}");
         }
     }
@@ -243,14 +249,14 @@ mod tests {
         let w = [1.0; 6];
         let view = View::rows(&w, 3);
         let stored = StoredMatrix::new(NumberFormat::Eight, [2, 3], 2, |_, to| to.codes.fill(1));
-        for add in [false, true] {
-            multiply_unpacked(&[], view, [2, 3], 2, &mut [], add);
-            backward_stored(&[], &stored, &mut [], add);
+        for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
+            multiply_unpacked(&[], view, [2, 3], 2, &mut [], mode);
+            backward_stored(&[], &stored, &mut [], mode);
         }
         for arithmetic in [Arithmetic::F32, Arithmetic::Bf16(Kernel::best())] {
             for parallelism in BOTH {
                 let packed = pack(arithmetic, parallelism, view, [2, 3]);
-                forward(parallelism, &[], &packed, &mut [], false);
+                forward(parallelism, &[], &packed, &mut [], WriteMode::Overwrite);
                 let mut gradient = [0.5; 6];
                 weight_grads(arithmetic, parallelism, &[], 2, [(&[], &mut gradient)]);
                 assert_eq!(gradient, [0.5; 6]);
@@ -267,11 +273,18 @@ mod tests {
             let all = BOTH.map(|parallelism| {
                 let mut y = vec![0.5; rows * outputs];
                 let packed = pack(Arithmetic::F32, parallelism, view, [inputs, outputs]);
-                forward(parallelism, &x, &packed, &mut y, true);
+                forward(parallelism, &x, &packed, &mut y, WriteMode::Accumulate);
                 y
             });
             let mut unpacked = vec![0.5; rows * outputs];
-            multiply_unpacked(&x, view, [inputs, outputs], inputs, &mut unpacked, true);
+            multiply_unpacked(
+                &x,
+                view,
+                [inputs, outputs],
+                inputs,
+                &mut unpacked,
+                WriteMode::Accumulate,
+            );
             assert!(all[0] == all[1] && all[0] == unpacked);
         }
     }

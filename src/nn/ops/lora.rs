@@ -1,9 +1,9 @@
 //! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, in addition to the product with a weight. The product
 //! `a b` is never computed.
 
-use super::Parallelism;
 use super::linear::{self, Arithmetic, Weight};
 use super::matmul::View;
+use super::{Parallelism, WriteMode};
 
 /// A pair of low-rank matrices.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +24,10 @@ impl LowRank<'_> {
         let ([inputs, outputs], [a, b]) = self.views();
         let inner = self.scaled(parallelism, x, a, [inputs, self.rank]);
         let b = packed(b, [self.rank, outputs]);
-        linear::forward(parallelism, &inner, &b, y, true);
+        linear::forward(parallelism, &inner, &b, y, WriteMode::Accumulate);
     }
 
-    /// Adds to the gradients of the rows and of `a` and `b`, from that of the result, `dy`.
+    /// Adds to the gradients of the rows and of `a` and `b`, from the gradient of the result, `dy`.
     pub fn backward(
         &self,
         parallelism: Parallelism,
@@ -38,22 +38,28 @@ impl LowRank<'_> {
         let ([inputs, outputs], [a, b]) = self.views();
         let d_inner = self.scaled(parallelism, dy, b.transpose(), [outputs, self.rank]);
         let a_transpose = packed(a.transpose(), [self.rank, inputs]);
-        linear::forward(parallelism, &d_inner, &a_transpose, dx, true);
+        linear::forward(parallelism, &d_inner, &a_transpose, dx, WriteMode::Accumulate);
         linear::weight_grads(Arithmetic::F32, parallelism, x, inputs, [(&d_inner, d_a)]);
         let inner = self.scaled(parallelism, x, a, [inputs, self.rank]);
         linear::weight_grads(Arithmetic::F32, parallelism, &inner, self.rank, [(dy, d_b)]);
     }
 
-    /// The numbers of inputs and of outputs, and the matrices.
+    /// Number of inputs, and of outputs, and the matrices.
     fn views(&self) -> ([usize; 2], [View<'_>; 2]) {
         let sizes = [self.a.len() / self.rank, self.b.len() / self.rank];
         (sizes, [View::rows(self.a, self.rank), View::rows(self.b, sizes[1])])
     }
 
     /// The product of rows and a matrix of these sizes, times the adapter's factor.
-    fn scaled(&self, parallelism: Parallelism, x: &[f32], by: View, sizes: [usize; 2]) -> Vec<f32> {
+    fn scaled(
+        &self,
+        parallelism: Parallelism,
+        x: &[f32],
+        matrix: View,
+        sizes: [usize; 2],
+    ) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / sizes[0] * sizes[1]];
-        linear::forward(parallelism, x, &packed(by, sizes), &mut y, false);
+        linear::forward(parallelism, x, &packed(matrix, sizes), &mut y, WriteMode::Overwrite);
         y.iter_mut().for_each(|y| *y *= self.scale);
         y
     }

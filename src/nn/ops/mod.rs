@@ -31,10 +31,26 @@ pub enum Parallelism {
     Parallel,
 }
 
+/// Whether an operator replaces what is in its destination or adds to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteMode {
+    /// The result replaces the destination.
+    Overwrite,
+    /// The result is added to the destination.
+    Accumulate,
+}
+
+impl WriteMode {
+    /// The mode of a part of a sum: that of the whole for the first part, accumulation for those that follow.
+    pub(crate) fn accumulate_if(self, follows: bool) -> Self {
+        if follows { Self::Accumulate } else { self }
+    }
+}
+
 /// Minimum results of a portion; fewer are not worth a separate task.
-const PORTION: usize = 1 << 13;
+const MIN_PORTION: usize = 1 << 13;
 /// Maximum portions per thread.
-const PORTIONS: usize = 2;
+const PORTIONS_PER_THREAD: usize = 2;
 
 /// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of rows,
 /// each of a width of its own, and a row's result depends on that row alone.
@@ -46,7 +62,8 @@ pub(crate) fn by_rows<const R: usize, const W: usize>(
     work: &(impl Fn([&[f32]; R], [&mut [f32]; W]) + Sync),
 ) {
     let numbers: usize = writes.iter().map(|all| all.len()).sum();
-    let portions = (numbers / PORTION).min(PORTIONS * rayon::current_num_threads()).min(rows);
+    let portions =
+        (numbers / MIN_PORTION).min(PORTIONS_PER_THREAD * rayon::current_num_threads()).min(rows);
     if parallelism == Parallelism::Sequential || portions < 2 {
         return work(reads, writes);
     }
@@ -65,7 +82,7 @@ pub(crate) fn by_rows<const R: usize, const W: usize>(
     });
 }
 
-/// The largest of some numbers; of none, negative infinity.
+/// The largest of some values; of none, negative infinity.
 #[inline(always)]
 pub(crate) fn largest(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];

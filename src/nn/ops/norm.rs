@@ -4,7 +4,7 @@ use super::{Parallelism, by_rows, dot};
 use multiversion::multiversion;
 
 /// Columns of the gradient of the weights in one part.
-const COLUMNS: usize = 256;
+const PART_COLUMNS: usize = 256;
 
 /// The parameters of a norm: a row becomes `x / sqrt(mean(x^2) + eps) * (offset + weight)`.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +77,8 @@ impl NormActivations {
     ) {
         let Self { input, scale } = self;
         if let Some(d_weight) = d_weight {
-            parallelism.each_chunk([(d_weight, COLUMNS)], |i, [part]| {
-                weight_grad(input, scale, dy, i * COLUMNS, norm, part);
+            parallelism.each_chunk([(d_weight, PART_COLUMNS)], |i, [part]| {
+                weight_grad(input, scale, dy, i * PART_COLUMNS, norm, part);
             });
         }
         by_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
@@ -116,7 +116,7 @@ fn apply_row(x: &[f32], RmsNorm { weight, offset, .. }: RmsNorm, scale: f32, y: 
     }
 }
 
-/// Adds to the gradients of the weights from number `first` on, from that of the result, `dy`.
+/// Adds to the gradients of the weights from index `first` on, from the gradient of the result, `dy`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn weight_grad(
     x: &[f32],
@@ -128,14 +128,14 @@ fn weight_grad(
 ) {
     let size = norm.weight.len();
     for ((x, d), scale) in x.chunks_exact(size).zip(dy.chunks_exact(size)).zip(scale) {
-        let of = first..first + d_weight.len();
-        for ((sum, d), x) in d_weight.iter_mut().zip(&d[of.clone()]).zip(&x[of]) {
+        let part = first..first + d_weight.len();
+        for ((sum, d), x) in d_weight.iter_mut().zip(&d[part.clone()]).zip(&x[part]) {
             *sum += d * x * scale;
         }
     }
 }
 
-/// Adds to the gradients of the rows, from that of the result, `dy`, which is overwritten.
+/// Adds to the gradients of the rows, from the gradient of the result, `dy`, which is overwritten.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn backward(x: &[f32], norm: RmsNorm, scale: &[f32], dy: &mut [f32], dx: &mut [f32]) {
     let RmsNorm { weight, offset, .. } = norm;

@@ -1,18 +1,18 @@
 //! Rotary positions (Su et al. 2021): heads of queries and keys are rotated by angles that grow with the position, so
 //! that their products depend on the distance.
 //!
-//! Numbers `i` and `i + rotary_dim / 2` of a head rotate together (Hugging Face's order); numbers from `rotary_dim` on
-//! stay. A position is `high * PARTS + low`, and the angles of both parts come from tables computed on the host, since
-//! some devices' sines of large angles are inaccurate. Frequencies that depend on the position have one table for all
-//! positions instead.
+//! Elements `i` and `i + rotary_dim / 2` of a head rotate together (Hugging Face's order); those from `rotary_dim` on
+//! stay. A position is `high * LOW_PARTS + low`, and the angles of both parts come from tables computed on the host,
+//! since some devices' sines of large angles are inaccurate. Frequencies that depend on the position have one table for
+//! all positions instead.
 
 use super::{Parallelism, by_rows};
 use multiversion::multiversion;
 
 /// Low parts, and the fewest high ones.
-const PARTS: usize = 1024;
+const LOW_PARTS: usize = 1024;
 
-/// The rotation of a pair of numbers: cosine and sine.
+/// The rotation of a pair of elements: cosine and sine.
 pub type Rotation = [f32; 2];
 
 /// The rotations of all positions.
@@ -30,15 +30,15 @@ pub struct RopeTable {
 
 impl RopeTable {
     /// The table for these frequencies, in radians a position; cosines and sines are multiplied by `factor`. Positions
-    /// repeat after `PARTS * PARTS`, or after `positions` in whole high parts if these are more.
+    /// repeat after `LOW_PARTS * LOW_PARTS`, or after `positions` in whole high parts if these are more.
     pub fn new(frequencies: &[f64], factor: f64, positions: usize) -> Self {
         let table = |parts: usize, step: usize, factor: f64| {
             let row = |part| rotations(part * step, frequencies, factor);
             (0..parts).flat_map(row).collect()
         };
-        let high_parts = positions.div_ceil(PARTS).max(PARTS);
-        let (low, high) = (table(PARTS, 1, 1.0), table(high_parts, PARTS, factor));
-        Self { low, high, parts: [PARTS, high_parts], half: frequencies.len() }
+        let high_parts = positions.div_ceil(LOW_PARTS).max(LOW_PARTS);
+        let (low, high) = (table(LOW_PARTS, 1, 1.0), table(high_parts, LOW_PARTS, factor));
+        Self { low, high, parts: [LOW_PARTS, high_parts], half: frequencies.len() }
     }
 
     /// The table of `positions` positions, each with frequencies of its own; further positions repeat them.

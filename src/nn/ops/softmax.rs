@@ -26,7 +26,7 @@ pub fn restrict(logits: &mut [f32], candidates: &[u32]) {
     }
 }
 
-/// Numbers summed in single precision before their sum is added in double precision.
+/// Elements summed in single precision before their sum is added in double precision.
 const PART: usize = 64 * LANES;
 
 /// The normalizer that turns a row of logits into probabilities.

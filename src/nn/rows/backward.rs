@@ -1,7 +1,9 @@
 //! The backward pass of a decoder's layers over packed rows.
 
 use super::weights::Weights;
-use super::{Activations, Attend, Piece, PieceScratch, Prefix, Scratch, Tape};
+use super::{
+    Activations, Attend, HeadRows, KeyValueRows, Prefix, Scratch, Segment, SegmentScratch, Tape,
+};
 use crate::nn::arch::{LayerLayout, Projection, QkNorm};
 use crate::nn::ops::attention::sequence::{self, AttentionPass, Heads};
 use crate::nn::ops::gate;
@@ -15,12 +17,12 @@ pub(super) struct ForwardRecord<'a> {
     /// The activations.
     pub tape: &'a Tape,
     /// The sequences of its rows, in the order of the rows.
-    pub pieces: &'a [Piece],
+    pub segments: &'a [Segment],
 }
 
 impl Weights {
-    /// The backward pass of the last norm: fills `d_stream` from the gradient of its result, `d_normed`, and adds that of its
-    /// weights to `gradient`.
+    /// Runs the backward pass of the last norm: fills `d_stream`, the gradient of its input, from `d_normed`, that of
+    /// its result, and adds the gradient of its weights to `gradient`.
     pub(super) fn last_norm_backward(
         &self,
         tape: &Tape,
@@ -32,18 +34,19 @@ impl Weights {
         self.norm_backward(&tape.last, &self.layout.norm, d_normed, d_stream, gradient);
     }
 
-    /// The backward pass of a layer: turns `d_stream`, the gradient of the stream after it, into that before it, and adds that
-    /// of the parameters to `gradient`. `attend` recomputes the layer if its activations were not kept.
+    /// Runs the backward pass of a layer: replaces `d_stream`, the gradient of the stream after the layer, by the
+    /// gradient of the stream before it, and adds the gradient of the layer's parameters to `gradient`. `attend`
+    /// recomputes the layer if its activations were not kept.
     pub(super) fn layer_backward(
         &self,
         number: usize,
-        of: &ForwardRecord,
+        record: &ForwardRecord,
         attend: &mut impl Attend,
         d_stream: &mut [f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let ForwardRecord { tape, pieces } = of;
+        let ForwardRecord { tape, segments } = record;
         let mut recomputed = mem::take(&mut scratch.recomputed);
         let activations = match tape.streams.get(number) {
             Some(kept) => {
@@ -59,16 +62,16 @@ impl Weights {
         self.mlp_backward(number, activations, d_stream, gradient, scratch);
         let layout = &self.layout.layers[number];
         let linear = &layout.linears[Projection::Output as usize];
-        let output = (&activations.attention_output, &layout.norms[1]);
+        let output = (&activations.attention_output, &layout.norms.after_attention);
         let d_block = self.output_backward(output, d_stream, gradient, scratch);
         scratch.d_attended.resize(activations.attended.len(), 0.0);
         let results = [(linear, d_block.as_deref().unwrap_or(d_stream))];
-        let dx = (&mut scratch.d_attended[..], false);
+        let dx = &mut scratch.d_attended[..];
         self.linears_backward(&activations.attended, results, dx, gradient);
         if let Some(d_block) = d_block {
             scratch.d_block = d_block;
         }
-        self.attention_backward(number, activations, pieces, scratch);
+        self.attention_backward(number, activations, segments, scratch);
         let rotations = &tape.rotations[self.shape.rope_table(number)];
         self.heads_backward(layout, activations, rotations, d_stream, gradient, scratch);
         scratch.recomputed = recomputed;
@@ -87,8 +90,8 @@ impl Weights {
         normed.backward(self.parallelism, self.norm(place), dy, dx, d_weight);
     }
 
-    /// The gradient of a block's result, in the memory of `scratch.d_block`, from that of the stream to which it was added;
-    /// `None` if both are the same, since the block has no norm after it.
+    /// The gradient of a block's result, in the memory of `scratch.d_block`, from the gradient of the stream to which
+    /// the result was added; `None` if both gradients are the same, since the block has no norm after it.
     fn output_backward(
         &self,
         (normed, place): (&NormActivations, &Range<usize>),
@@ -134,8 +137,10 @@ impl Weights {
     ) {
         let Activations { mlp_input, gate, up, mlp_output, .. } = activations;
         let LayerLayout { norms, linears, .. } = &self.layout.layers[number];
-        let d_block = self.output_backward((mlp_output, &norms[3]), d_stream, gradient, scratch);
-        let [mut d_gate, mut d_up] = mem::take(&mut scratch.d_inner);
+        let d_block =
+            self.output_backward((mlp_output, &norms.after_mlp), d_stream, gradient, scratch);
+        let mut d_gate = mem::take(&mut scratch.d_gate);
+        let mut d_up = mem::take(&mut scratch.d_up);
         let Scratch { input, inner, d_input, .. } = scratch;
         for all in [&mut d_gate, &mut d_up, &mut *inner] {
             all.resize(gate.len(), 0.0);
@@ -143,73 +148,76 @@ impl Weights {
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
         let down = &linears[Projection::Down as usize];
         let down = [(down, d_block.as_deref().unwrap_or(d_stream))];
-        self.linears_backward(inner, down, (&mut d_gate, false), gradient);
+        self.linears_backward(inner, down, &mut d_gate, gradient);
         let to = [&mut d_gate[..], &mut d_up[..]];
         gate::backward(self.shape.activation, self.parallelism, [gate, up], to);
         d_input.resize(d_stream.len(), 0.0);
-        mlp_input.recompute(self.parallelism, self.norm(&norms[2]), input);
+        mlp_input.recompute(self.parallelism, self.norm(&norms.before_mlp), input);
         let results = [(Projection::Gate, &d_gate[..]), (Projection::Up, &d_up[..])];
         let results = results.map(|(linear, dy)| (&linears[linear as usize], dy));
-        self.linears_backward(input, results, (d_input, false), gradient);
+        self.linears_backward(input, results, d_input, gradient);
         if let Some(d_block) = d_block {
             scratch.d_block = d_block;
         }
-        scratch.d_inner = [d_gate, d_up];
-        self.input_backward(mlp_input, &norms[2], d_stream, gradient, scratch);
+        (scratch.d_gate, scratch.d_up) = (d_gate, d_up);
+        self.input_backward(mlp_input, &norms.before_mlp, d_stream, gradient, scratch);
     }
 
-    /// Computes the gradients of the rows' queries, keys and values from that of the result of attention.
+    /// Computes the gradients of the rows' queries, keys and values from the gradient of the result of attention.
     fn attention_backward(
         &self,
         number: usize,
         activations: &Activations,
-        pieces: &[Piece],
+        segments: &[Segment],
         scratch: &mut Scratch,
     ) {
         let kv = self.shape.kv_size();
         let mut d_heads = mem::take(&mut scratch.d_heads);
-        for (d, heads) in d_heads.iter_mut().zip(&activations.heads) {
+        let HeadRows { queries, keys, values } = &activations.heads;
+        for (d, heads) in d_heads.all_mut().into_iter().zip([queries, keys, values]) {
             d.clear();
             d.resize(heads.len(), 0.0);
         }
-        let [d_queries, d_keys_values @ ..] = &mut d_heads;
+        let HeadRows { queries: d_queries, keys: d_keys, values: d_values } = &mut d_heads;
         let mut rest = &mut d_queries[..];
-        let mut all = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let size = piece.rows.len() * self.shape.query_size();
+        let mut all = Vec::with_capacity(segments.len());
+        for segment in segments {
+            let size = segment.rows.len() * self.shape.query_size();
             let (own, after) = rest.split_at_mut(size);
-            all.push((piece, own, Default::default()));
+            all.push((segment, own, Default::default()));
             rest = after;
         }
-        let Scratch { d_attended, pieces: scratches, d_pieces, .. } = &*scratch;
-        self.parallelism.each_mut(&mut all, |_, (piece, d_queries, d_piece)| {
-            *d_piece = d_pieces.take();
+        let Scratch { d_attended, segments: scratches, d_segments, .. } = &*scratch;
+        self.parallelism.each_mut(&mut all, |_, (segment, d_queries, d_segment)| {
+            *d_segment = d_segments.take();
             scratches.with(|scratch| {
-                let d = (&d_attended[..], &mut **d_queries, d_piece);
-                self.piece_backward(number, activations, piece, d, scratch);
+                let d = (&d_attended[..], &mut **d_queries, d_segment);
+                self.segment_backward(number, activations, segment, d, scratch);
             });
         });
-        self.parallelism.each_mut(d_keys_values, |which, to| {
-            all.iter().for_each(|(piece, _, found)| piece.add_gradients(&found[which], kv, to));
+        self.parallelism.each_mut(&mut [d_keys, d_values], |which, to| {
+            for (segment, _, found) in &all {
+                segment.add_gradients(found.both()[which], kv, to);
+            }
         });
-        all.into_iter().for_each(|(.., d_piece)| d_pieces.put(d_piece));
+        all.into_iter().for_each(|(.., d_segment)| d_segments.put(d_segment));
         scratch.d_heads = d_heads;
     }
 
-    /// Computes the gradients of a piece's queries, and of all keys and values that it attends to,
+    /// Computes the gradients of a segment's queries, and of all keys and values that it attends to,
     /// `[prefix + rows, kv_size]` each.
-    fn piece_backward(
+    fn segment_backward(
         &self,
         number: usize,
         activations: &Activations,
-        piece: &Piece,
-        (d_attended, d_queries, d_keys_values): (&[f32], &mut [f32], &mut [Vec<f32>; 2]),
-        scratch: &mut PieceScratch,
+        segment: &Segment,
+        (d_attended, d_queries, d_keys_values): (&[f32], &mut [f32], &mut KeyValueRows),
+        scratch: &mut SegmentScratch,
     ) {
-        let (shape, rows) = (self.shape.head_shape(), &piece.rows);
-        let PieceScratch { attention, keys_values } = scratch;
-        piece.gather(number, &activations.heads, shape.kv_size(), keys_values);
-        for (d, all) in d_keys_values.iter_mut().zip(&*keys_values) {
+        let (shape, rows) = (self.shape.head_shape(), &segment.rows);
+        let SegmentScratch { attention, keys_values } = scratch;
+        segment.gather(number, &activations.heads, shape.kv_size(), keys_values);
+        for (d, all) in d_keys_values.both_mut().into_iter().zip(keys_values.both()) {
             d.clear();
             d.resize(all.len(), 0.0);
         }
@@ -217,17 +225,18 @@ impl Weights {
             return;
         }
         let of_queries = rows.start * shape.query_size()..rows.end * shape.query_size();
-        let [keys, values] = &*keys_values;
-        let queries = &activations.heads[0][of_queries.clone()];
-        let of = AttentionPass {
+        let KeyValueRows { keys, values } = &*keys_values;
+        let queries = &activations.heads.queries[of_queries.clone()];
+        let pass = AttentionPass {
             output: &activations.attended[of_queries.clone()],
-            log_totals: &activations.log_totals[rows.start * shape.heads..rows.end * shape.heads],
+            log_sum_exps: &activations.log_sum_exps
+                [rows.start * shape.heads..rows.end * shape.heads],
             gradient: &d_attended[of_queries],
         };
-        let [d_keys, d_values] = d_keys_values;
+        let KeyValueRows { keys: d_keys, values: d_values } = d_keys_values;
         let to = [d_queries, &mut d_keys[..], &mut d_values[..]];
-        let mask = piece.mask(self, number);
-        sequence::backward(&shape, Heads { queries, keys, values }, &mask, of, to, attention);
+        let mask = segment.mask(self, number);
+        sequence::backward(&shape, Heads { queries, keys, values }, &mask, pass, to, attention);
     }
 
     /// Propagates the gradients of queries, keys and values to the stream before the layer.
@@ -243,8 +252,10 @@ impl Weights {
         let (shape, input) = (&self.shape, &activations.attention_input);
         let mut d_heads = mem::take(&mut scratch.d_heads);
         let half = shape.rotary_dim() / 2;
-        let qk = activations.qk_norms.iter().zip(&layout.qk_norms);
-        for (d, (normed, place)) in d_heads.iter_mut().zip(qk) {
+        let (normed, places) = (&activations.qk_norms, &layout.qk_norms);
+        let queries = (&mut d_heads.queries, &normed.query, &places.query);
+        let keys = (&mut d_heads.keys, &normed.key, &places.key);
+        for (d, normed, place) in [queries, keys] {
             let sizes = [shape.head_dim, half];
             rotate(self.parallelism, d, sizes, rotations, Direction::Backward);
             if shape.qk_norm != QkNorm::None {
@@ -257,17 +268,19 @@ impl Weights {
         }
         let Scratch { input: rows, d_input, .. } = scratch;
         d_input.resize(d_stream.len(), 0.0);
-        input.recompute(self.parallelism, self.norm(&layout.norms[0]), rows);
-        let results = [0, 1, 2].map(|i| (&layout.linears[i], &d_heads[i][..]));
-        self.linears_backward(rows, results, (d_input, false), gradient);
+        input.recompute(self.parallelism, self.norm(&layout.norms.before_attention), rows);
+        let HeadRows { queries, keys, values } = &d_heads;
+        let [query, key, value, ..] = &layout.linears;
+        let results = [(query, &queries[..]), (key, &keys[..]), (value, &values[..])];
+        self.linears_backward(rows, results, d_input, gradient);
         scratch.d_heads = d_heads;
-        self.input_backward(input, &layout.norms[0], d_stream, gradient, scratch);
+        self.input_backward(input, &layout.norms.before_attention, d_stream, gradient, scratch);
     }
 }
 
-impl Piece {
-    /// Adds the gradients of the keys, or of the values, that the piece attends to, `[prefix + rows, kv_size]`, to those of
-    /// the rows; those in memory have none.
+impl Segment {
+    /// Adds `found`, the gradients of the keys, or of the values, that the segment attends to, `[prefix + rows,
+    /// kv_size]`, to `to`, the gradients of all rows. Keys and values in a game's memory have no gradient.
     fn add_gradients(&self, found: &[f32], kv: usize, to: &mut [f32]) {
         let (of_prefix, own) = found.split_at(self.prefix_len(kv) * kv);
         let mut add = |rows: &Range<usize>, found: &[f32]| {

@@ -7,12 +7,15 @@
 use super::backward::ForwardRecord;
 use super::sequences::{PolicySizes, SequenceModel, Sequences};
 use super::weights::Weights;
-use super::{Activations, Attend, Piece, PieceScratch, Pool, Prefix, Retention, Scratch, Tape};
+use super::{
+    Activations, Attend, KeyValueRows, Pool, Prefix, Retention, Scratch, Segment, SegmentScratch,
+    Tape,
+};
 use crate::math::{LANES, Lanes};
 use crate::nn::arch::{DecoderShape, LinearLayout};
-use crate::nn::ops::Parallelism;
 use crate::nn::ops::attention::sequence::{self, AttentionMask, Heads};
 use crate::nn::ops::linear::Arithmetic;
+use crate::nn::ops::{Parallelism, WriteMode};
 use std::ops::Range;
 
 /// A decoder over observations that learns from sequences, and acts.
@@ -27,48 +30,49 @@ pub struct DecoderSequences {
 #[derive(Debug, Default)]
 pub struct Game {
     obs: Vec<f32>,
-    piece: Option<Piece>,
+    segment: Option<Segment>,
     tape: Tape,
     logits: Vec<f32>,
 }
 
 /// Attention over a game's own steps and the earlier ones in its memory.
 struct SequenceAttention<'a> {
-    piece: &'a Piece,
-    scratch: PieceScratch,
+    segment: &'a Segment,
+    scratch: SegmentScratch,
 }
 
 impl Attend for SequenceAttention<'_> {
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let shape = weights.shape.head_shape();
-        let Activations { heads, attended, log_totals, .. } = activations;
-        let PieceScratch { attention, keys_values } = &mut self.scratch;
-        self.piece.gather(layer, heads, shape.kv_size(), keys_values);
-        let [keys, values] = &*keys_values;
-        let of = Heads { queries: &heads[0], keys, values };
-        let mask = self.piece.mask(weights, layer);
-        sequence::forward(&shape, of, &mask, [attended, log_totals], attention);
+        let Activations { heads, attended, log_sum_exps, .. } = activations;
+        let SegmentScratch { attention, keys_values } = &mut self.scratch;
+        self.segment.gather(layer, heads, shape.kv_size(), keys_values);
+        let KeyValueRows { keys, values } = &*keys_values;
+        let heads = Heads { queries: &heads.queries, keys, values };
+        let mask = self.segment.mask(weights, layer);
+        sequence::forward(&shape, heads, &mask, [attended, log_sum_exps], attention);
     }
 }
 
 /// Attention of the current step of [`LANES`] games over their memory, to which the step is appended.
 struct StepAttention<'a> {
     memory: &'a mut [Lanes],
-    scratch: PieceScratch,
+    scratch: SegmentScratch,
 }
 
 impl Attend for StepAttention<'_> {
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
-        let (shape, heads) = (&weights.shape, weights.shape.head_shape());
-        let (size, kv) = (heads.query_size(), heads.kv_size());
-        let Activations { heads: [queries, new @ ..], attended, log_totals, .. } = activations;
-        let PieceScratch { attention, keys_values } = &mut self.scratch;
+        let (shape, head_shape) = (&weights.shape, weights.shape.head_shape());
+        let (size, kv) = (head_shape.query_size(), head_shape.kv_size());
+        let Activations { heads, attended, log_sum_exps, .. } = activations;
+        let SegmentScratch { attention, keys_values } = &mut self.scratch;
         let (seen, caches) = self.memory.split_at_mut(shape.cache_start(layer));
         for lane in 0..LANES {
             let seen = seen[0][lane] as usize;
             let prefix = seen.min(shape.context - 1);
             let caches = caches.chunks_exact_mut(shape.cache_size());
-            for ((cache, new), to) in caches.zip(&*new).zip(&mut *keys_values) {
+            let new = [&heads.keys, &heads.values];
+            for ((cache, new), to) in caches.zip(new).zip(keys_values.both_mut()) {
                 let new = &new[lane * kv..][..kv];
                 to.clear();
                 for step in seen - prefix..seen {
@@ -79,12 +83,13 @@ impl Attend for StepAttention<'_> {
                 let row = &mut cache[seen % shape.context * kv..][..kv];
                 row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
             }
-            let [keys, values] = &*keys_values;
-            let of = Heads { queries: &queries[lane * size..][..size], keys, values };
+            let KeyValueRows { keys, values } = &*keys_values;
+            let heads = Heads { queries: &heads.queries[lane * size..][..size], keys, values };
             let mask = AttentionMask { rows: 1, prefix, starts: &[], window: shape.window(layer) };
-            let totals = &mut log_totals[lane * heads.heads..][..heads.heads];
-            let to = [&mut attended[lane * size..][..size], totals];
-            sequence::forward(&heads, of, &mask, to, attention);
+            let count = head_shape.heads;
+            let log_sum_exps = &mut log_sum_exps[lane * count..][..count];
+            let to = [&mut attended[lane * size..][..size], log_sum_exps];
+            sequence::forward(&head_shape, heads, &mask, to, attention);
         }
     }
 }
@@ -131,24 +136,24 @@ impl SequenceModel for DecoderSequences {
 
     fn forward(
         &self,
-        of: &Sequences,
+        sequences: &Sequences,
         games: Range<usize>,
         record: &mut Vec<Game>,
         logits: &mut [f32],
     ) {
         let (shape, count) = (&self.weights.shape, games.len());
-        let (rows, actions) = (of.memory.len() / shape.memory_size(), shape.num_actions);
-        assert!(rows == 0 || rows == of.games, "memory: [games, memory_size], or nothing");
-        assert_eq!(of.num_features(), shape.num_features, "obs: [steps, games, features]");
+        let (rows, actions) = (sequences.memory.len() / shape.memory_size(), shape.num_actions);
+        assert!(rows == 0 || rows == sequences.games, "memory: [games, memory_size], or nothing");
+        assert_eq!(sequences.num_features(), shape.num_features, "obs: [steps, games, features]");
         record.resize_with(count, Game::default);
         self.scratches.with(|scratch| {
             for (i, game) in games.zip(&mut *record) {
-                let piece = self.begin(of, i, game);
+                let segment = self.begin(sequences, i, game);
                 let own = std::mem::take(&mut scratch.game);
-                let mut attend = SequenceAttention { piece: &piece, scratch: own };
+                let mut attend = SequenceAttention { segment: &segment, scratch: own };
                 self.game_forward(game, self.retention, &mut attend, scratch);
                 scratch.game = attend.scratch;
-                game.piece = Some(piece);
+                game.segment = Some(segment);
             }
         });
         for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
@@ -211,22 +216,22 @@ impl DecoderSequences {
         let rows = obs.len() / shape.num_features;
         let mut stream = std::mem::take(&mut scratch.stream);
         stream.resize(rows * shape.hidden_size, 0.0);
-        self.weights.linear(self.input(), obs, &mut stream, false);
+        self.weights.linear(self.input(), obs, &mut stream, WriteMode::Overwrite);
         self.weights.forward(&mut stream, retention, attend, tape, scratch);
         scratch.stream = stream;
         logits.resize(rows * shape.num_actions, 0.0);
-        self.weights.linear(&layout.head, &tape.hidden, logits, false);
+        self.weights.linear(&layout.head, &tape.hidden, logits, WriteMode::Overwrite);
     }
 
     /// Copies the inputs of game `i` into `game`; returns its rows and the keys that they attend to.
-    fn begin(&self, of: &Sequences, i: usize, game: &mut Game) -> Piece {
-        let (shape, games) = (&self.weights.shape, of.games);
-        let memory = of.memory.chunks_exact(shape.memory_size()).nth(i);
+    fn begin(&self, sequences: &Sequences, i: usize, game: &mut Game) -> Segment {
+        let (shape, games) = (&self.weights.shape, sequences.games);
+        let memory = sequences.memory.chunks_exact(shape.memory_size()).nth(i);
         let seen = memory.map_or(0, |memory| memory[0] as usize);
-        let steps = of.num_steps();
+        let steps = sequences.num_steps();
         let context = shape.context;
-        of.rows(&of.obs, i..i + 1, &mut game.obs);
-        let is_start = |t: usize| of.starts[t * games + i] == 1.0;
+        sequences.rows(&sequences.obs, i..i + 1, &mut game.obs);
+        let is_start = |t: usize| sequences.starts[t * games + i] == 1.0;
         let prefix = if is_start(0) { 0 } else { seen.min(context - 1) };
         let (mut start, mut position) = (0, seen);
         let (mut starts, mut positions) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
@@ -246,16 +251,16 @@ impl DecoderSequences {
             rows.flat_map(|row| &cache[row * kv..][..kv]).copied().collect::<Vec<f32>>()
         };
         let caches = |layer: usize| {
-            let Some(memory) = memory else { return Default::default() };
+            let Some(memory) = memory else { return KeyValueRows::default() };
             let caches = &memory[shape.cache_start(layer)..][..2 * shape.cache_size()];
             let (keys, values) = caches.split_at(shape.cache_size());
-            [rows(keys), rows(values)]
+            KeyValueRows { keys: rows(keys), values: rows(values) }
         };
         let prefix = Prefix::Memory((0..shape.num_layers).map(caches).collect());
-        Piece { rows: 0..steps, prefix, starts }
+        Segment { rows: 0..steps, prefix, starts }
     }
 
-    /// Adds the gradient of a game's parameters, from that of its logits, to `gradient`.
+    /// Adds the gradient of the parameters to `gradient`, from the gradient of a game's logits.
     fn game_backward(
         &self,
         game: &Game,
@@ -264,19 +269,19 @@ impl DecoderSequences {
         scratch: &mut Scratch,
     ) {
         let (weights, tape) = (&self.weights, &game.tape);
-        let piece = game.piece.as_ref().expect("the game went forward");
+        let segment = game.segment.as_ref().expect("the game went forward");
         let mut d_normed = std::mem::take(&mut scratch.d_input);
         let mut d_stream = std::mem::take(&mut scratch.d_stream);
         d_normed.resize(tape.hidden.len(), 0.0);
         d_stream.resize(tape.hidden.len(), 0.0);
         let head = [(&weights.layout.head, d_logits)];
-        weights.linears_backward(&tape.hidden, head, (&mut d_normed, false), gradient);
+        weights.linears_backward(&tape.hidden, head, &mut d_normed, gradient);
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
-        let of = ForwardRecord { tape, pieces: std::slice::from_ref(piece) };
-        let mut attend = SequenceAttention { piece, scratch: std::mem::take(&mut scratch.game) };
+        let record = ForwardRecord { tape, segments: std::slice::from_ref(segment) };
+        let mut attend = SequenceAttention { segment, scratch: std::mem::take(&mut scratch.game) };
         for number in (0..weights.shape.num_layers).rev() {
-            weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
+            weights.layer_backward(number, &record, &mut attend, &mut d_stream, gradient, scratch);
         }
         weights.weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
         scratch.d_stream = d_stream;

@@ -2,11 +2,11 @@
 
 use super::weights::Weights;
 use super::{Activations, Attend, Retention, Scratch, Tape};
-use crate::nn::arch::{Projection, QkNorm};
+use crate::nn::arch::{Projection, QkNorm, QkNorms};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{Direction, rotate};
-use crate::nn::ops::{bf16, gate};
+use crate::nn::ops::{WriteMode, bf16, gate};
 use std::mem;
 use std::ops::Range;
 
@@ -47,21 +47,22 @@ impl Weights {
         scratch: &mut Scratch,
     ) {
         let layout = &self.layout.layers[number];
-        let [before_attention, after_attention, before_mlp, after_mlp] = &layout.norms;
-        self.input(before_attention, stream, &mut activations.attention_input, &mut scratch.input);
+        let norms = &layout.norms;
+        let input = &mut activations.attention_input;
+        self.input(&norms.before_attention, stream, input, &mut scratch.input);
         let rotations = &rotations[self.shape.rope_table(number)];
         self.heads(number, &scratch.input, rotations, activations, &mut scratch.normed);
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
-        activations.log_totals.resize(rows * self.shape.num_heads, 0.0);
+        activations.log_sum_exps.resize(rows * self.shape.num_heads, 0.0);
         attend.attend(self, number, activations);
         let Activations { attended, attention_output, .. } = activations;
-        let output = (Projection::Output, after_attention);
+        let output = (Projection::Output, &norms.after_attention);
         let blocks = [&mut scratch.block, &mut scratch.normed];
         self.output(number, output, attended, attention_output, stream, blocks);
-        self.input(before_mlp, stream, &mut activations.mlp_input, &mut scratch.input);
+        self.input(&norms.before_mlp, stream, &mut activations.mlp_input, &mut scratch.input);
         self.feed_forward(number, &scratch.input, activations, &mut scratch.inner);
-        let output = (Projection::Down, after_mlp);
+        let output = (Projection::Down, &norms.after_mlp);
         let blocks = [&mut scratch.block, &mut scratch.normed];
         self.output(number, output, &scratch.inner, &mut activations.mlp_output, stream, blocks);
     }
@@ -94,25 +95,26 @@ impl Weights {
         let Activations { heads, qk_norms, .. } = activations;
         let rows = input.len() / shape.hidden_size;
         let mut results = Vec::new();
-        for (linear, heads) in layout.linears.iter().zip(&mut *heads) {
+        for (linear, heads) in layout.linears.iter().zip(heads.all_mut()) {
             heads.resize(rows * linear.outputs, 0.0);
             results.push((linear, &mut heads[..]));
         }
-        self.linears(input, &mut results, false);
+        self.linears(input, &mut results, WriteMode::Overwrite);
         if shape.qk_norm != QkNorm::None {
-            for ((normed, heads), place) in
-                qk_norms.iter_mut().zip(&mut *heads).zip(&layout.qk_norms)
-            {
+            let QkNorms { query, key } = &layout.qk_norms;
+            let queries = (&mut qk_norms.query, &mut heads.queries, query);
+            let keys = (&mut qk_norms.key, &mut heads.keys, key);
+            for (normed, heads, place) in [queries, keys] {
                 normed.forward(self.parallelism, heads, self.norm(place), scratch);
                 mem::swap(heads, scratch);
             }
         }
-        for heads in &mut heads[..2] {
+        for heads in [&mut heads.queries, &mut heads.keys] {
             let sizes = [shape.head_dim, shape.rotary_dim() / 2];
             rotate(self.parallelism, heads, sizes, rotations, Direction::Forward);
         }
         if self.arithmetic != Arithmetic::F32 {
-            for heads in &mut heads[1..] {
+            for heads in [&mut heads.keys, &mut heads.values] {
                 bf16::round(self.parallelism, rows, heads);
             }
         }
@@ -135,7 +137,7 @@ impl Weights {
             (&linears[Projection::Gate as usize], &mut gate[..]),
             (&linears[Projection::Up as usize], &mut up[..]),
         ];
-        self.linears(input, &mut results, false);
+        self.linears(input, &mut results, WriteMode::Overwrite);
         inner.resize(count, 0.0);
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
     }
@@ -152,11 +154,11 @@ impl Weights {
     ) {
         let linear = &self.layout.layers[number].linears[linear as usize];
         if place.is_empty() {
-            self.linear(linear, x, stream, true);
+            self.linear(linear, x, stream, WriteMode::Accumulate);
             return;
         }
         block.resize(stream.len(), 0.0);
-        self.linear(linear, x, block, false);
+        self.linear(linear, x, block, WriteMode::Overwrite);
         normed.forward(self.parallelism, block, self.norm(place), result);
         stream.iter_mut().zip(result).for_each(|(x, y)| *x += *y);
     }

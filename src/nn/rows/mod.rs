@@ -20,11 +20,46 @@ pub use sequences::{DynSequenceModel, PolicySizes, PooledSequenceModel, Sequence
 pub(crate) use sequences::{to_lanes, to_rows};
 pub use texts::{DecodeBuffers, Pass, Row, TextPass, TokenDecoder};
 
+use crate::nn::arch::QkNorms;
 use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{RopeTable, Rotation};
 use std::ops::Range;
 use weights::Weights;
+
+/// Queries, keys and values of rows, or their gradients: `[rows, query_size]`, then `[rows, kv_size]` twice.
+#[derive(Clone, Debug, Default)]
+struct HeadRows {
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl HeadRows {
+    /// Queries, keys and values, in this order.
+    fn all_mut(&mut self) -> [&mut Vec<f32>; 3] {
+        [&mut self.queries, &mut self.keys, &mut self.values]
+    }
+}
+
+/// Keys and values of rows, or their gradients: `[rows, kv_size]` each.
+#[derive(Clone, Debug, Default)]
+struct KeyValueRows {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl KeyValueRows {
+    /// Keys and values, in this order.
+    fn both(&self) -> [&Vec<f32>; 2] {
+        [&self.keys, &self.values]
+    }
+
+    /// As [`KeyValueRows::both`], to be changed.
+    fn both_mut(&mut self) -> [&mut Vec<f32>; 2] {
+        [&mut self.keys, &mut self.values]
+    }
+}
 
 /// The activations of a layer, from which its backward pass computes all that it needs.
 #[derive(Clone, Debug, Default)]
@@ -32,13 +67,13 @@ struct Activations {
     /// The input of queries, keys and values, normed where the architecture norms it.
     attention_input: NormActivations,
     /// Queries and keys before they are rotated, where they are normed.
-    qk_norms: [NormActivations; 2],
-    /// Queries, keys and values, rotated: `[rows, query_size]`, then `[rows, kv_size]` twice.
-    heads: [Vec<f32>; 3],
+    qk_norms: QkNorms<NormActivations>,
+    /// Queries, keys and values; the former two rotated.
+    heads: HeadRows,
     /// The result of attention: `[rows, query_size]`.
     attended: Vec<f32>,
-    /// The logarithm of each softmax's total: `[rows, num_heads]`.
-    log_totals: Vec<f32>,
+    /// The log-sum-exp of the scores of each row and head: `[rows, num_heads]`.
+    log_sum_exps: Vec<f32>,
     /// The output projection of attention, where it is normed.
     attention_output: NormActivations,
     /// The input of the feed-forward block, normed where the architecture norms it.
@@ -108,69 +143,73 @@ struct Scratch {
     d_block: Vec<f32>,
     /// The gradient of the result of attention: `[rows, query_size]`.
     d_attended: Vec<f32>,
-    /// The gradients of the gate, or of its product, and of its values: `[rows, intermediate_size]` each.
-    d_inner: [Vec<f32>; 2],
-    /// The gradients of queries, keys and values: `[rows, query_size]`, then `[rows, kv_size]` twice.
-    d_heads: [Vec<f32>; 3],
+    /// The gradient of the product of the gate and its values, then of the gate: `[rows, intermediate_size]`.
+    d_gate: Vec<f32>,
+    /// The gradient of the values that the gate multiplies: `[rows, intermediate_size]`.
+    d_up: Vec<f32>,
+    /// The gradients of queries, keys and values.
+    d_heads: HeadRows,
     /// The gradient of queries or keys before they are normed.
     d_unnormed: Vec<f32>,
     /// The gradient of the stream: `[rows, hidden_size]`.
     d_stream: Vec<f32>,
     /// Buffers of a game's attention.
-    game: PieceScratch,
-    /// Buffers of the backward pass of pieces, and the gradients of the keys and values that they attend to.
-    pieces: Pool<PieceScratch>,
-    d_pieces: Pool<[Vec<f32>; 2]>,
-    /// The gradients of the rows of a text pass, normed and before the norm: `[rows, hidden_size]`.
-    d_rows: [Vec<f32>; 2],
+    game: SegmentScratch,
+    /// Buffers of the backward pass of segments, and the gradients of the keys and values that they attend to.
+    segments: Pool<SegmentScratch>,
+    d_segments: Pool<KeyValueRows>,
+    /// The gradient of a text pass after the last norm: `[rows, hidden_size]`.
+    d_normed: Vec<f32>,
 }
 
-/// Buffers of the attention of one piece, forward or backward.
+/// Buffers of the attention of one segment, forward or backward.
 #[derive(Debug, Default)]
-struct PieceScratch {
+struct SegmentScratch {
     attention: sequence::Scratch,
-    /// Keys and values that the piece attends to.
-    keys_values: [Vec<f32>; 2],
+    /// Keys and values that the segment attends to.
+    keys_values: KeyValueRows,
 }
 
 /// Attention of rows over the keys and values of earlier rows, wherever these are stored.
 trait Attend {
-    /// Fills `attended` and `log_totals` of a layer from its queries, keys and values.
+    /// Fills `attended` and `log_sum_exps` of a layer from its queries, keys and values.
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations);
 }
 
 /// A sequence of rows, and the further keys that it attends to.
 #[derive(Clone, Debug)]
-struct Piece {
+struct Segment {
     rows: Range<usize>,
     prefix: Prefix,
     /// The first key of each row's episode, counted from the first key of the prefix; empty if that is 0 for all.
     starts: Vec<usize>,
 }
 
-/// The keys and values before a piece's own.
+/// The keys and values before a segment's own.
 #[derive(Clone, Debug)]
 enum Prefix {
     /// Keys and values of earlier rows of the same pass.
     Rows(Range<usize>),
-    /// Keys and values in a game's memory, to which no gradient flows: `[rows, kv_size]` each, layer by layer.
-    Memory(Vec<[Vec<f32>; 2]>),
+    /// Keys and values in a game's memory, to which no gradient flows: layer by layer.
+    Memory(Vec<KeyValueRows>),
 }
 
-impl Piece {
+impl Segment {
     /// Rows of the prefix.
     fn prefix_len(&self, kv_size: usize) -> usize {
         match &self.prefix {
             Prefix::Rows(rows) => rows.len(),
-            Prefix::Memory(layers) => layers.first().map_or(0, |[keys, _]| keys.len() / kv_size),
+            Prefix::Memory(layers) => layers.first().map_or(0, |layer| layer.keys.len() / kv_size),
         }
     }
 
     /// The keys and values of the prefix in a layer; `heads` are those of the layer's rows.
-    fn prefix<'a>(&'a self, layer: usize, heads: &'a [Vec<f32>; 3], kv: usize) -> [&'a [f32]; 2] {
+    fn prefix<'a>(&'a self, layer: usize, heads: &'a HeadRows, kv: usize) -> [&'a [f32]; 2] {
         match &self.prefix {
-            Prefix::Rows(rows) => [1, 2].map(|i| &heads[i][rows.start * kv..rows.end * kv]),
-            Prefix::Memory(layers) => layers[layer].each_ref().map(|all| &all[..]),
+            Prefix::Rows(rows) => {
+                [&heads.keys, &heads.values].map(|all| &all[rows.start * kv..rows.end * kv])
+            }
+            Prefix::Memory(layers) => layers[layer].both().map(|all| &all[..]),
         }
     }
 
@@ -184,11 +223,13 @@ impl Piece {
         }
     }
 
-    /// Gathers all keys and values that the piece attends to in a layer: `[prefix + rows, kv_size]` each.
-    fn gather(&self, layer: usize, heads: &[Vec<f32>; 3], kv: usize, to: &mut [Vec<f32>; 2]) {
-        for (i, (to, prefix)) in to.iter_mut().zip(self.prefix(layer, heads, kv)).enumerate() {
+    /// Gathers all keys and values that the segment attends to in a layer: `[prefix + rows, kv_size]` each.
+    fn gather(&self, layer: usize, heads: &HeadRows, kv: usize, to: &mut KeyValueRows) {
+        let prefixes = self.prefix(layer, heads, kv);
+        let all = [&heads.keys, &heads.values];
+        for ((to, prefix), all) in to.both_mut().into_iter().zip(prefixes).zip(all) {
             prefix.clone_into(to);
-            to.extend_from_slice(&heads[i + 1][self.rows.start * kv..self.rows.end * kv]);
+            to.extend_from_slice(&all[self.rows.start * kv..self.rows.end * kv]);
         }
     }
 }

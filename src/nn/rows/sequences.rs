@@ -94,13 +94,13 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// Runs the forward pass of the games in this range: logits `[num_steps, range, num_actions]`.
     fn forward(
         &self,
-        of: &Sequences,
+        sequences: &Sequences,
         games: Range<usize>,
         record: &mut Self::Record,
         logits: &mut [f32],
     );
 
-    /// Adds the gradient of the parameters, from that of the logits, to `gradient`.
+    /// Adds the gradient of the parameters to `gradient`, from the gradient of the logits.
     fn backward(&self, record: &mut Self::Record, d_logits: &[f32], gradient: &mut [f32]);
 }
 
@@ -125,7 +125,7 @@ pub trait DynSequenceModel: Debug + Send + Sync {
     ///
     /// # Panics
     /// If lengths do not belong together.
-    fn logits(&self, of: &Sequences) -> Vec<f32>;
+    fn logits(&self, sequences: &Sequences) -> Vec<f32>;
 
     /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
     /// `d_logits_of` returns the gradient of the logits that it is given.
@@ -134,7 +134,7 @@ pub trait DynSequenceModel: Debug + Send + Sync {
     /// If lengths do not belong together.
     fn gradient(
         &self,
-        of: &Sequences,
+        sequences: &Sequences,
         partials: usize,
         d_logits_of: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32>;
@@ -187,20 +187,20 @@ impl<M: SequenceModel> PooledSequenceModel<M> {
     /// Runs the forward pass of all games, in at most `count` parts in parallel.
     fn forward(
         &self,
-        of: &Sequences,
+        sequences: &Sequences,
         parts: &mut Vec<ThreadPass<M::Record>>,
         count: usize,
     ) -> Vec<f32> {
-        let (PolicySizes { actions, .. }, steps) = (self.model.sizes(), of.num_steps());
-        let share = of.games.div_ceil(count);
-        parts.resize_with(of.games.div_ceil(share), ThreadPass::default);
+        let (PolicySizes { actions, .. }, steps) = (self.model.sizes(), sequences.num_steps());
+        let share = sequences.games.div_ceil(count);
+        parts.resize_with(sequences.games.div_ceil(share), ThreadPass::default);
         parts.par_iter_mut().enumerate().for_each(|(number, part)| {
-            part.games = number * share..((number + 1) * share).min(of.games);
+            part.games = number * share..((number + 1) * share).min(sequences.games);
             part.logits.resize(steps * part.games.len() * actions, 0.0);
-            self.model.forward(of, part.games.clone(), &mut part.record, &mut part.logits);
+            self.model.forward(sequences, part.games.clone(), &mut part.record, &mut part.logits);
         });
-        let mut logits = vec![0.0; steps * of.games * actions];
-        for (all, t) in logits.chunks_exact_mut(of.games * actions).zip(0..) {
+        let mut logits = vec![0.0; steps * sequences.games * actions];
+        for (all, t) in logits.chunks_exact_mut(sequences.games * actions).zip(0..) {
             for ThreadPass { games, logits, .. } in &*parts {
                 let width = games.len() * actions;
                 all[games.start * actions..][..width]
@@ -262,19 +262,19 @@ impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
         self.steps.with(|record| self.model.act(obs, memory, record, logits));
     }
 
-    fn logits(&self, of: &Sequences) -> Vec<f32> {
-        self.passes.with(|parts| self.forward(of, parts, of.games))
+    fn logits(&self, sequences: &Sequences) -> Vec<f32> {
+        self.passes.with(|parts| self.forward(sequences, parts, sequences.games))
     }
 
     fn gradient(
         &self,
-        of: &Sequences,
+        sequences: &Sequences,
         partials: usize,
         d_logits_of: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32> {
         self.passes.with(|parts| {
-            let d_logits = d_logits_of(self.forward(of, parts, partials));
-            self.backward(parts, &d_logits, of.games)
+            let d_logits = d_logits_of(self.forward(sequences, parts, partials));
+            self.backward(parts, &d_logits, sequences.games)
         })
     }
 

@@ -7,19 +7,20 @@
 use super::backward::ForwardRecord;
 use super::weights::Weights;
 use super::{
-    Activations, Attend, Cache, Piece, Pool, Prefix, PrefixCache, Retention, Scratch, Tape,
+    Activations, Attend, Cache, HeadRows, Pool, Prefix, PrefixCache, Retention, Scratch, Segment,
+    Tape,
 };
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
 use crate::nn::ops::attention::HeadShape;
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::ops::{Parallelism, embed};
+use crate::nn::ops::{Parallelism, WriteMode, embed};
 use crate::nn::tensors::device_copy::DeviceCopy;
-use crate::nn::text::Text;
+use crate::nn::text::PromptWithCompletions;
 use std::ops::Range;
 
 /// Minimum parameters for products to use all threads; of smaller decoders, whole passes run in parallel.
-const LARGE: usize = 1 << 22;
+const MIN_PARALLEL_PARAMS: usize = 1 << 22;
 
 /// A decoder over tokens with its weights in host memory. Clones share the weights until one of them changes its own.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ pub struct DecodeBuffers {
     pub logits: Vec<f32>,
 }
 
-/// A token in a pass: token number `at` of the piece of text whose keys and values are in cache number `cache`.
+/// A token in a pass: token number `at` of the segment of text whose keys and values are in cache number `cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The token.
@@ -71,7 +72,7 @@ impl Pass {
     }
 }
 
-/// Attention over the caches of some pieces of text.
+/// Attention over the caches of some segments of text.
 struct CachedAttention<'a> {
     rows: &'a [Row],
     caches: &'a mut [Cache],
@@ -102,10 +103,11 @@ impl CachedAttention<'_> {
 impl Attend for CachedAttention<'_> {
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let (shape, window) = (weights.shape.head_shape(), weights.shape.window(layer));
-        let Activations { heads: [queries, keys, values], attended, log_totals, .. } = activations;
+        let Activations { heads, attended, log_sum_exps, .. } = activations;
+        let HeadRows { queries, keys, values } = &*heads;
         self.write(&shape, layer, [keys, values], weights.parallelism);
         let (rows, caches, width) = (self.rows, &*self.caches, shape.query_size());
-        let to = [(&mut attended[..], width), (&mut log_totals[..], shape.heads)];
+        let to = [(&mut attended[..], width), (&mut log_sum_exps[..], shape.heads)];
         weights.parallelism.each_chunk(to, |i, to| {
             let Row { cache, at, .. } = rows[i];
             let queries = &queries[i * width..][..width];
@@ -124,7 +126,7 @@ impl TokenDecoder {
         let params = params.into();
         assert!(shape.takes_tokens(), "a decoder over tokens");
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
-        let parallelism = match params.len() < LARGE {
+        let parallelism = match params.len() < MIN_PARALLEL_PARAMS {
             true => Parallelism::Sequential,
             false => Parallelism::Parallel,
         };
@@ -238,7 +240,7 @@ impl TokenDecoder {
         self.parallelism() == Parallelism::Sequential
     }
 
-    /// Replaces a cache's piece of text and allocates `tokens` tokens after the text of `prefix`, if any.
+    /// Replaces a cache's segment of text and allocates `tokens` tokens after the text of `prefix`, if any.
     pub fn begin_cache(&self, cache: &mut Cache, tokens: usize, prefix: Option<PrefixCache>) {
         self.weights.begin_cache(cache, self.shape().num_layers, tokens, prefix);
     }
@@ -278,7 +280,7 @@ impl TokenDecoder {
     pub fn logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
         let Weights { shape, layout, .. } = &self.weights;
         logits.resize(hidden.len() / shape.hidden_size * shape.num_actions, 0.0);
-        self.weights.linear(&layout.head, hidden, logits, false);
+        self.weights.linear(&layout.head, hidden, logits, WriteMode::Overwrite);
     }
 }
 
@@ -289,12 +291,12 @@ pub struct TextPass {
     pass: Pass,
     caches: Vec<Cache>,
     /// The prompts, then the completions.
-    pieces: Vec<Piece>,
+    segments: Vec<Segment>,
     /// The number of prompts, and of their rows.
     prompts: usize,
     prompt_rows: usize,
-    /// The piece that is the first completion of each text.
-    first_pieces: Vec<usize>,
+    /// The segment that is the first completion of each text.
+    first_segments: Vec<usize>,
     /// The normed streams from which tokens are predicted: of each prompt's last token, then of the completions' tokens
     /// but the last ones: `[predictions, hidden_size]`.
     hidden: Vec<f32>,
@@ -308,7 +310,7 @@ impl TextPass {
 
     /// The row of [`TextPass::hidden`] that predicts token number `at` of a completion of a text.
     pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
-        let Piece { rows, .. } = &self.pieces[self.first_pieces[text] + completion];
+        let Segment { rows, .. } = &self.segments[self.first_segments[text] + completion];
         match at {
             0 => text,
             _ => self.prompts + rows.start - self.prompt_rows + at - 1,
@@ -316,32 +318,32 @@ impl TextPass {
     }
 
     /// Replaces the texts and returns their rows.
-    fn begin(&mut self, weights: &Weights, texts: &[Text]) -> Vec<Row> {
+    fn begin(&mut self, weights: &Weights, texts: &[PromptWithCompletions]) -> Vec<Row> {
         let mut all = Vec::new();
-        let mut piece = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
+        let mut segment = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
             let start = all.len();
             let tokens = tokens.iter().enumerate();
             all.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
-            Piece { rows: start..all.len(), prefix: Prefix::Rows(prefix), starts: Vec::new() }
+            Segment { rows: start..all.len(), prefix: Prefix::Rows(prefix), starts: Vec::new() }
         };
         let prompts = texts.iter().enumerate();
-        self.pieces = prompts.map(|(number, text)| piece(number, text.prompt, 0..0)).collect();
+        self.segments = prompts.map(|(number, text)| segment(number, text.prompt, 0..0)).collect();
         self.prompts = texts.len();
-        self.prompt_rows = self.pieces.last().map_or(0, |piece| piece.rows.end);
-        self.first_pieces.clear();
+        self.prompt_rows = self.segments.last().map_or(0, |segment| segment.rows.end);
+        self.first_segments.clear();
         let count: usize = texts.iter().map(|text| text.completions.len()).sum();
         self.caches.resize_with(texts.len() + count, Cache::default);
         for (number, text) in texts.iter().enumerate() {
-            let rows = self.pieces[number].rows.clone();
+            let rows = self.segments[number].rows.clone();
             // A layer reads its own keys and values alone, so one layer's memory is enough.
             weights.begin_cache(&mut self.caches[number], 1, rows.len(), None);
-            self.first_pieces.push(self.pieces.len());
+            self.first_segments.push(self.segments.len());
             for tokens in &text.completions {
-                let cache = self.pieces.len();
+                let cache = self.segments.len();
                 let prefix = PrefixCache { index: number, tokens: rows.len() };
                 weights.begin_cache(&mut self.caches[cache], 1, tokens.len(), Some(prefix));
                 // The last token predicts nothing.
-                self.pieces.push(piece(cache, &tokens[..tokens.len() - 1], rows.clone()));
+                self.segments.push(segment(cache, &tokens[..tokens.len() - 1], rows.clone()));
             }
         }
         all
@@ -353,13 +355,18 @@ impl TokenDecoder {
     ///
     /// # Panics
     /// If a prompt or a completion has no token.
-    pub fn forward_texts(&self, texts: &[Text], retention: Retention, forward: &mut TextPass) {
+    pub fn forward_texts(
+        &self,
+        texts: &[PromptWithCompletions],
+        retention: Retention,
+        forward: &mut TextPass,
+    ) {
         let size = self.shape().hidden_size;
         let rows = forward.begin(&self.weights, texts);
         self.forward(&rows, &mut forward.caches, retention, &mut forward.pass);
         let hidden = forward.pass.hidden();
         forward.hidden.clear();
-        for Piece { rows, .. } in &forward.pieces[..forward.prompts] {
+        for Segment { rows, .. } in &forward.segments[..forward.prompts] {
             forward.hidden.extend_from_slice(&hidden[(rows.end - 1) * size..rows.end * size]);
         }
         forward.hidden.extend_from_slice(&hidden[forward.prompt_rows * size..]);
@@ -378,8 +385,9 @@ impl TokenDecoder {
         starts
     }
 
-    /// Adds the gradient of the learnt parameters to `gradient`, from that of [`TextPass::hidden`]. After each layer, last to
-    /// first, calls `done(gradient, start)`: `gradient[start..]` is final, and `start` is one of [`TokenDecoder::starts`].
+    /// Adds the gradient of the learnt parameters to `gradient`, from `d_hidden`, that of [`TextPass::hidden`]. After
+    /// each layer, last to first, calls `done(gradient, start)`: `gradient[start..]` is final, and `start` is one of
+    /// [`TokenDecoder::starts`].
     pub fn backward_texts(
         &self,
         forward: &mut TextPass,
@@ -388,13 +396,14 @@ impl TokenDecoder {
         mut done: impl FnMut(&[f32], usize),
     ) {
         let (size, weights) = (self.shape().hidden_size, &self.weights);
-        let TextPass { pass, caches, pieces, .. } = forward;
+        let TextPass { pass, caches, segments, .. } = forward;
         let Pass { rows, tape, scratch, .. } = pass;
         let (d_last, d_completions) = d_hidden.split_at(forward.prompts * size);
-        let [mut d_normed, mut d_stream] = std::mem::take(&mut scratch.d_rows);
+        let mut d_normed = std::mem::take(&mut scratch.d_normed);
+        let mut d_stream = std::mem::take(&mut scratch.d_stream);
         d_normed.clear();
         d_normed.resize(forward.prompt_rows * size, 0.0);
-        for (Piece { rows, .. }, d) in pieces.iter().zip(d_last.chunks(size)) {
+        for (Segment { rows, .. }, d) in segments.iter().zip(d_last.chunks(size)) {
             d_normed[(rows.end - 1) * size..rows.end * size].copy_from_slice(d);
         }
         d_normed.extend_from_slice(d_completions);
@@ -402,10 +411,10 @@ impl TokenDecoder {
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         let starts = self.starts();
         let first = starts.len() - self.shape().num_layers;
-        let of = ForwardRecord { tape, pieces };
+        let record = ForwardRecord { tape, segments };
         let mut attend = CachedAttention { rows, caches };
         for number in (0..self.shape().num_layers).rev() {
-            weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
+            weights.layer_backward(number, &record, &mut attend, &mut d_stream, gradient, scratch);
             done(gradient, starts[first + number]);
         }
         if !self.has_adapters() {
@@ -413,10 +422,11 @@ impl TokenDecoder {
             let tokens = rows.iter().map(|row| row.token);
             embed::backward(&d_stream, size, self.shape().embedding_scale, tokens, d_table);
         }
-        scratch.d_rows = [d_normed, d_stream];
+        (scratch.d_normed, scratch.d_stream) = (d_normed, d_stream);
     }
 
-    /// Fills the gradient of normed vectors from that of their logits, and adds that of the head to `gradient`.
+    /// Fills the gradient of normed vectors from the gradient of their logits, and adds that of the head's weights to
+    /// `gradient`.
     pub fn backward_head(
         &self,
         hidden: &[f32],
@@ -425,6 +435,6 @@ impl TokenDecoder {
         gradient: &mut [f32],
     ) {
         let head = [(&self.weights.layout.head, d_logits)];
-        self.weights.linears_backward(hidden, head, (d_hidden, false), gradient);
+        self.weights.linears_backward(hidden, head, d_hidden, gradient);
     }
 }

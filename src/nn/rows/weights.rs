@@ -8,7 +8,7 @@ use crate::nn::ops::linear::{self, Arithmetic, Weight};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::norm::RmsNorm;
 use crate::nn::ops::rope::RopeTable;
-use crate::nn::ops::{Parallelism, bias};
+use crate::nn::ops::{Parallelism, WriteMode, bias};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -140,8 +140,8 @@ impl Weights {
     }
 
     /// `y = x w + b`, or `y += x w + b`, adapters included: `x` is `[rows, inputs]`, `y` `[rows, outputs]`.
-    pub(super) fn linear(&self, linear: &LinearLayout, x: &[f32], y: &mut [f32], add: bool) {
-        self.linears(x, &mut [(linear, y)], add);
+    pub(super) fn linear(&self, linear: &LinearLayout, x: &[f32], y: &mut [f32], mode: WriteMode) {
+        self.linears(x, &mut [(linear, y)], mode);
     }
 
     /// The results of some linear layers for one input, as [`Weights::linear`].
@@ -149,7 +149,7 @@ impl Weights {
         &self,
         x: &[f32],
         results: &mut [(&LinearLayout, &mut [f32])],
-        add: bool,
+        mode: WriteMode,
     ) {
         if x.is_empty() {
             return;
@@ -158,13 +158,13 @@ impl Weights {
         for (linear, y) in &mut *results {
             if self.is_packed_anew() && self.params.stored(&linear.weight).is_none() {
                 let (inputs, view) = (linear.inputs, linear.view(&self.params));
-                linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, add);
+                linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, mode);
             } else {
                 let pack = || self.pack(linear);
                 products.push((self.packed.forward[linear.number].get_or_init(pack), &mut **y));
             }
         }
-        linear::forward_all(self.parallelism, x, &mut products, add);
+        linear::forward_all(self.parallelism, x, &mut products, mode);
         for (linear, y) in results {
             if let Some((_, adapter)) = self.adapters.as_ref().and_then(|all| all.of(linear)) {
                 adapter.forward(self.parallelism, x, y);
@@ -190,25 +190,25 @@ impl Weights {
         }
     }
 
-    /// Adds to `gradient` that of the learnt parameters of linear layers with the input `x`, from the gradient of the result
-    /// of each; `dx` becomes the gradient of the input, or is added to.
+    /// Adds the gradient of the learnt parameters of linear layers with the input `x` to `gradient`, from the gradient
+    /// of each layer's result; `dx` becomes the gradient of the input.
     pub(super) fn linears_backward<const N: usize>(
         &self,
         x: &[f32],
         results: [(&LinearLayout, &[f32]); N],
-        (dx, add): (&mut [f32], bool),
+        dx: &mut [f32],
         gradient: &mut [f32],
     ) {
         for (number, (linear, dy)) in results.into_iter().enumerate() {
-            let add = add || number > 0;
+            let mode = WriteMode::Overwrite.accumulate_if(number > 0);
             let sizes @ [outputs, inputs] = [linear.outputs, linear.inputs];
             if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
                 match self.params.stored(&linear.weight) {
-                    Some(matrix) => linear::backward_stored(dy, matrix, dx, add),
+                    Some(matrix) => linear::backward_stored(dy, matrix, dx, mode),
                     None => {
                         let transpose = linear.view(&self.params).transpose();
                         let depth = linear::DEPTH_BACKWARD;
-                        linear::multiply_unpacked(dy, transpose, sizes, depth, dx, add);
+                        linear::multiply_unpacked(dy, transpose, sizes, depth, dx, mode);
                     }
                 }
             } else {
@@ -219,7 +219,7 @@ impl Weights {
                     })
                 };
                 let packed = self.packed.transpose[linear.number].get_or_init(pack);
-                linear::forward(self.parallelism, dy, packed, dx, add);
+                linear::forward(self.parallelism, dy, packed, dx, mode);
             }
             debug_assert_eq!([x.len() / inputs, dy.len() / outputs], [dx.len() / inputs; 2]);
             let adapter = self.adapters.as_ref().and_then(|adapters| adapters.of(linear));
@@ -234,8 +234,8 @@ impl Weights {
         }
     }
 
-    /// Adds to `gradient` those of the weights and biases of linear layers with the input `x`, from the gradients of their
-    /// results.
+    /// Adds the gradients of weights and biases of linear layers with the input `x` to `gradient`, from the gradients
+    /// of the layers' results.
     pub(super) fn weight_grads<const N: usize>(
         &self,
         x: &[f32],

@@ -8,8 +8,8 @@ use burn::tensor::{Device, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum numbers of an arena, unless a single tensor has more: 256 MiB, which nearly all devices bind.
-const MOST: usize = 1 << 26;
+/// Maximum number of elements of an arena, unless a single tensor has more: 256 MiB, which nearly all devices bind.
+const MAX_LEN: usize = 1 << 26;
 
 /// The places of parameters in arenas.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub(crate) struct Packing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     arena: usize,
-    /// Numbers of the tensor there.
+    /// Range of the tensor there, in elements.
     range: Range<usize>,
 }
 
 /// An arena, whose tensors are all matrices or all vectors.
 #[derive(Debug, PartialEq, Eq)]
 struct Arena {
-    /// Numbers up to the end of the last tensor.
+    /// Number of elements up to the end of the last tensor.
     len: usize,
     are_vectors: bool,
 }
@@ -40,14 +40,14 @@ impl Packing {
         if runs_kernels(device) {
             let largest = usize::try_from(largest_allocation(device)).unwrap_or(usize::MAX);
             let numbers = largest / size_of::<f32>();
-            return Self::within(parameters, numbers.min(MOST));
+            return Self::within(parameters, numbers.min(MAX_LEN));
         }
         Self::within(parameters, 0)
     }
 
-    /// The places in arenas of at most `most` numbers; a larger parameter has its own arena. Matrices follow each other
-    /// in the order of their parameters, and so do vectors.
-    pub fn within(parameters: &[Parameter], most: usize) -> Self {
+    /// The places in arenas of at most `max_len` elements; a larger parameter has its own arena. Matrices follow each
+    /// other in the order of their parameters, and so do vectors.
+    pub fn within(parameters: &[Parameter], max_len: usize) -> Self {
         let (mut places, mut arenas) = (Vec::new(), Vec::<Arena>::new());
         let mut last = [None; 2];
         for parameter in parameters {
@@ -56,7 +56,7 @@ impl Packing {
             let behind = last.map(|arena: usize| (arena, arenas[arena].len));
             let behind = behind.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
             let (arena, start) =
-                behind.filter(|(_, start)| start + count <= most).unwrap_or_else(|| {
+                behind.filter(|(_, start)| start + count <= max_len).unwrap_or_else(|| {
                     arenas.push(Arena { len: 0, are_vectors: is_vector });
                     (arenas.len() - 1, 0)
                 });
@@ -120,7 +120,7 @@ impl Arenas {
         Self::zeros(self.packing.clone(), &self.device)
     }
 
-    /// Numbers from the vector of all, taken to the device by `upload` arena by arena.
+    /// Elements from the vector of all, taken to the device by `upload` arena by arena.
     pub fn upload(mut self, all: &[f32], upload: impl Fn(Vec<f32>) -> Tensor<1>) -> Self {
         for (arena, form) in self.packing.arenas.iter().enumerate() {
             let mut numbers = vec![0.0; form.len];
@@ -166,7 +166,7 @@ impl Arenas {
         (0..self.packing.len()).map(|number| self.arena(number).clone())
     }
 
-    /// Moves an arena, `[len]`, out; its numbers are 0 until [`Arenas::put`].
+    /// Moves an arena, `[len]`, out; its elements are 0 until [`Arenas::put`].
     pub fn take(&mut self, number: usize) -> Tensor<1> {
         self.arena(number);
         self.buffers[number].take().expect("it is there now")
@@ -177,7 +177,7 @@ impl Arenas {
         self.buffers[number] = Some(arena);
     }
 
-    /// Replaces the numbers, `[count]`, of a parameter that has its own arena.
+    /// Replaces the elements, `[count]`, of a parameter that has its own arena.
     pub fn put_alone(&mut self, parameter: usize, numbers: Tensor<1>) {
         let place = &self.packing.places[parameter];
         debug_assert_eq!(place.range, 0..self.packing.arenas[place.arena].len);
@@ -189,14 +189,14 @@ impl Arenas {
         (0..self.packing.places.len()).map(|parameter| self.view(parameter))
     }
 
-    /// The numbers of a parameter, `[count]`, in the memory of its arena.
+    /// The elements of a parameter, `[count]`, in the memory of its arena.
     pub fn view(&mut self, parameter: usize) -> Tensor<1> {
         let Place { arena, range } = self.packing.places[parameter].clone();
         part(self.arena(arena), range)
     }
 
-    /// The numbers of some parameters in the memory of their arena, `[count]`, if each begins at the next multiple of the
-    /// alignment after the one before: the layout of several products of one launch.
+    /// The elements of some parameters in the memory of their arena, `[count]`, if each begins at the next multiple of
+    /// the alignment after the one before: the layout of several products of one launch.
     pub fn joined(&mut self, parameters: &[usize]) -> Option<Tensor<1>> {
         let packing = self.packing.clone();
         let places: Vec<&Place> = parameters.iter().map(|i| &packing.places[*i]).collect();
@@ -209,7 +209,7 @@ impl Arenas {
         places.windows(2).all(follows).then(|| part(self.arena(first.arena), range))
     }
 
-    /// Adds `more / scale`, number by number.
+    /// Adds `more / scale`, element by element.
     pub fn add(&mut self, more: Self, scale: f32) {
         let right = |x: Tensor<1>| if scale == 1.0 { x } else { x / scale };
         for (sum, more) in self.buffers.iter_mut().zip(more.buffers) {
@@ -231,7 +231,7 @@ impl Arenas {
     }
 }
 
-/// Some numbers of an arena in its memory.
+/// Some elements of an arena in its memory.
 fn part(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
     if range == (0..arena.dims()[0]) {
         return arena.clone();
@@ -255,7 +255,7 @@ mod tests {
         shapes.iter().map(|shape| Parameter::new("", shape)).collect()
     }
 
-    /// Matrices and vectors of odd sizes, of which some have more numbers than an arena of a thousand.
+    /// Matrices and vectors of odd sizes, of which some have more elements than an arena of a thousand.
     fn some() -> Vec<Parameter> {
         parameters(&[
             &[30, 40],
@@ -273,8 +273,8 @@ mod tests {
     #[test]
     fn places_are_aligned_and_arenas_have_room() {
         let all = some();
-        for most in [0, 1000, 1300, 1 << 20] {
-            let packing = Packing::within(&all, most);
+        for max_len in [0, 1000, 1300, 1 << 20] {
+            let packing = Packing::within(&all, max_len);
             assert!(packing.counts().eq(all.iter().map(Parameter::count)));
             for (arena, form) in packing.arenas.iter().enumerate() {
                 let own = (0..all.len()).filter(|i| packing.places[*i].arena == arena);
@@ -286,7 +286,7 @@ mod tests {
                     end = range.end;
                 }
                 assert_eq!(end, form.len);
-                assert!(form.len <= most || own.count() == 1, "{form:?} of {most}");
+                assert!(form.len <= max_len || own.count() == 1, "{form:?} of {max_len}");
             }
         }
         // One of matrices, one of vectors.
@@ -302,8 +302,8 @@ mod tests {
         let numbers: Vec<f32> =
             (0..all.iter().map(Parameter::count).sum()).map(|i: usize| i as f32).collect();
         let device = Device::flex();
-        for most in [0, 1300, 1 << 20] {
-            let arenas = Arenas::zeros(Arc::new(Packing::within(&all, most)), &device);
+        for max_len in [0, 1300, 1 << 20] {
+            let arenas = Arenas::zeros(Arc::new(Packing::within(&all, max_len)), &device);
             let of = |x: Tensor<1>| -> Vec<f32> { x.into_data().try_into_vec().unwrap() };
             assert!(arenas.download(of).iter().all(|x| *x == 0.0));
             let arenas = arenas.upload(&numbers, |x| Tensor::from_floats(&x[..], &device));

@@ -6,7 +6,7 @@ use super::products::{Products, single};
 use super::rope::{Rope, rotate};
 use super::steps::Steps;
 use crate::nn::Precision;
-use crate::nn::arch::{DecoderShape, NormPlacement, Projection, QkNorm};
+use crate::nn::arch::{DecoderShape, LayerNorms, NormPlacement, Projection, QkNorm, QkNorms};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -92,8 +92,8 @@ impl RmsNorm {
 }
 
 impl Layer {
-    /// The norms before attention, after it, before the feed-forward block, and after it.
-    pub(crate) fn norms(&self, placement: NormPlacement) -> [Option<&RmsNorm>; 4] {
+    /// The norms around attention and the feed-forward block; `None` where there is none.
+    pub(crate) fn norms(&self, placement: NormPlacement) -> LayerNorms<Option<&RmsNorm>> {
         placement.names().map(|name| match name? {
             "input_layernorm" => self.input_layernorm.as_ref(),
             "post_attention_layernorm" => self.post_attention_layernorm.as_ref(),
@@ -116,8 +116,9 @@ impl Layer {
     }
 
     /// The norms of queries and keys.
-    pub(crate) fn head_norms(&self) -> [Option<&RmsNorm>; 2] {
-        [self.self_attn.q_norm.as_ref(), self.self_attn.k_norm.as_ref()]
+    pub(crate) fn head_norms(&self) -> QkNorms<Option<&RmsNorm>> {
+        let Attention { q_norm, k_norm, .. } = &self.self_attn;
+        QkNorms { query: q_norm.as_ref(), key: k_norm.as_ref() }
     }
 }
 
@@ -199,8 +200,8 @@ impl Decoder {
                 let [inputs, outputs] = which.sizes(&shape);
                 linear(inputs, outputs, which.has_bias(&shape))
             };
-            let named = |name: &str| names.contains(&Some(name)).then(|| norm(size));
-            let qk_norm = |which: usize| shape.qk_norm_sizes().map(|sizes| norm(sizes[which]));
+            let named = |name: &str| names.contains(name).then(|| norm(size));
+            let qk_norms = shape.qk_norm_sizes();
             Layer {
                 input_layernorm: named("input_layernorm"),
                 self_attn: Attention {
@@ -208,8 +209,8 @@ impl Decoder {
                     k_proj: of(Projection::Key),
                     v_proj: of(Projection::Value),
                     o_proj: of(Projection::Output),
-                    q_norm: qk_norm(0),
-                    k_norm: qk_norm(1),
+                    q_norm: qk_norms.map(|sizes| norm(sizes.query)),
+                    k_norm: qk_norms.map(|sizes| norm(sizes.key)),
                 },
                 post_attention_layernorm: named("post_attention_layernorm"),
                 pre_feedforward_layernorm: named("pre_feedforward_layernorm"),
@@ -282,29 +283,28 @@ impl Decoder {
         &self,
         mut x: Tensor<3>,
         rotations: &[[Tensor<4>; 2]],
-        added: Option<&AdapterTensors>,
+        adapters: Option<&AdapterTensors>,
         mut attend: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
     ) -> Tensor<3> {
         for (i, layer) in self.layers.iter().enumerate() {
-            let apply = |which: Projection, x: Tensor<3>| self.apply(added, i, which, x);
-            let [before_attention, after_attention, before_mlp, after_mlp] =
-                layer.norms(self.shape.norms);
+            let apply = |which: Projection, x: Tensor<3>| self.apply(adapters, i, which, x);
+            let norms = layer.norms(self.shape.norms);
             let rotations = &rotations[self.shape.rope_table(i)];
-            let [query_norm, key_norm] = layer.head_norms();
-            let input = self.norm_if(before_attention, x.clone());
+            let head_norms = layer.head_norms();
+            let input = self.norm_if(norms.before_attention, x.clone());
             // A separate product: values are cached, and a buffer of all three would keep the others alive.
             let values = self.heads(apply(Projection::Value, input.clone()));
-            let [queries, keys] = self.apply_all(added, i, Projection::OF_SCORES, input);
-            let queries = rotate(self.normed_heads(query_norm, queries), rotations);
-            let keys = rotate(self.normed_heads(key_norm, keys), rotations);
+            let [queries, keys] = self.apply_all(adapters, i, Projection::OF_SCORES, input);
+            let queries = rotate(self.normed_heads(head_norms.query, queries), rotations);
+            let keys = rotate(self.normed_heads(head_norms.key, keys), rotations);
             let attended = attend(i, queries, [keys, values]);
             let output = apply(Projection::Output, attended);
-            x = x + self.norm_if(after_attention, output);
-            let input = self.norm_if(before_mlp, x.clone());
-            let [gate, up] = self.apply_all(added, i, Projection::OF_GATE, input);
+            x = x + self.norm_if(norms.after_attention, output);
+            let input = self.norm_if(norms.before_mlp, x.clone());
+            let [gate, up] = self.apply_all(adapters, i, Projection::OF_GATE, input);
             let inner = activate(gate, self.shape.activation) * up;
             let output = apply(Projection::Down, inner);
-            x = x + self.norm_if(after_mlp, output);
+            x = x + self.norm_if(norms.after_mlp, output);
         }
         self.norm(&self.norm, x)
     }
@@ -312,29 +312,29 @@ impl Decoder {
     /// The product with a matrix of a layer, its adapter included.
     pub(crate) fn apply(
         &self,
-        added: Option<&AdapterTensors>,
+        adapters: Option<&AdapterTensors>,
         layer: usize,
         which: Projection,
         x: Tensor<3>,
     ) -> Tensor<3> {
-        let [y] = self.apply_all(added, layer, [which], x);
+        let [y] = self.apply_all(adapters, layer, [which], x);
         y
     }
 
     /// The products of one input with matrices of a layer, at most three, their adapters included.
     pub(crate) fn apply_all<const N: usize>(
         &self,
-        added: Option<&AdapterTensors>,
+        adapters: Option<&AdapterTensors>,
         layer: usize,
         which: [Projection; N],
         x: Tensor<3>,
     ) -> [Tensor<3>; N] {
         let linears = which.map(|which| self.layers[layer].linear(which));
         let mut all = self.products.linears(linears, x.clone());
-        if let Some(added) = added {
+        if let Some(adapters) = adapters {
             for (y, which) in all.iter_mut().zip(which) {
                 let number = layer * Projection::ALL.len() + which as usize;
-                *y = added.add(self.products, number, x.clone(), y.clone());
+                *y = adapters.add(self.products, number, x.clone(), y.clone());
             }
         }
         all
@@ -437,8 +437,8 @@ impl Decoder {
         prefix: Option<Prefix>,
     ) -> Tensor<3> {
         let mask = masks[self.shape.window_number(layer)].clone();
-        let by = (self.products, self.shape.head_shape().scale);
-        attention::attend(by, queries, own, mask, prefix)
+        let scale = self.shape.head_shape().scale;
+        attention::attend((self.products, scale), queries, own, mask, prefix)
     }
 
     /// The embeddings of tokens: `[batch, num_tokens, hidden_size]`.

@@ -52,8 +52,8 @@ impl DeviceCopy {
         if self.device.is_some() { count * size_of::<f32>() } else { 0 }
     }
 
-    /// The decoder on the device, which has the shape and, as far as they are not there yet, the parameters and the
-    /// adapters of the host; `None` on the CPU.
+    /// The decoder on the device; `None` on the CPU. Parameters and adapters are uploaded from the host if the device
+    /// does not have them yet.
     pub(crate) fn get(
         &self,
         shape: &DecoderShape,
@@ -62,10 +62,10 @@ impl DeviceCopy {
     ) -> Option<DeviceDecoder> {
         let (device, precision) = self.device.as_ref()?;
         let new = || DeviceDecoder::new(shape, params.values(), device, *precision);
-        let added = adapters.map(|adapters| {
+        let adapters = adapters.map(|adapters| {
             self.adapters.get_or_init(|| DeviceAdapters::new(adapters, device)).clone()
         });
-        Some(self.weights.get_or_init(new).clone().with_adapters(added))
+        Some(self.weights.get_or_init(new).clone().with_adapters(adapters))
     }
 
     /// Changes a decoder from [`DeviceCopy::get`], and makes the result the current weights.

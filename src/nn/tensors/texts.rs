@@ -10,7 +10,7 @@ use super::decoder::AdapterTensors;
 use super::products::scale_of;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
-use crate::nn::text::Text;
+use crate::nn::text::PromptWithCompletions;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use std::ops::Range;
@@ -19,8 +19,9 @@ use std::sync::Arc;
 /// A decoder over tokens on a device.
 #[derive(Clone, Debug)]
 pub struct DeviceDecoder {
-    pub(crate) decoder: Decoder,
-    /// The parameters of the decoder, in whose memory its tensors are.
+    /// The decoder in tensors.
+    pub(crate) module: Decoder,
+    /// The parameters of the module, in whose memory its tensors are.
     weights: Arenas,
     pub(super) adapters: Option<DeviceAdapters>,
 }
@@ -28,7 +29,7 @@ pub struct DeviceDecoder {
 /// Adapters on a device.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceAdapters {
-    added: AdapterTensors,
+    tensors: AdapterTensors,
     /// Their parameters, in whose memory their tensors are.
     arenas: Arenas,
 }
@@ -43,8 +44,8 @@ impl DeviceAdapters {
             let layout = layout.as_ref()?;
             Some([[layout.a.len() / r, r], [r, layout.b.len() / r]])
         });
-        let added = low_rank(sizes, adapters.scale(), &mut arenas);
-        Self { added, arenas }
+        let tensors = low_rank(sizes, adapters.scale(), &mut arenas);
+        Self { tensors, arenas }
     }
 
     /// Downloads the parameters, in their order.
@@ -111,13 +112,13 @@ impl Prompts {
     }
 }
 
-/// The keys and values of completions in progress, of at most `most` tokens each.
+/// The keys and values of completions in progress, of at most `max_tokens` tokens each.
 #[derive(Clone, Debug)]
 pub struct Completions {
-    /// Keys and values, layer by layer: `[rows, most, num_kv_heads, head_dim]`.
+    /// Keys and values, layer by layer: `[rows, max_tokens, num_kv_heads, head_dim]`.
     pub(crate) keys_values: Vec<KeysValues>,
-    /// The most tokens of a completion.
-    most: usize,
+    /// Maximum number of tokens of a completion.
+    max_tokens: usize,
     /// Tokens so far.
     pub(crate) count: usize,
 }
@@ -168,9 +169,9 @@ impl DeviceDecoder {
     ) -> Self {
         let packing = Arc::new(Packing::new(&shape.parameters(), device));
         let mut weights = Arenas::zeros(packing, device).upload(params, uploaded(device));
-        let decoder = Decoder::placeholder(shape.clone(), device).in_precision(precision);
-        let decoder = decoder.viewing(&mut weights);
-        Self { decoder, weights, adapters: None }
+        let module = Decoder::placeholder(shape.clone(), device).in_precision(precision);
+        let module = module.viewing(&mut weights);
+        Self { module, weights, adapters: None }
     }
 
     /// The same decoder with adapters, or without.
@@ -179,8 +180,8 @@ impl DeviceDecoder {
     }
 
     /// The adapters that are learnt instead of the weights, if any.
-    pub(crate) fn added(&self) -> Option<&AdapterTensors> {
-        self.adapters.as_ref().map(|adapters| &adapters.added)
+    pub(crate) fn adapter_tensors(&self) -> Option<&AdapterTensors> {
+        self.adapters.as_ref().map(|adapters| &adapters.tensors)
     }
 
     /// The learnt parameters: those of the adapters, or without any all weights.
@@ -193,20 +194,20 @@ impl DeviceDecoder {
     pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
         // Views go first: nothing else may refer to memory that changes.
         match self.adapters.take() {
-            Some(DeviceAdapters { added: AdapterTensors { pairs, scale }, arenas }) => {
+            Some(DeviceAdapters { tensors: AdapterTensors { pairs, scale }, arenas }) => {
                 let dims = |pair: &Option<[Tensor<2>; 2]>| {
                     pair.as_ref().map(|pair| pair.each_ref().map(|x| x.dims()))
                 };
                 let sizes: Vec<_> = pairs.iter().map(dims).collect();
                 drop(pairs);
                 let mut arenas = arenas.map(change);
-                let added = low_rank(sizes.into_iter(), scale, &mut arenas);
-                self.with_adapters(Some(DeviceAdapters { added, arenas }))
+                let tensors = low_rank(sizes.into_iter(), scale, &mut arenas);
+                self.with_adapters(Some(DeviceAdapters { tensors, arenas }))
             }
             None => {
-                let decoder = self.decoder.release_memory(self.weights.device());
+                let module = self.module.release_memory(self.weights.device());
                 let mut weights = self.weights.map(change);
-                Self { decoder: decoder.viewing(&mut weights), weights, ..self }
+                Self { module: module.viewing(&mut weights), weights, ..self }
             }
         }
     }
@@ -220,15 +221,15 @@ impl DeviceDecoder {
     /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16
     /// (loss scaling, Micikevicius et al. 2018), else 1.
     pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
-        match self.decoder.products.need_scale() {
-            true => scale_of(first.fold(0.0f32, |most, x| most.max(x.abs()))),
+        match self.module.products.need_scale() {
+            true => scale_of(first.fold(0.0f32, |max, x| max.max(x.abs()))),
             false => 1.0,
         }
     }
 
     /// Rounds the matrices to the precision of products, which round them to it each time otherwise.
     pub fn rounded(self) -> Self {
-        let products = self.decoder.products;
+        let products = self.module.products;
         if products.half.is_none() {
             return self;
         }
@@ -237,12 +238,12 @@ impl DeviceDecoder {
             true => arena,
             false => products.operand(arena),
         });
-        Self { decoder: self.decoder.viewing(&mut weights), weights, ..self }
+        Self { module: self.module.viewing(&mut weights), weights, ..self }
     }
 
     /// Tokens in the vocabulary.
     pub fn vocabulary(&self) -> usize {
-        self.decoder.shape().num_actions
+        self.module.shape().num_actions
     }
 
     /// The device that it is on.
@@ -261,18 +262,18 @@ impl DeviceDecoder {
         }
         let mut own = self.clone();
         match &mut own.adapters {
-            Some(DeviceAdapters { added, .. }) => {
-                for pair in added.pairs.iter_mut().flatten() {
+            Some(DeviceAdapters { tensors, .. }) => {
+                for pair in tensors.pairs.iter_mut().flatten() {
                     *pair = pair.each_ref().map(|x| x.clone().autodiff().require_grad());
                 }
             }
-            None => own.decoder = own.decoder.map(&mut Leaves),
+            None => own.module = own.module.map(&mut Leaves),
         }
         own
     }
 
     /// The gradients of the learnt parameters by autodiff, on a device that runs no kernels.
-    pub(crate) fn gradients(&self, of: &mut Gradients) -> Arenas {
+    pub(crate) fn gradients(&self, autodiff: &mut Gradients) -> Arenas {
         struct Collect<'a>(&'a mut Gradients, Vec<Option<Tensor<1>>>);
         impl ModuleVisitor for Collect<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -280,14 +281,14 @@ impl DeviceDecoder {
                 self.1.push(gradient.map(|x| x.flatten(0, D - 1)));
             }
         }
-        let all: Vec<Option<Tensor<1>>> = match self.added() {
-            Some(added) => {
-                let all = added.pairs.iter().flatten().flatten();
-                all.map(|x| x.grad_remove(of).map(|x| x.flatten(0, 1))).collect()
+        let all: Vec<Option<Tensor<1>>> = match self.adapter_tensors() {
+            Some(adapters) => {
+                let all = adapters.pairs.iter().flatten().flatten();
+                all.map(|x| x.grad_remove(autodiff).map(|x| x.flatten(0, 1))).collect()
             }
             None => {
-                let mut collect = Collect(of, Vec::new());
-                self.decoder.visit(&mut collect);
+                let mut collect = Collect(autodiff, Vec::new());
+                self.module.visit(&mut collect);
                 collect.1
             }
         };
@@ -310,15 +311,15 @@ impl DeviceDecoder {
         let tokens = integers(&tokens, [groups, longest], device);
         let columns = Tensor::<1, Int>::arange(0..longest as i64, device).reshape([1, longest]);
         let lengths = integers(&lengths, [groups, 1], device);
-        let masks = self.decoder.masks(0..longest, longest, device);
-        let rotations = self.decoder.rotations(columns);
+        let masks = self.module.masks(0..longest, longest, device);
+        let rotations = self.module.rotations(columns);
         let mut keys_values = Vec::new();
-        let products = self.decoder.products;
-        let x = self.decoder.embed(tokens);
-        let added = self.added();
-        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
+        let products = self.module.products;
+        let x = self.module.embed(tokens);
+        let adapters = self.adapter_tensors();
+        let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, own| {
             let own = own.map(|x| products.operand(x));
-            let attended = self.decoder.attend(i, queries, &own, &masks, None);
+            let attended = self.module.attend(i, queries, &own, &masks, None);
             keys_values.push(own);
             attended
         });
@@ -329,15 +330,15 @@ impl DeviceDecoder {
         Prompts { keys_values, lengths, last }
     }
 
-    /// Memory for `rows` completions of `most` tokens each.
-    pub fn allocate_completions(&self, rows: usize, most: usize) -> Completions {
-        let (shape, products) = (self.decoder.shape(), self.decoder.products);
+    /// Memory for `rows` completions of `max_tokens` tokens each.
+    pub fn allocate_completions(&self, rows: usize, max_tokens: usize) -> Completions {
+        let (shape, products) = (self.module.shape(), self.module.products);
         let zeros = || {
-            let size = [rows, most, shape.num_kv_heads, shape.head_dim];
+            let size = [rows, max_tokens, shape.num_kv_heads, shape.head_dim];
             [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, self.device())))
         };
         let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
-        Completions { keys_values, most, count: 0 }
+        Completions { keys_values, max_tokens, count: 0 }
     }
 
     /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows, hidden_size]`.
@@ -351,13 +352,13 @@ impl DeviceDecoder {
         let (rows, at) = (tokens.dims()[0], all.count);
         let groups = prompts.lengths.dims()[0];
         let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
-        let rotations = self.decoder.rotations(positions.reshape([rows, 1]));
-        let own_masks = self.decoder.masks(at..at + 1, all.most, self.device());
+        let rotations = self.module.rotations(positions.reshape([rows, 1]));
+        let own_masks = self.module.masks(at..at + 1, all.max_tokens, self.device());
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
-        let products = self.decoder.products;
-        let x = self.decoder.embed(tokens.reshape([rows, 1]));
-        let added = self.added();
-        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, new| {
+        let products = self.module.products;
+        let x = self.module.embed(tokens.reshape([rows, 1]));
+        let adapters = self.adapter_tensors();
+        let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, new| {
             let [keys, values] = &mut all.keys_values[i];
             for (all, new) in [keys, values].into_iter().zip(new) {
                 let [_, _, heads, head_dim] = new.dims();
@@ -366,7 +367,7 @@ impl DeviceDecoder {
                 *all = old.slice_assign(here, products.operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
-            self.decoder.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
+            self.module.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
         });
         all.count += 1;
         let size = hidden.dims()[2];
@@ -374,7 +375,7 @@ impl DeviceDecoder {
     }
 
     /// Runs the forward pass over whole texts.
-    pub fn forward_texts(&self, texts: &[Text]) -> HiddenStates {
+    pub fn forward_texts(&self, texts: &[PromptWithCompletions]) -> HiddenStates {
         let (groups, device) = (texts.len(), self.device());
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
         let prompts = self.prompts(&all);
@@ -385,7 +386,7 @@ impl DeviceDecoder {
             return HiddenStates { hidden: prompts.last, groups, members, steps };
         }
         let rows = groups * members;
-        let completion = |text: &Text<'_>, member: usize| -> Vec<i32> {
+        let completion = |text: &PromptWithCompletions<'_>, member: usize| -> Vec<i32> {
             let tokens = text.completions.get(member).copied().unwrap_or_default();
             padded([&tokens[..tokens.len().saturating_sub(1)]].into_iter(), steps)
         };
@@ -398,14 +399,14 @@ impl DeviceDecoder {
         let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
         let positions =
             lengths.expand([groups, members, steps]) + columns.expand([groups, members, steps]);
-        let rotations = self.decoder.rotations(positions.reshape([rows, steps]));
-        let masks = self.decoder.masks(0..steps, steps, device);
+        let rotations = self.module.rotations(positions.reshape([rows, steps]));
+        let masks = self.module.masks(0..steps, steps, device);
         let prefix_masks = self.prefix_masks(&prompts, 0..steps);
-        let x = self.decoder.embed(integers(&tokens, [rows, steps], device));
-        let added = self.added();
-        let hidden = self.decoder.run_layers(x, &rotations, added, |i, queries, own| {
+        let x = self.module.embed(integers(&tokens, [rows, steps], device));
+        let adapters = self.adapter_tensors();
+        let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);
-            self.decoder.attend(i, queries, &own, &masks, Some(prefix))
+            self.module.attend(i, queries, &own, &masks, Some(prefix))
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -414,7 +415,7 @@ impl DeviceDecoder {
 
     /// Logits of normed vectors: `[rows, vocabulary]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        self.decoder.head(hidden.unsqueeze()).squeeze_dim(0)
+        self.module.head(hidden.unsqueeze()).squeeze_dim(0)
     }
 
     /// Masks of the prompts' tokens for these steps of their completions, one for each window:
@@ -426,7 +427,7 @@ impl DeviceDecoder {
         let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
         let is_token = columns.clone().lower(lengths.clone().expand([groups, 1, longest]));
         let padding = (is_token.float() - 1.0) * -UNSEEN;
-        let windows = self.decoder.shape().windows().into_iter().map(|window| {
+        let windows = self.module.shape().windows().into_iter().map(|window| {
             if window == UNLIMITED {
                 return padding.clone();
             }
@@ -446,7 +447,7 @@ impl DeviceDecoder {
 
     /// The prompts as the prefix of a layer.
     fn prefix<'a>(&self, layer: usize, prompts: &'a Prompts, masks: &'a [Tensor<3>]) -> Prefix<'a> {
-        let mask = &masks[self.decoder.shape().window_number(layer)];
+        let mask = &masks[self.module.shape().window_number(layer)];
         Prefix { keys_values: &prompts.keys_values[layer], mask }
     }
 }

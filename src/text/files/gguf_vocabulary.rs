@@ -24,7 +24,7 @@ const ENDS: [&str; 12] = [
 ];
 
 /// Maximum length of a token that pairs merge to, bytes: each of its splits is looked up.
-const MAX_MERGED: usize = 512;
+const MAX_MERGED_BYTES: usize = 512;
 
 /// Predicate for the type of a value.
 type Check = fn(&Value) -> bool;
@@ -233,10 +233,10 @@ impl<'a> Vocabulary<'a> {
         let mut merges = Vec::new();
         for whole in wholes {
             let name = self.tokens[whole];
-            if name.len() > MAX_MERGED {
+            if name.len() > MAX_MERGED_BYTES {
                 let length = name.len();
                 return Err(format!(
-                    "the token {whole} has {length} bytes, more than {MAX_MERGED}"
+                    "the token {whole} has {length} bytes, more than {MAX_MERGED_BYTES}"
                 ));
             }
             let first = merges.len();

@@ -20,9 +20,9 @@ use std::path::Path;
 /// Alignment of tensors in bytes: the format's default.
 const ALIGNMENT: usize = 32;
 /// Number of values in a block of Q8_0.
-const BLOCK: usize = 32;
+const BLOCK_VALUES: usize = 32;
 /// Largest code in a block of Q8_0.
-const LARGEST: f32 = 127.0;
+const LARGEST_CODE: f32 = 127.0;
 /// Suffix of the name of an adapter's first factor, which has one row per rank.
 const LORA_A: &str = ".lora_a";
 
@@ -47,7 +47,7 @@ impl GgufType {
             Self::F32 => (0, 0, 1, 4),
             Self::F16 => (1, 1, 1, 2),
             Self::Bf16 => (30, 32, 1, 2),
-            Self::Q8_0 => (8, 7, BLOCK, BLOCK + 2),
+            Self::Q8_0 => (8, 7, BLOCK_VALUES, BLOCK_VALUES + 2),
         }
     }
 }
@@ -66,7 +66,7 @@ impl<'a> Tensor<'a> {
     fn new(parameter: FileParameter<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
         let kind = match (&parameter.shape[..], asked) {
             ([_], _) => GgufType::F32,
-            ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK) => GgufType::F16,
+            ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK_VALUES) => GgufType::F16,
             _ => asked,
         };
         let heads = heads(shape, &parameter.name);
@@ -84,7 +84,7 @@ impl<'a> Tensor<'a> {
             GgufType::F32 => true,
             GgufType::F16 => f16::from_f32(x).is_finite(),
             GgufType::Bf16 => bf16::from_f32(x).is_finite(),
-            GgufType::Q8_0 => f16::from_f32(x / LARGEST).is_finite(),
+            GgufType::Q8_0 => f16::from_f32(x / LARGEST_CODE).is_finite(),
         };
         let FileParameter { name, in_memory, .. } = &self.parameter;
         match in_memory.iter().find(|x| !fits(**x)) {
@@ -121,11 +121,11 @@ fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
 }
 
 /// Encodes a block in ggml's Q8_0: the scale in half precision, then the codes.
-fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
+fn q8_0(block: &[f32; BLOCK_VALUES]) -> [u8; BLOCK_VALUES + 2] {
     let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-    let scale = largest / LARGEST;
+    let scale = largest / LARGEST_CODE;
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let mut bytes = [0; BLOCK + 2];
+    let mut bytes = [0; BLOCK_VALUES + 2];
     bytes[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
     for (byte, x) in bytes[2..].iter_mut().zip(block) {
         *byte = (x * inverse).round() as i8 as u8;
@@ -309,13 +309,13 @@ mod tests {
             let parameter = FileParameter { name, shape, in_memory: &numbers, transposed: None };
             Tensor { parameter, kind, heads: None }.check()
         };
-        for (kind, most) in [
+        for (kind, max) in [
             (GgufType::F16, 65504.0),
             (GgufType::Bf16, 3.38e38),
-            (GgufType::Q8_0, 65504.0 * LARGEST),
+            (GgufType::Q8_0, 65504.0 * LARGEST_CODE),
         ] {
-            assert_eq!(refused(kind, -most), Ok(()));
-            let said = refused(kind, -1.01 * most).unwrap_err();
+            assert_eq!(refused(kind, -max), Ok(()));
+            let said = refused(kind, -1.01 * max).unwrap_err();
             assert!(said.starts_with("`w` has -") && said.contains("too large for"), "{said}");
         }
         assert_eq!(refused(GgufType::F32, 1e30), Ok(()));
@@ -323,13 +323,16 @@ mod tests {
 
     #[test]
     fn blocks_of_eight_bits_are_read_as_they_were_written() {
-        let block: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.03);
+        let block: [f32; BLOCK_VALUES] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.03);
         let read = Format::numbered(8).unwrap().read(&q8_0(&block));
         let step = 20.0 * 0.03 / 127.0;
         for (got, want) in read.iter().zip(block) {
             assert!((got - want).abs() <= 0.51 * step + 1e-3 * want.abs(), "{got} for {want}");
         }
         assert!(read.iter().any(|x| *x != 0.0));
-        assert_eq!(Format::numbered(8).unwrap().read(&q8_0(&[0.0; BLOCK])), [0.0; BLOCK]);
+        assert_eq!(
+            Format::numbered(8).unwrap().read(&q8_0(&[0.0; BLOCK_VALUES])),
+            [0.0; BLOCK_VALUES]
+        );
     }
 }

@@ -175,20 +175,20 @@ fn q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
 
 /// Scale and offset of group `i` of a block of eight groups, 6 bits each, in 12 bytes.
 fn packed(from: &[u8], i: usize) -> [f32; 2] {
-    let (scale, least) = match i < 4 {
+    let (scale, offset) = match i < 4 {
         true => (from[i] & 63, from[i + 4] & 63),
         false => (from[i + 4] & 15 | from[i - 4] >> 6 << 4, from[i + 4] >> 4 | from[i] >> 6 << 4),
     };
-    [f32::from(scale), f32::from(least)]
+    [f32::from(scale), f32::from(offset)]
 }
 
 /// Decodes a block of eight groups with scales and offsets, which begins with the scale and the offset of these. Codes have
 /// 4 bits, or 5 (`FIFTH`), the fifth of them apart.
 fn grouped<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
-    let (scale, least) = (half(block), half(&block[2..]));
+    let (scale, offset) = (half(block), half(&block[2..]));
     for (i, to) in scales.iter_mut().enumerate() {
-        let [s, l] = packed(&block[4..16], i);
-        *to = [scale * s, -(least * l)];
+        let [s, o] = packed(&block[4..16], i);
+        *to = [scale * s, -(offset * o)];
     }
     let (fifths, numbers) = block[16..].split_at(if FIFTH { 32 } else { 0 });
     for (i, codes) in codes.chunks_exact_mut(32).enumerate() {

@@ -11,15 +11,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Maximum size of a template in bytes.
-const MAX_SOURCE: usize = 128 << 10;
+const MAX_SOURCE_BYTES: usize = 128 << 10;
 /// Maximum size in bytes of a rendered text, and of any string assigned to a variable.
-const MAX_TEXT: usize = 16 << 20;
+const MAX_TEXT_BYTES: usize = 16 << 20;
 /// Maximum number of instructions of a rendering.
-const FUEL: u64 = 20_000_000;
-/// Stack size of a rendering in bytes, since expressions may nest as deep as [`MAX_SOURCE`] permits.
-const STACK: usize = 512 << 20;
+const MAX_INSTRUCTIONS: u64 = 20_000_000;
+/// Stack size of a rendering in bytes, since expressions may nest as deep as [`MAX_SOURCE_BYTES`] permits.
+const STACK_BYTES: usize = 512 << 20;
 /// Maximum growth of the process during a rendering, bytes.
-const MAX_GROWTH: u64 = 512 << 20;
+const MAX_GROWTH_BYTES: u64 = 512 << 20;
 /// Maximum duration of a rendering; fuel ends it earlier unless single instructions are slow.
 const MAX_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of values within an assigned value.
@@ -51,14 +51,14 @@ pub(super) fn run(
         // The receiver is gone if a limit was exceeded.
         let _ = sender.send(render().map_err(|error| error.to_string()));
     };
-    let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK);
+    let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
     thread.spawn(task).map_err(|error| format!("no thread to render it on: {error}"))?;
     let begun = Instant::now();
     let limit = loop {
         match receiver.recv_timeout(Duration::from_millis(5)) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Disconnected) => return Err("rendering panicked".into()),
-            Err(RecvTimeoutError::Timeout) if resident() > before + MAX_GROWTH => {
+            Err(RecvTimeoutError::Timeout) if resident() > before + MAX_GROWTH_BYTES => {
                 break "the process takes 512 MiB of memory more while it is rendered";
             }
             Err(RecvTimeoutError::Timeout) if begun.elapsed() > MAX_TIME => {
@@ -89,14 +89,14 @@ fn resident() -> u64 {
     crate::device::memory(None).in_use.unwrap_or(0)
 }
 
-/// Prints a value in another way than minijinja.
+/// Prints a value where minijinja would print it differently.
 type Printed = fn(&Value) -> Result<Option<String>, Error>;
 /// Calls a method of a value that minijinja lacks.
 type Method = fn(&Value, &str, &[Value]) -> Option<Value>;
 
 /// Sets fuel, and replaces filters that can make long texts out of short templates.
 pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Method) {
-    environment.set_fuel(Some(FUEL));
+    environment.set_fuel(Some(MAX_INSTRUCTIONS));
     environment.set_formatter(move |to, state, value| {
         check_given_up()?;
         match printed(value)? {
@@ -127,9 +127,9 @@ pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Me
 /// assignment of a namespace; and a text can double many times only through assignments.
 ///
 /// # Errors
-/// If the template is longer than [`MAX_SOURCE`].
+/// If the template is longer than [`MAX_SOURCE_BYTES`].
 pub(super) fn bounded(source: &str) -> Result<String, String> {
-    if source.len() > MAX_SOURCE {
+    if source.len() > MAX_SOURCE_BYTES {
         return Err("it is longer than 128 KiB".into());
     }
     Ok(rewritten(source, checked_names))
@@ -297,7 +297,7 @@ fn checked(value: Value, may_be_one: bool) -> Result<Value, Error> {
     let is_namespace = |value: &Value| {
         value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
     };
-    let (mut parts, mut bytes) = (MAX_VALUES, MAX_TEXT);
+    let (mut parts, mut bytes) = (MAX_VALUES, MAX_TEXT_BYTES);
     let mut open = vec![(value.clone(), may_be_one)];
     while let Some((value, may_be_one)) = open.pop() {
         check_given_up()?;
@@ -339,7 +339,7 @@ pub(super) fn repeated(text: &str, count: usize) -> Result<String, Error> {
 
 /// Rejects a text of `bytes` bytes if it is too long.
 fn check_length(bytes: usize) -> Result<(), Error> {
-    if bytes > MAX_TEXT { Err(refused("a text is longer than 16 MiB")) } else { Ok(()) }
+    if bytes > MAX_TEXT_BYTES { Err(refused("a text is longer than 16 MiB")) } else { Ok(()) }
 }
 
 /// Rejects the replacement of `from` by `to` in a text, or the insertion of `to` between its characters, if the result
@@ -381,7 +381,7 @@ fn refused(reason: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
-/// A rendered text that stops at [`MAX_TEXT`].
+/// A rendered text that stops at [`MAX_TEXT_BYTES`].
 #[derive(Default)]
 pub(super) struct BoundedText {
     text: Vec<u8>,
@@ -402,7 +402,7 @@ impl BoundedText {
 
 impl Write for BoundedText {
     fn write(&mut self, bytes: &[u8]) -> IoResult<usize> {
-        if self.text.len() + bytes.len() > MAX_TEXT {
+        if self.text.len() + bytes.len() > MAX_TEXT_BYTES {
             self.is_full = true;
             return Err(IoError::other("too long"));
         }

@@ -58,7 +58,7 @@ struct AddedTokens {
 }
 
 /// Refuses a `tokenizer_config.json`, `about`, or an `added_tokens.json`, `added`, by which `transformers` would split texts
-/// in another way than the `tokenizer.json` beside them.
+/// differently from the `tokenizer.json` beside them.
 ///
 /// # Errors
 /// A clause, if one names a token that the `tokenizer.json` does not add, or asks that added ones be split.

@@ -48,8 +48,8 @@ pub(super) fn generate(
 ) -> Vec<Vec<Completion>> {
     let kernels = TokenStep::new(decoder);
     let Sampling { max_new_tokens, .. } = *generator.sampling;
-    let model = &decoder.decoder;
-    let (shape, dtype) = (model.shape(), model.products.dtype());
+    let module = &decoder.module;
+    let (shape, dtype) = (module.shape(), module.products.dtype());
     let most = largest_buffer(decoder.device());
     let rows = generator.slots.min(items(row_bytes(shape, max_new_tokens, dtype), most)).max(1);
     let room = PromptRoom::new(shape, dtype, most);

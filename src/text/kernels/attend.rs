@@ -14,8 +14,8 @@ use burn::cubecl::prelude::*;
 
 /// Cached keys and values of completions and of their prompts.
 #[derive(CubeType, CubeLaunch)]
-pub(crate) struct Cached<C: Float, V: Size> {
-    /// `[rows, most, key_size]` each.
+pub(crate) struct CachedKeysValues<C: Float, V: Size> {
+    /// `[rows, max_tokens, key_size]` each.
     pub keys: Buffer<Vector<C, V>>,
     /// Values, of the shape of the keys.
     pub values: Buffer<Vector<C, V>>,
@@ -24,7 +24,7 @@ pub(crate) struct Cached<C: Float, V: Size> {
     /// Values of the prompts, of the shape of their keys.
     pub prompt_values: Buffer<Vector<C, V>>,
     /// Maximum number of tokens of a completion.
-    pub most: usize,
+    pub max_tokens: usize,
     /// Tokens of the longest prompt.
     pub longest: usize,
 }
@@ -63,13 +63,14 @@ impl Shares {
 /// softmax (Milakov & Gimelshein 2018); one cube per row and head. The result is of the type of the caches, which is
 /// that of the operands of products.
 ///
-/// Buffers: queries `[rows, query_size]`, scaled; those of [`Cached`] and [`Progress`]; `[rows, query_size]`. `bound` is the
-/// number of keys, the padding of prompts included, rounded up to a multiple of [`UNITS`].
+/// Buffers: queries `[rows, query_size]`, scaled; those of [`CachedKeysValues`] and [`Progress`]; the result,
+/// `[rows, query_size]`. `bound` is the number of keys, the padding of prompts included, rounded up to a multiple of
+/// [`UNITS`].
 /// Workgroup memory: 2 floats and a vector per unit, and a head.
 #[cube(launch_unchecked)]
 pub(crate) fn attend_kernel<C: Float, V: Size>(
     queries: &[Vector<f32, V>],
-    cached: &Cached<C, V>,
+    cached: &CachedKeysValues<C, V>,
     progress: &Progress,
     attended: &mut [Vector<C, V>],
     rows: usize,
@@ -90,7 +91,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         let group = row / progress.members;
         let of_key = comptime!(heads.keys * shares.vectors);
         let of_head = head / comptime!(heads.queries / heads.keys) * vectors;
-        let own = row * cached.most * of_key + of_head;
+        let own = row * cached.max_tokens * of_key + of_head;
         let shared = group * cached.longest * of_key + of_head;
         let (prompt, longest) = (progress.prompt(row), cached.longest);
         let taken = progress.taken();
@@ -109,7 +110,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         for part in 0..parts {
             sums[part] = Vector::<f32, V>::new(0.0f32);
         }
-        let mut most = f32::new(ILLEGAL);
+        let mut peak = f32::new(ILLEGAL);
         let mut sum = 0.0f32;
         let end = longest + taken + 1;
         // The bound is an argument, so that control flow at the barriers is uniform.
@@ -135,23 +136,23 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
             }
             scores[unit] = score;
             sync_cube();
-            let before = most;
+            let before = peak;
             for first in range_stepped(0, UNITS, AT_ONCE) {
                 #[unroll]
                 for n in 0..AT_ONCE {
                     let other = scores[first + n];
-                    if other > most {
-                        most = other;
+                    if other > peak {
+                        peak = other;
                     }
                 }
             }
             let mut weight = 0.0f32;
             if score > ILLEGAL {
-                weight = exp(score - most);
+                weight = exp(score - peak);
             }
             weights[unit] = weight;
             sync_cube();
-            let kept = exp(before - most);
+            let kept = exp(before - peak);
             sum *= kept;
             for first in range_stepped(0, UNITS, AT_ONCE) {
                 #[unroll]

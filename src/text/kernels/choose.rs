@@ -16,7 +16,7 @@ pub(crate) struct Records {
     pub numbers: Buffer<f32>,
     /// Capacity in steps; the record of step `n` is at `n` modulo this.
     pub steps: usize,
-    /// Numbers of a step.
+    /// Number of values of a step.
     pub size: usize,
 }
 

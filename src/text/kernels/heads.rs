@@ -19,7 +19,7 @@ pub(crate) struct Progress {
     pub members: usize,
 }
 
-/// Numbers of [`Progress::counts`] before those of prompts.
+/// Number of entries of [`Progress::counts`] before those of prompts.
 pub(crate) const COUNTS: usize = 2;
 const CHOSEN: usize = 0;
 const TAKEN: usize = 1;
@@ -109,7 +109,7 @@ pub(crate) struct Heads {
     pub queries: usize,
     /// Heads of keys, and of values.
     pub keys: usize,
-    /// Numbers of a head.
+    /// Elements of a head.
     pub dim: usize,
     /// Pairs of a head that rotate.
     pub half: usize,
@@ -120,12 +120,12 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Numbers of a row of queries.
+    /// Elements of a row of queries.
     pub const fn query_size(self) -> usize {
         self.queries * self.dim
     }
 
-    /// Numbers of a row of keys.
+    /// Elements of a row of keys.
     pub const fn key_size(self) -> usize {
         self.keys * self.dim
     }
@@ -146,8 +146,8 @@ impl Heads {
     }
 }
 
-/// Heads of queries or of keys of one row, whose numbers are shared out among the units of a cube: pairs that rotate, and
-/// numbers that do not.
+/// Heads of queries or of keys of one row, whose elements are shared out among the units of a cube: pairs that rotate,
+/// and elements that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Rotated {
     heads: Heads,
@@ -157,7 +157,7 @@ struct Rotated {
 }
 
 impl Rotated {
-    /// Pairs, and numbers that do not rotate, of a head.
+    /// Pairs, and elements that do not rotate, of a head.
     fn items(self) -> usize {
         self.heads.dim - self.heads.half
     }
@@ -315,7 +315,7 @@ pub(crate) fn head_roots(
 /// caches; one cube per row.
 ///
 /// Buffers: `[rows, query_size]`; `[rows, key_size]` twice; rotations `[rows, half, 2]`; weights of the norms of
-/// queries and keys; caches `[rows, most, key_size]`; those of [`Progress`]. Workgroup memory: a float per head.
+/// queries and keys; caches `[rows, max_tokens, key_size]`; those of [`Progress`]. Workgroup memory: a float per head.
 #[cube(launch_unchecked)]
 pub(crate) fn store_kernel<C: Float>(
     queries: &mut [f32],
@@ -327,7 +327,7 @@ pub(crate) fn store_kernel<C: Float>(
     value_cache: &mut [C],
     progress: &Progress,
     rows: usize,
-    most: usize,
+    max_tokens: usize,
     scale: f32,
     eps: f32,
     #[comptime] heads: Heads,
@@ -345,7 +345,7 @@ pub(crate) fn store_kernel<C: Float>(
         let of_values = comptime!(Row { size: heads.key_size(), units });
         let of_queries = comptime!(Rotated { heads, count: heads.queries, units });
         let of_keys = comptime!(Rotated { heads, count: heads.keys, units });
-        let place = (row * most + progress.taken()) * comptime!(heads.key_size());
+        let place = (row * max_tokens + progress.taken()) * comptime!(heads.key_size());
         // All loads precede the first store, so that a unit waits for memory once.
         let new_values = read(values, key, of_values);
         let new_queries = rotate_heads(

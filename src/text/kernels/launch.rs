@@ -5,7 +5,7 @@ use super::heads::Heads;
 use super::rows::{AddNorm, Row, add_norm_kernel, gate_kernel};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::math::Activation;
-use crate::nn::arch::{DecoderShape, QkNorm};
+use crate::nn::arch::{DecoderShape, QkNorm, QkNorms};
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
@@ -24,11 +24,12 @@ pub(crate) fn heads(shape: &DecoderShape) -> Heads {
     }
 }
 
-/// Weights of the norms of a layer's queries and keys, in this order; any others if they are not normed.
+/// Weights of the norms of a layer's queries and keys, in this order; a placeholder that kernels do not read if there
+/// are no such norms.
 pub(crate) fn head_norms(decoder: &Decoder, layer: usize) -> CubeTensor {
     cube_tensor(match decoder.layers[layer].head_norms() {
-        [Some(queries), Some(keys)] => {
-            Tensor::cat([queries, keys].map(|norm| decoder.norm_weights(norm)).to_vec(), 0)
+        QkNorms { query: Some(query), key: Some(key) } => {
+            Tensor::cat([query, key].map(|norm| decoder.norm_weights(norm)).to_vec(), 0)
         }
         _ => decoder.norm.weight(),
     })

@@ -17,11 +17,11 @@ use burn::cubecl::prelude::*;
 /// Octaves of weights in a histogram; the last one also has all smaller weights.
 const OCTAVES: usize = 32;
 /// Tokens per word of a mask, which is stored as a float, exactly.
-pub(crate) const TOKENS: usize = 24;
+pub(crate) const TOKENS_PER_WORD: usize = 24;
 /// The bits of the largest weight, 1.
-const LARGEST: u32 = 0x3f80_0000;
+const LARGEST_BITS: u32 = 0x3f80_0000;
 /// Bits of a weight below its octave.
-const MANTISSA: u32 = 23;
+const MANTISSA_BITS: u32 = 23;
 
 /// Settings that narrow the choice of a token.
 #[derive(CubeType, CubeLaunch)]
@@ -85,7 +85,7 @@ struct Place {
 /// The octave of a weight, counted from the largest.
 #[cube]
 fn octave(bits: u32) -> usize {
-    let mut number = (127u32 - (bits >> MANTISSA)) as usize;
+    let mut number = (127u32 - (bits >> MANTISSA_BITS)) as usize;
     if number >= OCTAVES {
         number = comptime!(OCTAVES - 1).runtime();
     }
@@ -113,7 +113,7 @@ fn passes(sum: f32, goal: f32, #[comptime] kind: Goal) -> bool {
 }
 
 /// Finds the largest weight such that the sum over all weights at least as large reaches `goal`, among weights whose bits
-/// are at least `floor`; the least of these if the sum never does, since sums in another order round differently.
+/// are at least `floor`; the smallest of these if the sum never does, since sums in another order round differently.
 #[cube]
 fn search(
     scratch: &mut NarrowScratch,
@@ -159,24 +159,24 @@ fn search(
     sync_cube();
     let mut listed = 0usize.runtime();
     // No weight is above 1.
-    let mut least = f32::new(-2.0f32);
+    let mut smallest = f32::new(-2.0f32);
     for i in range_stepped(unit, row.vocabulary, UNITS) {
         let weight = scratch.weights[start + i];
         let bits = u32::reinterpret(weight);
         if bits >= floor && octave(bits) == chosen {
             scratch.lists[start + unit + listed * UNITS] = i as u32;
             listed += 1;
-            if -weight > least {
-                least = -weight;
+            if -weight > smallest {
+                smallest = -weight;
             }
         }
     }
-    let least = -largest(least);
+    let smallest = -largest(smallest);
     // The weight is in `low..high`: at `low` the sum has come to the goal, or never does; at `high` it has not.
-    let mut high = LARGEST - ((chosen as u32) << MANTISSA) + (1u32 << MANTISSA);
+    let mut high = LARGEST_BITS - ((chosen as u32) << MANTISSA_BITS) + (1u32 << MANTISSA_BITS);
     let mut low = floor;
-    if least < 2.0f32 {
-        low = u32::reinterpret(least);
+    if smallest < 2.0f32 {
+        low = u32::reinterpret(smallest);
     }
     let mut at_high = above;
     while high - low > 1u32 {
@@ -320,12 +320,12 @@ fn sum_drawable(
     if cut.ties > ties {
         cut.ties = ties;
     }
-    let least = f32::reinterpret(cut.bits);
+    let smallest = f32::reinterpret(cut.bits);
     let mut sum = total(sum);
     let mut mean = total(mean);
     if cut.ties > 0.0f32 {
-        sum += cut.ties * least;
-        mean += cut.ties * least * ln(least);
+        sum += cut.ties * smallest;
+        mean += cut.ties * smallest * ln(smallest);
     }
     (sum, mean, ties, larger)
 }
@@ -356,8 +356,8 @@ fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -
 #[cube]
 fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize) -> u32 {
     let mut mask = 0u32.runtime();
-    for bit in 0..TOKENS {
-        let i = word * TOKENS + bit;
+    for bit in 0..TOKENS_PER_WORD {
+        let i = word * TOKENS_PER_WORD + bit;
         if i < row.vocabulary {
             let bits =
                 u32::reinterpret(unnormalized(logits[row.start + i] * row.sharpness, row.max));
@@ -372,7 +372,7 @@ fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize)
 /// Draws a token for each row among those that top-k, top-p and min-p leave; one cube per row.
 ///
 /// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens `[rows]`;
-/// those of [`Records`], whose masks have [`TOKENS`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
+/// those of [`Records`], whose masks have [`TOKENS_PER_WORD`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn narrow_kernel(
     logits: &[f32],
@@ -381,7 +381,7 @@ pub(crate) fn narrow_kernel(
     progress: &mut Progress,
     tokens: &mut [i32],
     records: &mut Records,
-    by: Narrowing,
+    narrowing: Narrowing,
     rows: usize,
     vocabulary: usize,
 ) {
@@ -395,8 +395,8 @@ pub(crate) fn narrow_kernel(
         let mut row = LogitRow {
             start,
             vocabulary,
-            sharpness: by.sharpness,
-            max: largest_logit(logits, start, vocabulary, by.sharpness),
+            sharpness: narrowing.sharpness,
+            max: largest_logit(logits, start, vocabulary, narrowing.sharpness),
             sums: Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS)),
             octaves: Shared::<[f32]>::new_slice(OCTAVES),
         };
@@ -404,10 +404,10 @@ pub(crate) fn narrow_kernel(
             scratch.weights[start + i] = unnormalized(logits[start + i] * row.sharpness, row.max);
         }
         let mut cut = Cut { bits: 0u32.runtime(), ties: vocabulary as f32 };
-        top_k_cut(scratch, &mut row, &mut cut, by.top_k);
-        top_p_cut(scratch, &mut row, &mut cut, by.top_p);
-        if u32::reinterpret(by.min_p) > cut.bits {
-            cut.bits = u32::reinterpret(by.min_p);
+        top_k_cut(scratch, &mut row, &mut cut, narrowing.top_k);
+        top_p_cut(scratch, &mut row, &mut cut, narrowing.top_p);
+        if u32::reinterpret(narrowing.min_p) > cut.bits {
+            cut.bits = u32::reinterpret(narrowing.min_p);
             cut.ties = vocabulary as f32;
         }
         let (sum, mean, ties, larger) = sum_drawable(logits, scratch, &row, &mut cut);
@@ -420,7 +420,7 @@ pub(crate) fn narrow_kernel(
             let place = search(scratch, &mut row, cut.bits, goal, comptime!(Goal::Count));
             end = tied(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
         }
-        let words = vocabulary.div_ceil(TOKENS);
+        let words = vocabulary.div_ceil(TOKENS_PER_WORD);
         for word in range_stepped(unit, words, UNITS) {
             let mask = mask_word(logits, &row, &cut, end, word);
             records.mask(number, rows, index * words + word, mask);

@@ -61,23 +61,23 @@ pub(crate) fn largest_logit(logits: &[f32], start: usize, count: usize, sharpnes
     largest(own)
 }
 
-/// A row of numbers, shared out among the units of a cube; a compile-time value of kernels. A unit keeps its numbers in
-/// registers, so that it waits once for all that it reads of them.
+/// A row of elements, shared out among the units of a cube; a compile-time value of kernels. A unit keeps its elements
+/// in registers, so that it waits once for all that it reads of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Row {
-    /// Numbers of the row.
+    /// Elements of the row.
     pub size: usize,
     /// Units of the cube, a power of two.
     pub units: usize,
 }
 
 impl Row {
-    /// A row of `size` numbers: among more than [`UNITS`] units if each would have many.
+    /// A row of `size` elements: among more than [`UNITS`] units if each would have many.
     pub fn new(size: usize) -> Self {
         Self { size, units: size.div_ceil(16).next_power_of_two().clamp(UNITS, 4 * UNITS) }
     }
 
-    /// Numbers of a unit: one of each part of the row.
+    /// Number of elements of a unit: one of each part of the row.
     const fn parts(self) -> usize {
         self.size.div_ceil(self.units)
     }
@@ -88,7 +88,7 @@ impl Row {
     }
 }
 
-/// Whether the row has a number for this unit in a part.
+/// Whether the row has an element for this unit in a part.
 #[cube]
 fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: Row) -> bool {
     let mut is_in = true.runtime();
@@ -98,7 +98,7 @@ fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: Row) -> bool {
     is_in
 }
 
-/// Reads a unit's numbers of the row that begins at `first`; 0 beyond its end.
+/// Reads a unit's elements of the row that begins at `first`; 0 beyond its end.
 #[cube]
 pub(super) fn read(from: &[f32], first: usize, #[comptime] row: Row) -> Array<f32> {
     let mut numbers = Array::<f32>::new(comptime!(row.parts()));
@@ -114,7 +114,7 @@ pub(super) fn read(from: &[f32], first: usize, #[comptime] row: Row) -> Array<f3
     numbers
 }
 
-/// Writes a unit's numbers of the row that begins at `first`, as numbers of another type.
+/// Writes a unit's elements of the row that begins at `first`, as elements of another type.
 #[cube]
 pub(super) fn write<N: Float>(
     to: &mut [N],
@@ -251,21 +251,21 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
     let i = ABSOLUTE_POS;
     if i < count {
         let mut values = gate[i];
-        let mut slopes = gate[i];
+        let mut derivatives = gate[i];
         #[unroll]
         for j in 0..vector {
             let open = activated(values.extract(j), activation);
             values.insert(j, open.value);
-            slopes.insert(j, open.derivative);
+            derivatives.insert(j, open.derivative);
         }
         let d = d[i];
         d_up[i] = Vector::<N, V>::cast_from(d * values);
-        d_gate[i] = Vector::<N, V>::cast_from(d * up[i] * slopes);
+        d_gate[i] = Vector::<N, V>::cast_from(d * up[i] * derivatives);
     }
 }
 
 /// Rows that a cube of a backward kernel takes, one after the other.
-pub(crate) const ROWS: usize = 4;
+pub(crate) const ROWS_PER_CUBE: usize = 4;
 
 /// The form of [`norm_backward_kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -277,7 +277,8 @@ pub(crate) struct NormBackward {
     pub learns: bool,
 }
 
-/// Computes the gradient of a norm's input, and partial sums of that of its weights, one cube per [`ROWS`] rows.
+/// Computes the gradient of a norm's input, and partial sums of that of its weights, one cube per [`ROWS_PER_CUBE`]
+/// rows.
 ///
 /// Buffers: the input, the weights, `[size]`, the gradients of the result and of the input, `[rows, size]`; the partial
 /// sums, `[cubes, size]`, which are not written unless weights are learnt. Workgroup memory: 2 floats per unit.
@@ -293,12 +294,12 @@ pub(crate) fn norm_backward_kernel(
     offset: f32,
     #[comptime] form: NormBackward,
 ) {
-    let begin = CUBE_POS * ROWS;
+    let begin = CUBE_POS * ROWS_PER_CUBE;
     if begin < rows {
         let row = comptime!(form.row);
         let (units, parts) = comptime!((row.units, row.parts()));
         let count = comptime!(row.size as f32);
-        let mut end = begin + ROWS;
+        let mut end = begin + ROWS_PER_CUBE;
         if end > rows {
             end = rows;
         }
@@ -311,13 +312,13 @@ pub(crate) fn norm_backward_kernel(
         for number in begin..end {
             let first = number * comptime!(row.size);
             let numbers = read(input, first, row);
-            let slopes = read(d_normed, first, row);
+            let d_results = read(d_normed, first, row);
             let mut square = 0.0f32;
             let mut dot = 0.0f32;
             #[unroll]
             for part in 0..parts {
                 square += numbers[part] * numbers[part];
-                dot += slopes[part] * (scales[part] + offset) * numbers[part];
+                dot += d_results[part] * (scales[part] + offset) * numbers[part];
             }
             let mut of_input = Array::<f32>::new(parts);
             if comptime!(form.adds) {
@@ -337,7 +338,7 @@ pub(crate) fn norm_backward_kernel(
             let norm_grad = dot / (count * root * root * root);
             #[unroll]
             for part in 0..parts {
-                let (x, d) = (numbers[part], slopes[part]);
+                let (x, d) = (numbers[part], d_results[part]);
                 let mut gradient = d * (scales[part] + offset) / root - x * norm_grad;
                 if comptime!(form.adds) {
                     gradient += of_input[part];
@@ -354,9 +355,10 @@ pub(crate) fn norm_backward_kernel(
 }
 
 /// Columns of a cube of [`columns_kernel`].
-pub(crate) const COLUMNS: usize = 8;
+pub(crate) const COLUMNS_PER_CUBE: usize = 8;
 
-/// Sums the columns of a matrix, one cube per [`COLUMNS`]; each unit sums one column over one of 8 runs of rows.
+/// Sums the columns of a matrix, one cube per [`COLUMNS_PER_CUBE`]; each unit sums one column over one of 8 runs of
+/// rows.
 ///
 /// Buffers: `[rows, width]`; `[width]`. Workgroup memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
@@ -367,10 +369,10 @@ pub(crate) fn columns_kernel<N: Float>(
     width: usize,
     #[define(N)] _element: ElemType,
 ) {
-    let runs = comptime!(UNITS / COLUMNS);
+    let runs = comptime!(UNITS / COLUMNS_PER_CUBE);
     let unit = UNIT_POS as usize;
-    let (column, run) = (unit % COLUMNS, unit / COLUMNS);
-    let at = CUBE_POS * COLUMNS + column;
+    let (column, run) = (unit % COLUMNS_PER_CUBE, unit / COLUMNS_PER_CUBE);
+    let at = CUBE_POS * COLUMNS_PER_CUBE + column;
     let mut sum = 0.0f32;
     if at < width {
         for row in run * rows / runs..(run + 1) * rows / runs {
@@ -384,13 +386,13 @@ pub(crate) fn columns_kernel<N: Float>(
         let mut all = 0.0f32;
         #[unroll]
         for run in 0..runs {
-            all += parts[comptime!(run * COLUMNS) + column];
+            all += parts[comptime!(run * COLUMNS_PER_CUBE) + column];
         }
         sums[at] = all;
     }
 }
 
-/// Copies numbers to `to`, or adds them to it; one unit per number.
+/// Copies elements to `to`, or adds them to it; one unit per element.
 ///
 /// Buffers: `[count]` each.
 #[cube(launch_unchecked)]
@@ -406,7 +408,7 @@ pub(crate) fn put_kernel(from: &[f32], to: &mut [f32], count: usize, #[comptime]
 }
 
 /// Adds up rows by destination: `to[to_row] += scale * sum(from[row])` over the rows of each; one cube per destination and
-/// [`UNITS`] numbers of a row.
+/// [`UNITS`] elements of a row.
 ///
 /// Buffers: for `count` destinations where the rows of each begin, and the end of the last, `[count + 1]`, then their
 /// rows in `to`, `[count]`, then the rows in `from`; `from` and `to`, of rows of `size` numbers.

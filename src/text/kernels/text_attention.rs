@@ -1,11 +1,11 @@
 //! Attention over whole texts, by a running softmax.
 //!
-//! A cube processes a block of neighbouring rows of a piece, and loads the keys and values that they attend to tile by tile
-//! into workgroup memory.
+//! A cube processes a block of neighbouring rows of a segment, and loads the keys and values that they attend to tile
+//! by tile into workgroup memory.
 
 use super::UNITS;
 use super::heads::Heads;
-use super::text_heads::Pieces;
+use super::text_heads::Segments;
 use super::tiles::{
     Rows, Tiles, WIDTH, accumulate, clear, load_keys, load_queries, multiply, pad, store_queries,
 };
@@ -17,18 +17,18 @@ use burn::cubecl::prelude::*;
 
 /// Attention of the heads that share a head of keys, for a block of rows; one cube per block and head of keys.
 ///
-/// Buffers: queries `[rows, query_size]`, scaled; keys and values `[rows, key_size]`; those of [`Pieces`], with the blocks
-/// from `place` on; `[rows, query_size]`; for each row and head the logarithm of its softmax's denominator, and a second
-/// number that [`delta_kernel`](super::text_gradients::delta_kernel) writes, `[rows, heads, 2]`. Workgroup memory: a
-/// tile of queries, one of keys, their products, and three numbers of each query.
+/// Buffers: queries `[rows, query_size]`, scaled; keys and values `[rows, key_size]`; those of [`Segments`], with the
+/// blocks from `place` on; `[rows, query_size]`; for each row and head the log-sum-exp of its scores, and delta, which
+/// [`delta_kernel`](super::text_gradients::delta_kernel) writes, `[rows, heads, 2]`. Workgroup memory: a tile of
+/// queries, one of keys, their products, and three floats per query.
 #[cube(launch_unchecked)]
 pub(crate) fn text_attend_kernel<C: Float>(
     queries: &[f32],
     keys: &[C],
     values: &[C],
-    pieces: &Pieces,
+    segments: &Segments,
     attended: &mut [C],
-    figures: &mut [f32],
+    lse_and_delta: &mut [f32],
     place: usize,
     blocks: usize,
     window: usize,
@@ -42,7 +42,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let members = comptime!(heads.queries / heads.keys);
-        let rows = Rows::of(pieces, place + 2 * block, CUBE_POS % comptime!(heads.keys));
+        let rows = Rows::of(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
         let count = rows.queries(heads);
 
         let mut of_queries =
@@ -170,7 +170,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
         }
         store_queries(&sums, attended, &rows, heads, tiles);
         for query in range_stepped(unit, count, UNITS) {
-            figures[2 * rows.place(query, heads)] = peaks[query] + ln(totals[query]);
+            lse_and_delta[2 * rows.place(query, heads)] = peaks[query] + ln(totals[query]);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::UNITS;
 use super::heads::Heads;
-use super::text_heads::Pieces;
+use super::text_heads::Segments;
 use super::tiles::{
     Rows, Tiles, WIDTH, accumulate, add_teams, clear, load_keys, load_queries, multiply, pad,
     store_queries,
@@ -13,14 +13,14 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Computes the product of the result of attention with its gradient, for each row and head; one unit each.
+/// Computes delta, the dot product of the result of attention with its gradient, for each row and head; one unit each.
 ///
-/// Buffers: the result and its gradient, `[count, vectors]`; `[count, 2]`, the second numbers of which are written.
+/// Buffers: the result and its gradient, `[count, vectors]`; `[count, 2]`, of which the second column is written.
 #[cube(launch_unchecked)]
 pub(crate) fn delta_kernel<C: Float, V: Size>(
     attended: &[Vector<C, V>],
     d_attended: &[Vector<f32, V>],
-    figures: &mut [f32],
+    lse_and_delta: &mut [f32],
     count: usize,
     #[comptime] vectors: usize,
     #[comptime] vector: usize,
@@ -39,23 +39,24 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
         for j in 1..vector {
             sum += sums.extract(j);
         }
-        figures[2 * i + 1] = sum;
+        lse_and_delta[2 * i + 1] = sum;
     }
 }
 
 /// Computes the gradient of queries; one cube per block of rows and head of keys.
 ///
-/// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`; the figures of
-/// [`text_attend_kernel`](super::text_attention::text_attend_kernel); those of [`Pieces`], with the blocks from `place` on;
-/// `[rows, query_size]`. Workgroup memory: two tiles of queries, two of keys, and a product of them.
+/// Buffers: queries and the gradient of the result, `[rows, query_size]`; keys and values `[rows, key_size]`;
+/// log-sum-exp and delta of each row and head, `[rows, heads, 2]`; those of [`Segments`], with the blocks from `place`
+/// on; the gradient of the queries, `[rows, query_size]`. Workgroup memory: two tiles of queries, two of keys, and a
+/// product of them.
 #[cube(launch_unchecked)]
 pub(crate) fn query_gradient_kernel<C: Float>(
     queries: &[f32],
     d_attended: &[f32],
     keys: &[C],
     values: &[C],
-    figures: &[f32],
-    pieces: &Pieces,
+    lse_and_delta: &[f32],
+    segments: &Segments,
     d_queries: &mut [f32],
     place: usize,
     blocks: usize,
@@ -70,7 +71,7 @@ pub(crate) fn query_gradient_kernel<C: Float>(
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let members = comptime!(heads.queries / heads.keys);
-        let rows = Rows::of(pieces, place + 2 * block, CUBE_POS % comptime!(heads.keys));
+        let rows = Rows::of(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
         let count = rows.queries(heads);
 
         let size = comptime!(tiles.queries * stride);
@@ -79,7 +80,7 @@ pub(crate) fn query_gradient_kernel<C: Float>(
         let size = comptime!(tiles.keys * stride);
         let mut of_keys = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut of_values = Shared::<[f32]>::new_aligned_slice(size, 16usize);
-        let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
+        let mut d_scores = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
         load_queries(&mut of_queries, queries, &rows, 0, count, heads, tiles);
         load_queries(&mut of_results, d_attended, &rows, 0, count, heads, tiles);
         pad(&mut of_queries, tiles.queries, tiles);
@@ -104,19 +105,19 @@ pub(crate) fn query_gradient_kernel<C: Float>(
             for i in 0..comptime!(part[0]) {
                 let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
                 let position = rows.position(rows.first + query / members);
-                let figure = 2 * rows.place(query, heads);
+                let entry = 2 * rows.place(query, heads);
                 #[unroll]
                 for j in 0..comptime!(part[1]) {
                     let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
                     let number = start + key;
-                    let mut slope = 0.0f32;
+                    let mut d_score = 0.0f32;
                     if query < count && number <= position && number + window > position {
-                        let weight = exp(scores[comptime!(i * part[1] + j)] - figures[figure]);
-                        slope =
-                            weight * (of_weights[comptime!(i * part[1] + j)] - figures[figure + 1]);
+                        let weight = exp(scores[comptime!(i * part[1] + j)] - lse_and_delta[entry]);
+                        d_score = weight
+                            * (of_weights[comptime!(i * part[1] + j)] - lse_and_delta[entry + 1]);
                     }
                     if query < comptime!(tiles.queries) {
-                        slopes[query * row_size + key] = slope;
+                        d_scores[query * row_size + key] = d_score;
                     }
                 }
             }
@@ -125,33 +126,34 @@ pub(crate) fn query_gradient_kernel<C: Float>(
             if steps > comptime!(tiles.keys) {
                 steps = tiles.keys.runtime();
             }
-            accumulate(&mut sums, &slopes, &of_keys, row_size, 1, steps, tiles.queries, tiles);
+            accumulate(&mut sums, &d_scores, &of_keys, row_size, 1, steps, tiles.queries, tiles);
         }
         store_queries(&sums, d_queries, &rows, heads, tiles);
     }
 }
 
-/// Numbers of a block of keys in the table of [`Pieces`]: its first row and the end of its rows, the number of this
-/// part and of all parts, and the first row of the results.
-pub(crate) const KEY_BLOCK: usize = 5;
-/// Numbers of a row in the table of [`Pieces`] for [`add_parts_kernel`]: the first of its parts, the distance between
-/// them, and their number.
-pub(crate) const PARTS_OF_ROW: usize = 3;
+/// Number of entries of a block of keys in the table of [`Segments`]: its first row and the end of its rows, the number
+/// of this part and of all parts, and the first row of the results.
+pub(crate) const KEY_BLOCK_ENTRIES: usize = 5;
+/// Number of entries of a row in the table of [`Segments`] for [`add_parts_kernel`]: the first of its parts, the
+/// distance between them, and their number.
+pub(crate) const ROW_ENTRIES: usize = 3;
 
-/// Computes parts of the gradients of keys and values; one cube per part of a block of rows and head of keys. The rows that
-/// attend to a key are those of its piece from its own on, and those of the completions that follow it: several cubes share
-/// them if they are many.
+/// Computes parts of the gradients of keys and values; one cube per part of a block of rows and head of keys. A key is
+/// attended to by its own row and the later rows of its segment, and by the rows of the completions that follow the
+/// segment: several cubes share these rows if they are many.
 ///
-/// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK`] numbers; the parts,
-/// `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of them.
+/// Buffers: those of [`query_gradient_kernel`] except for the last, and with the blocks of [`KEY_BLOCK_ENTRIES`]
+/// entries; the parts, `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of
+/// them.
 #[cube(launch_unchecked)]
 pub(crate) fn key_gradient_kernel<C: Float>(
     queries: &[f32],
     d_attended: &[f32],
     keys: &[C],
     values: &[C],
-    figures: &[f32],
-    pieces: &Pieces,
+    lse_and_delta: &[f32],
+    segments: &Segments,
     key_parts: &mut [f32],
     value_parts: &mut [f32],
     place: usize,
@@ -167,14 +169,14 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let members = comptime!(heads.queries / heads.keys);
-        let at = place + block * KEY_BLOCK;
-        let rows = Rows::of(pieces, at, CUBE_POS % comptime!(heads.keys));
-        let part_of = pieces.table[at + 2] as usize;
-        let parts = pieces.table[at + 3] as usize;
-        let to_row = pieces.table[at + 4] as usize;
+        let at = place + block * KEY_BLOCK_ENTRIES;
+        let rows = Rows::of(segments, at, CUBE_POS % comptime!(heads.keys));
+        let part_of = segments.table[at + 2] as usize;
+        let parts = segments.table[at + 3] as usize;
+        let to_row = segments.table[at + 4] as usize;
         let of_head = rows.head * dim;
         // All rows and heads that attend to some of the keys.
-        let end = (rows.own + pieces.bound(rows.first, 5usize) - rows.follower) * members;
+        let end = (rows.own + segments.bound(rows.first, 5usize) - rows.follower) * members;
 
         // The teams also sum their shares in these tiles.
         let size = comptime!((tiles.queries * stride).max(tiles.units * WIDTH));
@@ -184,8 +186,8 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         let mut of_keys = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut of_values = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut weights = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
-        let mut slopes = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
-        // The block's own keys, whose numbers follow those of the prompt.
+        let mut d_scores = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
+        // The block's own keys, whose indices follow those of the prompt's.
         let (begin, last) = (rows.position(rows.first), rows.position(rows.end));
         load_keys::<C>(&mut of_keys, keys, &rows, begin, last, heads, tiles);
         load_keys::<C>(&mut of_values, values, &rows, begin, last, heads, tiles);
@@ -213,35 +215,35 @@ pub(crate) fn key_gradient_kernel<C: Float>(
             for i in 0..comptime!(part[0]) {
                 let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
                 let number = start + query;
-                // Rows that follow the piece attend to all keys within the window.
+                // Rows that follow the segment attend to all keys within the window.
                 let row = rows.row(number, heads);
                 let mut last = row;
                 if number / members >= rows.own {
                     last = rows.end;
                 }
-                let figure = 2 * rows.place(number, heads);
+                let entry = 2 * rows.place(number, heads);
                 let mut position = 0usize.runtime();
                 if number < end {
-                    position = pieces.position(row);
+                    position = segments.position(row);
                 }
                 #[unroll]
                 for j in 0..comptime!(part[1]) {
                     let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
                     let key_row = rows.first + key;
                     let mut weight = 0.0f32;
-                    let mut slope = 0.0f32;
+                    let mut d_score = 0.0f32;
                     if number < end
                         && key_row < rows.end
                         && key_row <= last
                         && rows.position(key_row) + window > position
                     {
-                        weight = exp(scores[comptime!(i * part[1] + j)] - figures[figure]);
-                        slope =
-                            weight * (of_weights[comptime!(i * part[1] + j)] - figures[figure + 1]);
+                        weight = exp(scores[comptime!(i * part[1] + j)] - lse_and_delta[entry]);
+                        d_score = weight
+                            * (of_weights[comptime!(i * part[1] + j)] - lse_and_delta[entry + 1]);
                     }
                     if query < comptime!(tiles.queries) {
                         weights[query * row_size + key] = weight;
-                        slopes[query * row_size + key] = slope;
+                        d_scores[query * row_size + key] = d_score;
                     }
                 }
             }
@@ -250,7 +252,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
             if len > comptime!(tiles.queries) {
                 len = tiles.queries.runtime();
             }
-            accumulate(&mut key_sums, &slopes, &of_queries, 1, row_size, len, tiles.keys, tiles);
+            accumulate(&mut key_sums, &d_scores, &of_queries, 1, row_size, len, tiles.keys, tiles);
             accumulate(&mut value_sums, &weights, &of_results, 1, row_size, len, tiles.keys, tiles);
         }
         if comptime!(tiles.teams() > 1) {
@@ -285,16 +287,16 @@ pub(crate) fn key_gradient_kernel<C: Float>(
     }
 }
 
-/// Adds up the parts of the gradients of keys and of values; one unit per number. That of values is of the type of the
+/// Adds up the parts of the gradients of keys and of values; one unit per element. That of values is of the type of the
 /// operands of products, which take it next.
 ///
-/// Buffers: the parts, `[.., size]` each; those of [`Pieces`], with the parts of each row from `place` on; `[count]` numbers
-/// of rows of `size` each.
+/// Buffers: the parts, `[.., size]` each; those of [`Segments`], with the parts of each row from `place` on; `[count]`
+/// elements of rows of `size` each.
 #[cube(launch_unchecked)]
 pub(crate) fn add_parts_kernel<C: Float>(
     key_parts: &[f32],
     value_parts: &[f32],
-    pieces: &Pieces,
+    segments: &Segments,
     d_keys: &mut [f32],
     d_values: &mut [C],
     place: usize,
@@ -304,10 +306,10 @@ pub(crate) fn add_parts_kernel<C: Float>(
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        let of_row = place + i / size * PARTS_OF_ROW;
-        let first = pieces.table[of_row] as usize * size + i % size;
-        let step = pieces.table[of_row + 1] as usize * size;
-        let parts = pieces.table[of_row + 2] as usize;
+        let of_row = place + i / size * ROW_ENTRIES;
+        let first = segments.table[of_row] as usize * size + i % size;
+        let step = segments.table[of_row + 1] as usize * size;
+        let parts = segments.table[of_row + 2] as usize;
         let mut key = key_parts[first];
         let mut value = value_parts[first];
         for part in 1..parts {

@@ -2,30 +2,30 @@
 
 use super::UNITS;
 use super::heads::{Heads, head_roots, rotation};
-use super::rows::ROWS;
+use super::rows::ROWS_PER_CUBE;
 use crate::device::buffers::Buffer;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Numbers per piece of text in the table of [`Pieces`].
-pub(crate) const BOUNDS: usize = 6;
+/// Number of entries per segment of text in the table of [`Segments`].
+pub(crate) const SEGMENT_BOUNDS: usize = 6;
 
-/// The pieces that the rows of a pass belong to: prompts, and their completions.
+/// The segments that the rows of a pass belong to: prompts, and their completions.
 #[derive(CubeType, CubeLaunch)]
-pub(crate) struct Pieces {
-    /// The piece of each row, `[rows]`, then the bounds of each piece, `[pieces, BOUNDS]`: its rows, those of its
-    /// prompt, and those of the completions that follow it; begin and end of each.
+pub(crate) struct Segments {
+    /// The segment of each row, `[rows]`, then the bounds of each segment, `[segments, SEGMENT_BOUNDS]`: its rows,
+    /// those of its prompt, and those of the completions that follow it; begin and end of each.
     pub table: Buffer<i32>,
     /// Rows of the pass.
     pub rows: usize,
 }
 
 #[cube]
-impl Pieces {
-    /// A bound of a row's piece.
+impl Segments {
+    /// A bound of a row's segment.
     pub fn bound(&self, row: usize, #[comptime] which: usize) -> usize {
-        self.table[self.rows + self.table[row] as usize * BOUNDS + which] as usize
+        self.table[self.rows + self.table[row] as usize * SEGMENT_BOUNDS + which] as usize
     }
 
     /// The position of a row in its text.
@@ -36,10 +36,10 @@ impl Pieces {
 
 /// Computes cosine and sine of each pair of a head at the position of each row; one unit per row and pair.
 ///
-/// Buffers: those of [`Pieces`]; the rotations of low and high parts, `[low + high, half, 2]`; `[rows, half, 2]`.
+/// Buffers: those of [`Segments`]; the rotations of low and high parts, `[low + high, half, 2]`; `[rows, half, 2]`.
 #[cube(launch_unchecked)]
 pub(crate) fn text_rotation_kernel(
-    pieces: &Pieces,
+    segments: &Segments,
     table: &[f32],
     rotations: &mut [f32],
     low: usize,
@@ -47,9 +47,9 @@ pub(crate) fn text_rotation_kernel(
     #[comptime] half: usize,
 ) {
     let unit = ABSOLUTE_POS;
-    if unit < pieces.rows * half {
+    if unit < segments.rows * half {
         let (row, pair) = (unit / half, unit % half);
-        let position = pieces.position(row);
+        let position = segments.position(row);
         let (cosine, sine) = rotation(table, position, pair, low, high, half);
         rotations[2 * unit] = cosine;
         rotations[2 * unit + 1] = sine;
@@ -96,7 +96,7 @@ pub(crate) fn rotate_kernel<C: Float>(
         let rotation = row * comptime!(2 * heads.half);
         for item in range_stepped(UNIT_POS as usize, all * dim, UNITS) {
             let (head, i) = (item / dim, item % dim);
-            // The number that this one rotates with.
+            // The element that this one rotates with.
             let mut other = i;
             let mut cos = 1.0f32;
             let mut sin = 0.0f32;
@@ -134,7 +134,7 @@ pub(crate) fn rotate_kernel<C: Float>(
     }
 }
 
-/// The gradient of number `i` of a head before its rotation, from that of the rotated head at `at`.
+/// The gradient of element `i` of a head before its rotation, from that of the rotated head at `at`.
 #[cube]
 fn unrotated(
     d: &mut [f32],
@@ -157,7 +157,7 @@ fn unrotated(
 }
 
 /// Computes the gradients of queries and keys from those of rotated ones, where no norm is between; one unit per pair, or
-/// number that does not rotate.
+/// element that does not rotate.
 ///
 /// Buffers: rotations `[rows, half, 2]`; the gradients of rotated queries and keys, and of those before, `[rows,
 /// query_size]` and `[rows, key_size]` each.
@@ -190,8 +190,8 @@ pub(crate) fn rotate_back_kernel<N: Float>(
     }
 }
 
-/// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or a number that
-/// does not rotate.
+/// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or an
+/// element that does not rotate.
 #[cube]
 fn unrotate_item<N: Float>(
     d_rotated: &[f32],
@@ -213,7 +213,7 @@ fn unrotate_item<N: Float>(
     }
 }
 
-/// Computes the sums over one head that the gradient of its norm needs: of the squares of the numbers, and of their
+/// Computes the sums over one head that the gradient of its norm needs: of the squares of the elements, and of their
 /// products with weights and gradients.
 #[cube]
 fn head_sums(
@@ -248,7 +248,7 @@ fn head_backward(
     weights: &[f32],
     weight: usize,
     root: f32,
-    pull: f32,
+    dot: f32,
     factor: f32,
     #[comptime] heads: Heads,
 ) {
@@ -263,16 +263,16 @@ fn head_backward(
         d[at + i] *= factor;
     }
     for i in 0..dim {
-        d[at + i] = d[at + i] * weights[weight + i] / root - x[at + i] * pull * factor;
+        d[at + i] = d[at + i] * weights[weight + i] / root - x[at + i] * dot * factor;
     }
 }
 
 /// Turns the gradients of rotated and normed queries and keys into those of the products, in place, and computes
-/// partial sums of those of their norms' weights; one cube per [`ROWS`] rows.
+/// partial sums of those of their norms' weights; one cube per [`ROWS_PER_CUBE`] rows.
 ///
 /// Buffers: queries and keys before their norms; rotations `[rows, half, 2]`; weights of the norms of queries and keys;
 /// the gradients, `[rows, query_size]` and `[rows, key_size]`; partial sums, `[cubes, weights]`. Workgroup memory: 2 x
-/// [`ROWS`] floats per head.
+/// [`ROWS_PER_CUBE`] floats per head.
 #[cube(launch_unchecked)]
 pub(crate) fn rotate_backward_kernel(
     queries: &[f32],
@@ -287,18 +287,20 @@ pub(crate) fn rotate_backward_kernel(
     eps: f32,
     #[comptime] heads: Heads,
 ) {
-    let begin = CUBE_POS * ROWS;
+    let begin = CUBE_POS * ROWS_PER_CUBE;
     if begin < rows {
         let unit = UNIT_POS as usize;
         let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
         let all = comptime!(heads.queries + heads.keys);
         let (query_size, key_size) = comptime!((heads.query_size(), heads.key_size()));
         let mut here = rows - begin;
-        if here > ROWS {
-            here = ROWS.runtime();
+        if here > ROWS_PER_CUBE {
+            here = ROWS_PER_CUBE.runtime();
         }
-        let mut roots = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
-        let mut pulls = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
+        let mut roots =
+            Shared::<[f32]>::new_slice(comptime!(ROWS_PER_CUBE * (heads.queries + heads.keys)));
+        let mut dots =
+            Shared::<[f32]>::new_slice(comptime!(ROWS_PER_CUBE * (heads.queries + heads.keys)));
         for item in range_stepped(unit, here * all, UNITS) {
             let (row, head) = (begin + item / all, item % all);
             let rotation = row * comptime!(2 * heads.half);
@@ -308,14 +310,14 @@ pub(crate) fn rotate_backward_kernel(
                 let (square, dot) =
                     head_sums(queries, d_queries, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
-                pulls[item] = dot;
+                dots[item] = dot;
             } else {
                 let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                 let at = row * key_size + (head - count) * dim;
                 let (square, dot) =
                     head_sums(keys, d_keys, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
-                pulls[item] = dot;
+                dots[item] = dot;
             }
         }
         sync_cube();
@@ -333,11 +335,11 @@ pub(crate) fn rotate_backward_kernel(
                 let mut dot = 0.0f32;
                 for at in from..to {
                     square += roots[at];
-                    dot += pulls[at];
+                    dot += dots[at];
                 }
                 for at in from..to {
                     roots[at] = square;
-                    pulls[at] = dot;
+                    dots[at] = dot;
                 }
             }
             sync_cube();
@@ -352,7 +354,7 @@ pub(crate) fn rotate_backward_kernel(
             }
             let root = (roots[item] / numbers + eps).sqrt();
             roots[item] = root;
-            pulls[item] /= numbers * root * root * root;
+            dots[item] /= numbers * root * root * root;
         }
         sync_cube();
         for i in range_stepped(unit, comptime!(heads.weights()), UNITS) {
@@ -397,19 +399,19 @@ pub(crate) fn rotate_backward_kernel(
         for item in range_stepped(unit, here * all, UNITS) {
             let (row, head) = (begin + item / all, item % all);
             let rotation = row * comptime!(2 * heads.half);
-            let (root, pull) = (roots[item], pulls[item]);
+            let (root, dot) = (roots[item], dots[item]);
             if head < count {
                 let w = weights_of(head, 0usize, heads);
                 let at = row * query_size + head * dim;
                 head_backward(
-                    queries, d_queries, at, rotations, rotation, weights, w, root, pull, scale,
+                    queries, d_queries, at, rotations, rotation, weights, w, root, dot, scale,
                     heads,
                 );
             } else {
                 let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                 let at = row * key_size + (head - count) * dim;
                 head_backward(
-                    keys, d_keys, at, rotations, rotation, weights, w, root, pull, 1.0f32, heads,
+                    keys, d_keys, at, rotations, rotation, weights, w, root, dot, 1.0f32, heads,
                 );
             }
         }

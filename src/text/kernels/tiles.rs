@@ -1,12 +1,12 @@
 //! Tiles of queries and of keys in workgroup memory, for attention over whole texts.
 
 use super::heads::Heads;
-use super::text_heads::Pieces;
+use super::text_heads::Segments;
 use super::{AT_ONCE, UNITS};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Numbers of a head that a unit reads at a time from workgroup memory.
+/// Number of elements of a head that a unit reads at a time from workgroup memory.
 pub(super) const WIDTH: usize = 4;
 
 /// Tiles of queries and of keys in workgroup memory; a compile-time value of kernels.
@@ -16,20 +16,20 @@ pub(crate) struct Tiles {
     pub queries: usize,
     /// Keys of a tile.
     pub keys: usize,
-    /// Numbers of a head.
+    /// Elements of a head.
     pub dim: usize,
     /// Units of a cube.
     pub units: usize,
 }
 
 impl Tiles {
-    /// Halves queries or keys, down to `least` queries, until `count` tiles of each and `products` of their products fit in
-    /// `bytes` of workgroup memory with three numbers per query, or nothing is left to halve.
-    pub fn within(self, least: usize, [count, products]: [usize; 2], bytes: usize) -> Self {
+    /// Halves queries or keys, down to `min_queries` queries, until `count` tiles of each and `products` of their
+    /// products fit in `bytes` of workgroup memory with three floats per query, or nothing is left to halve.
+    pub fn within(self, min_queries: usize, [count, products]: [usize; 2], bytes: usize) -> Self {
         let mut tiles = self;
         while tiles.bytes([count, products, 3]) > bytes {
             let Tiles { queries, keys, .. } = &mut tiles;
-            match *queries / 2 >= least.max(WIDTH) {
+            match *queries / 2 >= min_queries.max(WIDTH) {
                 true if *queries > *keys || *keys == WIDTH => *queries /= 2,
                 _ if *keys > WIDTH => *keys /= 2,
                 _ => break,
@@ -38,13 +38,13 @@ impl Tiles {
         tiles
     }
 
-    /// Workgroup memory, bytes, of `count` tiles of queries and of keys each, `products` of their products, and `numbers` of
-    /// each query.
-    pub fn bytes(self, [count, products, numbers]: [usize; 3]) -> usize {
+    /// Workgroup memory, bytes, of `count` tiles of queries and of keys each, `products` of their products, and
+    /// `query_floats` floats of each query.
+    pub fn bytes(self, [count, products, query_floats]: [usize; 3]) -> usize {
         let Self { queries, keys, .. } = self;
         let floats = count * (queries + keys) * self.stride()
             + products * queries * self.row()
-            + numbers * queries;
+            + query_floats * queries;
         floats * size_of::<f32>()
     }
 
@@ -61,8 +61,8 @@ impl Tiles {
 
     /// Groups of units along the queries of a product, and along its keys.
     pub const fn groups(self) -> [usize; 2] {
-        let most = if self.units > UNITS { 16 } else { 8 };
-        let keys = if self.keys < most { self.keys } else { most };
+        let max_groups = if self.units > UNITS { 16 } else { 8 };
+        let keys = if self.keys < max_groups { self.keys } else { max_groups };
         [self.units / keys, keys]
     }
 
@@ -72,12 +72,13 @@ impl Tiles {
         [self.queries.div_ceil(queries), self.keys / keys]
     }
 
-    /// Groups of [`WIDTH`] numbers in a head.
+    /// Groups of [`WIDTH`] elements in a head.
     pub const fn columns(self) -> usize {
         self.dim.div_ceil(WIDTH)
     }
 
-    /// Parts of [`WIDTH`] rows and as many numbers that each of [`UNITS`] units has of a matrix of this many rows of heads.
+    /// Parts of [`WIDTH`] rows and as many elements that each of [`UNITS`] units has of a matrix of this many rows of
+    /// heads.
     pub const fn shares(self, rows: usize) -> usize {
         (rows / WIDTH * self.columns()).div_ceil(UNITS)
     }
@@ -88,7 +89,7 @@ impl Tiles {
     }
 }
 
-/// The row of key `i` among those that a row may attend to: its prompt's, then its piece's up to itself.
+/// The row of key `i` among those that a row may attend to: its prompt's, then its segment's up to itself.
 #[cube]
 fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize {
     let mut row = prompt_begin + i;
@@ -98,20 +99,20 @@ fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize 
     row
 }
 
-/// Rows of a piece that a cube processes, for one head of keys.
+/// Rows of a segment that a cube processes, for one head of keys.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Rows {
     /// First row, and the end of the rows.
     pub first: usize,
     pub end: usize,
-    /// First row of the piece.
+    /// First row of the segment.
     pub begin: usize,
     /// First row of the prompt, and its rows.
     pub prompt_begin: usize,
     pub prompt: usize,
     /// The head.
     pub head: usize,
-    /// Rows from the first on that queries are taken from; then they are taken from those that follow the piece.
+    /// Rows from the first on that queries are taken from; then they are taken from those that follow the segment.
     pub own: usize,
     /// First row of those that follow.
     pub follower: usize,
@@ -119,19 +120,19 @@ pub(super) struct Rows {
 
 #[cube]
 impl Rows {
-    /// The block whose first row and the end of whose rows are at a place in the table of pieces.
-    pub fn of(pieces: &Pieces, place: usize, head: usize) -> Rows {
-        let first = pieces.table[place] as usize;
-        let prompt_begin = pieces.bound(first, 2usize);
+    /// The block whose first row and the end of whose rows are at a place in the table of segments.
+    pub fn of(segments: &Segments, place: usize, head: usize) -> Rows {
+        let first = segments.table[place] as usize;
+        let prompt_begin = segments.bound(first, 2usize);
         Rows {
             first,
-            end: pieces.table[place + 1] as usize,
-            begin: pieces.bound(first, 0usize),
+            end: segments.table[place + 1] as usize,
+            begin: segments.bound(first, 0usize),
             prompt_begin,
-            prompt: pieces.bound(first, 3usize) - prompt_begin,
+            prompt: segments.bound(first, 3usize) - prompt_begin,
             head,
-            own: pieces.bound(first, 1usize) - first,
-            follower: pieces.bound(first, 4usize),
+            own: segments.bound(first, 1usize) - first,
+            follower: segments.bound(first, 4usize),
         }
     }
 
@@ -145,7 +146,7 @@ impl Rows {
         row
     }
 
-    /// The position of a row of the piece, which is also the number of its own key.
+    /// The position of a row of the segment, which is also the number of its own key.
     pub fn position(&self, row: usize) -> usize {
         self.prompt + row - self.begin
     }
@@ -232,7 +233,7 @@ pub(super) fn load_keys<C: Float>(
     }
 }
 
-/// Writes a unit's numbers to a tile, from its number `first` on.
+/// Writes a unit's elements to a tile, from its element `first` on.
 #[cube]
 fn fill(
     room: &mut Shared<[f32]>,
@@ -291,7 +292,7 @@ pub(super) fn clear(numbers: &mut Array<f32>, #[comptime] count: usize) {
     }
 }
 
-/// Clears the numbers behind the heads of a tile.
+/// Clears the elements behind the heads of a tile.
 #[cube]
 pub(super) fn pad(room: &mut Shared<[f32]>, rows: usize, #[comptime] tiles: Tiles) {
     let more = comptime!(tiles.stride() - tiles.dim);
@@ -414,11 +415,11 @@ mod tests {
     #[test]
     fn tiles_are_made_smaller_until_they_have_room() {
         let tiles = Tiles { queries: 32, keys: 32, dim: 64, units: UNITS };
-        for least in [1, 8, 16] {
+        for min_queries in [1, 8, 16] {
             for bytes in [16 << 10, 32 << 10, 256 << 10] {
-                let fitting = tiles.within(least, [2, 1], bytes);
+                let fitting = tiles.within(min_queries, [2, 1], bytes);
                 assert!(fitting.bytes([2, 1, 3]) <= bytes, "{fitting:?}");
-                assert!(fitting.queries >= least && fitting.keys >= WIDTH, "{fitting:?}");
+                assert!(fitting.queries >= min_queries && fitting.keys >= WIDTH, "{fitting:?}");
             }
         }
         assert_eq!(tiles.within(1, [2, 1], 256 << 10), tiles);

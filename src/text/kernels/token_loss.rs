@@ -8,12 +8,12 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Candidates of a word of a row's mask.
-pub(crate) const BITS: usize = 32;
+pub(crate) const TOKENS_PER_WORD: usize = 32;
 
 /// The form of the kernels of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TokenForm {
-    /// Numbers of a row of logits.
+    /// Elements of a row of logits.
     pub vocabulary: usize,
     /// Whether only some tokens of a row can be drawn.
     pub is_masked: bool,
@@ -31,8 +31,9 @@ fn logit(
 ) -> f32 {
     let mut x = logits[row * comptime!(form.vocabulary) + i] * sharpness;
     if comptime!(form.is_masked) {
-        let word = masks[row * comptime!(form.vocabulary.div_ceil(BITS)) + i / BITS];
-        if (word >> (i % BITS) as u32) & 1u32 == 0u32 {
+        let word =
+            masks[row * comptime!(form.vocabulary.div_ceil(TOKENS_PER_WORD)) + i / TOKENS_PER_WORD];
+        if (word >> (i % TOKENS_PER_WORD) as u32) & 1u32 == 0u32 {
             x -= f32::new(EXCLUDED);
         }
     }
@@ -79,7 +80,7 @@ pub(crate) fn token_kernel(
     logits: &mut [f32],
     tokens: &[i32],
     masks: &[u32],
-    figures: &mut [f32],
+    logprobs_and_entropies: &mut [f32],
     rows: usize,
     sharpness: f32,
     #[comptime] form: TokenForm,
@@ -90,23 +91,23 @@ pub(crate) fn token_kernel(
         if UNIT_POS == 0 {
             let by = normalizer(row_max, sum);
             let own = logit(logits, masks, row, tokens[row] as usize, sharpness, form);
-            figures[row] = logprob(own, &by);
-            figures[rows + row] = by.log_sum - mean;
+            logprobs_and_entropies[row] = logprob(own, &by);
+            logprobs_and_entropies[rows + row] = by.log_sum - mean;
         }
     }
 }
 
-/// Replaces logits by the gradient of the loss; one cube per row. The loss has the derivative `slopes[0, row]` by the
-/// token's log-probability, and `-slopes[1, row]` by the entropy.
+/// Replaces logits by the gradient of the loss; one cube per row. Its derivative by the token's log-probability is
+/// `derivatives[0, row]`, that by the entropy `-derivatives[1, row]`.
 ///
-/// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; `[2, rows]`. Workgroup memory: 3 x
-/// [`UNITS`] floats.
+/// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; derivatives `[2, rows]`. Workgroup
+/// memory: 3 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn token_gradient_kernel(
     logits: &mut [f32],
     tokens: &[i32],
     masks: &[u32],
-    slopes: &[f32],
+    derivatives: &[f32],
     rows: usize,
     sharpness: f32,
     #[comptime] form: TokenForm,
@@ -116,16 +117,16 @@ pub(crate) fn token_gradient_kernel(
         let (row_max, sum, mean) = row_sums(logits, masks, row, sharpness, form);
         let by = normalizer(row_max, sum);
         let entropy = by.log_sum - mean;
-        let (slope, weight) = (slopes[row], slopes[rows + row]);
+        let (d_logprob, entropy_weight) = (derivatives[row], derivatives[rows + row]);
         let token = tokens[row] as usize;
         // All units have read the row before one of them overwrites a logit.
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
             let x = logit(logits, masks, row, i, sharpness, form);
             let share = unnormalized(x, row_max) * by.inverse_sum;
-            let mut d = weight * share * (logprob(x, &by) + entropy) - slope * share;
+            let mut d = entropy_weight * share * (logprob(x, &by) + entropy) - d_logprob * share;
             if i == token {
-                d += slope;
+                d += d_logprob;
             }
             logits[row * comptime!(form.vocabulary) + i] = d * sharpness;
         }

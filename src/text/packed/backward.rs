@@ -3,14 +3,15 @@
 use super::forward::{Activations, Block, KeyBlocks, LayerPass, PackedPass, forward_bytes, matrix};
 use super::gradients::Gradients;
 use super::head::scatter;
-use super::layout::{PARTS, Scatter};
+use super::layout::{MAX_PARTS, Scatter};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::launch::{add_norm, gated, head_norms, rows_of};
 use crate::text::kernels::rows::{
-    COLUMNS, NormBackward, ROWS, Row, columns_kernel, gate_backward_kernel, norm_backward_kernel,
+    COLUMNS_PER_CUBE, NormBackward, ROWS_PER_CUBE, Row, columns_kernel, gate_backward_kernel,
+    norm_backward_kernel,
 };
 use crate::text::kernels::text_gradients::{
     add_parts_kernel, delta_kernel, key_gradient_kernel, query_gradient_kernel,
@@ -24,7 +25,7 @@ use burn_cubecl::tensor::CubeTensor;
 /// The bytes of a row in the largest buffer of a forward and backward pass: of the forward pass, or of the gradients of
 /// keys in parts.
 pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
-    let parts = PARTS * shape.kv_size() * size_of::<f32>();
+    let parts = MAX_PARTS * shape.kv_size() * size_of::<f32>();
     forward_bytes(shape).max(parts as u64)
 }
 
@@ -38,7 +39,7 @@ fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     unsafe {
         columns_kernel::launch_unchecked(
             &matrix.client,
-            grid(matrix, width.div_ceil(COLUMNS)),
+            grid(matrix, width.div_ceil(COLUMNS_PER_CUBE)),
             CubeDim::new_1d(UNITS as u32),
             argument(matrix),
             argument(&sums),
@@ -55,11 +56,20 @@ fn named(layer: usize, name: &str) -> String {
     format!("layers.{layer}.{name}.weight")
 }
 
+/// A norm of a layer with the name of its weights, if there is one.
+fn named_norm<'a>(
+    layer: usize,
+    norm: Option<&'a RmsNorm>,
+    name: Option<&str>,
+) -> Option<(&'a RmsNorm, String)> {
+    Some((norm?, named(layer, name?)))
+}
+
 impl PackedPass<'_> {
     /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
-        let (decoder, shape) = (&self.by.decoder, self.shape());
-        let norm = (&decoder.norm, "norm.weight".to_string());
+        let (module, shape) = (&self.decoder.module, self.shape());
+        let norm = (&module.norm, "norm.weight".to_string());
         // Freed before the layers.
         let d_hidden = cube_tensor(d_hidden);
         let mut d_stream = self.norm_backward(&self.last, norm, &d_hidden, None, gradients);
@@ -67,26 +77,28 @@ impl PackedPass<'_> {
         let names = shape.norms.names();
         let layers = std::mem::take(&mut self.layers);
         for (number, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
-            let norms = decoder.layers[number].norms(shape.norms);
-            let norm = |which: usize| {
-                Some((norms[which]?, named(number, names[which].unwrap_or_default())))
-            };
-            let input = || add_norm(shape, stream.clone(), None, norms[0], self.operand).0;
+            let norms = module.layers[number].norms(shape.norms);
+            let before = norms.before_attention;
+            let input = || add_norm(shape, stream.clone(), None, before, self.operand).0;
             let kept = activations.unwrap_or_else(|| self.layer(number, input(), stream.clone()).0);
 
-            let d_output = match (norm(3), &kept.output) {
+            let norm = named_norm(number, norms.after_mlp, names.after_mlp);
+            let d_output = match (norm, &kept.output) {
                 (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
-            let d_input = self.mlp_backward(number, &kept, norms[2], d_output, gradients);
-            d_stream = self.join(&kept.middle, norm(2), d_input, d_stream, gradients);
+            let d_input = self.mlp_backward(number, &kept, norms.before_mlp, d_output, gradients);
+            let norm = named_norm(number, norms.before_mlp, names.before_mlp);
+            d_stream = self.join(&kept.middle, norm, d_input, d_stream, gradients);
 
-            let d_output = match (norm(1), &kept.attention_output) {
+            let norm = named_norm(number, norms.after_attention, names.after_attention);
+            let d_output = match (norm, &kept.attention_output) {
                 (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
                 _ => d_stream.clone(),
             };
             let d_input = self.attention_backward(number, &kept, input(), d_output, gradients);
-            d_stream = self.join(&stream, norm(0), d_input, d_stream, gradients);
+            let norm = named_norm(number, before, names.before_attention);
+            d_stream = self.join(&stream, norm, d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
     }
@@ -118,14 +130,14 @@ impl PackedPass<'_> {
         gradients: &mut Gradients,
     ) -> CubeTensor {
         let (shape, rows) = (self.shape(), self.rows());
-        let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS));
+        let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
         let learns = gradients.are_of_weights();
         let row = Row::new(size);
         let form = NormBackward { row, adds: into.is_some(), learns };
         let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
         // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
-        // later operation reads what is added to as it was.
+        // later operation reads the former content of what is added to.
         unsafe {
             norm_backward_kernel::launch_unchecked(
                 &input.client,
@@ -148,8 +160,8 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// Computes the gradient of the input of some matrices of a layer, at most three, from those of their results; adds
-    /// those of their learnt parameters.
+    /// Computes the gradient of the input of at most three matrices of a layer from the gradients of their results, and
+    /// adds the gradients of their learnt parameters.
     fn linears_backward<const N: usize>(
         &self,
         layer: usize,
@@ -158,16 +170,16 @@ impl PackedPass<'_> {
         d_results: [&CubeTensor; N],
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let (decoder, added) = (&self.by.decoder, self.by.added());
-        let products = decoder.products;
-        let linears = which.map(|which| decoder.layers[layer].linear(which));
+        let (module, adapters) = (&self.decoder.module, self.decoder.adapter_tensors());
+        let products = module.products;
+        let linears = which.map(|which| module.layers[layer].linear(which));
         let d = d_results.map(|d_result| matrix(d_result.clone()));
         let d_inputs = linears
             .iter()
             .zip(&d)
             .map(|(linear, d)| products.of(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
-        let Some(added) = added else {
+        let Some(adapters) = adapters else {
             let names = which.map(|which| named(layer, which.name()));
             let x = input().transpose();
             gradients
@@ -180,15 +192,15 @@ impl PackedPass<'_> {
             }
             return d_input;
         };
-        let pair = |which| added.pairs[layer * Projection::ALL.len() + which as usize].as_ref();
+        let pair = |which| adapters.pairs[layer * Projection::ALL.len() + which as usize].as_ref();
         if which.iter().all(|which| pair(*which).is_none()) {
             return d_input;
         }
         let x = input();
         for (which, d) in which.into_iter().zip(d) {
             let Some([a, b]) = pair(which) else { continue };
-            let inner = products.of(x.clone(), a.clone()) * added.scale;
-            let d_inner = products.of(d.clone(), b.clone().transpose()) * added.scale;
+            let inner = products.of(x.clone(), a.clone()) * adapters.scale;
+            let d_inner = products.of(d.clone(), b.clone().transpose()) * adapters.scale;
             let adapter = (layer, which);
             gradients.add_adapter(adapter, false, |into| {
                 products.of_all(x.clone().transpose(), [d_inner.clone()], into)
@@ -265,7 +277,7 @@ impl PackedPass<'_> {
         self.linears_backward(layer, Projection::OF_ATTENTION, input, d_results, gradients)
     }
 
-    /// Computes the gradients of rotated queries and keys, and of values, from that of the result of attention.
+    /// Computes the gradients of rotated queries and keys, and of values, from the gradient of the result of attention.
     fn attend_backward(
         &self,
         layer: usize,
@@ -273,7 +285,7 @@ impl PackedPass<'_> {
         values: &CubeTensor,
         d_attended: &CubeTensor,
     ) -> [CubeTensor; 3] {
-        let Activations { queries, keys, attended, figures, .. } = kept;
+        let Activations { queries, keys, attended, lse_and_delta, .. } = kept;
         let (rows, heads, window) = (self.rows(), self.heads, self.shape().window(layer));
         let count = rows * heads.queries;
         let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));
@@ -285,8 +297,8 @@ impl PackedPass<'_> {
         let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
         let vector = vector_size(&[attended, d_attended], |size| heads.dim.is_multiple_of(size));
-        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
-        // second numbers are read by the kernels that follow alone.
+        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. Delta is
+        // read by the kernels that follow alone.
         unsafe {
             delta_kernel::launch_unchecked(
                 client,
@@ -294,7 +306,7 @@ impl PackedPass<'_> {
                 units,
                 argument(attended),
                 argument(d_attended),
-                argument(figures),
+                argument(lse_and_delta),
                 count,
                 heads.dim / vector,
                 vector,
@@ -310,8 +322,8 @@ impl PackedPass<'_> {
                 argument(d_attended),
                 argument(keys),
                 argument(values),
-                argument(figures),
-                self.pieces(),
+                argument(lse_and_delta),
+                self.segments(),
                 argument(&d_queries),
                 place,
                 count,
@@ -329,8 +341,8 @@ impl PackedPass<'_> {
                 argument(d_attended),
                 argument(keys),
                 argument(values),
-                argument(figures),
-                self.pieces(),
+                argument(lse_and_delta),
+                self.segments(),
                 argument(&key_parts),
                 argument(&value_parts),
                 place,
@@ -347,7 +359,7 @@ impl PackedPass<'_> {
                 units,
                 argument(&key_parts),
                 argument(&value_parts),
-                self.pieces(),
+                self.segments(),
                 argument(&d_keys),
                 argument(&d_values),
                 sums,
@@ -359,7 +371,8 @@ impl PackedPass<'_> {
         [d_queries, d_keys, d_values]
     }
 
-    /// Computes the gradients of queries and keys before norm and rotation, from those after; adds those of the norms.
+    /// Computes the gradients of queries and keys before norm and rotation from those of the rotated ones; adds the
+    /// gradients of the norms' weights.
     fn rotate_backward(
         &self,
         layer: usize,
@@ -391,7 +404,7 @@ impl PackedPass<'_> {
             }
             return unrotated;
         };
-        let cubes = rows.div_ceil(ROWS);
+        let cubes = rows.div_ceil(ROWS_PER_CUBE);
         let partials = uninit(&d_queries, &[cubes, heads.weights()], DType::F32);
         // SAFETY: accesses stay below the rows, the heads and the cubes; all units of a cube reach its barriers.
         // Nothing else refers to the gradients that change.
@@ -403,7 +416,7 @@ impl PackedPass<'_> {
                 argument(queries),
                 argument(keys),
                 argument(self.table_of(layer)),
-                argument(&head_norms(&self.by.decoder, layer)),
+                argument(&head_norms(&self.decoder.module, layer)),
                 argument(&d_queries),
                 argument(&d_keys),
                 argument(&partials),
@@ -423,7 +436,7 @@ impl PackedPass<'_> {
                 [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
             });
         }
-        let products = self.by.decoder.products;
+        let products = self.decoder.module.products;
         [d_queries, d_keys].map(|d| cube_tensor(products.operand(matrix(d))))
     }
 

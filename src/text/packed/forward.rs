@@ -10,10 +10,10 @@ use crate::text::kernels::UNITS;
 use crate::text::kernels::heads::Heads;
 use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
 use crate::text::kernels::text_attention::text_attend_kernel;
-use crate::text::kernels::text_gradients::KEY_BLOCK;
-use crate::text::kernels::text_heads::{PiecesLaunch, rotate_kernel, text_rotation_kernel};
+use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
+use crate::text::kernels::text_heads::{SegmentsLaunch, rotate_kernel, text_rotation_kernel};
 use crate::text::kernels::tiles::Tiles;
-use crate::text::{DeviceDecoder, Prompts, Retention, Text, integers};
+use crate::text::{DeviceDecoder, PromptWithCompletions, Prompts, Retention, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::{Int, Tensor};
@@ -21,7 +21,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 /// A pass of texts through a decoder: hidden states, and the activations that the backward pass needs.
 pub(crate) struct PackedPass<'a> {
-    pub(super) by: &'a DeviceDecoder,
+    pub(super) decoder: &'a DeviceDecoder,
     pub(super) layout: Layout,
     pub(super) heads: Heads,
     /// The type of keys and values.
@@ -38,7 +38,7 @@ pub(crate) struct PackedPass<'a> {
 }
 
 /// Workgroup memory, bytes, from which cubes have several teams of units.
-const LARGE_ROOM: usize = 32 << 10;
+const LARGE_ROOM_BYTES: usize = 32 << 10;
 
 /// Blocks of rows that the cubes of attention take, with the tiles of each kernel.
 pub(super) struct Blocks {
@@ -53,7 +53,7 @@ pub(super) struct KeyBlocks {
     pub block: Block,
     /// Rows of all parts.
     pub parts: usize,
-    /// Place in the table of pieces of the parts of each row.
+    /// Place in the table of segments of the parts of each row.
     pub sums: usize,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct KeyBlocks {
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub tiles: Tiles,
-    /// Place in the table of pieces.
+    /// Place in the table of segments.
     pub place: usize,
     pub count: usize,
 }
@@ -86,7 +86,7 @@ impl Blocks {
         table.extend(&parts.blocks);
         let sums = table.len();
         table.extend(&parts.of_rows);
-        let block = Block { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK };
+        let block = Block { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK_ENTRIES };
         let key_gradient = KeyBlocks { block, parts: parts.rows, sums };
         (Self { attention, query_gradient, key_gradient }, table)
     }
@@ -104,16 +104,16 @@ fn tiles(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
         units: UNITS,
     };
     // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
-    let units = if room >= LARGE_ROOM { 4 * UNITS } else { UNITS };
+    let units = if room >= LARGE_ROOM_BYTES { 4 * UNITS } else { UNITS };
     let all = [
         (tiles(16, 32), members, [1, 1, 3]),
         (tiles(16, 32), members, [2, 1, 0]),
         (Tiles { units, ..tiles(32, 16) }, 1, [2, 2, 0]),
     ];
     let mut needed = 0;
-    let fitting = all.map(|(tiles, least, counts)| {
+    let fitting = all.map(|(tiles, min_queries, counts)| {
         let [count, products, _] = counts;
-        let tiles = tiles.within(least, [count, products], room);
+        let tiles = tiles.within(min_queries, [count, products], room);
         needed = needed.max(tiles.bytes(counts));
         tiles
     });
@@ -150,8 +150,9 @@ pub(super) struct Activations {
     /// `None` once a pass keeps the others.
     pub values: Option<CubeTensor>,
     pub attended: CubeTensor,
-    /// Logarithm of the softmax denominator of each row and head, and space for a second number: `[rows, heads, 2]`.
-    pub figures: CubeTensor,
+    /// Log-sum-exp of the scores of each row and head, and delta, the sum of `d_out * out`, which the backward pass
+    /// fills: `[rows, heads, 2]`.
+    pub lse_and_delta: CubeTensor,
     /// Output of the attention block, if it is normed.
     pub attention_output: Option<CubeTensor>,
     /// The stream between the attention block and the feed-forward block.
@@ -168,30 +169,34 @@ impl<'a> PackedPass<'a> {
     ///
     /// # Panics
     /// If a prompt or a completion has no tokens.
-    pub fn forward(by: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self {
-        Self::visit(by, texts, retention, |_| {})
+    pub fn forward(
+        decoder: &'a DeviceDecoder,
+        texts: &[PromptWithCompletions],
+        retention: Retention,
+    ) -> Self {
+        Self::visit(decoder, texts, retention, |_| {})
     }
 
     /// Computes the forward pass, and calls `seen` with the activations of each layer.
     fn visit(
-        by: &'a DeviceDecoder,
-        texts: &[Text],
+        decoder: &'a DeviceDecoder,
+        texts: &[PromptWithCompletions],
         retention: Retention,
         mut seen: impl FnMut(&Activations),
     ) -> Self {
-        let (decoder, layout) = (&by.decoder, Layout::new(texts));
-        let shape = decoder.shape();
+        let (module, layout) = (&decoder.module, Layout::new(texts));
+        let shape = module.shape();
         let rows = layout.tokens.len();
-        let tokens = integers(&layout.tokens, [1, rows], by.device());
-        let stream = cube_tensor(decoder.embed(tokens));
+        let tokens = integers(&layout.tokens, [1, rows], decoder.device());
+        let stream = cube_tensor(module.embed(tokens));
         let heads = heads(shape);
         let (blocks, table) = Blocks::new(&layout, heads, &stream);
-        let table = cube_ints(integers(&table, [1, table.len()], by.device()));
+        let table = cube_ints(integers(&table, [1, table.len()], decoder.device()));
         let mut pass = Self {
-            by,
+            decoder,
             layout,
             heads,
-            operand: decoder.products.dtype(),
+            operand: module.products.dtype(),
             table,
             blocks,
             rotations: Vec::new(),
@@ -199,15 +204,16 @@ impl<'a> PackedPass<'a> {
             last: stream.clone(),
             hidden: stream.clone(),
         };
-        pass.rotations = decoder.rope.iter().map(|table| pass.rotate(table)).collect();
+        pass.rotations = module.rope.iter().map(|table| pass.rotate(table)).collect();
         let (mut stream, mut output) = (stream, None);
-        for (i, layer) in decoder.layers.iter().enumerate() {
-            let [before_attention, .., after_mlp] = layer.norms(shape.norms);
-            let (input, sum) = add_norm(shape, stream, output, before_attention, pass.operand);
+        for (i, layer) in module.layers.iter().enumerate() {
+            let norms = layer.norms(shape.norms);
+            let before = norms.before_attention;
+            let (input, sum) = add_norm(shape, stream, output, before, pass.operand);
             let (activations, result) = pass.layer(i, input, sum.clone());
             seen(&activations);
             stream = activations.middle.clone();
-            output = Some((result, after_mlp));
+            output = Some((result, norms.after_mlp));
             if retention != Retention::Nothing {
                 let activations = (retention == Retention::All).then_some(Activations {
                     values: None,
@@ -217,7 +223,7 @@ impl<'a> PackedPass<'a> {
                 pass.layers.push(LayerPass { stream: sum, activations });
             }
         }
-        (pass.hidden, pass.last) = add_norm(shape, stream, output, Some(&decoder.norm), DType::F32);
+        (pass.hidden, pass.last) = add_norm(shape, stream, output, Some(&module.norm), DType::F32);
         pass
     }
 
@@ -232,15 +238,15 @@ impl<'a> PackedPass<'a> {
     }
 
     pub(super) fn shape(&self) -> &'a DecoderShape {
-        self.by.decoder.shape()
+        self.decoder.module.shape()
     }
 
     pub(super) fn rows(&self) -> usize {
         self.layout.tokens.len()
     }
 
-    pub(super) fn pieces(&self) -> PiecesLaunch {
-        PiecesLaunch::new(argument(&self.table), self.rows())
+    pub(super) fn segments(&self) -> SegmentsLaunch {
+        SegmentsLaunch::new(argument(&self.table), self.rows())
     }
 
     /// The rotations of each row.
@@ -249,13 +255,13 @@ impl<'a> PackedPass<'a> {
         let ([low, high], table) = (table.parts, cube_tensor(table.rotations.clone()));
         let rotations = uninit(&table, &[self.rows(), half, 2], DType::F32);
         let cubes = (self.rows() * half).div_ceil(UNITS);
-        // SAFETY: accesses stay below the rows, the pieces and the parts of the table.
+        // SAFETY: accesses stay below the rows, the segments and the parts of the table.
         unsafe {
             text_rotation_kernel::launch_unchecked(
                 &rotations.client,
                 grid(&rotations, cubes),
                 CubeDim::new_1d(UNITS as u32),
-                self.pieces(),
+                self.segments(),
                 argument(&table),
                 argument(&rotations),
                 low,
@@ -274,21 +280,21 @@ impl<'a> PackedPass<'a> {
         input: CubeTensor,
         stream: CubeTensor,
     ) -> (Activations, CubeTensor) {
-        let (decoder, shape) = (&self.by.decoder, self.shape());
-        let [_, after_attention, before_mlp, after_mlp] = decoder.layers[number].norms(shape.norms);
+        let (module, shape) = (&self.decoder.module, self.shape());
+        let norms = module.layers[number].norms(shape.norms);
         let apply = |which: Projection, x: &CubeTensor| self.apply(number, which, x);
         // Values live longer than the other two: a buffer of all three would keep them, too.
         let values = self.values(number, &input);
         let tensor = Tensor::<3>::from_primitive::<Cube>(input);
-        let [queries, keys] = decoder
-            .apply_all(self.by.added(), number, Projection::OF_SCORES, tensor)
+        let [queries, keys] = module
+            .apply_all(self.decoder.adapter_tensors(), number, Projection::OF_SCORES, tensor)
             .map(cube_tensor);
         let unnormed = [queries, keys];
         let [queries, keys] = self.rotate_heads(number, &unnormed);
-        let (attended, figures) = self.attend(number, [&queries, &keys, &values]);
+        let (attended, lse_and_delta) = self.attend(number, [&queries, &keys, &values]);
         let attention_output = apply(Projection::Output, &attended);
-        let output = Some((attention_output.clone(), after_attention));
-        let (input, middle) = add_norm(shape, stream, output, before_mlp, self.operand);
+        let output = Some((attention_output.clone(), norms.after_attention));
+        let (input, middle) = add_norm(shape, stream, output, norms.before_mlp, self.operand);
         // The gate lives longer than its factors: a buffer of both would keep them, too.
         let [gate, up] = Projection::OF_GATE.map(|which| apply(which, &input));
         let output = apply(Projection::Down, &gated(&gate, &up, shape.activation, self.operand));
@@ -298,12 +304,12 @@ impl<'a> PackedPass<'a> {
             keys,
             values: Some(values),
             attended,
-            figures,
-            attention_output: after_attention.map(|_| attention_output),
+            lse_and_delta,
+            attention_output: norms.after_attention.map(|_| attention_output),
             middle,
             gate,
             up: Some(up),
-            output: after_mlp.map(|_| output.clone()),
+            output: norms.after_mlp.map(|_| output.clone()),
         };
         (activations, output)
     }
@@ -311,13 +317,13 @@ impl<'a> PackedPass<'a> {
     /// The product of the input of a block, `[1, rows, inputs]`, with a matrix of a layer.
     pub(super) fn apply(&self, layer: usize, which: Projection, input: &CubeTensor) -> CubeTensor {
         let input = Tensor::<3>::from_primitive::<Cube>(input.clone());
-        cube_tensor(self.by.decoder.apply(self.by.added(), layer, which, input))
+        cube_tensor(self.decoder.module.apply(self.decoder.adapter_tensors(), layer, which, input))
     }
 
     /// The values of a layer from the input of its attention.
     pub(super) fn values(&self, layer: usize, input: &CubeTensor) -> CubeTensor {
         let values = self.apply(layer, Projection::Value, input);
-        let products = self.by.decoder.products;
+        let products = self.decoder.module.products;
         match products.half {
             None => values,
             Some(_) => cube_tensor(products.operand(matrix(values))),
@@ -344,7 +350,7 @@ impl<'a> PackedPass<'a> {
                 argument(queries),
                 argument(keys),
                 argument(self.table_of(layer)),
-                argument(&head_norms(&self.by.decoder, layer)),
+                argument(&head_norms(&self.decoder.module, layer)),
                 argument(&rotated_queries),
                 argument(&rotated_keys),
                 rows,
@@ -357,7 +363,7 @@ impl<'a> PackedPass<'a> {
         [rotated_queries, rotated_keys]
     }
 
-    /// Computes attention: its result, and [`Activations::figures`].
+    /// Computes attention: its result, and [`Activations::lse_and_delta`].
     fn attend(
         &self,
         layer: usize,
@@ -365,7 +371,7 @@ impl<'a> PackedPass<'a> {
     ) -> (CubeTensor, CubeTensor) {
         let (rows, heads) = (self.rows(), self.heads);
         let attended = uninit(queries, &[1, rows, heads.query_size()], self.operand);
-        let figures = uninit(queries, &[rows, heads.queries, 2], DType::F32);
+        let lse_and_delta = uninit(queries, &[rows, heads.queries, 2], DType::F32);
         let Block { tiles, place, count } = self.blocks.attention;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
@@ -376,9 +382,9 @@ impl<'a> PackedPass<'a> {
                 argument(queries),
                 argument(keys),
                 argument(values),
-                self.pieces(),
+                self.segments(),
                 argument(&attended),
-                argument(&figures),
+                argument(&lse_and_delta),
                 place,
                 count,
                 self.shape().window(layer),
@@ -387,7 +393,7 @@ impl<'a> PackedPass<'a> {
                 element_of(keys),
             );
         }
-        (attended, figures)
+        (attended, lse_and_delta)
     }
 }
 
@@ -403,13 +409,15 @@ pub(super) fn matrix(x: CubeTensor) -> Tensor<2> {
 ///
 /// # Panics
 /// If a prompt has no tokens.
-pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
+pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
-    let texts: Vec<Text> =
-        prompts.iter().map(|prompt| Text { prompt, completions: Vec::new() }).collect();
-    let (groups, shape) = (prompts.len(), by.decoder.shape());
+    let texts: Vec<PromptWithCompletions> = prompts
+        .iter()
+        .map(|prompt| PromptWithCompletions { prompt, completions: Vec::new() })
+        .collect();
+    let (groups, shape) = (prompts.len(), decoder.module.shape());
     let mut all = Vec::new();
-    let pass = PackedPass::visit(by, &texts, Retention::Nothing, |activations| {
+    let pass = PackedPass::visit(decoder, &texts, Retention::Nothing, |activations| {
         let values = activations.values.clone().expect("just computed");
         all.push([activations.keys.clone(), values]);
     });
@@ -420,7 +428,7 @@ pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
         .iter()
         .flat_map(|place| (0..longest).map(move |at| (place.start + at).min(last) as i32));
     let upload = |values: &[i32]| -> Tensor<1, Int> {
-        integers(values, [values.len(), 1], by.device()).reshape([values.len()])
+        integers(values, [values.len(), 1], decoder.device()).reshape([values.len()])
     };
     let sources = upload(&padded.collect::<Vec<i32>>());
     let pad = |rows: CubeTensor| {

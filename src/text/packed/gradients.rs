@@ -29,11 +29,11 @@ enum Places {
 
 impl Gradients {
     /// Creates gradients of 0 for the learnt parameters of a decoder.
-    pub fn new(of: &DeviceDecoder) -> Self {
-        let places = match of.added() {
-            Some(added) => {
+    pub fn new(decoder: &DeviceDecoder) -> Self {
+        let places = match decoder.adapter_tensors() {
+            Some(adapters) => {
                 let mut count = 0;
-                let places = added.pairs.iter().map(|pair| {
+                let places = adapters.pairs.iter().map(|pair| {
                     pair.as_ref().map(|_| {
                         count += 2;
                         count - 2
@@ -42,11 +42,11 @@ impl Gradients {
                 Places::Adapters(places.collect())
             }
             None => {
-                let parameters = of.decoder.shape().parameters().into_iter();
+                let parameters = decoder.module.shape().parameters().into_iter();
                 Places::Weights(parameters.enumerate().map(|(i, of)| (of.name, i)).collect())
             }
         };
-        let all = of.learnt().zeros_like();
+        let all = decoder.learnt().zeros_like();
         let reached = vec![false; all.packing().counts().count()];
         Self { all, reached, places }
     }
@@ -114,7 +114,7 @@ impl Gradients {
     }
 }
 
-/// Copies numbers to the memory of `to`, or adds them to it.
+/// Copies elements to the memory of `to`, or adds them to it.
 fn put(from: &CubeTensor, to: &CubeTensor, adds: bool) {
     let count = to.meta.num_elements();
     assert_eq!(from.meta.num_elements(), count, "numbers of a gradient");

@@ -5,7 +5,9 @@ use super::layout::Scatter;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::text::kernels::UNITS;
 use crate::text::kernels::rows::scatter_kernel;
-use crate::text::kernels::token_loss::{BITS, TokenForm, token_gradient_kernel, token_kernel};
+use crate::text::kernels::token_loss::{
+    TOKENS_PER_WORD, TokenForm, token_gradient_kernel, token_kernel,
+};
 use crate::text::{DeviceDecoder, integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -14,7 +16,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 /// Tokens, one for each row, with the normed hidden states that predict them.
 pub(crate) struct Targets<'a> {
-    by: &'a DeviceDecoder,
+    decoder: &'a DeviceDecoder,
     /// `[rows, hidden_size]`.
     hidden: Tensor<2>,
     tokens: CubeTensor,
@@ -27,13 +29,13 @@ impl<'a> Targets<'a> {
     /// Sets the tokens, `[rows]`, each drawn from its candidates, or from all tokens if these are empty. Logits are
     /// multiplied by `sharpness`.
     pub fn new<'b>(
-        by: &'a DeviceDecoder,
+        decoder: &'a DeviceDecoder,
         hidden: Tensor<2>,
         tokens: Tensor<1, Int>,
         candidates: impl Iterator<Item = &'b [u32]> + Clone,
         sharpness: f32,
     ) -> Self {
-        let words = by.vocabulary().div_ceil(BITS);
+        let words = decoder.vocabulary().div_ceil(TOKENS_PER_WORD);
         let is_masked = candidates.clone().any(|some| !some.is_empty());
         let masks = is_masked.then(|| {
             let mut masks = Vec::new();
@@ -41,12 +43,13 @@ impl<'a> Targets<'a> {
                 let first = masks.len();
                 masks.resize(first + words, if some.is_empty() { -1i32 } else { 0 });
                 for token in some {
-                    masks[first + *token as usize / BITS] |= 1 << (*token as usize % BITS);
+                    masks[first + *token as usize / TOKENS_PER_WORD] |=
+                        1 << (*token as usize % TOKENS_PER_WORD);
                 }
             }
-            cube_ints(integers(&masks, [masks.len() / words, words], by.device()))
+            cube_ints(integers(&masks, [masks.len() / words, words], decoder.device()))
         });
-        Self { by, hidden, tokens: cube_ints(tokens), masks, sharpness }
+        Self { decoder, hidden, tokens: cube_ints(tokens), masks, sharpness }
     }
 
     fn rows(&self) -> usize {
@@ -54,17 +57,17 @@ impl<'a> Targets<'a> {
     }
 
     fn form(&self) -> TokenForm {
-        TokenForm { vocabulary: self.by.vocabulary(), is_masked: self.masks.is_some() }
+        TokenForm { vocabulary: self.decoder.vocabulary(), is_masked: self.masks.is_some() }
     }
 
     fn logits(&self) -> CubeTensor {
-        cube_tensor(self.by.logits(self.hidden.clone()))
+        cube_tensor(self.decoder.logits(self.hidden.clone()))
     }
 
     /// Computes the log-probabilities of the tokens and the entropies of their distributions: `[2, rows]`.
-    pub fn figures(&self) -> Tensor<2> {
+    pub fn logprobs_and_entropies(&self) -> Tensor<2> {
         let (logits, rows) = (self.logits(), self.rows());
-        let figures = uninit(&logits, &[2, rows], DType::F32);
+        let logprobs_and_entropies = uninit(&logits, &[2, rows], DType::F32);
         // SAFETY: accesses stay below the rows, the vocabulary and its words; all units of a cube reach its barriers.
         unsafe {
             token_kernel::launch_unchecked(
@@ -74,18 +77,19 @@ impl<'a> Targets<'a> {
                 argument(&logits),
                 argument(&self.tokens),
                 argument(self.masks.as_ref().unwrap_or(&self.tokens)),
-                argument(&figures),
+                argument(&logprobs_and_entropies),
                 rows,
                 self.sharpness,
                 self.form(),
             );
         }
-        Tensor::<2>::from_primitive::<Cube>(figures)
+        Tensor::<2>::from_primitive::<Cube>(logprobs_and_entropies)
     }
 
-    /// Computes the gradient of the hidden states, `[rows, hidden_size]`, of a loss with the derivatives `slopes[0]` by
-    /// log-probabilities and `-slopes[1]` by entropies, `[2, rows]`; adds that of the head.
-    pub fn backward(&self, slopes: Tensor<2>, gradients: &mut Gradients) -> Tensor<2> {
+    /// Computes the gradient of the hidden states, `[rows, hidden_size]`, of a loss, and adds that of the head. The
+    /// derivatives of the loss, `[2, rows]`, are `derivatives[0]` by log-probabilities and `-derivatives[1]` by
+    /// entropies.
+    pub fn backward(&self, derivatives: Tensor<2>, gradients: &mut Gradients) -> Tensor<2> {
         let (logits, rows) = (self.logits(), self.rows());
         // SAFETY: as above; nothing else refers to the logits, which change.
         unsafe {
@@ -96,15 +100,15 @@ impl<'a> Targets<'a> {
                 argument(&logits),
                 argument(&self.tokens),
                 argument(self.masks.as_ref().unwrap_or(&self.tokens)),
-                argument(&cube_tensor(slopes)),
+                argument(&cube_tensor(derivatives)),
                 rows,
                 self.sharpness,
                 self.form(),
             );
         }
         let d = Tensor::<2>::from_primitive::<Cube>(logits);
-        let (decoder, products) = (&self.by.decoder, self.by.decoder.products);
-        match decoder.lm_head() {
+        let (module, products) = (&self.decoder.module, self.decoder.module.products);
+        match module.lm_head() {
             Some(head) => {
                 gradients.add(["lm_head.weight"], |into| {
                     products.of_all(self.hidden.clone().transpose(), [d.clone()], into)
@@ -115,7 +119,7 @@ impl<'a> Targets<'a> {
                 gradients.add(["embed_tokens.weight"], |into| {
                     products.of_all(d.clone().transpose(), [self.hidden.clone()], into)
                 });
-                products.of(d, decoder.table())
+                products.of(d, module.table())
             }
         }
     }

@@ -1,99 +1,99 @@
 //! Layout of texts as the rows of one pass: all prompts, then all completions, without padding.
 
-use crate::text::Text;
-use crate::text::kernels::text_gradients::{KEY_BLOCK, PARTS_OF_ROW};
-use crate::text::kernels::text_heads::BOUNDS;
+use crate::text::PromptWithCompletions;
+use crate::text::kernels::text_gradients::{KEY_BLOCK_ENTRIES, ROW_ENTRIES};
+use crate::text::kernels::text_heads::SEGMENT_BOUNDS;
 use std::ops::Range;
 
 /// Number of tiles of rows per part of a block of keys.
-const TILES: usize = 4;
+const TILES_PER_PART: usize = 4;
 /// Maximum number of parts of a block of keys.
-pub(super) const PARTS: usize = 8;
+pub(super) const MAX_PARTS: usize = 8;
 
 /// The rows of some texts.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// The token of each row.
     pub tokens: Vec<i32>,
-    /// The piece of each row, then the bounds of each piece, as kernels read them.
+    /// The segment of each row, then the bounds of each segment, as kernels read them.
     pub table: Vec<i32>,
     /// The rows of the prompts, then of the completions.
-    pieces: Vec<Range<usize>>,
-    /// Index of the piece that is the first completion of each text.
-    first_pieces: Vec<usize>,
+    segments: Vec<Range<usize>>,
+    /// Index of the segment that is the first completion of each text.
+    first_segments: Vec<usize>,
 }
 
 impl Layout {
     /// Lays out texts. The last token of a completion predicts nothing, and has no row.
-    pub fn new(texts: &[Text]) -> Self {
-        let (mut tokens, mut of_rows, mut pieces) = (Vec::new(), Vec::new(), Vec::new());
-        let mut piece = |own: &[u32]| {
+    pub fn new(texts: &[PromptWithCompletions]) -> Self {
+        let (mut tokens, mut of_rows, mut segments) = (Vec::new(), Vec::new(), Vec::new());
+        let mut segment = |own: &[u32]| {
             let start = tokens.len();
             tokens.extend(own.iter().map(|token| *token as i32));
-            of_rows.resize(tokens.len(), pieces.len() as i32);
-            pieces.push(start..tokens.len());
-            pieces.len() - 1
+            of_rows.resize(tokens.len(), segments.len() as i32);
+            segments.push(start..tokens.len());
+            segments.len() - 1
         };
         for text in texts {
-            piece(text.prompt);
+            segment(text.prompt);
         }
-        let mut first_pieces = Vec::new();
+        let mut first_segments = Vec::new();
         let mut prompts: Vec<Option<usize>> = vec![None; texts.len()];
         let mut next = texts.len();
         for (number, text) in texts.iter().enumerate() {
-            first_pieces.push(next);
+            first_segments.push(next);
             for completion in &text.completions {
-                next = piece(&completion[..completion.len() - 1]) + 1;
+                next = segment(&completion[..completion.len() - 1]) + 1;
                 prompts.push(Some(number));
             }
         }
         let followers = |number: usize| {
             let of_text =
-                first_pieces[number]..first_pieces[number] + texts[number].completions.len();
+                first_segments[number]..first_segments[number] + texts[number].completions.len();
             match of_text.is_empty() {
                 true => 0..0,
-                false => pieces[of_text.start].start..pieces[of_text.end - 1].end,
+                false => segments[of_text.start].start..segments[of_text.end - 1].end,
             }
         };
         let mut table = of_rows;
-        for (number, (own, prompt)) in pieces.iter().zip(&prompts).enumerate() {
+        for (number, (own, prompt)) in segments.iter().zip(&prompts).enumerate() {
             let (prompt, followers) = match prompt {
-                Some(prompt) => (pieces[*prompt].clone(), 0..0),
+                Some(prompt) => (segments[*prompt].clone(), 0..0),
                 None => (0..0, followers(number)),
             };
-            let bounds: [usize; BOUNDS] =
+            let bounds: [usize; SEGMENT_BOUNDS] =
                 [own.start, own.end, prompt.start, prompt.end, followers.start, followers.end];
             table.extend(bounds.map(|bound| bound as i32));
         }
-        Self { tokens, table, pieces, first_pieces }
+        Self { tokens, table, segments, first_segments }
     }
 
-    /// Divides each piece into blocks of at most `size` rows. Returns begin and end of each block.
+    /// Divides each segment into blocks of at most `size` rows. Returns begin and end of each block.
     pub fn blocks(&self, size: usize) -> Vec<i32> {
-        let blocks = self.pieces.iter().flat_map(|piece| {
-            let block = move |begin: usize| [begin, (begin + size).min(piece.end)];
-            piece.clone().step_by(size).flat_map(block)
+        let blocks = self.segments.iter().flat_map(|segment| {
+            let block = move |begin: usize| [begin, (begin + size).min(segment.end)];
+            segment.clone().step_by(size).flat_map(block)
         });
         blocks.map(|bound| bound as i32).collect()
     }
 
-    /// Divides each piece into blocks of at most `size` keys. A block that more than `TILES` tiles of `tile` rows attend to
-    /// is split into parts, one cube each.
+    /// Divides each segment into blocks of at most `size` keys. A block that more than `TILES_PER_PART` tiles of `tile`
+    /// rows attend to is split into parts, one cube each.
     pub fn key_parts(&self, size: usize, tile: usize) -> KeyParts {
         let mut all = KeyParts::default();
-        for (number, piece) in self.pieces.iter().enumerate() {
+        for (number, segment) in self.segments.iter().enumerate() {
             let followers = self.bound(number, 5) - self.bound(number, 4);
-            for first in piece.clone().step_by(size) {
-                let end = (first + size).min(piece.end);
-                let tiles = (piece.end - first + followers).div_ceil(tile);
-                let (parts, begin) = (tiles.div_ceil(TILES).clamp(1, PARTS), all.rows);
+            for first in segment.clone().step_by(size) {
+                let end = (first + size).min(segment.end);
+                let tiles = (segment.end - first + followers).div_ceil(tile);
+                let (parts, begin) = (tiles.div_ceil(TILES_PER_PART).clamp(1, MAX_PARTS), all.rows);
                 for part in 0..parts {
-                    let numbers: [usize; KEY_BLOCK] = [first, end, part, parts, all.rows];
+                    let numbers: [usize; KEY_BLOCK_ENTRIES] = [first, end, part, parts, all.rows];
                     all.blocks.extend(numbers.map(|number| number as i32));
                     all.rows += end - first;
                 }
                 for row in 0..end - first {
-                    let numbers: [usize; PARTS_OF_ROW] = [begin + row, end - first, parts];
+                    let numbers: [usize; ROW_ENTRIES] = [begin + row, end - first, parts];
                     all.of_rows.extend(numbers.map(|number| number as i32));
                 }
             }
@@ -101,21 +101,21 @@ impl Layout {
         all
     }
 
-    /// A bound of a piece.
-    fn bound(&self, piece: usize, which: usize) -> usize {
-        self.table[self.tokens.len() + piece * BOUNDS + which] as usize
+    /// A bound of a segment.
+    fn bound(&self, segment: usize, which: usize) -> usize {
+        self.table[self.tokens.len() + segment * SEGMENT_BOUNDS + which] as usize
     }
 
     /// The rows of a prompt.
     pub fn prompt(&self, text: usize) -> Range<usize> {
-        self.pieces[text].clone()
+        self.segments[text].clone()
     }
 
     /// The row that predicts token number `at` of a completion of a text.
     pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
         match at {
-            0 => self.pieces[text].end - 1,
-            _ => self.pieces[self.first_pieces[text] + completion].start + at - 1,
+            0 => self.segments[text].end - 1,
+            _ => self.segments[self.first_segments[text] + completion].start + at - 1,
         }
     }
 }
@@ -123,9 +123,9 @@ impl Layout {
 /// Blocks of keys in parts, as kernels read them.
 #[derive(Debug, Default)]
 pub(super) struct KeyParts {
-    /// [`KEY_BLOCK`] numbers of each part of each block.
+    /// [`KEY_BLOCK_ENTRIES`] entries of each part of each block.
     pub blocks: Vec<i32>,
-    /// [`PARTS_OF_ROW`] numbers of each row.
+    /// [`ROW_ENTRIES`] entries of each row.
     pub of_rows: Vec<i32>,
     /// Rows of all parts.
     pub rows: usize,
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn every_row_has_its_piece_and_successors() {
         let texts = [
-            Text { prompt: &[5, 6], completions: vec![&[1, 2, 3], &[4]] },
-            Text { prompt: &[7], completions: vec![] },
-            Text { prompt: &[8, 9, 10], completions: vec![&[11, 12]] },
+            PromptWithCompletions { prompt: &[5, 6], completions: vec![&[1, 2, 3], &[4]] },
+            PromptWithCompletions { prompt: &[7], completions: vec![] },
+            PromptWithCompletions { prompt: &[8, 9, 10], completions: vec![&[11, 12]] },
         ];
         let layout = Layout::new(&texts);
         assert_eq!(layout.tokens, [5, 6, 7, 8, 9, 10, 1, 2, 11]);
@@ -190,17 +190,17 @@ mod tests {
     #[test]
     fn many_rows_that_see_a_key_are_shared_out() {
         let texts = [
-            Text { prompt: &[5, 6, 7], completions: vec![&[1; 10], &[2; 6]] },
-            Text { prompt: &[8], completions: vec![&[3; 200]] },
+            PromptWithCompletions { prompt: &[5, 6, 7], completions: vec![&[1; 10], &[2; 6]] },
+            PromptWithCompletions { prompt: &[8], completions: vec![&[3; 200]] },
         ];
         let layout = Layout::new(&texts);
         let KeyParts { blocks, of_rows, rows } = layout.key_parts(2, 1);
         let (mut found, mut of_prompts) = (vec![false; rows], Vec::new());
-        for block in blocks.chunks_exact(KEY_BLOCK) {
+        for block in blocks.chunks_exact(KEY_BLOCK_ENTRIES) {
             let [first, end, part, parts, to] = *block else { panic!("five numbers") };
             for row in first..end {
                 let place = to + row - first;
-                let [begin, step, of_row] = of_rows[row as usize * PARTS_OF_ROW..][..3] else {
+                let [begin, step, of_row] = of_rows[row as usize * ROW_ENTRIES..][..3] else {
                     panic!("three numbers")
                 };
                 assert_eq!((place, parts), (begin + part * step, of_row));
@@ -212,7 +212,7 @@ mod tests {
         }
         assert!(found.iter().all(|found| *found));
         // Two blocks of the first prompt, which 14 rows follow, and one of the second, which many do.
-        assert_eq!(of_prompts[..3], [5, 4, PARTS as i32]);
+        assert_eq!(of_prompts[..3], [5, 4, MAX_PARTS as i32]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::PackedPass;
 use super::forward::{Activations, LayerPass};
 use crate::nn::Precision;
 use crate::nn::arch::DecoderShape;
-use crate::text::{Retention, Text, TokenDecoder, on_device};
+use crate::text::{PromptWithCompletions, Retention, TokenDecoder, on_device};
 use burn_cubecl::tensor::CubeTensor;
 
 #[test]
@@ -25,15 +25,15 @@ fn a_layer_of_64_units_keeps_less_than_8_mib_of_4096_tokens() {
     };
     let params = vec![0.01f32; shape.num_params()];
     let decoder = TokenDecoder::new(shape, params).with_device(Some(device), Precision::F32);
-    let by = on_device(&decoder).unwrap();
+    let decoder = on_device(&decoder).unwrap();
     let prompt = [1u32; 128];
-    let texts = [Text { prompt: &prompt, completions: Vec::new() }];
-    let pass = PackedPass::forward(&by, &texts, Retention::All);
+    let texts = [PromptWithCompletions { prompt: &prompt, completions: Vec::new() }];
+    let pass = PackedPass::forward(&decoder, &texts, Retention::All);
     for LayerPass { stream, activations } in &pass.layers {
         let kept = activations.as_ref().unwrap();
         assert!(kept.values.is_none() && kept.up.is_none());
-        let Activations { queries, keys, attended, figures, middle, gate, .. } = kept;
-        let all = [stream, queries, keys, attended, figures, middle, gate];
+        let Activations { queries, keys, attended, lse_and_delta, middle, gate, .. } = kept;
+        let all = [stream, queries, keys, attended, lse_and_delta, middle, gate];
         // A part of a buffer would keep all of it.
         let ends = |x: &CubeTensor| [x.handle.offset_start, x.handle.offset_end];
         assert!(all.iter().all(|x| ends(x).iter().all(|end| end.unwrap_or(0) == 0)));

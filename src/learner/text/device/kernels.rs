@@ -5,7 +5,7 @@ use super::tokens::LossTokens;
 use crate::device;
 use crate::learner::text::differentiation::TokenGrads;
 use crate::text::packed::{Gradients, PackedPass, Targets, scattered};
-use crate::text::{Arenas, DeviceDecoder, Retention, Text, sharpness};
+use crate::text::{Arenas, DeviceDecoder, PromptWithCompletions, Retention, sharpness};
 use burn::tensor::{Int, Tensor};
 
 /// A pass in kernels.
@@ -37,7 +37,11 @@ impl KernelPass<'_> {
 }
 
 impl<'a> DevicePass<'a> for KernelPass<'a> {
-    fn forward(on: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self {
+    fn forward(
+        on: &'a DeviceDecoder,
+        texts: &[PromptWithCompletions],
+        retention: Retention,
+    ) -> Self {
         Self { on, pass: PackedPass::forward(on, texts, retention) }
     }
 
@@ -46,7 +50,8 @@ impl<'a> DevicePass<'a> for KernelPass<'a> {
     }
 
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2] {
-        let parts = self.targets(tokens, temperature).map(|(targets, _)| targets.figures());
+        let parts =
+            self.targets(tokens, temperature).map(|(targets, _)| targets.logprobs_and_entropies());
         let all = Tensor::cat(parts.collect(), 1);
         let count = tokens.rows.len();
         let mut logprobs = device::fetch(all.reshape([2 * count]));

@@ -16,7 +16,9 @@ use super::{Group, LanguageLearner, texts};
 use crate::device;
 use crate::parallel::Node;
 use crate::settings::Precision;
-use crate::text::{Arenas, DeviceDecoder, Retention, Text, TokenDecoder, on_device, pass_tokens};
+use crate::text::{
+    Arenas, DeviceDecoder, PromptWithCompletions, Retention, TokenDecoder, on_device, pass_tokens,
+};
 use autodiff::AutodiffPass;
 use burn::tensor::Device;
 use kernels::KernelPass;
@@ -30,13 +32,17 @@ const TOKENS: usize = 8192;
 
 /// Splits the chosen groups into parts that pass through a decoder together.
 fn device_parts<'a>(on: &DeviceDecoder, groups: &[Group], chosen: &'a [usize]) -> Vec<&'a [usize]> {
-    parts(groups, chosen, TOKENS.min(pass_tokens(on.decoder.shape(), on.device())))
+    parts(groups, chosen, TOKENS.min(pass_tokens(on.module.shape(), on.device())))
 }
 
 /// A pass of texts through a decoder on a device.
 trait DevicePass<'a> {
     /// Computes the forward pass of texts through all layers.
-    fn forward(on: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self;
+    fn forward(
+        on: &'a DeviceDecoder,
+        texts: &[PromptWithCompletions],
+        retention: Retention,
+    ) -> Self;
 
     /// The row that predicts token number `at` of a completion, which is given by the indices of its text and of itself.
     fn prediction(&self, completion: [usize; 2], at: usize) -> usize;

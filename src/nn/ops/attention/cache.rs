@@ -1,4 +1,4 @@
-//! The KV cache of a piece of text, and the attention of one query over it.
+//! The KV cache of a segment of text, and the attention of one query over it.
 //!
 //! A text occupies one cache, or two: that of a prompt, shared by all its completions, and its own. Keys of [`LANES`]
 //! tokens lie side by side, so that a query is compared with as many at once; every sum runs in the order of the
@@ -18,7 +18,7 @@ thread_local! {
     static SCORES: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// The text that precedes a piece, in another cache.
+/// The text that precedes a segment, in another cache.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefixCache {
     /// Index of the cache among all.
@@ -27,7 +27,7 @@ pub struct PrefixCache {
     pub tokens: usize,
 }
 
-/// The keys and values of a piece of text, in all layers or in the last one executed.
+/// The keys and values of a segment of text, in all layers or in the last one executed.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     /// Layers that are stored: all, or 1 that every layer overwrites (a training pass).
@@ -43,8 +43,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Replaces the piece of text and allocates `tokens` tokens in each of `layers` layers: all layers, or one that each
-    /// layer overwrites.
+    /// Replaces the segment of text and allocates `tokens` tokens in each of `layers` layers: all layers, or one that
+    /// each layer overwrites.
     pub fn begin(
         &mut self,
         shape: &HeadShape,
@@ -63,7 +63,7 @@ impl Cache {
         self.prefix = prefix;
     }
 
-    /// The position in the whole text of token number `at` of this piece.
+    /// The position in the whole text of token number `at` of this segment.
     pub fn position(&self, at: usize) -> usize {
         self.prefix.map_or(0, |prefix| prefix.tokens) + at
     }
@@ -111,18 +111,18 @@ impl Cache {
     }
 
     /// The tokens `first..seen` of a head.
-    fn piece(
+    fn segment(
         &self,
         shape: &HeadShape,
         [layer, head]: [usize; 2],
         [first, seen]: [usize; 2],
-    ) -> Piece<'_> {
+    ) -> CacheSegment<'_> {
         let (start, n) = (self.start(shape, layer, head), self.format.numbers());
         // Whole blocks, so that a window changes no sum.
         let [block, end] = [first / LANES * LANES, seen.next_multiple_of(LANES)];
         let keys = [block, end].map(|token| start + token * shape.dim.div_ceil(n));
         let values = [block, end].map(|token| start + token / n * shape.dim);
-        Piece {
+        CacheSegment {
             keys: &self.keys[keys[0]..keys[1]],
             values: &self.values[values[0]..values[1]],
             first: first - block,
@@ -132,7 +132,7 @@ impl Cache {
 
     /// Fills `to`: the result of attention for the queries of a token, `[query_size]`, and its
     /// log-sum-exp, `[heads]`. The prefix is in one of `all` caches. `place` is the layer, the token's number
-    /// and the window: the most tokens that a query sees, its own included.
+    /// and the window: the maximum number of tokens that a query sees, its own included.
     pub fn attend(
         &self,
         all: &[Self],
@@ -153,26 +153,26 @@ impl Cache {
         shape: &HeadShape,
         (layer, at, window): (usize, usize, usize),
         queries: &[f32],
-        [output, log_totals]: [&mut [f32]; 2],
+        [output, log_sum_exps]: [&mut [f32]; 2],
     ) {
         let mut scores = SCORES.take();
         let width = shape.group() * shape.dim;
         let heads = queries.chunks_exact(width).zip(output.chunks_exact_mut(width));
-        let log_totals = log_totals.chunks_exact_mut(shape.group());
+        let log_sum_exps = log_sum_exps.chunks_exact_mut(shape.group());
         let first = (self.position(at) + 1).saturating_sub(window);
-        for ((head, (queries, output)), log_totals) in heads.enumerate().zip(log_totals) {
+        for ((head, (queries, output)), log_sum_exps) in heads.enumerate().zip(log_sum_exps) {
             let place = [layer, head];
-            let to = [output, log_totals];
+            let to = [output, log_sum_exps];
             match self.prefix {
                 Some(PrefixCache { index, tokens }) if first < tokens => {
                     assert_eq!(all[index].format, self.format, "one number format for a text");
-                    let prefix = all[index].piece(shape, place, [first, tokens]);
-                    let pieces = [prefix, self.piece(shape, place, [0, at + 1])];
-                    attend_group::<N>(queries, shape, &pieces, &mut scores, to);
+                    let prefix = all[index].segment(shape, place, [first, tokens]);
+                    let segments = [prefix, self.segment(shape, place, [0, at + 1])];
+                    attend_group::<N>(queries, shape, &segments, &mut scores, to);
                 }
                 prefix => {
                     let first = first - prefix.map_or(0, |prefix| prefix.tokens);
-                    let own = self.piece(shape, place, [first, at + 1]);
+                    let own = self.segment(shape, place, [first, at + 1]);
                     attend_group::<N>(queries, shape, &[own], &mut scores, to);
                 }
             }
@@ -181,100 +181,101 @@ impl Cache {
     }
 }
 
-/// Fills the results of all queries that share a head of keys, some side by side, and the logarithms of their
-/// softmaxes' totals.
+/// Fills the results of all queries that share a head of keys, some side by side, and the
+/// log-sum-exps of their scores.
 fn attend_group<const N: usize>(
     mut queries: &[f32],
     shape: &HeadShape,
-    pieces: &[Piece],
+    segments: &[CacheSegment],
     scores: &mut Vec<f32>,
-    [mut output, mut log_totals]: [&mut [f32]; 2],
+    [mut output, mut log_sum_exps]: [&mut [f32]; 2],
 ) {
-    while !log_totals.is_empty() {
+    while !log_sum_exps.is_empty() {
         // Three at a time, but never one that could be two.
-        let count = match log_totals.len() {
+        let count = match log_sum_exps.len() {
             4 => 2,
             left => left.min(3),
         };
         let (some, after) = queries.split_at(count * shape.dim);
         let (to, output_after) = output.split_at_mut(some.len());
-        let (totals, totals_after) = log_totals.split_at_mut(count);
+        let (own, log_sum_exps_after) = log_sum_exps.split_at_mut(count);
         match count {
-            1 => attend::<1, N>(some, shape.scale, pieces, scores, [to, totals]),
-            2 => attend::<2, N>(some, shape.scale, pieces, scores, [to, totals]),
-            _ => attend::<3, N>(some, shape.scale, pieces, scores, [to, totals]),
+            1 => attend::<1, N>(some, shape.scale, segments, scores, [to, own]),
+            2 => attend::<2, N>(some, shape.scale, segments, scores, [to, own]),
+            _ => attend::<3, N>(some, shape.scale, segments, scores, [to, own]),
         }
-        (queries, output, log_totals) = (after, output_after, totals_after);
+        (queries, output, log_sum_exps) = (after, output_after, log_sum_exps_after);
     }
 }
 
 /// The tokens `first..seen` of some blocks, for one head.
-struct Piece<'a> {
+struct CacheSegment<'a> {
     keys: &'a [u32],
     values: &'a [u32],
     first: usize,
     seen: usize,
 }
 
-/// Fills the results of attention for `Q` queries over pieces in order, and the logarithms of their softmaxes' totals.
+/// Fills the results of attention for `Q` queries over segments in order, and the log-sum-exps of their
+/// scores.
 fn attend<const Q: usize, const N: usize>(
     queries: &[f32],
     scale: f32,
-    pieces: &[Piece],
+    segments: &[CacheSegment],
     scores: &mut Vec<f32>,
-    [output, log_totals]: [&mut [f32]; 2],
+    [output, log_sum_exps]: [&mut [f32]; 2],
 ) {
     let dim = queries.len() / Q;
-    let tokens = |piece: &Piece| piece.seen.next_multiple_of(LANES);
-    let length = pieces.iter().map(tokens).sum();
+    let tokens = |segment: &CacheSegment| segment.seen.next_multiple_of(LANES);
+    let length = segments.iter().map(tokens).sum();
     scores.resize(Q * length, 0.0);
     let mut start = 0;
-    for piece in pieces {
-        let (keys, _) = piece.keys.as_chunks::<LANES>();
+    for segment in segments {
+        let (keys, _) = segment.keys.as_chunks::<LANES>();
         compare::<Q, N>(queries, keys, scale, &mut scores[start..], length);
-        let end = start + tokens(piece);
+        let end = start + tokens(segment);
         for scores in scores.chunks_exact_mut(length) {
-            scores[start..start + piece.first].fill(f32::NEG_INFINITY);
-            scores[start + piece.seen..end].fill(f32::NEG_INFINITY);
+            scores[start..start + segment.first].fill(f32::NEG_INFINITY);
+            scores[start + segment.seen..end].fill(f32::NEG_INFINITY);
         }
         start = end;
     }
-    let mut totals = [0.0f32; Q];
-    for ((scores, total), log_total) in
-        scores.chunks_exact_mut(length).zip(&mut totals).zip(log_totals)
+    let mut sums = [0.0f32; Q];
+    for ((scores, sum), log_sum_exp) in
+        scores.chunks_exact_mut(length).zip(&mut sums).zip(log_sum_exps)
     {
         let max;
-        (max, *total) = softmax(scores);
-        *log_total = max + ln(*total);
+        (max, *sum) = softmax(scores);
+        *log_sum_exp = max + ln(*sum);
     }
     output.fill(0.0);
     let mut start = 0;
-    for piece in pieces {
-        let seen = &piece.values[..piece.seen.div_ceil(N) * dim];
-        gather::<Q, N>(&scores[start..], length, seen, piece.seen, output);
-        start += tokens(piece);
+    for segment in segments {
+        let seen = &segment.values[..segment.seen.div_ceil(N) * dim];
+        gather::<Q, N>(&scores[start..], length, seen, segment.seen, output);
+        start += tokens(segment);
     }
-    for (output, total) in output.chunks_exact_mut(dim).zip(totals) {
-        let share = 1.0 / total;
-        output.iter_mut().for_each(|x| *x *= share);
+    for (output, sum) in output.chunks_exact_mut(dim).zip(sums) {
+        let inverse_sum = 1.0 / sum;
+        output.iter_mut().for_each(|x| *x *= inverse_sum);
     }
 }
 
 /// Turns whole blocks of scores into weights, the largest of which is 1 and those of unseen keys 0; returns the largest
-/// score and the total of the weights.
+/// score and the sum of the weights.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn softmax(scores: &mut [f32]) -> (f32, f32) {
     let max = largest(scores);
     let (blocks, _) = scores.as_chunks_mut::<LANES>();
-    let mut total = [0.0f32; LANES];
+    let mut sum = [0.0f32; LANES];
     for block in blocks {
-        for (score, total) in block.iter_mut().zip(&mut total) {
+        for (score, sum) in block.iter_mut().zip(&mut sum) {
             let unseen = *score == f32::NEG_INFINITY;
             *score = if unseen { 0.0 } else { exp(*score - max) };
-            *total += *score;
+            *sum += *score;
         }
     }
-    (max, total.iter().sum())
+    (max, sum.iter().sum())
 }
 
 #[cfg(test)]
@@ -297,18 +298,18 @@ mod tests {
         let before = PrefixCache { index: 0, tokens: prefix };
         caches[1].begin(shape, format, 1, mask.rows - prefix, (prefix > 0).then_some(before));
         let (size, kv) = (shape.query_size(), shape.kv_size());
-        let (mut output, mut log_totals) =
+        let (mut output, mut log_sum_exps) =
             (vec![0.0; heads.queries.len()], vec![0.0; mask.rows * shape.heads]);
         for row in 0..mask.rows {
             let (cache, at) = if row < prefix { (0, row) } else { (1, row - prefix) };
             let new = [heads.keys, heads.values].map(|all| &all[row * kv..][..kv]);
             caches[cache].write(shape, 0, at, new);
             let own = row * size..(row + 1) * size;
-            let totals = &mut log_totals[row * shape.heads..][..shape.heads];
-            let (queries, to) = (&heads.queries[own.clone()], [&mut output[own], totals]);
+            let own_sums = &mut log_sum_exps[row * shape.heads..][..shape.heads];
+            let (queries, to) = (&heads.queries[own.clone()], [&mut output[own], own_sums]);
             caches[cache].attend(&caches, shape, (0, at, mask.window), queries, to);
         }
-        [output, log_totals]
+        [output, log_sum_exps]
     }
 
     #[test]

@@ -15,19 +15,19 @@ pub struct HeadShape {
     pub heads: usize,
     /// Heads of keys and values: a divisor of `heads`.
     pub kv_heads: usize,
-    /// Numbers of a head.
+    /// Elements of a head.
     pub dim: usize,
     /// The factor of the scores: usually `1 / sqrt(dim)`.
     pub scale: f32,
 }
 
 impl HeadShape {
-    /// Numbers of a row's queries.
+    /// Elements of a row's queries.
     pub fn query_size(&self) -> usize {
         self.heads * self.dim
     }
 
-    /// Numbers of a row's keys, and of its values.
+    /// Elements of a row's keys, and of its values.
     pub fn kv_size(&self) -> usize {
         self.kv_heads * self.dim
     }

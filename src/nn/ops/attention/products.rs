@@ -1,14 +1,14 @@
 //! The two products of attention over a KV cache: a few queries with blocks of keys, and their weights with values.
 //!
-//! Each number is summed in one order, that of a head's numbers or of the tokens, whichever queries are side by side
+//! Each sum runs in one order, that of a head's elements or of the tokens, whichever queries are side by side
 //! and whatever the instruction set.
 
 use super::words::{Words, number};
 use crate::math::{LANES, each, mul_add};
 use multiversion::multiversion;
 
-/// Fills `scores` of `Q` queries, `[Q, dim]`, with `blocks` blocks of keys, `[blocks, dim / N, LANES]` words of `N` numbers,
-/// times `scale`. `length` is the stride between the scores of successive queries.
+/// Fills `scores` of `Q` queries, `[Q, dim]`, with `blocks` blocks of keys, `[blocks, dim / N, LANES]` words of `N`
+/// elements, times `scale`. `length` is the stride between the scores of successive queries.
 ///
 /// # Panics
 /// If a length does not match.
@@ -32,7 +32,7 @@ pub fn compare<const Q: usize, const N: usize>(
     plain_compare::<Q, N>(queries, keys, scale, scores, length);
 }
 
-/// Adds to `output`, `[Q, dim]`, the values of `tokens` tokens, `[tokens / N, dim]` words of `N` numbers, times each
+/// Adds to `output`, `[Q, dim]`, the values of `tokens` tokens, `[tokens / N, dim]` words of `N` elements, times each
 /// query's weights. `length` is the stride between the weights of successive queries.
 ///
 /// # Panics
@@ -137,7 +137,7 @@ mod avx512 {
         _mm512_slli_epi32, _mm512_storeu_ps,
     };
 
-    /// The numbers in row `n` of some words, as [`super::number`].
+    /// The elements in row `n` of some words, as [`super::number`].
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn numbers<const N: usize>(words: __m512i, n: usize) -> __m512 {
@@ -238,28 +238,28 @@ mod avx512 {
         output: &mut [f32],
     ) {
         let dim = output.len() / Q;
-        let of = (weights, length, values, tokens);
+        let product = (weights, length, values, tokens);
         let mut from = 0;
         while from < dim {
-            // SAFETY: numbers of a head from `from` on.
+            // SAFETY: elements of a head from `from` on.
             from += unsafe {
                 match (dim - from).div_ceil(LANES) {
-                    4.. => some_numbers::<Q, N, 4>(of, output, from),
-                    2.. => some_numbers::<Q, N, 2>(of, output, from),
-                    _ => some_numbers::<Q, N, 1>(of, output, from),
+                    4.. => some_elements::<Q, N, 4>(product, output, from),
+                    2.. => some_elements::<Q, N, 2>(product, output, from),
+                    _ => some_elements::<Q, N, 1>(product, output, from),
                 }
             };
         }
     }
 
-    /// Adds up `V` vectors of a head's numbers from `from` on, the last of which may be partial; returns how many
-    /// numbers fit in them.
+    /// Adds up `V` vectors of a head's elements from `from` on, the last of which may be partial; returns how many
+    /// elements fit in them.
     ///
     /// # Safety
     /// As for [`gather`]; the last vector begins within the head.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn some_numbers<const Q: usize, const N: usize, const V: usize>(
+    unsafe fn some_elements<const Q: usize, const N: usize, const V: usize>(
         (weights, length, values, tokens): (&[f32], usize, &[u32], usize),
         output: &mut [f32],
         from: usize,

@@ -4,7 +4,7 @@
 use super::HeadShape;
 use crate::math::{LANES, exp, ln};
 use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul, matmul_packed};
-use crate::nn::ops::{Parallelism, largest};
+use crate::nn::ops::{Parallelism, WriteMode, largest};
 use multiversion::multiversion;
 
 /// Queries of a tile: as many as a strip of keys.
@@ -21,7 +21,7 @@ pub struct AttentionMask<'a> {
     pub prefix: usize,
     /// The first key of each row's episode: `[rows]`, or empty if all rows see the prefix's first key.
     pub starts: &'a [usize],
-    /// The most keys that a row sees, its own included.
+    /// Maximum number of keys that a row sees, its own included.
     pub window: usize,
 }
 
@@ -49,8 +49,8 @@ pub struct Heads<'a> {
 pub struct AttentionPass<'a> {
     /// The result: `[rows, query_size]`.
     pub output: &'a [f32],
-    /// The logarithm of each softmax's total: `[rows, heads]`.
-    pub log_totals: &'a [f32],
+    /// The log-sum-exp of the scores of each row and head: `[rows, heads]`.
+    pub log_sum_exps: &'a [f32],
     /// The gradient of the result.
     pub gradient: &'a [f32],
 }
@@ -107,17 +107,17 @@ impl<'a> Head<'a> {
 /// Fills `to` with the products of a tile's rows of `a` with its columns of `b`.
 fn compare(a: View, b: Strips, tile: &Tile, to: &mut Vec<f32>) {
     to.resize(tile.count * tile.keys, 0.0);
-    let target = Target { values: to, row: tile.keys, add: false };
+    let target = Target { values: to, row: tile.keys, mode: WriteMode::Overwrite };
     let b = b.strips_from(tile.first / STRIP_COLUMNS, tile.keys);
     matmul_packed(a.rows_from(tile.from), b, target, tile.count);
 }
 
-/// Fills `output` and `log_totals`, as [`AttentionPass`] describes them.
+/// Fills `output` and `log_sum_exps`, as [`AttentionPass`] describes them.
 pub fn forward(
     shape: &HeadShape,
     heads: Heads,
     mask: &AttentionMask,
-    [output, log_totals]: [&mut [f32]; 2],
+    [output, log_sum_exps]: [&mut [f32]; 2],
     scratch: &mut Scratch,
 ) {
     let (dim, seen) = (shape.dim, mask.prefix + mask.rows);
@@ -133,12 +133,12 @@ pub fn forward(
             for (q, weights) in weights.chunks_exact_mut(tile.keys).enumerate() {
                 let t = tile.from + q;
                 let seen = mask.first(t) - tile.first..mask.prefix + t + 1 - tile.first;
-                log_totals[t * shape.heads + number] = softmax(weights, seen, shape.scale);
+                log_sum_exps[t * shape.heads + number] = softmax(weights, seen, shape.scale);
             }
             let target = Target {
                 values: &mut output[tile.from * shape.query_size() + number * dim..],
                 row: shape.query_size(),
-                add: false,
+                mode: WriteMode::Overwrite,
             };
             let values = scratch.rows.strips().rows(tile.first, tile.keys);
             matmul_packed(View::rows(weights, tile.keys), values, target, tile.count);
@@ -151,7 +151,7 @@ pub fn backward(
     shape: &HeadShape,
     heads: Heads,
     mask: &AttentionMask,
-    of: AttentionPass,
+    pass: AttentionPass,
     to: [&mut [f32]; 3],
     scratch: &mut Scratch,
 ) {
@@ -161,7 +161,7 @@ pub fn backward(
         let head = Head::new(shape, heads, number);
         let column = number * dim;
         let own = number / shape.group() * dim;
-        let gradient = View { values: &of.gradient[column..], row: size, column: 1 };
+        let gradient = View { values: &pass.gradient[column..], row: size, column: 1 };
         let Scratch { weights, d_weights, key_columns, value_columns, rows } = scratch;
         if number % shape.group() == 0 {
             let seen = mask.prefix + mask.rows;
@@ -176,25 +176,36 @@ pub fn backward(
             let rows_of = weights.chunks_exact_mut(n).zip(d_weights.chunks_exact_mut(n));
             for (t, (weights, d_weights)) in (from..).zip(rows_of) {
                 let row = t * size + column..t * size + column + dim;
-                let products = of.output[row.clone()].iter().zip(&of.gradient[row]);
+                let products = pass.output[row.clone()].iter().zip(&pass.gradient[row]);
                 let mean: f32 = products.map(|(x, y)| x * y).sum();
                 let seen = mask.first(t) - first..mask.prefix + t + 1 - first;
-                let log_total = of.log_totals[t * shape.heads + number];
-                softmax_backward(weights, d_weights, seen, [shape.scale, log_total, mean]);
+                let log_sum_exp = pass.log_sum_exps[t * shape.heads + number];
+                softmax_backward(weights, d_weights, seen, [shape.scale, log_sum_exp, mean]);
             }
             let (weights, d_weights) = (View::rows(weights, n), View::rows(d_weights, n));
-            let target = Target { values: &mut d_values[first * kv + own..], row: kv, add: true };
+            let target = Target {
+                values: &mut d_values[first * kv + own..],
+                row: kv,
+                mode: WriteMode::Accumulate,
+            };
             matmul(weights.transpose(), gradient.rows_from(from), target, [n, count, dim]);
-            let target = Target { values: &mut d_keys[first * kv + own..], row: kv, add: true };
+            let target = Target {
+                values: &mut d_keys[first * kv + own..],
+                row: kv,
+                mode: WriteMode::Accumulate,
+            };
             matmul(d_weights.transpose(), head.queries.rows_from(from), target, [n, count, dim]);
-            let target =
-                Target { values: &mut d_queries[from * size + column..], row: size, add: false };
+            let target = Target {
+                values: &mut d_queries[from * size + column..],
+                row: size,
+                mode: WriteMode::Overwrite,
+            };
             matmul_packed(d_weights, rows.strips().rows(first, n), target, count);
         }
     }
 }
 
-/// Turns scores into weights that add up to 1, 0 outside of `seen`; returns the logarithm of the softmax's total.
+/// Turns scores into weights that add up to 1, 0 outside of `seen`; returns the log-sum-exp of the scaled scores.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 {
     scores[..seen.start].fill(0.0);
@@ -202,21 +213,21 @@ fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 
     let scores = &mut scores[seen];
     let max = largest(scores) * scale;
     let (vectors, rest) = scores.as_chunks_mut::<LANES>();
-    let mut total = [0.0f32; LANES];
+    let mut sum = [0.0f32; LANES];
     for vector in vectors {
-        for (score, total) in vector.iter_mut().zip(&mut total) {
+        for (score, sum) in vector.iter_mut().zip(&mut sum) {
             *score = exp(*score * scale - max);
-            *total += *score;
+            *sum += *score;
         }
     }
-    for (score, total) in rest.iter_mut().zip(&mut total) {
+    for (score, sum) in rest.iter_mut().zip(&mut sum) {
         *score = exp(*score * scale - max);
-        *total += *score;
+        *sum += *score;
     }
-    let total: f32 = total.iter().sum();
-    let share = 1.0 / total;
-    scores.iter_mut().for_each(|score| *score *= share);
-    max + ln(total)
+    let sum: f32 = sum.iter().sum();
+    let inverse_sum = 1.0 / sum;
+    scores.iter_mut().for_each(|score| *score *= inverse_sum);
+    max + ln(sum)
 }
 
 /// Turns scores into weights again, and `d_weights`, the gradients of the weights, into those of the unscaled scores.
@@ -225,14 +236,14 @@ fn softmax_backward(
     scores: &mut [f32],
     d_weights: &mut [f32],
     seen: std::ops::Range<usize>,
-    [scale, log_total, mean]: [f32; 3],
+    [scale, log_sum_exp, mean]: [f32; 3],
 ) {
     for values in [&mut *scores, &mut *d_weights] {
         values[..seen.start].fill(0.0);
         values[seen.end..].fill(0.0);
     }
     for (score, d_weight) in scores[seen.clone()].iter_mut().zip(&mut d_weights[seen]) {
-        *score = exp(*score * scale - log_total);
+        *score = exp(*score * scale - log_sum_exp);
         *d_weight = *score * (*d_weight - mean) * scale;
     }
 }
@@ -262,20 +273,20 @@ mod tests {
             let [keys, values] = [(); 2].map(|()| draws.numbers((prefix + rows) * shape.kv_size()));
             let gradient = draws.numbers(queries.len());
             let run = |queries: &[f32], keys: &[f32], values: &[f32]| {
-                let (mut output, mut log_totals) =
+                let (mut output, mut log_sum_exps) =
                     (vec![0.0; queries.len()], vec![0.0; rows * shape.heads]);
                 let heads = Heads { queries, keys, values };
-                let to = [&mut output[..], &mut log_totals];
+                let to = [&mut output[..], &mut log_sum_exps];
                 forward(&shape, heads, &mask, to, &mut Scratch::default());
-                (output, log_totals)
+                (output, log_sum_exps)
             };
-            let (output, log_totals) = run(&queries, &keys, &values);
+            let (output, log_sum_exps) = run(&queries, &keys, &values);
             let mut d = [vec![0.0; queries.len()], vec![0.0; keys.len()], vec![0.0; values.len()]];
             let heads = Heads { queries: &queries, keys: &keys, values: &values };
-            let of =
-                AttentionPass { output: &output, log_totals: &log_totals, gradient: &gradient };
+            let pass =
+                AttentionPass { output: &output, log_sum_exps: &log_sum_exps, gradient: &gradient };
             let to = d.each_mut().map(|d| &mut d[..]);
-            backward(&shape, heads, &mask, of, to, &mut Scratch::default());
+            backward(&shape, heads, &mask, pass, to, &mut Scratch::default());
             let loss = |q: &[f32], k: &[f32], v: &[f32]| weighted(&run(q, k, v).0, &gradient);
             assert_gradient("queries", &queries, &d[0], |x| loss(x, &keys, &values));
             assert_gradient("keys", &keys, &d[1], |x| loss(&queries, x, &values));

@@ -1,7 +1,7 @@
-//! The words of a KV cache: one number in f32 each, or two in bf16, which halves the memory that a query passes over.
+//! The words of a KV cache: one element in f32 each, or two in bf16, which halves the memory that a query passes over.
 //!
-//! `N` is the numbers of a word. Two numbers stand in adjacent rows, the first in the low half, as those of
-//! [`bf16`](crate::nn::ops::bf16): a vector of words becomes two vectors of numbers by one operation each.
+//! `N` is the number of elements in a word. Two elements stand in adjacent rows, the first in the low half, as those of
+//! [`bf16`](crate::nn::ops::bf16): a vector of words becomes two vectors of elements by one operation each.
 
 use crate::math::LANES;
 use crate::nn::ops::bf16::to_bf16;
@@ -15,12 +15,12 @@ pub enum CacheFormat {
     /// Single precision.
     #[default]
     F32,
-    /// Numbers rounded to bf16.
+    /// Elements rounded to bf16.
     Bf16,
 }
 
 impl CacheFormat {
-    /// The numbers of a word.
+    /// Number of elements in a word.
     pub fn numbers(self) -> usize {
         match self {
             Self::F32 => 1,
@@ -29,7 +29,7 @@ impl CacheFormat {
     }
 }
 
-/// The number in row `n` of a word.
+/// The element in row `n` of a word.
 #[inline(always)]
 pub fn number<const N: usize>(word: u32, n: usize) -> f32 {
     f32::from_bits(match (N, n) {

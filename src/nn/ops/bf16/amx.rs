@@ -1,7 +1,7 @@
 //! Products of tiles by Advanced Matrix Extensions, on Linux.
 //!
 //! Two by two tiles of sums stay in registers while a block of the inner dimension is traversed; where products are added,
-//! the sums begin with the destination. `tdpbf16ps` sums the even and the odd numbers of a tile's inner dimension
+//! the sums begin with the destination. `tdpbf16ps` sums the even and the odd elements of a tile's inner dimension
 //! separately before it adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::{Output, Sums};
@@ -18,7 +18,7 @@ const TILE_DATA: libc::c_long = 18;
 const FEATURES: u32 = 1 << 22 | 1 << 24;
 
 /// Maximum tiles of the inner dimension in a block: two strips of columns of this depth stay in the L1 cache.
-const BLOCK: usize = 20;
+const MAX_BLOCK_TILES: usize = 20;
 
 /// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
@@ -65,14 +65,14 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
     // SAFETY: the processor has the instructions, and the configuration is a valid one.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack)) };
     let deep = a.strip(rows.start).len();
-    let depth = deep.div_ceil(deep.div_ceil(BLOCK));
+    let depth = deep.div_ceil(deep.div_ceil(MAX_BLOCK_TILES));
     for j in columns.clone().step_by(2) {
         // Beyond the last strip, it is multiplied again.
         let right = [j, (j + 1).min(columns.end - 1)].map(|j| b.strip(j));
         for first in (0..deep).step_by(depth) {
             let block = first..(first + depth).min(deep);
             let right = right.map(|strip| &strip[block.clone()]);
-            let start = if first > 0 || to.adds() { Start::Present } else { Start::Zero };
+            let start = if first > 0 || to.accumulates() { Start::Present } else { Start::Zero };
             for i in rows.clone().step_by(2) {
                 // The columns of the first rows come from memory: prefetch the next ones meanwhile.
                 let ahead = match (i - rows.start) / 2 {
@@ -80,9 +80,10 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
                     _ => None,
                 };
                 let left = [i, (i + 1).min(rows.end - 1)].map(|i| &a.strip(i)[block.clone()]);
-                let by = (start, ahead);
                 // SAFETY: tiles are configured; the four tiles of the output are this thread's.
-                unsafe { square_of([left, right], [i, j], [rows.end, columns.end], by, to) };
+                unsafe {
+                    square_of([left, right], [i, j], [rows.end, columns.end], (start, ahead), to)
+                };
             }
         }
     }
@@ -94,11 +95,11 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     Zero,
-    /// The numbers at the destination.
+    /// The elements at the destination.
     Present,
 }
 
-/// Multiplies two strips of rows by two of columns into the tiles of `to` from `[i, j]` on, as far as `ends`.
+/// Multiplies two strips of rows by two of columns into the tiles of `to` from `[i, j]` on, up to `ends`.
 ///
 /// # Safety
 /// Tiles are configured, all strips have the same length, which is not 0, and no other thread accesses these tiles of `to`.

@@ -1,9 +1,9 @@
 //! Products of tiles by the dot products of `avx512_bf16`.
 //!
-//! `vdpbf16ps` adds the product of the odd numbers of a pair, then that of the even ones, and takes subnormal numbers
+//! `vdpbf16ps` adds the product of the odd elements of a pair, then that of the even ones, and takes subnormal numbers
 //! for zero (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
-use super::output::{GROUP, Output, Sums};
+use super::output::{MAX_STRIPS, Output, Sums};
 use super::tiles::{Operand, SIDE, Tile};
 use crate::math::each;
 use std::arch::x86_64::{
@@ -51,7 +51,7 @@ unsafe fn strips<const R: usize, const C: usize>(
     [rows, columns]: [Range<usize>; 2],
     to: &Output,
 ) {
-    const { assert!(C <= GROUP && R <= SIDE) };
+    const { assert!(C <= MAX_STRIPS && R <= SIDE) };
     let mut sums = [const { Sums([[0.0; SIDE]; SIDE]) }; C];
     for j in columns.clone().step_by(C) {
         // Beyond the last strip, it is multiplied again.

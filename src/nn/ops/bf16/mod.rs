@@ -1,8 +1,8 @@
 //! The CPU's matrix products of operands in bf16, with sums in f32.
 //!
-//! Both operands are packed into tiles of 16 rows or columns by 32 numbers of the inner dimension, two adjacent ones
+//! Both operands are packed into tiles of 16 rows or columns by 32 elements of the inner dimension, two adjacent ones
 //! in a word: the format of the matrix and dot-product instructions of processors. A weight is packed once and takes
-//! half the memory of its numbers in f32; activations are rounded as they are packed.
+//! half the memory that it takes in f32; activations are rounded as they are packed.
 //!
 //! Each number of a result is summed over the inner dimension in one fixed order, so it depends on its own row and
 //! column alone: not on the sizes of the product or the number of threads. The order, and the rounding of subnormal
@@ -22,7 +22,7 @@ mod tiles;
 pub use tiles::{Operand, Side, to_bf16};
 
 use super::matmul::View;
-use super::{Parallelism, by_rows};
+use super::{Parallelism, WriteMode, by_rows};
 use multiversion::multiversion;
 use std::sync::OnceLock;
 
@@ -86,7 +86,7 @@ impl Kernel {
         let product = |kernel| {
             let mut y = vec![0.0; rows * columns];
             let products = &mut [(&right, &mut y[..])];
-            forward(kernel, Parallelism::Sequential, &x, products, false);
+            forward(kernel, Parallelism::Sequential, &x, products, WriteMode::Overwrite);
             y
         };
         self == Self::Portable || product(self) == product(Self::Portable)
@@ -100,15 +100,15 @@ pub fn forward(
     parallelism: Parallelism,
     x: &[f32],
     products: &mut [(&Operand, &mut [f32])],
-    add: bool,
+    mode: WriteMode,
 ) {
     if x.is_empty() {
         return;
     }
     match kernel {
-        Kernel::Portable => portable::forward(parallelism, x, products, add),
+        Kernel::Portable => portable::forward(parallelism, x, products, mode),
         #[cfg(target_arch = "x86_64")]
-        _ => tiled::forward(kernel, parallelism, x, products, add),
+        _ => tiled::forward(kernel, parallelism, x, products, mode),
         #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("not available"),
     }
@@ -135,7 +135,7 @@ pub fn weight_grads<const N: usize>(
     }
 }
 
-/// Rounds the numbers of some rows to bf16.
+/// Rounds the elements of some rows to bf16.
 pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
     by_rows(parallelism, rows, [], [values], &|[], [values]| round_all(values));
 }
@@ -179,14 +179,19 @@ mod tests {
             let (x, w) = (draws.numbers(rows * inner), draws.numbers(inner * columns));
             let before = draws.numbers(rows * columns);
             for kernel in Kernel::available() {
-                for (parallelism, add) in BOTH.into_iter().zip([false, true]) {
+                for (parallelism, mode) in
+                    BOTH.into_iter().zip([WriteMode::Overwrite, WriteMode::Accumulate])
+                {
                     let mut y = before.clone();
                     let packed = pack(&w, columns);
-                    forward(*kernel, parallelism, &x, &mut [(&packed, &mut y[..])], add);
+                    forward(*kernel, parallelism, &x, &mut [(&packed, &mut y[..])], mode);
                     assert_near(kernel.name(), &y, |at| {
                         let (i, j) = (at / columns, at % columns);
                         let term = |k| widen(x[i * inner + k]) * widen(w[k * columns + j]);
-                        let before = if add { f64::from(before[at]) } else { 0.0 };
+                        let before = match mode {
+                            WriteMode::Overwrite => 0.0,
+                            WriteMode::Accumulate => f64::from(before[at]),
+                        };
                         before + (0..inner).map(term).sum::<f64>()
                     });
                 }
@@ -223,7 +228,7 @@ mod tests {
         for kernel in Kernel::available() {
             let product = |parallelism, x: &[f32]| {
                 let mut y = vec![0.0; x.len() / inner * columns];
-                forward(*kernel, parallelism, x, &mut [(&w, &mut y[..])], false);
+                forward(*kernel, parallelism, x, &mut [(&w, &mut y[..])], WriteMode::Overwrite);
                 y
             };
             let all = product(Parallelism::Parallel, &x);

@@ -1,10 +1,11 @@
 //! The destination of a product whose parts are written by several threads.
 
 use super::tiles::SIDE;
+use crate::nn::ops::WriteMode;
 use std::marker::PhantomData;
 
 /// Maximum strips of a right operand that a kernel multiplies at a time.
-pub const GROUP: usize = 4;
+pub const MAX_STRIPS: usize = 4;
 
 /// A tile of sums: `[16 rows, 16 columns]`.
 #[repr(C, align(64))]
@@ -15,7 +16,7 @@ pub struct Output<'a> {
     values: *mut f32,
     rows: usize,
     columns: usize,
-    add: bool,
+    mode: WriteMode,
     matrix: PhantomData<&'a mut [f32]>,
 }
 
@@ -27,9 +28,9 @@ impl<'a> Output<'a> {
     ///
     /// # Panics
     /// If `values` has another length.
-    pub fn new(values: &'a mut [f32], [rows, columns]: [usize; 2], add: bool) -> Self {
+    pub fn new(values: &'a mut [f32], [rows, columns]: [usize; 2], mode: WriteMode) -> Self {
         assert_eq!(values.len(), rows * columns, "[rows, columns]");
-        Self { values: values.as_mut_ptr(), rows, columns, add, matrix: PhantomData }
+        Self { values: values.as_mut_ptr(), rows, columns, mode, matrix: PhantomData }
     }
 
     /// Writes or adds the sums of the tile in row `i` and column `j` of tiles, clipped to the matrix.
@@ -40,9 +41,9 @@ impl<'a> Output<'a> {
     pub unsafe fn put(&self, place: [usize; 2], sums: &Sums) {
         // SAFETY: as this function demands.
         unsafe {
-            match self.add {
-                true => self.each_row(place, sums, |y, x| *y += x),
-                false => self.set(place, sums),
+            match self.mode {
+                WriteMode::Accumulate => self.each_row(place, sums, |y, x| *y += x),
+                WriteMode::Overwrite => self.set(place, sums),
             }
         }
     }
@@ -57,7 +58,7 @@ impl<'a> Output<'a> {
         unsafe { self.each_row(place, sums, |y, x| *y = *x) }
     }
 
-    /// Calls `change` with each number of a tile and its sum, row by row.
+    /// Calls `change` with each element of a tile and its sum, row by row.
     ///
     /// # Safety
     /// As for [`Output::put`].
@@ -80,8 +81,8 @@ impl<'a> Output<'a> {
 
     /// Whether sums are added to the matrix instead of replacing it.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    pub fn adds(&self) -> bool {
-        self.add
+    pub fn accumulates(&self) -> bool {
+        self.mode == WriteMode::Accumulate
     }
 
     /// Loads the tile in row `i` and column `j` of tiles, clipped to the matrix, into `sums`.
@@ -102,7 +103,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// The place of a square of 2 by 2 tiles, and the numbers between its rows, if the square is within the matrix.
+    /// The place of a square of 2 by 2 tiles, and the stride between its rows, if the square is within the matrix.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn place(&self, [i, j]: [usize; 2]) -> Option<(*mut f32, usize)> {
         let (i, j) = (i * SIDE, j * SIDE);

@@ -4,11 +4,11 @@ use super::tiles::{Operand, to_bf16};
 use crate::math::{LANES, Lanes};
 use crate::nn::ops::matmul;
 use crate::nn::ops::stored::{self, Bf16, Expand, StoredStrips, Strip};
-use crate::nn::ops::{Parallelism, by_rows};
+use crate::nn::ops::{Parallelism, WriteMode, by_rows};
 use multiversion::multiversion;
 use std::cell::RefCell;
 
-/// The scales of numbers that have none.
+/// The scales of a format that has none.
 const UNSCALED: &[[Lanes; 2]] = &[[[0.0; LANES]; 2]];
 
 thread_local! {
@@ -21,13 +21,13 @@ pub fn forward(
     parallelism: Parallelism,
     x: &[f32],
     products: &mut [(&Operand, &mut [f32])],
-    add: bool,
+    mode: WriteMode,
 ) {
     let [mut rows, other] = ROUNDED.take();
     round(parallelism, x, &mut rows);
     for (w, y) in products {
         let strips = StoredStrips::new(*w, [w.inner(), w.outer()]);
-        matmul::forward(parallelism, (&rows, w.inner()), strips, y, add);
+        matmul::forward(parallelism, (&rows, w.inner()), strips, y, mode);
     }
     ROUNDED.set([rows, other]);
 }
@@ -65,9 +65,9 @@ impl Expand for Operand {
         stored::expand(self.columns(strip), self.group(), to, step);
     }
 
-    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], add: bool) {
+    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode) {
         let sizes = [self.inner(), self.group()];
-        stored::multiply(sizes, |number| self.columns(first + number), columns, x, y, add);
+        stored::multiply(sizes, |number| self.columns(first + number), columns, x, y, mode);
     }
 }
 

@@ -2,17 +2,17 @@
 
 #[cfg(target_os = "linux")]
 use super::amx;
-use super::output::{GROUP, Output};
+use super::output::{MAX_STRIPS, Output};
 use super::tiles::{Operand, Side};
 use super::{Kernel, avx512};
-use crate::nn::ops::Parallelism;
 use crate::nn::ops::matmul::View;
+use crate::nn::ops::{Parallelism, WriteMode};
 use std::cell::RefCell;
 
 /// Size in bytes of a part of the left operand, which stays in the L2 cache while the columns are traversed.
-const PART: usize = 1 << 19;
+const PART_BYTES: usize = 1 << 19;
 /// Parts of a product for each thread.
-const PARTS: usize = 4;
+const PARTS_PER_THREAD: usize = 4;
 
 thread_local! {
     /// The memory of operands that are packed for one product, for reuse.
@@ -25,12 +25,12 @@ pub fn forward(
     parallelism: Parallelism,
     x: &[f32],
     products: &mut [(&Operand, &mut [f32])],
-    add: bool,
+    mode: WriteMode,
 ) {
     let Some(inner) = products.first().map(|(w, _)| w.inner()) else { return };
     let [mut left, right] = OPERANDS.take();
     left.pack(parallelism, View::rows(x, inner), [x.len() / inner, inner], Side::Left);
-    multiply(kernel, parallelism, &left, products, add);
+    multiply(kernel, parallelism, &left, products, mode);
     OPERANDS.set([left, right]);
 }
 
@@ -48,7 +48,7 @@ pub fn weight_grads<const N: usize>(
     for (dy, gradient) in results {
         let outputs = gradient.len() / inputs;
         right.pack(parallelism, View::rows(dy, outputs).transpose(), [outputs, rows], Side::Right);
-        multiply(kernel, parallelism, &left, &mut [(&right, gradient)], true);
+        multiply(kernel, parallelism, &left, &mut [(&right, gradient)], WriteMode::Accumulate);
     }
     OPERANDS.set([left, right]);
 }
@@ -59,23 +59,25 @@ fn multiply(
     parallelism: Parallelism,
     a: &Operand,
     products: &mut [(&Operand, &mut [f32])],
-    add: bool,
+    mode: WriteMode,
 ) {
     let rows = a.strips();
-    let down = rows.div_ceil((PART / a.strip_bytes().max(1)).max(2));
+    let down = rows.div_ceil((PART_BYTES / a.strip_bytes().max(1)).max(2));
     let height = rows.div_ceil(down.max(1)).max(1).next_multiple_of(2);
     let strips: usize = products.iter().map(|(b, _)| b.strips()).sum();
     let across = match parallelism {
-        Parallelism::Parallel => (PARTS * rayon::current_num_threads()).div_ceil(down.max(1)),
+        Parallelism::Parallel => {
+            (PARTS_PER_THREAD * rayon::current_num_threads()).div_ceil(down.max(1))
+        }
         Parallelism::Sequential => 1,
     };
-    let width = strips.div_ceil(across).max(1).next_multiple_of(GROUP);
+    let width = strips.div_ceil(across).max(1).next_multiple_of(MAX_STRIPS);
     let mut parts = Vec::new();
     let outputs: Vec<(&Operand, Output)> = products
         .iter_mut()
         .map(|(b, y)| {
             assert_eq!(a.inner(), b.inner(), "inner dimensions");
-            (*b, Output::new(y, [a.outer(), b.outer()], add))
+            (*b, Output::new(y, [a.outer(), b.outer()], mode))
         })
         .collect();
     for i in (0..rows).step_by(height) {

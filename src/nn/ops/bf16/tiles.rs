@@ -7,12 +7,12 @@ use crate::nn::ops::stored::Bf16;
 
 /// Rows of a left operand, or columns of a right one, in a tile, and words in a row of a tile.
 pub const SIDE: usize = 16;
-/// Numbers of the inner dimension in a tile: two in a word.
+/// Elements of the inner dimension in a tile: two in a word.
 pub const DEPTH: usize = 2 * SIDE;
 /// Strips of columns that are packed side by side.
 const STRIPS: usize = 4;
 
-/// A tile of an operand: `[16, 16]` words of two adjacent numbers of the inner dimension, the first in the low half.
+/// A tile of an operand: `[16, 16]` words of two adjacent elements of the inner dimension, the first in the low half.
 /// The rows of a tile are rows of a left operand, or pairs of the inner dimension of a right one.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
@@ -156,7 +156,7 @@ fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Ti
     }
 }
 
-/// Packs 16 rows of 32 numbers, `row` apart: a row of words each.
+/// Packs 16 rows of 32 elements, `row` apart: a row of words each.
 ///
 /// # Panics
 /// If `values` is too short.
@@ -173,7 +173,7 @@ fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
     }
 }
 
-/// Packs 32 rows of 16 numbers, `row` apart: two rows in a row of words.
+/// Packs 32 rows of 16 elements, `row` apart: two rows in a row of words.
 ///
 /// # Panics
 /// If `values` is too short.
@@ -201,11 +201,11 @@ mod avx512 {
         _mm512_slli_epi32, _mm512_srli_epi32, _mm512_store_si512,
     };
 
-    /// Rounds 16 numbers to bf16, each in the low half of a word, as [`super::to_bf16`].
+    /// Rounds 16 elements to bf16, each in the low half of a word, as [`super::to_bf16`].
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn round(from: *const f32) -> __m512i {
-        // SAFETY: the caller has 16 numbers there.
+        // SAFETY: the caller has 16 elements there.
         let x = unsafe { _mm512_loadu_ps(from) };
         let bits = _mm512_castps_si512(x);
         let high = _mm512_srli_epi32::<16>(bits);
@@ -217,7 +217,7 @@ mod avx512 {
     }
 
     /// # Safety
-    /// The processor has AVX-512, and `values` 16 rows of 32 numbers, `row` apart.
+    /// The processor has AVX-512, and `values` 16 rows of 32 elements, `row` apart.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
         for (i, words) in tile.0.iter_mut().enumerate() {
@@ -232,7 +232,7 @@ mod avx512 {
     }
 
     /// # Safety
-    /// The processor has AVX-512, and `values` 32 rows of 16 numbers, `row` apart.
+    /// The processor has AVX-512, and `values` 32 rows of 16 elements, `row` apart.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
         for (k, words) in tile.0.iter_mut().enumerate() {

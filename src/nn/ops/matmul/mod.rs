@@ -8,15 +8,15 @@
 //! Each element is summed in the order of the inner dimension with one rounding a step, so it depends on its own
 //! row and column alone: not on the sizes of the product, the number of threads or the instruction set.
 //!
-//! [`Packed`] owns the storage format of the right operand: callers pack and multiply, and never see its numbers. Weights in
-//! other formats implement [`Columns`].
+//! [`Packed`] owns the storage format of the right operand: callers pack and multiply, and never see its layout.
+//! Weights in other formats implement [`Columns`].
 
 mod parts;
 mod tiles;
 
 pub use parts::{forward, multiply_block, weight_grad};
 
-use super::Parallelism;
+use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes, each};
 use multiversion::multiversion;
 use std::cell::RefCell;
@@ -59,15 +59,15 @@ pub struct Target<'a> {
     pub values: &'a mut [f32],
     /// Stride between rows.
     pub row: usize,
-    /// Whether the product is added to the destination instead of replacing it.
-    pub add: bool,
+    /// Whether the product replaces the destination or is added to it.
+    pub mode: WriteMode,
 }
 
 /// The sizes of a product: rows, inner dimension, columns.
 pub type Sizes = [usize; 3];
 
 /// Vectors in a strip of columns.
-const STRIP: usize = 3;
+const STRIP_VECTORS: usize = 3;
 
 /// A right operand packed in reading order: strips of 3 vectors of columns (fewer in the last strip),
 /// each `[inner, vectors]`. The last vector is padded with zeros.
@@ -79,7 +79,7 @@ pub struct Packed {
 }
 
 /// Columns in a strip.
-pub const STRIP_COLUMNS: usize = STRIP * LANES;
+pub const STRIP_COLUMNS: usize = STRIP_VECTORS * LANES;
 
 /// Adjacent strips of a packed operand, restricted to a range of its rows.
 #[derive(Clone, Copy, Debug)]
@@ -101,9 +101,9 @@ pub trait Columns: Copy + Send + Sync {
     fn parts(self, strips: usize) -> impl Iterator<Item = Self>;
 
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
-    fn multiply(self, x: &[f32], y: &mut [f32], add: bool);
+    fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode);
 
-    /// The number of strips of a block of about `numbers` numbers, which is expanded at a time.
+    /// The number of strips of a block of about `numbers` elements, which is expanded at a time.
     fn strips_of_block(self, numbers: usize) -> usize;
 
     /// The columns packed in f32, in `memory` unless they are already.
@@ -119,7 +119,7 @@ impl Columns for Strips<'_> {
 
     fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
         let columns = strips * STRIP_COLUMNS;
-        self.lanes.chunks((strips * STRIP * self.packed).max(1)).enumerate().map(
+        self.lanes.chunks((strips * STRIP_VECTORS * self.packed).max(1)).enumerate().map(
             move |(number, lanes)| {
                 let columns = columns.min(self.columns - number * columns);
                 Self { lanes, columns, ..self }
@@ -127,8 +127,8 @@ impl Columns for Strips<'_> {
         )
     }
 
-    fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
-        let target = Target { values: y, row: self.columns, add };
+    fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode) {
+        let target = Target { values: y, row: self.columns, mode };
         matmul_packed(View::rows(x, self.inner), self, target, x.len() / self.inner);
     }
 
@@ -152,7 +152,7 @@ impl Strips<'_> {
             columns == left || columns < left && columns.is_multiple_of(STRIP_COLUMNS),
             "strips"
         );
-        let lanes = &self.lanes[from * STRIP * self.packed..];
+        let lanes = &self.lanes[from * STRIP_VECTORS * self.packed..];
         Self { lanes: &lanes[..columns.div_ceil(LANES) * self.packed], columns, ..self }
     }
 
@@ -180,7 +180,7 @@ impl Packed {
     ) {
         (self.inner, self.columns) = (inner, columns);
         self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);
-        let strips = [(&mut self.lanes[..], (STRIP * inner).max(1))];
+        let strips = [(&mut self.lanes[..], (STRIP_VECTORS * inner).max(1))];
         parallelism.each_chunk(strips, |number, [strip]| fill(number, strip));
     }
 
@@ -203,7 +203,7 @@ fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [us
     match vectors {
         1 => pack_rows_of::<1>(b, strip, columns - j),
         2 => pack_rows_of::<2>(b, strip, columns - j),
-        _ => pack_rows_of::<STRIP>(b, strip, columns - j),
+        _ => pack_rows_of::<STRIP_VECTORS>(b, strip, columns - j),
     }
 }
 
@@ -255,16 +255,16 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
 }
 
 /// Rows of `a` packed at a time: they stay in the cache while `b` is traversed.
-const ROWS: usize = 64;
+const PACKED_ROWS: usize = 64;
 
-/// The most strips for which a column-major left operand is read in place rather than packed.
-const FEW: usize = 8;
+/// Maximum number of strips for which a column-major left operand is read in place rather than packed.
+const MAX_STRIPS_IN_PLACE: usize = 8;
 
 /// `f32`s in a page of memory.
-const PAGE: usize = 1024;
+const PAGE_FLOATS: usize = 1024;
 
-/// The most rows of a tile.
-const TILE: usize = 8;
+/// Maximum number of rows of a tile.
+const MAX_TILE_ROWS: usize = 8;
 
 /// Packing buffers of a thread.
 #[derive(Default)]
@@ -294,7 +294,8 @@ pub fn matmul_packed(a: View, b: Strips, c: Target, rows: usize) {
 
 fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
     // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
-    let i = if many_registers() { blocks::<TILE>(a, b, &mut c, [0, rows], left) } else { 0 };
+    let i =
+        if many_registers() { blocks::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left) } else { 0 };
     let i = blocks::<4>(a, b, &mut c, [i, rows], left);
     let i = blocks::<2>(a, b, &mut c, [i, rows], left);
     blocks::<1>(a, b, &mut c, [i, rows], left);
@@ -311,7 +312,8 @@ fn blocks<const R: usize>(
     let inner = b.inner;
     // Rows are read in place, and so are columns if few strips need them, unless the stride is a multiple of a
     // page: those would compete for the same few cache lines.
-    let (few, apart) = (FEW * STRIP_COLUMNS, |step: usize| !step.is_multiple_of(PAGE));
+    let (few, apart) =
+        (MAX_STRIPS_IN_PLACE * STRIP_COLUMNS, |step: usize| !step.is_multiple_of(PAGE_FLOATS));
     let in_place = match (a.row, a.column) {
         (row, 1) => apart(row),
         (1, column) => b.columns <= few && apart(column),
@@ -319,7 +321,7 @@ fn blocks<const R: usize>(
     };
     let mut i = from;
     while rows - i >= R {
-        let tiles = ((rows - i) / R).min(ROWS / R);
+        let tiles = ((rows - i) / R).min(PACKED_ROWS / R);
         let c = Target { values: &mut c.values[i * c.row..], ..*c };
         match in_place {
             true if a.column == 1 => {
@@ -352,7 +354,7 @@ fn panel<const R: usize, A: Left<R>>(
     b: Strips,
     c: Target,
 ) {
-    for (number, strip) in b.lanes.chunks((STRIP * b.packed).max(1)).enumerate() {
+    for (number, strip) in b.lanes.chunks((STRIP_VECTORS * b.packed).max(1)).enumerate() {
         let (j, vectors) = (number * STRIP_COLUMNS, strip.len() / b.packed);
         let strip = &strip[b.first * vectors..][..b.inner * vectors];
         let c = Target { values: &mut c.values[j..], ..c };
@@ -360,7 +362,7 @@ fn panel<const R: usize, A: Left<R>>(
         match vectors {
             1 => column::<R, 1, A>(&left, tiles, strip, c, width),
             2 => column::<R, 2, A>(&left, tiles, strip, c, width),
-            _ => column::<R, STRIP, A>(&left, tiles, strip, c, width),
+            _ => column::<R, STRIP_VECTORS, A>(&left, tiles, strip, c, width),
         }
     }
 }
@@ -426,13 +428,13 @@ mod tests {
             let (a, b) = (wave(rows * inner, 0.7), wave(inner * columns, 0.3));
             let (a_columns, b_columns) = (columns_of(&a, inner), columns_of(&b, columns));
             for a in [View::rows(&a, inner), View::rows(&a_columns, rows).transpose()] {
-                for (b, add) in [
-                    (View::rows(&b, columns), false),
-                    (View::rows(&b_columns, inner).transpose(), true),
+                for (b, mode) in [
+                    (View::rows(&b, columns), WriteMode::Overwrite),
+                    (View::rows(&b_columns, inner).transpose(), WriteMode::Accumulate),
                 ] {
                     let mut c = wave(rows * (columns + 3), 1.1);
                     let before = c.clone();
-                    let target = Target { values: &mut c, row: columns + 3, add };
+                    let target = Target { values: &mut c, row: columns + 3, mode };
                     matmul(a, b, target, [rows, inner, columns]);
                     for (at, (got, before)) in c.iter().zip(&before).enumerate() {
                         let (i, j) = (at / (columns + 3), at % (columns + 3));
@@ -440,10 +442,12 @@ mod tests {
                             let x = f64::from(a.values[i * a.row + k * a.column]);
                             x * f64::from(b.values[k * b.row + j * b.column])
                         };
-                        let want = match (j < columns, add) {
+                        let want = match (j < columns, mode) {
                             (false, _) => f64::from(*before),
-                            (true, false) => (0..inner).map(term).sum(),
-                            (true, true) => f64::from(*before) + (0..inner).map(term).sum::<f64>(),
+                            (true, WriteMode::Overwrite) => (0..inner).map(term).sum(),
+                            (true, WriteMode::Accumulate) => {
+                                f64::from(*before) + (0..inner).map(term).sum::<f64>()
+                            }
                         };
                         let off = (f64::from(*got) - want).abs();
                         assert!(off < 1e-5, "{rows} x {inner} x {columns}: {got}, not {want}");
@@ -460,7 +464,7 @@ mod tests {
             let some = |first: usize, count: usize| {
                 let mut c = vec![0.0; count * columns];
                 let a = View::rows(&a, inner).rows_from(first);
-                let target = Target { values: &mut c, row: columns, add: false };
+                let target = Target { values: &mut c, row: columns, mode: WriteMode::Overwrite };
                 matmul(a, View::rows(&b, columns), target, [count, inner, columns]);
                 c
             };

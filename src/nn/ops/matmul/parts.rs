@@ -1,21 +1,21 @@
 //! Products in f32 divided into parts for several threads. Each number of a result is still the same sum in the same order.
 
 use super::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
-use crate::nn::ops::Parallelism;
+use crate::nn::ops::{Parallelism, WriteMode};
 use std::cell::RefCell;
 
 /// Minimum rows of a product that is divided by rows, and maximum rows of one part.
-const ROWS: usize = 128;
+const PART_ROWS: usize = 128;
 /// Rows of a tile: parts are multiples of it.
-const TILE: usize = 8;
+const TILE_ROWS: usize = 8;
 /// Maximum strips of columns in a part of a product of few rows.
-const STRIPS: usize = 4;
+const MAX_PART_STRIPS: usize = 4;
 /// Rows of a weight gradient in one part.
-const INPUTS: usize = 64;
+const PART_INPUTS: usize = 64;
 /// Rows summed at a time for a weight gradient: as many as the caches hold.
 const DEPTH: usize = 512;
-/// Numbers in a block of a large weight.
-const BLOCK: usize = 1 << 20;
+/// Elements in a block of a large weight.
+const BLOCK_ELEMENTS: usize = 1 << 20;
 
 thread_local! {
     /// The memory of a packed operand, for reuse.
@@ -30,14 +30,14 @@ pub fn forward(
     (x, inner): (&[f32], usize),
     w: impl Columns,
     y: &mut [f32],
-    add: bool,
+    mode: WriteMode,
 ) {
-    if x.len() / inner >= ROWS {
-        by_rows(parallelism, (x, inner), w, y, add);
+    if x.len() / inner >= PART_ROWS {
+        by_rows(parallelism, (x, inner), w, y, mode);
     } else if parallelism == Parallelism::Sequential {
-        w.multiply(x, y, add);
+        w.multiply(x, y, mode);
     } else {
-        by_columns((x, inner), w, y, add);
+        by_columns((x, inner), w, y, mode);
     }
 }
 
@@ -47,7 +47,7 @@ fn by_rows(
     (x, inner): (&[f32], usize),
     w: impl Columns,
     y: &mut [f32],
-    add: bool,
+    mode: WriteMode,
 ) {
     let (all, columns) = (x.len() / inner, w.columns());
     let rows = match parallelism {
@@ -55,12 +55,12 @@ fn by_rows(
         Parallelism::Parallel => rows_of_part(all),
     };
     let (mut memory, mut from) = (OPERAND.take(), 0);
-    for block in w.parts(w.strips_of_block(BLOCK)) {
+    for block in w.parts(w.strips_of_block(BLOCK_ELEMENTS)) {
         let strips = block.expanded(parallelism, &mut memory);
         parallelism.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
             let x = View::rows(&x[number * rows * inner..], inner);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[from..], row: columns, add };
+            let target = Target { values: &mut y[from..], row: columns, mode };
             matmul_packed(x, strips, target, rows);
         });
         from += block.columns();
@@ -69,27 +69,28 @@ fn by_rows(
 }
 
 /// Computes parts of the columns in parallel, each in its own buffer, and copies them to the rows of the result.
-fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: bool) {
+fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], mode: WriteMode) {
     let (rows, columns) = (x.len() / inner, w.columns());
     let mut scratch = PARTS.take();
     scratch.resize(scratch.len().max(rows * columns), 0.0);
     let mut rest = &mut scratch[..rows * columns];
     let mut parts = Vec::new();
     let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
-    let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
+    let few = all.div_ceil(threads * all.div_ceil(threads * MAX_PART_STRIPS));
     for part in w.parts(few) {
         let (y, after) = rest.split_at_mut(rows * part.columns());
         parts.push((part, y));
         rest = after;
     }
-    Parallelism::Parallel.each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, false));
+    Parallelism::Parallel
+        .each_mut(&mut parts, |_, (part, y)| part.multiply(x, y, WriteMode::Overwrite));
     for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
         for (part, values) in &parts {
             let (to, after) = y.split_at_mut(part.columns());
             let values = &values[row * to.len()..][..to.len()];
-            match add {
-                true => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
-                false => to.copy_from_slice(values),
+            match mode {
+                WriteMode::Accumulate => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
+                WriteMode::Overwrite => to.copy_from_slice(values),
             }
             y = after;
         }
@@ -100,8 +101,8 @@ fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], add: 
 /// Rows of a part of many: all threads get the same number of parts, and parts fill tiles.
 fn rows_of_part(rows: usize) -> usize {
     let threads = rayon::current_num_threads();
-    let parts = threads * rows.div_ceil(threads * ROWS);
-    rows.div_ceil(parts).next_multiple_of(TILE)
+    let parts = threads * rows.div_ceil(threads * PART_ROWS);
+    rows.div_ceil(parts).next_multiple_of(TILE_ROWS)
 }
 
 /// The product of the columns of `x` from number `k` on, `depth` of its `inner`, and a weight `[depth, columns]`.
@@ -110,13 +111,13 @@ pub fn multiply_block(
     w: View,
     [inner, columns, depth]: [usize; 3],
     y: &mut [f32],
-    add: bool,
+    mode: WriteMode,
 ) {
     if x.is_empty() {
         return;
     }
     let rows = rows_of_part(x.len() / inner);
-    let width = (BLOCK / depth).max(1).next_multiple_of(STRIP_COLUMNS);
+    let width = (BLOCK_ELEMENTS / depth).max(1).next_multiple_of(STRIP_COLUMNS);
     let mut block = OPERAND.take();
     for j in (0..columns).step_by(width) {
         let view = View { values: &w.values[j * w.column..], ..w };
@@ -124,7 +125,7 @@ pub fn multiply_block(
         Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
             let x = View::rows(&x[number * rows * inner + k..], inner);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[j..], row: columns, add };
+            let target = Target { values: &mut y[j..], row: columns, mode };
             matmul_packed(x, block.strips(), target, rows);
         });
     }
@@ -142,10 +143,10 @@ pub fn weight_grad(
     let mut packed = OPERAND.take();
     for (x, dy) in x.chunks(DEPTH * inputs).zip(dy.chunks(DEPTH * outputs)) {
         packed.pack(parallelism, View::rows(dy, outputs), dy.len() / outputs, outputs);
-        parallelism.each_chunk([(&mut *gradient, INPUTS * outputs)], |number, [gradient]| {
-            let x = View::rows(&x[number * INPUTS..], inputs).transpose();
+        parallelism.each_chunk([(&mut *gradient, PART_INPUTS * outputs)], |number, [gradient]| {
+            let x = View::rows(&x[number * PART_INPUTS..], inputs).transpose();
             let rows = gradient.len() / outputs;
-            let target = Target { values: gradient, row: outputs, add: true };
+            let target = Target { values: gradient, row: outputs, mode: WriteMode::Accumulate };
             matmul_packed(x, packed.strips(), target, rows);
         });
     }

@@ -4,10 +4,11 @@ use super::Target;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::mul_add;
 use crate::math::{LANES, Lanes};
+use crate::nn::ops::WriteMode;
 #[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
-/// Whether the CPU has 32 registers of [`LANES`] numbers (AVX-512).
+/// Whether the CPU has 32 registers of [`LANES`] floats (AVX-512).
 pub fn many_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
@@ -115,9 +116,9 @@ pub fn tile<const R: usize, const V: usize>(
     for (r, sums) in sums.iter().enumerate() {
         let row = &mut c.values[r * c.row..][..width];
         let sums = &sums.as_flattened()[..width];
-        match c.add {
-            true => row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
-            false => row.copy_from_slice(sums),
+        match c.mode {
+            WriteMode::Accumulate => row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
+            WriteMode::Overwrite => row.copy_from_slice(sums),
         }
     }
 }
@@ -125,7 +126,7 @@ pub fn tile<const R: usize, const V: usize>(
 /// Computes the whole tile in AVX-512's 32 registers, which compilers do not manage by themselves.
 ///
 /// # Safety
-/// `c` must hold `R` rows of `width` numbers, and the strip must have as many rows as `a` has columns.
+/// `c` must hold `R` rows of `width` elements, and the strip must have as many rows as `a` has columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const R: usize, const V: usize>(
@@ -161,9 +162,9 @@ unsafe fn avx512<const R: usize, const V: usize>(
             // SAFETY: `c` holds R rows of `width` numbers.
             unsafe {
                 let to = c.values.as_mut_ptr().add(r * c.row + v * LANES);
-                let sum = match c.add {
-                    true => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sum),
-                    false => sum,
+                let sum = match c.mode {
+                    WriteMode::Accumulate => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sum),
+                    WriteMode::Overwrite => sum,
                 };
                 _mm512_mask_storeu_ps(to, mask, sum);
             }
@@ -197,7 +198,7 @@ fn plain<const R: usize, const V: usize>(
 }
 
 /// Computes the sums of vector `v` on WebAssembly: half a vector at a time, since its sixteen registers hold
-/// four numbers each.
+/// four floats each.
 #[cfg(target_family = "wasm")]
 fn plain<const R: usize, const V: usize>(
     a: impl Left<R>,

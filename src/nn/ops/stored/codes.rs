@@ -31,9 +31,9 @@ impl NumberFormat {
 pub trait Pair: Copy + Default + Send + Sync + 'static {
     /// Whether a number is a code times a scale plus an offset, instead of the code's own.
     const SCALED: bool;
-    /// The most rows for which weights are expanded as they are multiplied, with the registers of AVX-512; for more, strips are
-    /// expanded to memory first.
-    const FEW: usize;
+    /// Maximum number of rows for which weights are expanded as they are multiplied, with the registers of AVX-512; for
+    /// more, strips are expanded to memory first.
+    const MAX_FUSED_ROWS: usize;
 
     /// Sets the code of row 0 or 1 in a column.
     fn set(&mut self, row: usize, lane: usize, code: u16);
@@ -76,7 +76,7 @@ pub struct F16([[u16; LANES]; 2]);
 
 impl Pair for Four {
     const SCALED: bool = true;
-    const FEW: usize = 8;
+    const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[lane] |= (code as u8 & 15) << (4 * row);
@@ -90,7 +90,7 @@ impl Pair for Four {
 
 impl Pair for Eight {
     const SCALED: bool = true;
-    const FEW: usize = 8;
+    const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[row][lane] = code as i8;
@@ -105,7 +105,7 @@ impl Pair for Eight {
 impl Pair for Bf16 {
     const SCALED: bool = false;
     // Two instructions expand two numbers.
-    const FEW: usize = 128;
+    const MAX_FUSED_ROWS: usize = 128;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[lane] |= u32::from(code) << (16 * row);
@@ -122,7 +122,7 @@ impl Pair for Bf16 {
 
 impl Pair for F16 {
     const SCALED: bool = false;
-    const FEW: usize = 8;
+    const MAX_FUSED_ROWS: usize = 8;
 
     fn set(&mut self, row: usize, lane: usize, code: u16) {
         self.0[row][lane] = code;

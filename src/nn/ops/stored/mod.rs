@@ -10,8 +10,8 @@ mod products;
 pub use codes::{Bf16, NumberFormat};
 pub use products::{Strip, expand, multiply};
 
-use super::Parallelism;
 use super::matmul::{self, Columns, Packed, STRIP_COLUMNS, transpose};
+use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes};
 use codes::{Eight, F16, Four, Pair};
 use products::STRIPS;
@@ -27,7 +27,7 @@ pub struct StoredMatrix {
 }
 
 /// The codes of a column: of a 4-bit number 0 to 15, of an 8-bit number the bits of an `i8`, of a half-precision number its
-/// own bits. The first two also have a scale and an offset for each group of adjacent rows; their numbers are
+/// own bits. The first two also have a scale and an offset for each group of adjacent rows; their elements are
 /// `code * scale + offset`.
 pub struct Column<'a> {
     /// `[inner]`.
@@ -79,12 +79,12 @@ impl StoredMatrix {
         self.sizes[1]
     }
 
-    /// The numbers of a row: `[columns]`.
+    /// The elements of a row: `[columns]`.
     pub fn row(&self, number: usize, to: &mut [f32]) {
         self.storage.row(number, to);
     }
 
-    /// The numbers of a column: `[inner]`.
+    /// The elements of a column: `[inner]`.
     pub fn column(&self, number: usize, to: &mut [f32]) {
         self.storage.column(number, to);
     }
@@ -98,7 +98,7 @@ impl StoredMatrix {
         self.storage.strip(first / LANES, to);
     }
 
-    /// Whether all numbers are finite.
+    /// Whether all elements are finite.
     pub fn is_finite(&self) -> bool {
         self.storage.is_finite()
     }
@@ -115,7 +115,7 @@ impl Debug for StoredMatrix {
     }
 }
 
-/// Adjacent strips of columns of a weight in another format than f32.
+/// Adjacent strips of columns of a weight whose format is not f32.
 #[derive(Clone, Copy)]
 pub struct StoredStrips<'a> {
     weight: &'a dyn Expand,
@@ -146,8 +146,8 @@ impl Columns for StoredStrips<'_> {
         })
     }
 
-    fn multiply(self, x: &[f32], y: &mut [f32], add: bool) {
-        self.weight.multiply([self.first, self.columns], x, y, add);
+    fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode) {
+        self.weight.multiply([self.first, self.columns], x, y, mode);
     }
 
     fn strips_of_block(self, numbers: usize) -> usize {
@@ -175,10 +175,10 @@ pub trait Expand: Send + Sync {
     fn expand(&self, strip: usize, to: &mut [Lanes], step: usize);
 
     /// The product with some columns: the first strip, and the number of columns.
-    fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], add: bool);
+    fn multiply(&self, part: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode);
 }
 
-/// The numbers of a matrix in one of the formats.
+/// The elements of a matrix in one of the formats.
 trait Storage: Expand {
     fn row(&self, number: usize, to: &mut [f32]);
     fn column(&self, number: usize, to: &mut [f32]);
@@ -232,7 +232,7 @@ impl<P: Pair> Strips<P> {
         }
     }
 
-    /// The numbers of two adjacent rows in a strip.
+    /// The elements of two adjacent rows in a strip.
     fn pair(&self, strip: usize, number: usize) -> [Lanes; 2] {
         let strip = self.get(strip);
         strip.pairs[number].expand(&strip.scales[2 * number / self.group])
@@ -283,8 +283,8 @@ impl<P: Pair> Expand for Strips<P> {
         expand(self.get(strip), self.group, to, step);
     }
 
-    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], add: bool) {
-        multiply([self.inner, self.group], |number| self.get(first + number), columns, x, y, add);
+    fn multiply(&self, [first, columns]: [usize; 2], x: &[f32], y: &mut [f32], mode: WriteMode) {
+        multiply([self.inner, self.group], |number| self.get(first + number), columns, x, y, mode);
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
     const FORMATS: [NumberFormat; 4] =
         [NumberFormat::Four, NumberFormat::Eight, NumberFormat::Bf16, NumberFormat::F16];
 
-    /// A matrix in a format, and its numbers, column by column.
+    /// A matrix in a format, and its elements, column by column.
     fn stored(
         format: NumberFormat,
         [inner, columns]: [usize; 2],
@@ -372,10 +372,10 @@ mod tests {
                 let (matrix, numbers) = stored(format, [inner, columns], group);
                 for rows in [1, 2, 3, 4, 5, 9, 70] {
                     let x = draws.numbers(rows * inner);
-                    for add in [false, true] {
+                    for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                         let mut want = draws.numbers(rows * columns);
                         let before = want.clone();
-                        let target = Target { values: &mut want, row: columns, add };
+                        let target = Target { values: &mut want, row: columns, mode };
                         let w = View::rows(&numbers, inner).transpose();
                         matmul(View::rows(&x, inner), w, target, [rows, inner, columns]);
                         let mut from = 0;
@@ -386,7 +386,7 @@ mod tests {
                                 rows.flat_map(|row| &row[from..from + width]).copied().collect()
                             };
                             let mut y = rows_of(&before);
-                            part.multiply(&x, &mut y, add);
+                            part.multiply(&x, &mut y, mode);
                             assert!(y == rows_of(&want), "{format:?}, {rows} rows, column {from}");
                             from += width;
                         }

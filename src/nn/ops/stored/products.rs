@@ -2,18 +2,18 @@
 
 use super::codes::Pair;
 use crate::math::{LANES, Lanes, each, mul_add};
-use crate::nn::ops::Parallelism;
 use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Target, View, many_registers, matmul_packed};
+use crate::nn::ops::{Parallelism, WriteMode};
 use multiversion::multiversion;
 use std::cell::RefCell;
 
 /// Strips of columns that a product takes side by side.
 pub const STRIPS: usize = STRIP_COLUMNS / LANES;
-/// The most rows that are multiplied side by side while weights are expanded. With fewer registers than AVX-512 has, the
-/// sums of two rows fill them; more pay only where an expansion costs more than the spills.
-const FUSED: usize = 4;
-/// The most rows for which weights are expanded as they are multiplied, with few registers.
-const FEW: usize = 4;
+/// Maximum number of rows that are multiplied side by side while weights are expanded. With fewer registers than
+/// AVX-512 has, the sums of two rows fill them; more pay only where an expansion costs more than the spills.
+const FUSED_ROWS: usize = 4;
+/// Maximum number of rows for which weights are expanded as they are multiplied, with few registers.
+const MAX_FUSED_ROWS: usize = 4;
 
 thread_local! {
     /// The memory of expanded strips, for reuse.
@@ -37,11 +37,11 @@ pub fn multiply<'a, P: Pair>(
     columns: usize,
     x: &[f32],
     y: &mut [f32],
-    add: bool,
+    mode: WriteMode,
 ) {
     let rows = x.len() / inner;
     let many_registers = many_registers();
-    let few = if many_registers { P::FEW } else { FEW };
+    let few = if many_registers { P::MAX_FUSED_ROWS } else { MAX_FUSED_ROWS };
     let by_two = !many_registers && !P::SCALED;
     let mut expanded = EXPANDED.take();
     for from in (0..columns).step_by(STRIP_COLUMNS) {
@@ -53,7 +53,7 @@ pub fn multiply<'a, P: Pair>(
                     expand(strip(first + v), group, &mut lanes[v..], vectors);
                 }
             });
-            let y = Target { values: &mut y[from..], row: columns, add };
+            let y = Target { values: &mut y[from..], row: columns, mode };
             matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
             continue;
         }
@@ -62,13 +62,13 @@ pub fn multiply<'a, P: Pair>(
         let mut done = 0;
         while done < rows {
             let x = &x[done * inner..];
-            let y = Target { values: &mut y[done * columns + from..], row: columns, add };
+            let y = Target { values: &mut y[done * columns + from..], row: columns, mode };
             done += match rows - done {
                 1 => fused::<P, 1>(strips, [inner, group], x, y, width),
-                rows if rows < FUSED || by_two => {
+                rows if rows < FUSED_ROWS || by_two => {
                     fused::<P, 2>(strips, [inner, group], x, y, width)
                 }
-                _ => fused::<P, FUSED>(strips, [inner, group], x, y, width),
+                _ => fused::<P, FUSED_ROWS>(strips, [inner, group], x, y, width),
             };
         }
     }
@@ -89,9 +89,9 @@ fn fused<P: Pair, const R: usize>(
     for (r, sums) in sums.iter().enumerate() {
         let y_row = &mut y.values[r * y.row..][..width];
         let sums = &sums.as_flattened()[..width];
-        match y.add {
-            true => y_row.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
-            false => y_row.copy_from_slice(sums),
+        match y.mode {
+            WriteMode::Accumulate => y_row.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
+            WriteMode::Overwrite => y_row.copy_from_slice(sums),
         }
     }
     R

@@ -13,7 +13,7 @@ use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
 /// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its share, `[batches, spans,
-/// numbers]`: the blocks of the right operands, `[rows, columns]`, one after the other.
+/// elements]`: the blocks of the right operands, `[rows, columns]`, one after the other.
 ///
 /// Buffers: those of the operands; the product. Workgroup memory: the operands' tiles of each group, which their sums
 /// replace; on matrix units those are beside them.
@@ -60,7 +60,7 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     let staged = comptime!(tiling.staged().max(tiling.sums()));
     let mut room = Shared::<[f32]>::new_aligned_slice(comptime!(groups * staged), 16usize);
     let a_room = group * comptime!(tiling.staged());
-    let b_room = a_room + comptime!(a_side.numbers());
+    let b_room = a_room + comptime!(a_side.elements());
     let from_row = unit / comptime!(tiling.parts[1]) * part_rows;
     let from_column = unit % comptime!(tiling.parts[1]) * part_columns;
 
@@ -136,21 +136,22 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     }
 }
 
-/// Sums the spans of each batch, in order: from `[batches, spans, numbers]` to `[batches, numbers]`, one unit per number.
+/// Sums the spans of each batch, in order: from `[batches, spans, elements]` to `[batches, elements]`, one unit per
+/// element.
 #[cube(launch_unchecked)]
 pub(super) fn add_spans_kernel(
     shares: &[f32],
     product: &mut [f32],
     spans: usize,
-    numbers: usize,
+    elements: usize,
     all: usize,
 ) {
     let at = ABSOLUTE_POS;
     if at < all {
-        let first = at / numbers * spans * numbers + at % numbers;
+        let first = at / elements * spans * elements + at % elements;
         let mut sum = shares[first];
         for span in 1..spans {
-            sum += shares[first + span * numbers];
+            sum += shares[first + span * elements];
         }
         product[at] = sum;
     }

@@ -25,7 +25,7 @@ use sides::Side;
 use tiles::{FRAGMENT, SizesLaunch, Tiling};
 
 /// Cubes that keep a large device busy.
-const BUSY: usize = 128;
+const BUSY_CUBES: usize = 128;
 /// Units per cube of [`add_spans_kernel`].
 const UNITS: usize = 128;
 
@@ -37,7 +37,7 @@ const UNITS: usize = 128;
 /// one after the other, each at a multiple of [`ALIGNMENT`], with unspecified values in between.
 ///
 /// # Panics
-/// If the right operands are more than [`JOINED`], or several with batches, or `into` has another size.
+/// If the right operands are more than [`MAX_JOINED`], or several with batches, or `into` has another size.
 pub(super) fn products<const N: usize>(
     a: CubeTensor,
     right: [CubeTensor; N],
@@ -65,7 +65,7 @@ pub(super) fn products<const N: usize>(
         }
         (rows, count) = (count * rows, 1);
     }
-    assert!(N == 1 || (N <= JOINED && count == 1), "several right operands have no batches");
+    assert!(N == 1 || (N <= MAX_JOINED && count == 1), "several right operands have no batches");
 
     // A dimension of one element has no neighbours, whatever its stride.
     let inner_first = [&left, &strides[0]].map(|x| x.inner == 1 && x.outer != 1 && inner > 1);
@@ -90,14 +90,15 @@ pub(super) fn products<const N: usize>(
     let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
     let spans = inner.div_ceil(span).max(1);
 
-    let (starts, numbers) = blocks(rows, columns, tiling.columns());
-    let product = into.unwrap_or_else(|| uninit(&a, &[count * numbers], DType::F32));
-    assert_eq!(product.meta.num_elements(), count * numbers, "numbers of the products");
+    let (starts, elements) = blocks(rows, columns, tiling.columns());
+    let product = into.unwrap_or_else(|| uninit(&a, &[count * elements], DType::F32));
+    assert_eq!(product.meta.num_elements(), count * elements, "numbers of the products");
     let shares = match spans {
         1 => product.clone(),
-        _ => uninit(&a, &[count * spans * numbers], DType::F32),
+        _ => uninit(&a, &[count * spans * elements], DType::F32),
     };
-    let sizes = SizesLaunch::new(count, rows, numbers, inner, span, spans, row_tiles, column_tiles);
+    let sizes =
+        SizesLaunch::new(count, rows, elements, inner, span, spans, row_tiles, column_tiles);
     let launch = |number: usize| {
         let number = number.min(N - 1);
         let [tile, place] = starts[number];
@@ -129,13 +130,13 @@ pub(super) fn products<const N: usize>(
         unsafe {
             add_spans_kernel::launch_unchecked(
                 &product.client,
-                grid(&product, (count * numbers).div_ceil(UNITS)),
+                grid(&product, (count * elements).div_ceil(UNITS)),
                 CubeDim::new_1d(UNITS as u32),
                 argument(&shares),
                 argument(&product),
                 spans,
-                numbers,
-                count * numbers,
+                elements,
+                count * elements,
             );
         }
     }
@@ -146,8 +147,8 @@ pub(super) fn products<const N: usize>(
     })
 }
 
-/// The first column tile and the place of each block of the results, one for each right operand, and the numbers of all
-/// blocks.
+/// The first column tile and the place of each block of the results, one for each right operand, and the number of
+/// elements of all blocks.
 fn blocks<const N: usize>(
     rows: usize,
     columns: [usize; N],
@@ -165,7 +166,7 @@ fn blocks<const N: usize>(
 
 /// Whether a product has so few tiles that large ones would leave most of a device idle.
 pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
-    rows.div_ceil(64) * columns.div_ceil(64) < BUSY
+    rows.div_ceil(64) * columns.div_ceil(64) < BUSY_CUBES
 }
 
 /// Tiling of products of `rows` rows.
@@ -180,11 +181,11 @@ fn tiling(rows: usize, is_narrow: bool) -> Tiling {
 }
 
 /// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the device.
-const FEW: usize = 128;
+const FEW_ROWS: usize = 128;
 
 /// Tiling of products of `[rows, columns]` on the matrix units of planes of `plane` units.
 fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
-    let is_few = rows <= FEW && is_narrow(rows, columns);
+    let is_few = rows <= FEW_ROWS && is_narrow(rows, columns);
     let (part, parts, groups, steps) = match rows {
         0..=16 if is_few => ([16, 16], [1, 1], 8, 2),
         17..=32 if is_few => ([16, 16], [2, 1], 4, 2),
@@ -213,14 +214,14 @@ pub(super) fn matrix_units(properties: &DeviceProperties, rounded: ElemType) -> 
     (has_form && plane == hardware.plane_size_min).then_some(plane as usize)
 }
 
-/// The number of spans of the inner dimension: enough to occupy the device, but none shorter than `least`.
+/// The number of spans of the inner dimension: enough to occupy the device, but none shorter than `min_span`.
 fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize {
-    let (units, least) = match (is_narrow, tiling.has_matrix_units()) {
+    let (units, min_span) = match (is_narrow, tiling.has_matrix_units()) {
         (true, false) => (20 << 10, 192),
         (false, false) => (128 << 10, 512),
         (_, true) => (32 << 10, 512),
     };
-    (units / (tiles * tiling.cube()).max(1)).min(inner / least).max(1)
+    (units / (tiles * tiling.cube()).max(1)).min(inner / min_span).max(1)
 }
 
 /// The tensor with batches that are one stride apart: a copy, unless it has one batch or those are so already.
@@ -245,10 +246,10 @@ fn matrices(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
 /// dimension of one element can be anything.
 fn batch_stride(tensor: &CubeTensor, dims: usize) -> Option<usize> {
     let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
-    let mut of = (0..dims).rev().filter(|d| shape[*d] > 1).map(|d| (strides[d], shape[d]));
-    let Some((first, count)) = of.next() else { return Some(0) };
+    let mut axes = (0..dims).rev().filter(|d| shape[*d] > 1).map(|d| (strides[d], shape[d]));
+    let Some((first, count)) = axes.next() else { return Some(0) };
     let mut next = first * count;
-    for (stride, count) in of {
+    for (stride, count) in axes {
         if stride != next {
             return None;
         }
@@ -257,7 +258,7 @@ fn batch_stride(tensor: &CubeTensor, dims: usize) -> Option<usize> {
     Some(first)
 }
 
-/// Distances between the numbers of an operand, as in [`Operand`].
+/// Distances between the elements of an operand, as in [`Operand`].
 struct Strides {
     batch: usize,
     outer: usize,
@@ -272,8 +273,8 @@ impl Strides {
         Self { batch, outer: strides[outer], inner: strides[inner] }
     }
 
-    /// The most numbers that a unit can read at a time of an operand, whose outer and inner dimensions have these extents:
-    /// all in the matrix or none, and each vector in a place that is a multiple of its size.
+    /// Maximum number of elements of an operand that a unit can read at a time, whose outer and inner dimensions have
+    /// these extents: all in the matrix or none, and each vector in a place that is a multiple of its size.
     fn vector(&self, tensor: &CubeTensor, [outer, inner]: [usize; 2], side: Side) -> usize {
         let (near, far, extent) = match side.inner_first {
             true => (self.inner, self.outer, inner),
@@ -290,15 +291,19 @@ impl Strides {
 /// The argument of an operand.
 fn operand<N: Float, V: Size>(
     tensor: &CubeTensor,
-    by: &Strides,
+    distances: &Strides,
     side: Side,
 ) -> OperandLaunch<N, V> {
     let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
     let last: usize = (0..shape.len()).map(|d| (shape[d] - 1) * strides[d]).sum();
-    // SAFETY: the buffer holds all numbers up to the last.
-    let numbers = unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), last + 1) };
-    let (near, far) = if side.inner_first { (by.inner, by.outer) } else { (by.outer, by.inner) };
-    OperandLaunch::new(numbers, by.batch / side.vector, near, far / side.vector)
+    // SAFETY: the buffer holds all elements up to the last.
+    let elements = unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), last + 1) };
+    let (near, far) = if side.inner_first {
+        (distances.inner, distances.outer)
+    } else {
+        (distances.outer, distances.inner)
+    };
+    OperandLaunch::new(elements, distances.batch / side.vector, near, far / side.vector)
 }
 
 #[cfg(test)]
@@ -313,10 +318,10 @@ mod tests {
                 assert!(tiling.has_matrix_units() && tiling.part.iter().all(|x| x % FRAGMENT == 0));
                 // 32 bytes, of operands in half precision and of sums.
                 for side in [tiling.side(0), tiling.side(1)] {
-                    assert_eq!((side.numbers() % 16, side.stride % 8), (0, 0), "{tiling:?}");
+                    assert_eq!((side.elements() % 16, side.stride % 8), (0, 0), "{tiling:?}");
                 }
                 assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
-                // The least workgroup memory of devices with matrix units.
+                // The smallest workgroup memory of devices with matrix units.
                 assert!(tiling.within(32 << 10).groups >= 1);
             }
         }

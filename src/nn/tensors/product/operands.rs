@@ -8,13 +8,13 @@ use crate::nn::buffers::Buffer;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Most right operands of a launch.
-pub(super) const JOINED: usize = 3;
+/// Maximum number of right operands of a launch.
+pub(super) const MAX_JOINED: usize = 3;
 
-/// An operand: a batch of matrices, read in vectors of `V` numbers. Distances are counted in vectors.
+/// An operand: a batch of matrices, read in vectors of `V` elements. Distances are counted in vectors.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Operand<N: Float, V: Size> {
-    pub numbers: Buffer<Vector<N, V>>,
+    pub elements: Buffer<Vector<N, V>>,
     /// Distance from one batch to the next; 0 if all batches have the same matrix.
     pub batch: usize,
     /// Distance along the dimension in which neighbours are read: the inner one, or the rows of the product for the left

@@ -18,16 +18,16 @@ pub(super) struct Side {
     pub group: usize,
     /// Whether the inner dimension is the near one.
     pub inner_first: bool,
-    /// Numbers of a vector.
+    /// Elements of a vector.
     pub vector: usize,
     /// Whether it is in the order of memory, `[far, stride]`, instead of `[depth, stride]`.
     pub keeps_order: bool,
-    /// Numbers of a row of the tile.
+    /// Elements of a row of the tile.
     pub stride: usize,
 }
 
 impl Side {
-    /// Vectors along the near dimension, and numbers along the far one.
+    /// Vectors along the near dimension, and elements along the far one.
     fn extents(&self) -> [usize; 2] {
         let [near, far] =
             if self.inner_first { [self.depth, self.width] } else { [self.width, self.depth] };
@@ -51,7 +51,8 @@ impl Side {
         self.group.min(self.extents()[0])
     }
 
-    /// Place of vector `i` of a unit, from its first one on: vectors along the near dimension, numbers along the far one.
+    /// Place of vector `i` of a unit, from its first one on: vectors along the near dimension, elements along the far
+    /// one.
     fn place(&self, i: usize) -> (usize, usize) {
         let across = self.across();
         let along = self.extents()[0] / across;
@@ -69,15 +70,15 @@ impl Side {
         (near * self.vector + j) * by_near + far * by_far
     }
 
-    /// Numbers of the tile, with the padding of its rows.
-    pub fn numbers(&self) -> usize {
+    /// Elements of the tile, with the padding of its rows.
+    pub fn elements(&self) -> usize {
         let rows = if self.keeps_order { self.extents()[1] } else { self.depth };
         self.stride * rows
     }
 
     /// Vectors of the tile, with the padding of its rows.
     pub fn vectors(&self) -> usize {
-        self.numbers() / self.vector
+        self.elements() / self.vector
     }
 }
 
@@ -97,7 +98,7 @@ pub(super) struct Tile {
     pub unit: usize,
 }
 
-/// The numbers of a tile that a unit moves to workgroup memory. They are as in the operand until they are written, so
+/// The elements of a tile that a unit moves to workgroup memory. They are as in the operand until they are written, so
 /// that nothing waits for them before.
 #[derive(CubeType)]
 pub(super) struct Moved<N: Float, V: Size> {
@@ -110,7 +111,7 @@ impl<N: Float, V: Size> Moved<N, V> {
         Moved::<N, V> { vectors: Array::<Vector<N, V>>::new(comptime!(side.moved())) }
     }
 
-    /// Reads a unit's numbers of a tile from inner step `at` on; those past the ends are 0.
+    /// Reads a unit's elements of a tile from inner step `at` on; those past the ends are 0.
     pub fn read(&mut self, from: &Operand<N, V>, tile: &Tile, at: usize, #[comptime] side: Side) {
         let vector = comptime!(side.vector);
         let mut near = side_near(tile.unit, side) * vector;
@@ -143,15 +144,15 @@ impl<N: Float, V: Size> Moved<N, V> {
         #[unroll]
         for i in 0..comptime!(side.moved()) {
             let (near, far) = comptime!(side.place(i));
-            let mut numbers = Vector::<N, V>::new(N::from_int(0));
+            let mut elements = Vector::<N, V>::new(N::from_int(0));
             if near < near_left && far < far_left {
-                numbers = from.numbers[place + near * by_near + far * from.far];
+                elements = from.elements[place + near * by_near + far * from.far];
             }
-            self.vectors[i] = numbers;
+            self.vectors[i] = elements;
         }
     }
 
-    /// Reads a unit's numbers of a tile of right operand `number`.
+    /// Reads a unit's elements of a tile of right operand `number`.
     pub fn read_right(
         &mut self,
         rights: &Rights<N, V>,
@@ -176,17 +177,17 @@ impl<N: Float, V: Size> Moved<N, V> {
         }
     }
 
-    /// Writes them to workgroup memory number by number, rounded to `I`.
+    /// Writes them to workgroup memory element by element, rounded to `I`.
     pub fn write<I: Float>(&self, room: &mut [f32], tile: &Tile, #[comptime] side: Side) {
         let [by_near, by_far] = comptime!(side.steps());
         let first = side_near(tile.unit, side) * comptime!(side.vector * by_near);
         let to = tile.room + first + side_far(tile.unit, side) * by_far;
         #[unroll]
         for i in 0..comptime!(side.moved()) {
-            let numbers = Vector::<f32, V>::cast_from(Vector::<I, V>::cast_from(self.vectors[i]));
+            let elements = Vector::<f32, V>::cast_from(Vector::<I, V>::cast_from(self.vectors[i]));
             #[unroll]
             for j in 0..comptime!(side.vector) {
-                room[to + comptime!(side.step(i, j))] = numbers.extract(j);
+                room[to + comptime!(side.step(i, j))] = elements.extract(j);
             }
         }
     }
@@ -202,8 +203,8 @@ impl<N: Float, V: Size> Moved<N, V> {
         let to = tile.room + side_near(tile.unit, side) + far;
         #[unroll]
         for i in 0..comptime!(side.moved()) {
-            let numbers = Vector::<I, V>::cast_from(self.vectors[i]);
-            room[to + comptime!(side.step(i, 0) / side.vector)] = numbers;
+            let elements = Vector::<I, V>::cast_from(self.vectors[i]);
+            room[to + comptime!(side.step(i, 0) / side.vector)] = elements;
         }
     }
 }
@@ -272,7 +273,7 @@ mod tests {
                             assert!(number[0] < near_end * vector && number[1] < far_end);
                             assert!(seen.insert(number), "{side:?}: {number:?} twice");
                             let place = first + side.step(i, j);
-                            assert!(place < side.numbers() && places.insert(place), "{side:?}");
+                            assert!(place < side.elements() && places.insert(place), "{side:?}");
                         }
                     }
                     assert_eq!(seen.len(), side.width * side.depth, "{side:?}");

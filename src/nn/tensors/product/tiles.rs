@@ -24,18 +24,19 @@ pub(super) struct Tiling {
     pub groups: usize,
     /// Steps of the inner dimension that a group has in workgroup memory.
     pub depth: usize,
-    /// Whether neighbours in memory differ in the inner index, for each operand. It decides which unit reads which number.
+    /// Whether neighbours in memory differ in the inner index, for each operand. It decides which unit reads which
+    /// element.
     pub inner_first: [bool; 2],
-    /// Numbers of each operand that a unit reads at a time.
+    /// Elements of each operand that a unit reads at a time.
     pub vectors: [usize; 2],
     /// Whether a bias is added.
     pub has_bias: bool,
-    /// Right operands, 1 to [`JOINED`](super::operands::JOINED).
+    /// Right operands, 1 to [`MAX_JOINED`](super::operands::MAX_JOINED).
     pub joined: usize,
 }
 
 impl Default for Tiling {
-    /// A tile of one number by one unit.
+    /// A tile of one element by one unit.
     fn default() -> Self {
         Self {
             part: [1; 2],
@@ -102,9 +103,9 @@ impl Tiling {
         }
     }
 
-    /// Numbers of a group's tiles in workgroup memory.
+    /// Elements of a group's tiles in workgroup memory.
     pub fn staged(&self) -> usize {
-        self.side(0).numbers() + self.side(1).numbers()
+        self.side(0).elements() + self.side(1).elements()
     }
 
     /// Sums of a group in workgroup memory: a tile where groups add theirs up, or a fragment of each plane on its way
@@ -133,8 +134,8 @@ impl Tiling {
 pub(super) struct Sizes {
     pub batches: usize,
     pub rows: usize,
-    /// Numbers of the result of a span: those of all blocks.
-    pub numbers: usize,
+    /// Elements of the result of a span: those of all blocks.
+    pub elements: usize,
     pub inner: usize,
     /// Inner steps of a cube.
     pub span: usize,
@@ -179,7 +180,7 @@ impl Work {
         let (span, batch) = (rest % sizes.spans, rest / sizes.spans);
         let block = Block::at::<B, W>(column_tile, rights, comptime!(tiling.joined));
         let column = (column_tile - block.first_tile) * comptime!(tiling.columns());
-        let to = (batch * sizes.spans + span) * sizes.numbers + block.place;
+        let to = (batch * sizes.spans + span) * sizes.elements + block.place;
         let first = span * sizes.span;
         let mut end = first + sizes.span;
         if end > sizes.inner {

@@ -14,7 +14,7 @@ use crate::text::kernels::UNITS;
 use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
 use crate::text::kernels::heads::{COUNTS, ProgressLaunch};
 use crate::text::kernels::narrow::{
-    NarrowScratchLaunch, NarrowingLaunch, TOKENS as MASKED, narrow_kernel,
+    NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_WORD, narrow_kernel,
 };
 use crate::text::{DeviceDecoder, Prompts, sharpness};
 use burn::backend::{Cube, DType};
@@ -31,7 +31,7 @@ const LEAST_REPLAYS: usize = 4;
 /// A batch of prompts with equally many completions each.
 pub(in crate::text::generate) struct KernelBatch<'a> {
     step: &'a TokenStep,
-    by: &'a DeviceDecoder,
+    decoder: &'a DeviceDecoder,
     sampling: &'a Sampling,
     prompts: Prompts,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
@@ -63,22 +63,27 @@ struct RecordedStep {
 }
 
 impl State {
-    fn new(by: &DeviceDecoder, prompts: &Prompts, draws: &CubeTensor, sampling: &Sampling) -> Self {
-        let shape = by.decoder.shape();
-        let [most, rows] = [draws.meta.shape()[0], draws.meta.shape()[1]];
-        let dtype = by.decoder.products.dtype();
+    fn new(
+        decoder: &DeviceDecoder,
+        prompts: &Prompts,
+        draws: &CubeTensor,
+        sampling: &Sampling,
+    ) -> Self {
+        let shape = decoder.module.shape();
+        let [max_tokens, rows] = [draws.meta.shape()[0], draws.meta.shape()[1]];
+        let dtype = decoder.module.products.dtype();
         let cache = || {
-            let sizes = [rows, most, shape.num_kv_heads, shape.head_dim];
+            let sizes = [rows, max_tokens, shape.num_kv_heads, shape.head_dim];
             Tensor::<4>::from_primitive::<Cube>(uninit(draws, &sizes, dtype))
         };
         let lengths = prompts.lengths.clone();
         let groups = lengths.dims()[0];
-        let counts = Tensor::from_ints([0, -1], by.device());
+        let counts = Tensor::from_ints([0, -1], decoder.device());
         Self {
             keys_values: (0..shape.num_layers).map(|_| [cache(), cache()]).collect(),
             progress: cube_ints(Tensor::cat(vec![counts, lengths.reshape([groups])], 0)),
             tokens: uninit(draws, &[rows], DType::I32),
-            records: uninit(draws, &[BLOCK, (3 + masks(by, sampling)) * rows], DType::F32),
+            records: uninit(draws, &[BLOCK, (3 + masks(decoder, sampling)) * rows], DType::F32),
         }
     }
 }
@@ -94,7 +99,7 @@ impl Decode for KernelBatch<'_> {
     }
 
     fn read(&mut self, steps: usize) -> Vec<Vec<SampledToken>> {
-        let (rows, vocabulary) = (self.rows(), self.by.vocabulary());
+        let (rows, vocabulary) = (self.rows(), self.decoder.vocabulary());
         let records = Tensor::<2>::from_primitive::<Cube>(self.state.records.clone());
         let size = records.dims()[1];
         let all = device::fetch(records.reshape([BLOCK * size]));
@@ -117,16 +122,16 @@ impl<'a> KernelBatch<'a> {
     /// A batch that follows prompts with `draws` of all tokens, `[max_new_tokens, rows]`.
     pub fn new(
         step: &'a TokenStep,
-        by: &'a DeviceDecoder,
+        decoder: &'a DeviceDecoder,
         sampling: &'a Sampling,
         prompts: Prompts,
         draws: Tensor<2>,
     ) -> Self {
         let draws = cube_tensor(draws);
-        let state = State::new(by, &prompts, &draws, sampling);
+        let state = State::new(decoder, &prompts, &draws, sampling);
         Self {
             step,
-            by,
+            decoder,
             sampling,
             prompts,
             draws,
@@ -188,7 +193,7 @@ impl<'a> KernelBatch<'a> {
     /// lost.
     fn begin_again(&mut self) {
         (self.graph, self.may_record) = (None, false);
-        self.state = State::new(self.by, &self.prompts, &self.draws, self.sampling);
+        self.state = State::new(self.decoder, &self.prompts, &self.draws, self.sampling);
         let count = std::mem::take(&mut self.count);
         for _ in 0..=count {
             self.advance();
@@ -201,12 +206,12 @@ impl<'a> KernelBatch<'a> {
         let State { keys_values, progress, tokens, .. } = &self.state;
         let tokens = Tensor::<1, Int>::from_primitive::<Cube>(tokens.clone());
         let keys_values = [&self.prompts.keys_values[..], keys_values];
-        self.choose(self.step.step(self.by, keys_values, progress, tokens, bound));
+        self.choose(self.step.step(self.decoder, keys_values, progress, tokens, bound));
     }
 
     /// Chooses a token for each row from normed hidden states, `[rows, hidden_size]`.
     fn choose(&self, hidden: Tensor<2>) {
-        let logits = cube_tensor(self.by.logits(hidden));
+        let logits = cube_tensor(self.decoder.logits(hidden));
         let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
         let State { progress, tokens, records, .. } = &self.state;
         let (client, cubes) = (logits.client.clone(), grid(&logits, rows));
@@ -259,16 +264,16 @@ impl<'a> KernelBatch<'a> {
 }
 
 /// Words of a row's mask of candidates; 0 if every token can be drawn.
-fn masks(by: &DeviceDecoder, sampling: &Sampling) -> usize {
-    if sampling.narrows() { by.vocabulary().div_ceil(MASKED) } else { 0 }
+fn masks(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
+    if sampling.narrows() { decoder.vocabulary().div_ceil(TOKENS_PER_WORD) } else { 0 }
 }
 
 /// The tokens in a row's mask; empty if it has all tokens.
 fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
     let words = masks.iter().map(|mask| *mask as u32).enumerate();
     let of = |(number, mask): (usize, u32)| {
-        let bits = (0..MASKED as u32).filter(move |bit| mask >> bit & 1 == 1);
-        bits.map(move |bit| (number * MASKED) as u32 + bit)
+        let bits = (0..TOKENS_PER_WORD as u32).filter(move |bit| mask >> bit & 1 == 1);
+        bits.map(move |bit| (number * TOKENS_PER_WORD) as u32 + bit)
     };
     let all: Vec<u32> = words.flat_map(of).collect();
     if all.len() == vocabulary { Vec::new() } else { all }

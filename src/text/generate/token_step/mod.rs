@@ -16,7 +16,7 @@ use crate::nn::tensors::attention::KeysValues;
 use crate::nn::tensors::rope::Rope;
 use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
+use crate::text::kernels::attend::{CachedKeysValuesLaunch, attend_kernel};
 use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
 use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
 use crate::text::kernels::rows;
@@ -39,9 +39,9 @@ impl TokenStep {
         if !has_kernels(decoder.device()) {
             return None;
         }
-        let decoder = &decoder.decoder;
-        let head_norms = (0..decoder.layers.len()).map(|layer| head_norms(decoder, layer));
-        Some(Self { head_norms: head_norms.collect(), heads: heads(decoder.shape()) })
+        let module = &decoder.module;
+        let head_norms = (0..module.layers.len()).map(|layer| head_norms(module, layer));
+        Some(Self { head_norms: head_norms.collect(), heads: heads(module.shape()) })
     }
 
     /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the normed
@@ -50,17 +50,17 @@ impl TokenStep {
     /// [`UNITS`].
     fn step(
         &self,
-        by: &DeviceDecoder,
+        decoder: &DeviceDecoder,
         [prompts, completions]: [&[KeysValues]; 2],
         progress: &CubeTensor,
         tokens: Tensor<1, Int>,
         bound: usize,
     ) -> Tensor<2> {
-        let (decoder, added) = (&by.decoder, by.added());
+        let (module, adapters) = (&decoder.module, decoder.adapter_tensors());
         let rows = tokens.dims()[0];
-        let shape = decoder.shape();
+        let shape = module.shape();
         let row = StepLaunch {
-            by: self,
+            weights: self,
             shape,
             prompts,
             completions,
@@ -68,42 +68,42 @@ impl TokenStep {
             bound,
             rows,
             members: rows / (progress.meta.num_elements() - COUNTS),
-            operand: decoder.products.dtype(),
+            operand: module.products.dtype(),
         };
-        let rotations: Vec<_> = decoder.rope.iter().map(|table| row.rotations(table)).collect();
-        let mut stream = cube_tensor(decoder.embed(tokens.reshape([rows, 1])));
+        let rotations: Vec<_> = module.rope.iter().map(|table| row.rotations(table)).collect();
+        let mut stream = cube_tensor(module.embed(tokens.reshape([rows, 1])));
         let mut output = None;
-        for (i, layer) in decoder.layers.iter().enumerate() {
+        for (i, layer) in module.layers.iter().enumerate() {
             let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
             let apply = |which: Projection, x: &CubeTensor| {
-                cube_tensor(decoder.apply(added, i, which, tensor(x)))
+                cube_tensor(module.apply(adapters, i, which, tensor(x)))
             };
-            let [before_attention, after_attention, before_mlp, after_mlp] =
-                layer.norms(shape.norms);
-            let (input, sum) = add_norm(shape, stream, output, before_attention, row.operand);
-            let [queries, keys, values] = decoder
-                .apply_all(added, i, Projection::OF_ATTENTION, tensor(&input))
+            let norms = layer.norms(shape.norms);
+            let before = norms.before_attention;
+            let (input, sum) = add_norm(shape, stream, output, before, row.operand);
+            let [queries, keys, values] = module
+                .apply_all(adapters, i, Projection::OF_ATTENTION, tensor(&input))
                 .map(cube_tensor);
             row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table(i)]);
             let attended = apply(Projection::Output, &row.attend(i, &queries));
-            let attended = Some((attended, after_attention));
-            let (input, sum) = add_norm(shape, sum, attended, before_mlp, row.operand);
+            let attended = Some((attended, norms.after_attention));
+            let (input, sum) = add_norm(shape, sum, attended, norms.before_mlp, row.operand);
             let [gate, up] =
-                decoder.apply_all(added, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
+                module.apply_all(adapters, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
             output = Some((
                 apply(Projection::Down, &gated(&gate, &up, shape.activation, row.operand)),
-                after_mlp,
+                norms.after_mlp,
             ));
             stream = sum;
         }
-        let (hidden, _) = add_norm(shape, stream, output, Some(&decoder.norm), DType::F32);
+        let (hidden, _) = add_norm(shape, stream, output, Some(&module.norm), DType::F32);
         Tensor::<3>::from_primitive::<Cube>(hidden).reshape([rows, shape.hidden_size])
     }
 }
 
 /// The kernels of one step.
 struct StepLaunch<'a> {
-    by: &'a TokenStep,
+    weights: &'a TokenStep,
     shape: &'a DecoderShape,
     /// Keys and values of prompts and of completions, layer by layer.
     prompts: &'a [KeysValues],
@@ -125,7 +125,7 @@ impl StepLaunch<'_> {
 
     /// Computes the rotations of each row's position, `[rows, half, 2]`, and moves `progress` on to the chosen token.
     fn rotations(&self, table: &Rope) -> CubeTensor {
-        let half = self.by.heads.half;
+        let half = self.weights.heads.half;
         let [low, high] = table.parts;
         let rotations = uninit(self.progress, &[self.rows, half, 2], DType::F32);
         let cubes = (self.rows * half).div_ceil(UNITS);
@@ -155,8 +155,8 @@ impl StepLaunch<'_> {
         rotations: &CubeTensor,
     ) {
         let caches = self.completions[layer].each_ref().map(|x| cube_tensor(x.clone()));
-        let most = self.completions[layer][0].dims()[1];
-        let units = rows::Row::new(self.by.heads.query_size()).units;
+        let max_tokens = self.completions[layer][0].dims()[1];
+        let units = rows::Row::new(self.weights.heads.query_size()).units;
         // SAFETY: accesses stay below the rows, the heads and the room of the caches, which nothing else reads or
         // writes meanwhile; all units of a cube reach its barriers.
         unsafe {
@@ -168,15 +168,15 @@ impl StepLaunch<'_> {
                 argument(keys),
                 argument(values),
                 argument(rotations),
-                argument(&self.by.head_norms[layer]),
+                argument(&self.weights.head_norms[layer]),
                 argument(&caches[0]),
                 argument(&caches[1]),
                 self.progress(),
                 self.rows,
-                most,
+                max_tokens,
                 self.shape.head_shape().scale,
                 self.shape.rms_norm_eps,
-                self.by.heads,
+                self.weights.heads,
                 units,
                 element_of(&caches[0]),
             );
@@ -186,10 +186,10 @@ impl StepLaunch<'_> {
     /// The result of attention: `[rows, 1, query_size]`.
     fn attend(&self, layer: usize, queries: &CubeTensor) -> CubeTensor {
         let [own, prompts] = [&self.completions[layer], &self.prompts[layer]];
-        let (most, longest) = (own[0].dims()[1], prompts[0].dims()[1]);
+        let (max_tokens, longest) = (own[0].dims()[1], prompts[0].dims()[1]);
         let [keys, values] = own.each_ref().map(|x| cube_tensor(x.clone()));
         let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
-        let heads = self.by.heads;
+        let heads = self.weights.heads;
         let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand);
         let window = self.shape.window(layer);
         let all = [&keys, &values, &prompt_keys, &prompt_values, queries];
@@ -202,12 +202,12 @@ impl StepLaunch<'_> {
                 grid(queries, self.rows * heads.queries),
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
-                CachedLaunch::new(
+                CachedKeysValuesLaunch::new(
                     argument(&keys),
                     argument(&values),
                     argument(&prompt_keys),
                     argument(&prompt_values),
-                    most,
+                    max_tokens,
                     longest,
                 ),
                 self.progress(),
