@@ -253,6 +253,7 @@ impl LanguageLearner {
             rollout_share: counted as f32 / count as f32,
             totals: UpdateSums::default(),
             tokens: 0.0,
+            is_first_step: true,
             first_ratio: None,
             norms: Vec::new(),
         };
@@ -267,7 +268,6 @@ impl LanguageLearner {
             release_freed_memory();
         }
         // A maximum is the same in any order. The count of tokens is already that of all ranks.
-        let first_ratio = first_ratio.flatten();
         let ratios = self.team.all_gather_numbers(&[first_ratio.unwrap_or(0.0)])?;
         let largest = ratios.concat().into_iter().fold(0.0, f64::max);
         let first_ratio = first_ratio.map(|_| largest);
@@ -349,8 +349,10 @@ struct TextUpdate<'a> {
     totals: UpdateSums,
     /// Counted tokens that the decoder evaluated.
     tokens: f64,
-    /// Largest distance of a ratio from 1 in the first step; `None` before it, and in it if it skipped all groups.
-    first_ratio: Option<Option<f64>>,
+    /// Whether the next step is the first.
+    is_first_step: bool,
+    /// Largest distance of a ratio from 1 in the first step, if it learnt from any group.
+    first_ratio: Option<f64>,
     /// Norms of the steps on a device, which are read back together.
     norms: Vec<Tensor<1>>,
 }
@@ -405,7 +407,9 @@ impl UpdateSteps for TextUpdate<'_> {
         };
         self.totals.add(&sums.added(), norm);
         self.tokens += sums.tokens;
-        self.first_ratio.get_or_insert((sums.tokens > 0.0).then_some(sums.ratio));
+        if std::mem::take(&mut self.is_first_step) {
+            self.first_ratio = (sums.tokens > 0.0).then_some(sums.ratio);
+        }
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
 //! The engine of language models: GRPO on completions, and SFT on solutions.
 
 mod advantages;
+mod collapse_monitor;
 mod device_limits;
 mod exchange;
 mod fit;
 mod grpo;
-mod health;
 mod prompts;
 mod record;
 mod rollout;
@@ -18,7 +18,7 @@ mod snapshot;
 mod tally;
 mod verification;
 
-pub use health::Health;
+pub use collapse_monitor::CollapseMonitor;
 pub use record::CompletionRecord;
 pub use samples::Answer;
 #[cfg(on_disk)]

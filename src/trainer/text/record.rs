@@ -66,7 +66,7 @@ pub(super) fn sft() -> IterationRecord {
 pub(super) fn grpo(answers: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
     let all = || answers.completions();
     let kept: usize = all().map(|one| one.tokens.len()).sum();
-    let tokens = kept + answers.dropped.1;
+    let tokens = kept + answers.dropped_tokens;
     let distinct = |group: &ScoredGroup| {
         group.texts.iter().collect::<HashSet<_>>().len() as f64 / group.texts.len() as f64
     };
@@ -80,7 +80,7 @@ pub(super) fn grpo(answers: &ScoredCompletions, parts: &[RewardPart]) -> Iterati
         rewards: by_part(answers, parts),
         problems: answers.problems().count(),
         problem: answers.problems().next().cloned(),
-        resampled: answers.dropped.0,
+        resampled: answers.dropped_groups,
         completion_length: mean(all().map(|one| one.tokens.len() as f64)),
         truncated: share(all().map(|one| !one.ended)),
         distinct: mean(answers.groups.iter().map(distinct)),

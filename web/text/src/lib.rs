@@ -8,7 +8,7 @@ use grove::task;
 use grove::text::LanguageModel;
 use grove::text::generate::Sampling;
 use grove::trainer::text::{
-    CompletionRecord, Health, LanguageConfig, LanguageTrainer, TINY, language_settings,
+    CollapseMonitor, CompletionRecord, LanguageConfig, LanguageTrainer, TINY, language_settings,
     load_language_settings, saved_language_settings,
 };
 use grove_web_base::Saved;
@@ -25,7 +25,7 @@ const EXAMPLES: (u64, usize) = (8, 4);
 pub struct Training {
     trainer: LanguageTrainer,
     settings: String,
-    health: Health,
+    collapse_monitor: CollapseMonitor,
 }
 
 /// The result of an iteration.
@@ -57,8 +57,9 @@ fn settings(
 
 impl Training {
     fn of(trainer: LanguageTrainer, settings: Table) -> Self {
-        let (health, text) = (Health::new(trainer.parts()), settings.to_string());
-        Self { health, trainer: trainer.with_settings(settings), settings: text }
+        let (collapse_monitor, text) =
+            (CollapseMonitor::new(trainer.parts()), settings.to_string());
+        Self { collapse_monitor, trainer: trainer.with_settings(settings), settings: text }
     }
 
     fn schedule(&self) -> Schedule {
@@ -143,7 +144,7 @@ impl Training {
     pub async fn iterate(&mut self) -> Result<String, JsError> {
         let mut record = self.trainer.iterate_async().await?;
         let mut completions = self.trainer.take_completions();
-        let warning = self.health.observe(&record);
+        let warning = self.collapse_monitor.observe(&record);
         if let Some(text) = &mut record.text {
             text.warning = warning;
             if text.fit {
