@@ -55,9 +55,9 @@ impl ScoredCompletions {
         self.groups.iter().map(|group| group.totals.clone()).collect()
     }
 
-    /// Discards the groups whose total rewards do not satisfy `wanted`.
-    pub fn keep(&mut self, wanted: impl Fn(&[f64]) -> bool) {
-        for group in self.groups.extract_if(.., |group| !wanted(&group.totals)) {
+    /// Discards the groups whose total rewards do not satisfy `is_wanted`, and counts them.
+    pub fn retain_groups(&mut self, is_wanted: impl Fn(&[f64]) -> bool) {
+        for group in self.groups.extract_if(.., |group| !is_wanted(&group.totals)) {
             self.dropped_groups += 1;
             self.dropped_tokens +=
                 group.completions.iter().map(|one| one.tokens.len()).sum::<usize>();
