@@ -65,7 +65,7 @@ impl Optimizer {
     }
 
     /// Converts the state to this precision in host memory, unless that is where it is. `sizes` are those of the parameters.
-    pub fn keep(&mut self, precision: MomentPrecision, sizes: impl FnOnce() -> Vec<usize>) {
+    pub fn convert_to(&mut self, precision: MomentPrecision, sizes: impl FnOnce() -> Vec<usize>) {
         *self = match (precision, &*self) {
             (MomentPrecision::F32, Self::Host(_))
             | (MomentPrecision::Bf16, Self::Bf16(_))

@@ -15,7 +15,7 @@ use crate::nn::ops::attention::HeadShape;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, embed};
 use crate::nn::tensors::device_copy::DeviceCopy;
-use crate::nn::text::Text;
+use crate::nn::text::{CompletionIndex, Text};
 use std::ops::Range;
 
 /// Minimum parameters for products to use all threads; of smaller decoders, whole passes run in parallel.
@@ -307,7 +307,8 @@ impl TextPass {
     }
 
     /// The row of [`TextPass::hidden`] that predicts token number `at` of a completion of a text.
-    pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
+    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
+        let CompletionIndex { text, completion } = completion;
         let Piece { rows, .. } = &self.pieces[self.first_pieces[text] + completion];
         match at {
             0 => text,

@@ -5,14 +5,16 @@ use super::tokens::LossTokens;
 use crate::device;
 use crate::learner::text::differentiation::TokenGrads;
 use crate::model::Categorical;
-use crate::text::{Arenas, DeviceDecoder, EXCLUDED, HiddenStates, Retention, Text, sharpness};
+use crate::text::{
+    Arenas, CompletionIndex, DeviceDecoder, EXCLUDED, HiddenStates, Retention, Text, sharpness,
+};
 use burn::tensor::Tensor;
 use std::ops::Range;
 
 /// A pass in tensors, differentiated by autodiff.
 pub(super) struct AutodiffPass {
     /// The decoder; its learnt parameters are leaves of the autodiff graph unless the pass retains nothing.
-    by: DeviceDecoder,
+    decoder: DeviceDecoder,
     states: HiddenStates,
 }
 
@@ -21,16 +23,16 @@ impl AutodiffPass {
     fn policy(
         &self,
         tokens: &LossTokens,
-        hidden: Tensor<2>,
         part: Range<usize>,
+        hidden: Tensor<2>,
         temperature: f32,
     ) -> Categorical {
-        let logits = self.by.logits(hidden) * sharpness(temperature);
+        let logits = self.decoder.logits(hidden) * sharpness(temperature);
         let candidates = tokens.candidates(part.clone());
         if candidates.clone().all(<[u32]>::is_empty) {
             return Categorical::new(logits);
         }
-        let vocabulary = self.by.vocabulary();
+        let vocabulary = self.decoder.vocabulary();
         let mut offsets = vec![0.0; part.len() * vocabulary];
         for (row, candidates) in offsets.chunks_exact_mut(vocabulary).zip(candidates) {
             if !candidates.is_empty() {
@@ -38,37 +40,38 @@ impl AutodiffPass {
                 candidates.iter().for_each(|token| row[*token as usize] = 0.0);
             }
         }
-        let offsets = device::upload(offsets, self.by.device()).reshape([part.len(), vocabulary]);
+        let offsets =
+            device::upload(offsets, self.decoder.device()).reshape([part.len(), vocabulary]);
         Categorical::new(logits + offsets)
     }
 
     /// The hidden states that predict the tokens: `[count, hidden_size]`.
     fn hidden(&self, tokens: &LossTokens) -> Tensor<2> {
-        self.states.hidden.clone().select(0, tokens.row_tensor(self.by.device()))
+        self.states.hidden.clone().select(0, tokens.row_tensor(self.decoder.device()))
     }
 }
 
 impl<'a> DevicePass<'a> for AutodiffPass {
-    fn forward(on: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self {
-        let by = match retention {
-            Retention::Nothing => on.clone(),
-            Retention::Inputs | Retention::All => on.trainable(),
+    fn forward(decoder: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self {
+        let decoder = match retention {
+            Retention::Nothing => decoder.clone(),
+            Retention::Inputs | Retention::All => decoder.trainable(),
         };
-        let states = by.forward_texts(texts);
-        Self { by, states }
+        let states = decoder.forward_texts(texts);
+        Self { decoder, states }
     }
 
-    fn prediction(&self, completion: [usize; 2], at: usize) -> usize {
+    fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
         self.states.prediction(completion, at)
     }
 
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2] {
         let hidden = self.hidden(tokens).without_autodiff();
-        let chosen = tokens.tokens(self.by.device());
-        let parts = tokens.parts(self.by.vocabulary()).map(|part| {
+        let chosen = tokens.tokens(self.decoder.device());
+        let parts = tokens.parts(self.decoder.vocabulary()).map(|part| {
             let (start, len) = (part.start, part.len());
-            let own = hidden.clone().narrow(0, start, len);
-            let policy = self.policy(tokens, own, part, temperature);
+            let hidden = hidden.clone().narrow(0, start, len);
+            let policy = self.policy(tokens, part, hidden, temperature);
             let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
             (logprobs.without_autodiff(), policy.entropy().without_autodiff())
         });
@@ -79,28 +82,28 @@ impl<'a> DevicePass<'a> for AutodiffPass {
     }
 
     fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas {
-        let device = self.by.device();
+        let device = self.decoder.device();
         let hidden = self.hidden(tokens);
-        let fixed = hidden.clone().without_autodiff();
+        let constant = hidden.clone().without_autodiff();
         let chosen = tokens.tokens(device);
         let [d_logprobs, weights] =
             [grads.d_logprobs, grads.entropy_weights].map(|x| device::upload(x, device));
-        let mut gradient = self.by.learnt().zeros_like();
-        let d_hidden = tokens.parts(self.by.vocabulary()).map(|range| {
-            let (start, len) = (range.start, range.len());
-            let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
-            let hidden = fixed.clone().narrow(0, start, len).autodiff().require_grad();
-            let policy = self.policy(tokens, hidden.clone(), range, temperature);
+        let mut gradient = self.decoder.learnt().zeros_like();
+        let d_hidden = tokens.parts(self.decoder.vocabulary()).map(|part| {
+            let (start, len) = (part.start, part.len());
+            let narrow = |x: &Tensor<1>| x.clone().narrow(0, start, len);
+            let hidden = constant.clone().narrow(0, start, len).autodiff().require_grad();
+            let policy = self.policy(tokens, part, hidden.clone(), temperature);
             let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
-            let loss = logprobs * part(&d_logprobs) - policy.entropy() * part(&weights);
-            let mut found = loss.sum().backward();
-            let d_hidden = hidden.grad_remove(&mut found).expect("log-probabilities depend on it");
-            gradient.add(self.by.gradients(&mut found), 1.0);
+            let loss = logprobs * narrow(&d_logprobs) - policy.entropy() * narrow(&weights);
+            let mut grads = loss.sum().backward();
+            let d_hidden = hidden.grad_remove(&mut grads).expect("log-probabilities depend on it");
+            gradient.add(self.decoder.gradients(&mut grads), 1.0);
             d_hidden
         });
         let d_hidden = Tensor::cat(d_hidden.collect(), 0);
-        let mut found = (hidden * d_hidden).sum().backward();
-        gradient.add(self.by.gradients(&mut found), 1.0);
+        let mut grads = (hidden * d_hidden).sum().backward();
+        gradient.add(self.decoder.gradients(&mut grads), 1.0);
         gradient
     }
 }
