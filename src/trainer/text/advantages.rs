@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 /// Added to the standard deviation, as in TRL.
 const STD_EPSILON: f64 = 1e-4;
 
-/// Advantage of each completion over its group, by group. NaN marks a completion that could not be judged; it is left out
-/// of its group's mean and deviation, and has advantage 0.
+/// Advantage of each completion over its group, by group. NaN marks a completion that could not be judged; it is left
+/// out of its group's mean and deviation, and has advantage 0.
 pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
     let divisors = divisors(rewards, scale);
     let of_group = |(rewards, divisor): (&Vec<f64>, f64)| {

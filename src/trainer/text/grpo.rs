@@ -66,8 +66,8 @@ impl TextEngine {
         in_pool(is_pooled, || learner.update(&settings, groups, iteration, entropy_coef, &rates))
     }
 
-    /// Checks that the device has room for each group that passes through the decoder, which groups without a gradient do
-    /// not.
+    /// Checks that the device has room for each group that passes through the decoder, which groups without a gradient
+    /// do not.
     fn check_groups(&self, groups: &[Group]) -> Result<(), LanguageTrainError> {
         let loss = &self.config.loss;
         let all_pass = loss.entropy_coef != 0.0 || loss.kl_coef != 0.0;

@@ -420,8 +420,8 @@ impl TextEngine {
         Ok(tally.record())
     }
 
-    /// Evaluates the greedy policy on `count` held-out prompts of a part, and if the run is SFT alone, also on the held-out
-    /// solutions.
+    /// Evaluates the greedy policy on `count` held-out prompts of a part, and if the run is SFT alone, also on the
+    /// held-out solutions.
     fn evaluate_part(
         &self,
         part: HeldOutPart,

@@ -101,11 +101,11 @@ impl TextEngine {
         let stops = &self.config.generation.stop;
         let text = |tokens: &[u32]| {
             let text = self.model.text(tokens);
-            stop::before(&text, stops).map(str::to_string).unwrap_or(text)
+            stop::text_before(&text, stops).map(str::to_string).unwrap_or(text)
         };
         let verification = Verification::new(&*self.task, prompts, &text);
         let must_stop = |tokens: &[u32]| {
-            let has_stop_text = || stop::before(&self.model.text(tokens), stops).is_some();
+            let has_stop_text = || stop::text_before(&self.model.text(tokens), stops).is_some();
             verification.has_failed() || !stops.is_empty() && has_stop_text()
         };
         let generator = Generator {
@@ -141,8 +141,8 @@ impl TextEngine {
         }
     }
 
-    /// Total reward of each completion of a prompt, with a length penalty relative to `limit` tokens; NaN if the verifier
-    /// could not judge it.
+    /// Total reward of each completion of a prompt, with a length penalty relative to `limit` tokens; NaN if the
+    /// verifier could not judge it.
     fn total_rewards(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
         let total = |(one, rewards): (&Completion, &Rewards)| match rewards.problem {

@@ -38,8 +38,8 @@ impl LanguageConfig {
         Sampling { temperature, top_k, top_p, min_p, max_new_tokens, stop_tokens }
     }
 
-    /// Settings of the learner's updates in a stage. SFT before GRPO has no KL penalty, since the reference is the policy at
-    /// its end.
+    /// Settings of the learner's updates in a stage. SFT before GRPO has no KL penalty, since the reference is the
+    /// policy at its end.
     pub fn update_settings(&self, stage: TrainingStage) -> UpdateSettings {
         let is_sft = stage == TrainingStage::Sft;
         let loss_type = if is_sft { LossType::Nll } else { self.loss.loss_type };
