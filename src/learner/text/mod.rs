@@ -161,7 +161,7 @@ pub struct LanguageMeans {
     pub first_ratio: Option<f64>,
 }
 
-/// Counter that derives the key of the optimizer's draws from that of the learner.
+/// Counter that derives the key of the optimizer's draws from the learner's key.
 const ROUNDING_COUNTER: u32 = u32::MAX;
 
 /// A language model in training.

@@ -64,7 +64,8 @@ impl Optimizer {
         }
     }
 
-    /// Converts the state to this precision in host memory, unless that is where it is. `sizes` are those of the parameters.
+    /// Converts the state to this precision in host memory, unless it is kept so already. `sizes` are the numbers of
+    /// elements of the parameters.
     pub fn convert_to(&mut self, precision: MomentPrecision, sizes: impl FnOnce() -> Vec<usize>) {
         *self = match (precision, &*self) {
             (MomentPrecision::F32, Self::Host(_))

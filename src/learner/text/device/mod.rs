@@ -51,7 +51,7 @@ trait DevicePass<'a> {
     /// Computes the log-probabilities of tokens at a temperature, and the entropies of their distributions.
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2];
 
-    /// Computes the gradients of the learnt parameters from those of the tokens.
+    /// Computes the gradients of the learnt parameters from the gradients of the tokens.
     fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas;
 }
 
