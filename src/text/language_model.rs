@@ -130,8 +130,8 @@ impl LanguageModel {
         })
     }
 
-    /// Tokenizes an answer to a prompt, with the token that ends it: for messages what the chat template adds to the prompt,
-    /// up to the end of the turn, else the answer as it stands.
+    /// Tokenizes an answer to a prompt, with the token that ends it. For messages this is what the chat template adds
+    /// to the rendered prompt, up to the end of the turn; otherwise it is the plain answer.
     ///
     /// # Errors
     /// If the prompt or the answer cannot be tokenized or is empty, or the template fails or does not put the answer behind
@@ -171,8 +171,8 @@ impl LanguageModel {
         self.bare_answer(answer, text, messages)
     }
 
-    /// Tokenizes an answer as it stands, with the token that ends it: by itself after messages, else as what follows the
-    /// prompt's text.
+    /// Tokenizes a plain answer, with the token that ends it: alone after messages, otherwise together with the
+    /// prompt's text, which it follows.
     ///
     /// # Errors
     /// If the answer cannot be tokenized, or is empty and no token ends it.

@@ -103,7 +103,7 @@ struct Batch<'a> {
     generator: &'a Generator<'a>,
     /// The index of the first prompt among all.
     first: usize,
-    /// The indices of the completions among those of their prompt.
+    /// The indices of the completions among all of their prompt.
     members: Range<usize>,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,

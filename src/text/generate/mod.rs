@@ -76,7 +76,7 @@ impl Completion {
 
 /// A stop condition beyond stop tokens, given the tokens of a completion so far.
 pub type Stop<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
-/// A callback for every token, given the index of the prompt, that of the completion and the completion so far.
+/// A callback for every token, given the index of the prompt, the index of the completion and the completion so far.
 pub type Listener<'a> = &'a (dyn Fn(usize, usize, &Completion) + Sync);
 
 /// A sampler of completions: a model with the settings of a batch.
@@ -154,7 +154,7 @@ struct ActiveCompletion {
     prefilled: usize,
 }
 
-/// A prompt whose cache is filled; that cache comes after those of the slots.
+/// A prompt whose cache is filled. Caches of prompts come after the caches of the slots.
 struct PrefilledPrompt {
     tokens: usize,
     /// Number of completions that still need the cache.
