@@ -53,18 +53,22 @@ fn group_advantages(rewards: &[f64], members: &[usize], divisor: f64) -> impl It
     let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
     let mean = mean(judged_rewards(&rewards).into_iter());
     // Equal rewards differ by rounding at most.
-    let alike = has_zero_variance(&rewards);
-    let value = move |x: f64| if alike || x.is_nan() { 0.0 } else { ((x - mean) / divisor) as f32 };
-    rewards.into_iter().map(value)
+    let are_equal = has_zero_variance(&rewards);
+    let advantage = move |reward: f64| match are_equal || reward.is_nan() {
+        true => 0.0,
+        false => ((reward - mean) / divisor) as f32,
+    };
+    rewards.into_iter().map(advantage)
 }
 
 /// Advantage of each token over the mean of the completions that share the tokens before it: GRPO at every fork of the
-/// group's tree of completions. Tokens after a prefix that only one completion has get 0.
+/// group's tree of completions. Tokens after a prefix of only one completion get 0.
 fn prefix_advantages(completions: &[Completion], rewards: &[f64], divisor: f64) -> Vec<Vec<f32>> {
     let mut values: Vec<Vec<f32>> =
-        completions.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
-    let mut open = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
-    while let Some((at, members)) = open.pop() {
+        completions.iter().map(|completion| vec![0.0; completion.tokens.len()]).collect();
+    // Lengths of prefixes, and the completions that share each.
+    let mut prefixes = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
+    while let Some((at, members)) = prefixes.pop() {
         let mut branches = BTreeMap::<u32, Vec<usize>>::new();
         for (member, value) in members.iter().zip(group_advantages(rewards, &members, divisor)) {
             if let Some(token) = completions[*member].tokens.get(at) {
@@ -73,10 +77,11 @@ fn prefix_advantages(completions: &[Completion], rewards: &[f64], divisor: f64) 
             }
         }
         // All chose this token, so it gets no credit.
-        if branches.len() == 1 && branches.values().all(|all| all.len() == members.len()) {
+        if branches.len() == 1 && branches.values().all(|branch| branch.len() == members.len()) {
             members.iter().for_each(|member| values[*member][at] = 0.0);
         }
-        open.extend(branches.into_values().filter(|all| all.len() > 1).map(|all| (at + 1, all)));
+        let shared = branches.into_values().filter(|branch| branch.len() > 1);
+        prefixes.extend(shared.map(|branch| (at + 1, branch)));
     }
     values
 }
@@ -99,9 +104,9 @@ pub fn overlong_penalty(tokens: usize, limit: usize, buffer: usize) -> f64 {
 fn quantile(mut values: Vec<f32>, q: f64) -> f64 {
     values.sort_unstable_by(f32::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return 0.0 };
-    let place = q * last as f64;
-    let [low, high] = [place.floor(), place.ceil()].map(|at| f64::from(values[at as usize]));
-    low + (place - place.floor()) * (high - low)
+    let position = q * last as f64;
+    let [low, high] = [position.floor(), position.ceil()].map(|at| f64::from(values[at as usize]));
+    low + (position - position.floor()) * (high - low)
 }
 
 /// Converts completions and their advantages to the learner's groups.
@@ -129,7 +134,7 @@ pub fn groups_to_learn(
         }),
     };
     let divisors = divisors(&scored.totals(), config.scale_rewards);
-    let group = |((group, advantages), divisor): ((&ScoredGroup, &Vec<f32>), f64)| {
+    let group_to_learn = |((group, advantages), divisor): ((&ScoredGroup, &Vec<f32>), f64)| {
         let ScoredGroup { tokens, completions, totals, .. } = group;
         let advantages: Vec<Vec<f32>> = match config.baseline {
             Baseline::Group => {
@@ -141,7 +146,7 @@ pub fn groups_to_learn(
         let samples = completions.iter().zip(advantages).map(sample).collect();
         Group { prompt: tokens.clone(), samples }
     };
-    scored.groups.iter().zip(advantages).zip(divisors).map(group).collect()
+    scored.groups.iter().zip(advantages).zip(divisors).map(group_to_learn).collect()
 }
 
 #[cfg(test)]

@@ -191,21 +191,28 @@ mod tests {
 
     #[test]
     fn a_norm_far_above_the_usual_is_named_but_not_after_a_change_of_loss() {
-        let of = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy()) };
+        let with_norm = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy()) };
         let fit = |grad_norm: f64| IterationRecord {
             grad_norm,
             ..record(TextRecord { fit: true, ..healthy() })
         };
-        let mut records: Vec<_> = (0..10).map(|i| of(0.4 + 0.02 * f64::from(i))).collect();
-        records.extend([of(0.0), of(4.0), of(7.0), of(8.0), of(0.5), of(6.0)]);
+        let mut records: Vec<_> = (0..10).map(|i| with_norm(0.4 + 0.02 * f64::from(i))).collect();
+        records.extend([
+            with_norm(0.0),
+            with_norm(4.0),
+            with_norm(7.0),
+            with_norm(8.0),
+            with_norm(0.5),
+            with_norm(6.0),
+        ]);
         let named = observed(&records);
         let at: Vec<usize> = (0..records.len()).filter(|i| named[*i].is_some()).collect();
         assert_eq!(at, [12, 15], "{named:?}");
         assert!(named[12].as_ref().unwrap().contains("is 7.000, 14 times"), "{named:?}");
         // Too few norms to know the usual one; and GRPO has others than SFT.
-        assert_eq!(observed(&[of(0.1), of(9.0)]), [None, None]);
+        assert_eq!(observed(&[with_norm(0.1), with_norm(9.0)]), [None, None]);
         let mut records = vec![fit(0.1); 20];
-        records.push(of(9.0));
+        records.push(with_norm(9.0));
         assert_eq!(observed(&records).last(), Some(&None));
         records[20] = fit(9.0);
         assert!(observed(&records)[20].is_some());

@@ -90,8 +90,8 @@ impl TextEngine {
             return Ok(());
         }
         Err(LanguageTrainError::Settings(format!(
-            "a prompt with its distinct completions has {tokens} tokens, but the device's buffers hold {max_tokens} of them \
-             at a time: {advice}, or use the CPU"
+            "a prompt with its distinct completions has {tokens} tokens, but the device's buffers hold {max_tokens} \
+             of them at a time: {advice}, or use the CPU"
         )))
     }
 }

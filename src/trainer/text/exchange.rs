@@ -159,12 +159,12 @@ mod tests {
             1 => Rewards::unknown(2, "it is late – très".to_string()),
             _ => Rewards::new(vec![1.0 / 3.0, count as f64]),
         };
-        let of = |count: usize| CompletionGroup {
+        let group = |count: usize| CompletionGroup {
             completions: (0..count).map(completion).collect(),
             texts: (0..count).map(|i| "é".repeat(i)).collect(),
             rewards: (0..count).map(rewards).collect(),
         };
-        (0..number).map(of).collect()
+        (0..number).map(group).collect()
     }
 
     #[test]

@@ -67,8 +67,8 @@ impl TextEngine {
         if count == 0 {
             return Ok(0.0);
         }
-        let own = self.team.shards(count, self.config.update.num_shards).own_items();
-        let own = numbers.start + own.start as u64..numbers.start + own.end as u64;
+        let items = self.team.shards(count, self.config.update.num_shards).own_items();
+        let own = numbers.start + items.start as u64..numbers.start + items.end as u64;
         let ours = self.held_out_logprobs(own);
         let ours = ours.map(|logprobs| bytemuck::cast_slice(&logprobs).to_vec());
         let bytes = exchange::gather_bytes(&self.team, ours)?.concat();

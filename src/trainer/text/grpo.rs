@@ -78,8 +78,8 @@ impl TextEngine {
         groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
     }
 
-    /// Learning rate of an optimizer step, which is counted as if every iteration took all of its steps: that of SFT,
-    /// then that of the schedule.
+    /// Learning rate of an optimizer step: the constant rate of SFT, then the rate of the schedule. Steps are counted
+    /// as if every iteration took all of its steps.
     fn rate(&self, step: u64) -> f64 {
         let LanguageConfig { fit, iterations, .. } = &self.config;
         let steps = self.config.optimizer_steps_per_iteration() as u64;

@@ -45,8 +45,8 @@ impl TextEngine {
         if count > max_tokens {
             let start: String = prompt.text.chars().take(40).collect();
             return Err(LanguageTrainError::Settings(format!(
-                "a prompt (it begins with {start:?}) has {count} tokens, but the device's buffers hold {max_tokens} of them \
-                 at a time: leave such prompts out, or use the CPU"
+                "a prompt (it begins with {start:?}) has {count} tokens, but the device's buffers hold {max_tokens} \
+                 of them at a time: leave such prompts out, or use the CPU"
             )));
         }
         Ok(tokens)

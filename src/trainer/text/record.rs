@@ -53,8 +53,8 @@ fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTr
     if scored.judged().next().is_none() {
         return BTreeMap::new();
     }
-    let of = |i: usize| mean(scored.judged().map(|rewards| rewards.parts[i]));
-    parts.iter().enumerate().map(|(i, part)| (part.name.clone(), of(i))).collect()
+    let mean_of = |i: usize| mean(scored.judged().map(|rewards| rewards.parts[i]));
+    parts.iter().enumerate().map(|(i, part)| (part.name.clone(), mean_of(i))).collect()
 }
 
 /// Creates the record of an SFT iteration, before the update.
@@ -65,16 +65,15 @@ pub(super) fn sft_record() -> IterationRecord {
 
 /// Creates the record of a GRPO iteration with these completions, before the update.
 pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
-    let all = || scored.completions();
-    let kept: usize = all().map(|one| one.tokens.len()).sum();
-    let tokens = kept + scored.dropped_tokens;
+    let completions = || scored.completions();
+    let kept_tokens: usize = completions().map(|one| one.tokens.len()).sum();
+    let tokens = kept_tokens + scored.dropped_tokens;
     let distinct = |group: &ScoredGroup| {
         group.texts.iter().collect::<HashSet<_>>().len() as f64 / group.texts.len() as f64
     };
-    // Tokens and rewards of the completions that were judged.
     let totals = scored.groups.iter().flat_map(|group| &group.totals);
-    let learnt = all().zip(totals).filter(|(_, reward)| !reward.is_nan());
-    let (judged_tokens, reward) = learnt
+    let judged = completions().zip(totals).filter(|(_, reward)| !reward.is_nan());
+    let (judged_tokens, reward) = judged
         .fold((0, 0.0), |(tokens, sum), (one, reward)| (tokens + one.tokens.len(), sum + reward));
     let text = TextRecord {
         fit: false,
@@ -82,11 +81,11 @@ pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> I
         problems: scored.problems().count(),
         problem: scored.problems().next().cloned(),
         resampled: scored.dropped_groups,
-        completion_length: mean(all().map(|one| one.tokens.len() as f64)),
-        truncated: fraction_true(all().map(|one| !one.ended)),
+        completion_length: mean(completions().map(|one| one.tokens.len() as f64)),
+        truncated: fraction_true(completions().map(|one| !one.ended)),
         distinct: mean(scored.groups.iter().map(distinct)),
         tokens: tokens as u64,
-        sampling_entropy: mean(all().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
+        sampling_entropy: mean(completions().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
         ..TextRecord::default()
     };
     let have_zero_variance =
@@ -96,7 +95,7 @@ pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> I
             .judged()
             .next()
             .map(|_| mean(scored.judged().map(|rewards| rewards.total(parts)))),
-        episodes: all().count() as u64,
+        episodes: completions().count() as u64,
         mean_reward: reward / judged_tokens.max(1) as f64,
         zero_variance_groups: fraction_true(have_zero_variance),
         text: Some(text),
@@ -117,7 +116,7 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
         text.first_ratio_distance = means.first_ratio;
         update = means.update;
         if means.tokens == 0.0 {
-            // No group was evaluated again, so the policy is still the one that generated.
+            // The learner evaluated no group, so the entropy is known only from sampling.
             update.entropy = text.sampling_entropy;
         }
     }
@@ -136,28 +135,28 @@ impl CompletionRecord {
         let named = |values: &[f64]| {
             parts.iter().zip(values).map(|(part, value)| (part.name.clone(), *value)).collect()
         };
-        let mut all = Vec::new();
+        let mut records = Vec::new();
         for (number, (group, advantages)) in scored.groups.iter().zip(advantages).enumerate() {
-            for (i, one) in group.completions.iter().enumerate() {
+            for (i, completion) in group.completions.iter().enumerate() {
                 let rewards = &group.rewards[i];
                 let reward = Some(group.totals[i]).filter(|reward| !reward.is_nan());
-                all.push(Self {
+                records.push(Self {
                     iteration,
                     group: number,
                     prompt: group.prompt.text.clone(),
                     completion: group.texts[i].clone(),
-                    tokens: model.pieces(&one.tokens),
-                    logprobs: one.logprobs.clone(),
+                    tokens: model.pieces(&completion.tokens),
+                    logprobs: completion.logprobs.clone(),
                     score: reward.map(|_| rewards.total(parts)),
                     reward,
                     rewards: named(&rewards.parts),
                     advantage: advantages[i],
-                    truncated: !one.ended,
+                    truncated: !completion.ended,
                     problem: rewards.problem.clone(),
                 });
             }
         }
-        all
+        records
     }
 }
 

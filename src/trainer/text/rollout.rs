@@ -24,16 +24,17 @@ pub(super) struct RolloutSeconds {
 }
 
 impl TextEngine {
-    /// Generates and scores completions of the next prompts.
+    /// Generates and scores completions of the next prompts. Groups without variance are replaced, up to
+    /// `generation.resample` times.
     pub(super) fn complete_prompts(
         &mut self,
         seconds: &mut RolloutSeconds,
     ) -> Result<ScoredCompletions, LanguageTrainError> {
-        let mut all = ScoredCompletions::default();
+        let mut kept = ScoredCompletions::default();
         let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
         let sampling = self.sampling();
         for round in 0..=resample {
-            let missing = num_prompts - all.groups.len();
+            let missing = num_prompts - kept.groups.len();
             let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
             self.next_prompt += missing as u64;
             let mut scored =
@@ -41,12 +42,12 @@ impl TextEngine {
             if round < resample {
                 scored.retain_groups(|totals| !has_zero_variance(totals));
             }
-            all.append(scored);
-            if all.groups.len() == num_prompts {
+            kept.append(scored);
+            if kept.groups.len() == num_prompts {
                 break;
             }
         }
-        Ok(all)
+        Ok(kept)
     }
 
     /// Generates and scores `completions` completions of each of these prompts. All ranks must call this.
@@ -145,9 +146,12 @@ impl TextEngine {
     /// verifier could not judge it.
     fn total_rewards(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
-        let total = |(one, rewards): (&Completion, &Rewards)| match rewards.problem {
-            None => rewards.total(&self.parts) - overlong_penalty(one.tokens.len(), limit, buffer),
-            Some(_) => f64::NAN,
+        let total = |(completion, rewards): (&Completion, &Rewards)| {
+            let penalty = overlong_penalty(completion.tokens.len(), limit, buffer);
+            match rewards.problem {
+                None => rewards.total(&self.parts) - penalty,
+                Some(_) => f64::NAN,
+            }
         };
         group.completions.iter().zip(&group.rewards).map(total).collect()
     }

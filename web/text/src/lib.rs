@@ -45,8 +45,8 @@ fn settings(
 ) -> Result<(String, Table, LanguageConfig), JsError> {
     let mut changes = overlay::parse("the settings", changes)?;
     let name = changes.get("task").and_then(Value::as_str).unwrap_or_default().to_string();
-    let own = (task::find(&name)?.defaults)();
-    let mut table = language_settings(&name, &own, &LanguageConfig::for_model(TINY));
+    let task_settings = (task::find(&name)?.defaults)();
+    let mut table = language_settings(&name, &task_settings, &LanguageConfig::for_model(TINY));
     if let Some(model) = model {
         changes.insert("model".to_string(), model);
     }
