@@ -129,7 +129,7 @@ impl LanguageModel {
             let decoder = model.decoder();
             let is_interrupted = || is_interrupted.load(Ordering::Relaxed);
             let is_stopped = |tokens: &[u32]| {
-                let ends = || stop::before(&model.text(tokens), stops).is_some();
+                let ends = || stop::text_before(&model.text(tokens), stops).is_some();
                 is_interrupted() || !stops.is_empty() && ends()
             };
             let wanted = options.completions * batch.len().min(16);
@@ -142,7 +142,7 @@ impl LanguageModel {
             };
             let text = |tokens: &[u32]| {
                 let text = model.text(tokens);
-                stop::before(&text, stops).map(str::to_string).unwrap_or(text)
+                stop::text_before(&text, stops).map(str::to_string).unwrap_or(text)
             };
             // A completion depends on nothing but its prompt, so that portions do not change it.
             let portions = batch.chunks(PORTION).take_while(|_| !is_interrupted());

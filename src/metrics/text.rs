@@ -46,7 +46,7 @@ pub struct TextRecord {
     #[serde(default)]
     pub learnt_per_second: f64,
     /// A collapse that begins with this iteration, in words
-    /// ([`Health`](crate::trainer::text::Health)).
+    /// ([`CollapseMonitor`](crate::trainer::text::CollapseMonitor)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }

@@ -8,3 +8,12 @@ pub struct PromptWithCompletions<'a> {
     /// One token or more each.
     pub completions: Vec<&'a [u32]>,
 }
+
+/// The place of a completion among some texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletionIndex {
+    /// Index of the text.
+    pub text: usize,
+    /// Index among the completions of the text.
+    pub completion: usize,
+}

@@ -33,7 +33,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         stop_tokens: model.stop_tokens.clone(),
     };
     let decoder = model.decoder().with_arithmetic(Arithmetic::of(args.precision));
-    let is_stopped = |tokens: &[u32]| stop::before(&model.text(tokens), &args.stop).is_some();
+    let is_stopped = |tokens: &[u32]| stop::text_before(&model.text(tokens), &args.stop).is_some();
     let stream = Stdout { model: &model, stops: &args.stop, printed: Mutex::new(0) };
     let print = |_: usize, _: usize, one: &Completion| stream.print(&one.tokens);
     let streams = args.completions == 1 && !args.json;
@@ -51,7 +51,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let seconds = started.elapsed().as_secs_f64();
     let text = |completion: &Completion| {
         let text = model.text(&completion.tokens);
-        stop::before(&text, &args.stop).map(str::to_string).unwrap_or(text)
+        stop::text_before(&text, &args.stop).map(str::to_string).unwrap_or(text)
     };
     if args.json {
         let completions = completions.iter().map(|one| {
@@ -175,7 +175,7 @@ impl Stdout<'_> {
 /// Length of the part of a text that later tokens cannot change: the last character may be incomplete, and a stop text
 /// may have begun. Text from a stop text on is excluded, since a token may extend beyond the stop text.
 fn settled(text: &str, stops: &[String]) -> usize {
-    if let Some(before) = stop::before(text, stops) {
+    if let Some(before) = stop::text_before(text, stops) {
         return before.len();
     }
     let longest_stop = stops.iter().map(String::len).max().unwrap_or(0);

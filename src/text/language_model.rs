@@ -44,7 +44,7 @@ impl LanguageModel {
         Self {
             params: shape.normal_weights(key).into(),
             adapters: None,
-            files: files(&characters),
+            files: tokenizer_files(&characters),
             shape,
             tokenizer: Arc::new(characters),
             template: None,
@@ -109,7 +109,7 @@ impl LanguageModel {
         // Builds without the files of models have no templates.
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
-            return self.prompts.tokens(key(&(messages, values))?, || {
+            return self.prompts.tokens(conversation_key(&(messages, values))?, || {
                 // The template inserts all special tokens.
                 let rendered = template.render_with(messages, values, true)?;
                 let tokens = self.tokenizer.encode(&rendered)?;
@@ -130,8 +130,8 @@ impl LanguageModel {
         })
     }
 
-    /// Tokenizes an answer to a prompt, with the token that ends it: for messages what the chat template adds to the prompt,
-    /// up to the end of the turn, else the answer as it stands.
+    /// Tokenizes an answer to a prompt, with the token that ends it. For messages this is what the chat template adds
+    /// to the rendered prompt, up to the end of the turn; otherwise it is the plain answer.
     ///
     /// # Errors
     /// If the prompt or the answer cannot be tokenized or is empty, or the template fails or does not put the answer behind
@@ -145,16 +145,16 @@ impl LanguageModel {
     ) -> Result<Vec<u32>, LanguageError> {
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
-            return self.prompts.tokens(key(&(messages, values, answer))?, || {
+            return self.prompts.tokens(conversation_key(&(messages, values, answer))?, || {
                 let prompt = template.render_with(messages, values, true)?;
-                let whole = template.render_answered(messages, values, answer)?;
-                let added = whole.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
+                let answered = template.render_answered(messages, values, answer)?;
+                let added = answered.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
                 let added = added.ok_or_else(|| {
                     let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
                     LanguageError::Answer(prompt[start..].to_string())
                 })?;
                 // The tokens of an answer may depend on the text before it, but must not change the prompt's tokens.
-                let [before, all] = [&prompt, &whole].map(|text| self.tokenizer.encode(text));
+                let [before, all] = [&prompt, &answered].map(|text| self.tokenizer.encode(text));
                 let mut tokens = match all?.strip_prefix(&before?[..]) {
                     Some(tokens) => tokens.to_vec(),
                     None => self.tokenizer.encode(added)?,
@@ -164,18 +164,18 @@ impl LanguageModel {
                     Some(end) => tokens.truncate(end + 1),
                     None => tokens.extend(self.end_of_answer(messages)),
                 }
-                some(tokens)
+                require_tokens(tokens)
             });
         }
         let _ = values;
         self.bare_answer(answer, text, messages)
     }
 
-    /// Tokenizes an answer as it stands, with the token that ends it: by itself after messages, else as what follows the
-    /// prompt's text.
+    /// Tokenizes a plain answer, with the token that ends it: alone after messages, otherwise together with the
+    /// prompt's text, which it follows.
     ///
     /// # Errors
-    /// If it cannot be tokenized, or is empty and no token ends it.
+    /// If the answer cannot be tokenized, or is empty and no token ends it.
     pub fn bare_answer(
         &self,
         answer: &str,
@@ -187,21 +187,21 @@ impl LanguageModel {
             None => self.continuation(answer, text)?,
         };
         tokens.extend(self.end_of_answer(messages));
-        some(tokens)
+        require_tokens(tokens)
     }
 
     /// Tokenizes the continuation of a text together with it, since many tokenizers put a space before the first token
     /// of a text. If that would change the tokens of the text, the continuation is tokenized alone.
-    fn continuation(&self, more: &str, text: &str) -> Result<Vec<u32>, LanguageError> {
-        if more.is_empty() {
+    fn continuation(&self, continuation: &str, text: &str) -> Result<Vec<u32>, LanguageError> {
+        if continuation.is_empty() {
             return Ok(Vec::new());
         }
-        self.prompts.tokens((text.to_string(), more.to_string()), || {
+        self.prompts.tokens((text.to_string(), continuation.to_string()), || {
             let before = self.tokenizer.encode(text)?;
-            let all = self.tokenizer.encode(&[text, more].concat())?;
+            let all = self.tokenizer.encode(&[text, continuation].concat())?;
             match all.strip_prefix(&before[..]) {
                 Some(tokens) => Ok(tokens.to_vec()),
-                None => self.tokenizer.encode(more),
+                None => self.tokenizer.encode(continuation),
             }
         })
     }
@@ -219,38 +219,39 @@ impl LanguageModel {
 
     /// Decodes a completion, without the token that ended it.
     pub fn text(&self, tokens: &[u32]) -> String {
-        self.tokenizer.decode(self.unended(tokens))
+        self.tokenizer.decode(self.without_stop_token(tokens))
     }
 
     /// Decodes a completion token by token, as [`Tokenizer::pieces`].
     pub fn pieces(&self, tokens: &[u32]) -> Vec<String> {
-        self.tokenizer.pieces(self.unended(tokens))
+        self.tokenizer.pieces(self.without_stop_token(tokens))
     }
 
-    fn unended<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
-        let ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
-        &tokens[..tokens.len() - usize::from(ended)]
+    /// The tokens of a completion without the stop token that ended it, if any.
+    fn without_stop_token<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
+        let is_ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
+        &tokens[..tokens.len() - usize::from(is_ended)]
     }
 }
 
 /// Checks that an answer has at least one token.
-fn some(tokens: Vec<u32>) -> Result<Vec<u32>, LanguageError> {
+fn require_tokens(tokens: Vec<u32>) -> Result<Vec<u32>, LanguageError> {
     if tokens.is_empty() { Err(LanguageError::NoAnswer) } else { Ok(tokens) }
 }
 
 /// Creates the key of a conversation in the cache of prompts.
 #[cfg(on_disk)]
-fn key(conversation: &impl Serialize) -> Result<(String, String), LanguageError> {
+fn conversation_key(conversation: &impl Serialize) -> Result<(String, String), LanguageError> {
     let key = serde_json::to_string(conversation);
     Ok((String::new(), key.map_err(|error| LanguageError::Template(error.to_string()))?))
 }
 
 /// Creates the tokenizer's files of a new model.
-fn files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
-    let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
-    let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
-    let files = [("tokenizer.json", characters.to_json()), ("tokenizer_config.json", about)];
-    files.map(|(name, value)| (name.to_string(), text(&value))).into()
+fn tokenizer_files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
+    let bytes = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
+    let config = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
+    let files = [("tokenizer.json", characters.to_json()), ("tokenizer_config.json", config)];
+    files.map(|(name, value)| (name.to_string(), bytes(&value))).into()
 }
 
 #[cfg(test)]

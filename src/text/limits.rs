@@ -14,12 +14,12 @@ const MAX_BUFFER_BYTES: u64 = 1 << 33;
 
 /// Maximum size of a buffer of texts on a device, bytes; `None` for the CPU, which has no such limit.
 pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
-    device::largest_buffer(device).map(|most| most.min(MAX_BUFFER_BYTES))
+    device::largest_buffer(device).map(|bytes| bytes.min(MAX_BUFFER_BYTES))
 }
 
-/// The number of items of `bytes` bytes each that fit in a buffer of at most `most` bytes, at least 1.
-pub(super) fn items(bytes: u64, most: Option<u64>) -> usize {
-    let items = most.map_or(u64::MAX, |most| most / bytes);
+/// The number of items of `item_bytes` bytes each that fit in a buffer of at most `max_bytes` bytes, at least 1.
+pub(super) fn max_items(item_bytes: u64, max_bytes: Option<u64>) -> usize {
+    let items = max_bytes.map_or(u64::MAX, |max_bytes| max_bytes / item_bytes);
     usize::try_from(items).unwrap_or(usize::MAX).max(1)
 }
 
@@ -28,18 +28,18 @@ pub(super) fn items(bytes: u64, most: Option<u64>) -> usize {
 pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
     let cache = [tokens, shape.kv_size(), dtype.size()];
     let logits = [shape.num_actions, size_of::<f32>()];
-    let bytes = |sizes: &[usize]| sizes.iter().map(|size| *size as u64).product::<u64>();
-    bytes(&cache).max(bytes(&logits))
+    let product = |sizes: &[usize]| sizes.iter().map(|size| *size as u64).product::<u64>();
+    product(&cache).max(product(&logits))
 }
 
 /// Maximum number of tokens, at least 1, that a device has buffers for when it prefills a prompt.
 pub(crate) fn prefill_tokens(shape: &DecoderShape, device: &Device) -> usize {
-    items(packed::forward_bytes(shape), largest_buffer(device))
+    max_items(packed::forward_bytes(shape), largest_buffer(device))
 }
 
 /// Maximum number of tokens, at least 1, that a device has buffers for in a forward and backward pass.
 pub(crate) fn pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
-    items(packed::backward_bytes(shape), largest_buffer(device))
+    max_items(packed::backward_bytes(shape), largest_buffer(device))
 }
 
 /// The reason why a decoder does not fit on a device if its prompts with completions have at most `tokens` tokens, and
@@ -54,14 +54,14 @@ pub(crate) fn size_limit(
     let mut parameters = shape.parameters();
     parameters.extend(adapters.into_iter().flat_map(|adapters| adapters.parameters().to_vec()));
     let largest = parameters.iter().max_by_key(|parameter| parameter.count());
-    let of_largest = |parameter: &Parameter| {
+    let parameter_limit = |parameter: &Parameter| {
         let bytes = (parameter.count() * size_of::<f32>()) as u64;
         buffer_limit(device, &parameter.name, bytes)
     };
-    let of_model = largest.and_then(of_largest).or_else(|| {
+    let model_limit = largest.and_then(parameter_limit).or_else(|| {
         workgroup_limit(device, "the model's attention", packed::attention_bytes(shape))
     });
-    if let Some(obstacle) = of_model {
+    if let Some(obstacle) = model_limit {
         return Some(format!("{obstacle}: use another device, such as the CPU"));
     }
     let bytes = row_bytes(shape, tokens, Products::new(precision).dtype());
@@ -85,9 +85,9 @@ mod tests {
         assert_eq!(row_bytes(&shape, 100, DType::F32), 100 * 2 * 8 * 4);
         assert_eq!(row_bytes(&shape, 100, DType::F16), 100 * 2 * 8 * 2);
         assert_eq!(row_bytes(&shape, 1, DType::F32), 40 * 4);
-        assert_eq!(items(6400, None), usize::MAX);
-        assert_eq!(items(6400, Some(64 * 6400)), 64);
-        assert_eq!(items(6400, Some(64 * 6400 - 1)), 63);
-        assert_eq!(items(6400, Some(6399)), 1);
+        assert_eq!(max_items(6400, None), usize::MAX);
+        assert_eq!(max_items(6400, Some(64 * 6400)), 64);
+        assert_eq!(max_items(6400, Some(64 * 6400 - 1)), 63);
+        assert_eq!(max_items(6400, Some(6399)), 1);
     }
 }

@@ -35,7 +35,7 @@ pub use crate::nn::rows::{
 pub(crate) use crate::nn::tensors::arenas::{Arenas, Packing};
 #[cfg(text_kernels)]
 pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
-pub use crate::nn::text::PromptWithCompletions;
+pub use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 pub use characters::{Characters, END};
 pub use error::LanguageError;
 #[cfg(on_disk)]

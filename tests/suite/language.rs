@@ -4,8 +4,8 @@ use burn::tensor::Device;
 use grove::settings::Precision;
 use grove::text::generate::{Completion, Generator, Request, Sampling};
 use grove::text::{
-    Adapters, Cache, LanguageModel, LoraConfig, Pass, PromptWithCompletions, Retention, Row,
-    TextPass, TokenDecoder, normalize,
+    Adapters, Cache, CompletionIndex, LanguageModel, LoraConfig, Pass, PromptWithCompletions,
+    Retention, Row, TextPass, TokenDecoder, normalize,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -210,7 +210,8 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
             let mut logits = Vec::new();
             decoder.logits(forward.hidden(), &mut logits);
             let places = all.iter().enumerate().flat_map(|(text, group)| {
-                group.iter().enumerate().map(move |(number, one)| ([text, number], one))
+                let index = move |completion| CompletionIndex { text, completion };
+                group.iter().enumerate().map(move |(number, one)| (index(number), one))
             });
             for (place, completion) in places {
                 for (at, token) in completion.tokens.iter().enumerate() {

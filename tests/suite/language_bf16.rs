@@ -7,8 +7,8 @@ use grove::settings::Precision;
 use grove::task::Sort;
 use grove::text::generate::{Generator, Request, Sampling};
 use grove::text::{
-    Arithmetic, Cache, Kernel, LanguageModel, Pass, PrefixCache, PromptWithCompletions, Retention,
-    Row, TextPass, TokenDecoder,
+    Arithmetic, Cache, CompletionIndex, Kernel, LanguageModel, Pass, PrefixCache,
+    PromptWithCompletions, Retention, Row, TextPass, TokenDecoder,
 };
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::sync::Arc;
@@ -159,7 +159,8 @@ fn learning_reuses_the_keys_and_values_of_generation() {
                     next.map(|(cache, tokens)| row(cache, at, &tokens[at])).collect();
                 decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);
                 for (row, hidden) in rows.iter().zip(pass.hidden().chunks_exact(size)) {
-                    let learnt = whole.prediction([0, row.cache], at + 1);
+                    let completion = CompletionIndex { text: 0, completion: row.cache };
+                    let learnt = whole.prediction(completion, at + 1);
                     let learnt = &whole.hidden()[learnt * size..][..size];
                     assert!(hidden == learnt, "{arithmetic:?}: token {at} of {}", row.cache);
                 }

@@ -8,7 +8,9 @@ use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::objective::{LossConfig, LossType, Steps, TensorStepDenominators, loss};
 use grove::settings::{MomentPrecision, TrainConfig, UpdateConfig};
-use grove::text::{Adapters, LoraConfig, PromptWithCompletions, Retention, TextPass, TokenDecoder};
+use grove::text::{
+    Adapters, CompletionIndex, LoraConfig, PromptWithCompletions, Retention, TextPass, TokenDecoder,
+};
 
 /// A small decoder over 13 tokens.
 fn shape() -> DecoderShape {
@@ -149,7 +151,8 @@ fn by_hand(decoder: &TokenDecoder, retention: Retention) -> (Vec<f32>, Vec<f32>)
     decoder.logits(&hidden, &mut logits);
     let (mut all, mut of_logits) = (Vec::new(), vec![0.0; logits.len()]);
     let places = texts.iter().enumerate().flat_map(|(text, all)| {
-        all.completions.iter().enumerate().map(move |(i, tokens)| ([text, i], tokens))
+        let index = move |completion| CompletionIndex { text, completion };
+        all.completions.iter().enumerate().map(move |(i, tokens)| (index(i), tokens))
     });
     for (number, (place, completion)) in places.enumerate() {
         for at in 0..completion.len() {

@@ -20,9 +20,9 @@ fn sample_completions_use_held_out_prompts_and_do_not_change_the_run() {
     let mut other = self::trainer();
     trainer.iterate().unwrap();
     other.iterate().unwrap();
-    let examples = trainer.examples(3, 2).unwrap();
-    assert_eq!(examples.len(), 6);
-    for (i, one) in examples.iter().enumerate() {
+    let samples = trainer.sample_held_out(3, 2).unwrap();
+    assert_eq!(samples.len(), 6);
+    for (i, one) in samples.iter().enumerate() {
         let prompt = trainer.task().prompt(Split::Test, i as u64 / 2).unwrap();
         assert_eq!((&one.prompt, one.group, one.iteration), (&prompt.text, i / 2, 1));
         assert_eq!(one.rewards.keys().collect::<Vec<_>>(), ["digits", "exact", "format"]);
@@ -45,12 +45,12 @@ fn a_users_prompt_is_completed_or_rejected() {
     let trainer = trainer();
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
-    let surest = trainer.answers("31452>", 1, &greedy).unwrap();
-    assert_eq!(surest, trainer.answers("31452>", 1, &greedy).unwrap());
-    let drawn = trainer.answers("31452>", 4, &sampling).unwrap();
+    let surest = trainer.complete_text("31452>", 1, &greedy).unwrap();
+    assert_eq!(surest, trainer.complete_text("31452>", 1, &greedy).unwrap());
+    let drawn = trainer.complete_text("31452>", 4, &sampling).unwrap();
     assert_eq!(drawn.len(), 4);
     assert!(drawn.iter().any(|one| one.completion != drawn[0].completion), "{drawn:?}");
-    let refused = |text: &str| trainer.answers(text, 1, &sampling).unwrap_err().to_string();
+    let refused = |text: &str| trainer.complete_text(text, 1, &sampling).unwrap_err().to_string();
     assert_eq!(refused("a>"), "the model's vocabulary has no 'a'");
     assert!(refused("").contains("it must have at least one"));
     assert!(refused(&"1".repeat(30)).contains("no more than the model's context of 24"));

@@ -20,32 +20,36 @@ pub(super) struct Sums {
     /// Number of counted tokens, without those of skipped groups.
     pub tokens: f64,
     /// The largest distance of a ratio from 1.
-    pub ratio: f64,
+    pub max_ratio_distance: f64,
 }
 
 impl Sums {
     /// The number of sums that are added up over shards.
-    pub const ADDED: usize = 6;
+    pub const NUM_ADDED: usize = 6;
 
-    /// The sums that are added up over shards, `[ADDED]`: all but the largest ratio.
+    /// The sums that are added up over shards, `[NUM_ADDED]`: all but the maximum.
     pub fn added(&self) -> Vec<f64> {
         vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss, self.tokens]
     }
 
-    /// Assembles the sums from those of [`Sums::added`] and the largest ratio.
-    pub fn of(added: &[f64], ratio: f64) -> Self {
+    /// Assembles the sums from those of [`Sums::added`] and the maximum.
+    pub fn from_added(added: &[f64], max_ratio_distance: f64) -> Self {
         let [approx_kl, clipped, entropy, reference_kl, loss, tokens] =
             std::array::from_fn(|i| added[i]);
-        Self { approx_kl, clipped, entropy, reference_kl, loss, tokens, ratio }
+        Self { approx_kl, clipped, entropy, reference_kl, loss, tokens, max_ratio_distance }
     }
 }
 
-/// Splits the chosen groups into parts of at most `limit` tokens; a larger group is one part.
-pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], limit: usize) -> Vec<&'a [usize]> {
+/// Splits the chosen groups into parts of at most `max_tokens` tokens; a larger group is one part.
+pub(super) fn parts<'a>(
+    groups: &[Group],
+    chosen: &'a [usize],
+    max_tokens: usize,
+) -> Vec<&'a [usize]> {
     let (mut parts, mut start, mut tokens) = (Vec::new(), 0, 0);
     for (at, i) in chosen.iter().enumerate() {
         let count = groups[*i].len();
-        if at > start && tokens + count > limit {
+        if at > start && tokens + count > max_tokens {
             parts.push(&chosen[start..at]);
             (start, tokens) = (at, 0);
         }
@@ -70,8 +74,8 @@ pub(in crate::learner::text) struct TokenGrads {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scales {
     pub by: Coefficients,
-    /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging. So it is in TRL,
-    /// but for `dapo` and `cispo`, where TRL divides by the number of all tokens.
+    /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging. TRL does the
+    /// same, except for `dapo` and `cispo`, where it divides by the number of all tokens.
     pub entropy_weight: f32,
     pub denominators: StepDenominators,
 }
@@ -80,21 +84,23 @@ impl Scales {
     /// The scales of the `chosen` groups. `rollout_share` is the number of counted tokens of an epoch, divided by its
     /// minibatches.
     pub fn new(
-        rule: &UpdateSettings,
+        settings: &UpdateSettings,
         entropy_coef: f64,
         groups: &[Group],
         chosen: &[usize],
         rollout_share: f32,
     ) -> Self {
-        let count = |of: fn(&Group) -> usize| chosen.iter().map(|i| of(&groups[*i])).sum::<usize>();
-        let by = Coefficients::new(&rule.loss, entropy_coef);
+        let count = |tokens_of: fn(&Group) -> usize| {
+            chosen.iter().map(|i| tokens_of(&groups[*i])).sum::<usize>()
+        };
+        let by = Coefficients::new(&settings.loss, entropy_coef);
         let denominators = StepDenominators {
             games: count(|group| group.samples.len()) as f32,
-            learn_steps: rule.max_new_tokens as f32,
-            steps: count(Group::count) as f32,
+            learn_steps: settings.max_new_tokens as f32,
+            steps: count(Group::num_counted) as f32,
             rollout_share,
         };
-        let entropy_weight = by.entropy / count(Group::count_selected).max(1) as f32;
+        let entropy_weight = by.entropy / count(Group::num_selected).max(1) as f32;
         Self { by, entropy_weight, denominators }
     }
 }
@@ -113,7 +119,7 @@ pub(super) struct Buffers {
 /// Inputs of the gradient of one optimizer step.
 pub(super) struct Differentiation<'a> {
     pub decoder: &'a TokenDecoder,
-    pub rule: &'a UpdateSettings,
+    pub settings: &'a UpdateSettings,
     /// The groups of the iteration; methods take the chosen ones by index.
     pub groups: &'a [Group],
     pub scales: Scales,
@@ -128,28 +134,33 @@ pub(super) struct Differentiation<'a> {
 impl Differentiation<'_> {
     /// The activations that a forward pass keeps.
     pub(super) fn retention(&self) -> Retention {
-        match self.rule.update.gradient_checkpointing {
+        match self.settings.update.gradient_checkpointing {
             true => Retention::Inputs,
             false => Retention::All,
         }
     }
 
     /// Selects the groups whose gradient is not 0: without entropy bonus and KL, equal rewards give none.
-    pub(super) fn effective(&self, chosen: &[usize]) -> Vec<usize> {
+    pub(super) fn select_effective(&self, chosen: &[usize]) -> Vec<usize> {
         let Coefficients { entropy, kl, .. } = self.scales.by;
-        let others = entropy != 0.0 || kl != 0.0;
-        let counts = |i: &&usize| {
-            let group = &self.groups[**i];
-            let teaches = |one: &Sample| {
-                one.advantages.iter().enumerate().any(|(at, x)| *x != 0.0 && one.is_selected(at))
-            };
-            group.count() > 0 && (others || group.samples.iter().any(teaches))
+        let has_other_terms = entropy != 0.0 || kl != 0.0;
+        let has_advantage = |sample: &Sample| {
+            let mut advantages = sample.advantages.iter().enumerate();
+            advantages.any(|(at, advantage)| *advantage != 0.0 && sample.is_selected(at))
         };
-        chosen.iter().filter(counts).copied().collect()
+        let is_effective = |i: &&usize| {
+            let group = &self.groups[**i];
+            group.num_counted() > 0 && (has_other_terms || group.samples.iter().any(has_advantage))
+        };
+        chosen.iter().filter(is_effective).copied().collect()
     }
 
     /// Selects the chosen groups, which are in ascending order, of a range of shards.
-    pub(super) fn of_shards<'b>(&self, chosen: &'b [usize], shards: Range<usize>) -> &'b [usize] {
+    pub(super) fn select_shards<'b>(
+        &self,
+        chosen: &'b [usize],
+        shards: Range<usize>,
+    ) -> &'b [usize] {
         let items = match shards.is_empty() {
             true => 0..0,
             false => {
@@ -157,75 +168,84 @@ impl Differentiation<'_> {
                 self.shards.items_of(first).start..self.shards.items_of(last).end
             }
         };
-        let first = |item: usize| chosen.partition_point(|i| *i < item);
-        &chosen[first(items.start)..first(items.end)]
+        let position = |item: usize| chosen.partition_point(|i| *i < item);
+        &chosen[position(items.start)..position(items.end)]
     }
 
     /// Log-probabilities of the samples of chosen groups under the reference, if there is one.
-    pub(super) fn references_of(&self, chosen: &[usize]) -> Option<Vec<&Vec<f32>>> {
+    pub(super) fn select_references(&self, chosen: &[usize]) -> Option<Vec<&Vec<f32>>> {
         self.references.map(|references| chosen.iter().flat_map(|i| &references[*i]).collect())
     }
 
-    /// Computes the gradient of each sample from the current log-probabilities of its tokens, `now`.
+    /// Computes the gradient of each sample from the current log-probabilities of its tokens, `logprobs`, and those
+    /// under the reference, and adds to the sums.
     pub(super) fn token_grads(
         &self,
-        (samples, now): (&[&Sample], &[Vec<f32>]),
+        samples: &[&Sample],
+        logprobs: &[Vec<f32>],
         references: Option<&[&Vec<f32>]>,
         sums: &mut Sums,
     ) -> Vec<TokenGrads> {
-        let one = |(i, sample): (usize, &&Sample)| {
+        let grads_of = |(i, sample): (usize, &&Sample)| {
             let weight = |at| if sample.is_selected(at) { self.scales.entropy_weight } else { 0.0 };
             let reference = references.map(|all| &all[i][..]);
             TokenGrads {
-                d_logprobs: self.d_logprobs(sample, &now[i], reference, sums),
+                d_logprobs: self.d_logprobs(sample, &logprobs[i], reference, sums),
                 entropy_weights: (0..sample.tokens.len()).map(weight).collect(),
             }
         };
-        samples.iter().enumerate().map(one).collect()
+        samples.iter().enumerate().map(grads_of).collect()
     }
 
     /// The derivative of the loss by the log-probability of each token of a sample.
     fn d_logprobs(
         &self,
         sample: &Sample,
-        now: &[f32],
+        logprobs: &[f32],
         reference: Option<&[f32]>,
         sums: &mut Sums,
     ) -> Vec<f32> {
-        let LossConfig { loss_type, .. } = self.rule.loss;
+        let LossConfig { loss_type, .. } = self.settings.loss;
         let Scales { by, denominators, .. } = &self.scales;
-        let form = LossForm::of(&self.rule.loss);
+        let form = LossForm::of(&self.settings.loss);
         let count = sample.mask.iter().filter(|m| **m).count() as f32;
         let weight = weight(count, denominators, loss_type.averaging());
-        let log_ratios: Vec<f32> = now.iter().zip(&sample.logprobs).map(|(a, b)| a - b).collect();
+        let log_ratios: Vec<f32> =
+            logprobs.iter().zip(&sample.logprobs).map(|(a, b)| a - b).collect();
         let counted = || sample.mask.iter().enumerate().filter(|(_, m)| **m).map(|(at, _)| at);
         let mean = counted().map(|at| log_ratios[at]).sum::<f32>() / count.max(1.0);
-        let by_sequence = loss_type.has_sequence_ratio();
-        let mut d_logprobs = vec![0.0; now.len()];
+        let has_sequence_ratio = loss_type.has_sequence_ratio();
+        let mut d_logprobs = vec![0.0; logprobs.len()];
         let mut d_ratio = 0.0;
         for at in counted() {
-            let own = exp(log_ratios[at]);
-            let ratio = if by_sequence { exp(mean) } else { own };
+            let token_ratio = exp(log_ratios[at]);
+            let ratio = if has_sequence_ratio { exp(mean) } else { token_ratio };
             let advantage = if sample.is_selected(at) { sample.advantages[at] } else { 0.0 };
-            let step = Step { ratio, advantage, logprob: now[at] };
+            let step = Step { ratio, advantage, logprob: logprobs[at] };
             let policy = term(&step, by, loss_type);
             let mut value = policy.value;
-            if by_sequence {
+            if has_sequence_ratio {
                 d_ratio += policy.d_logprob * weight / count;
             } else {
                 d_logprobs[at] += policy.d_logprob * weight;
             }
             if let (Some(estimator), Some(reference)) = (form.kl, reference) {
-                let kl = kl_estimate(reference[at] - now[at], own, estimator, form.corrected);
+                let kl = kl_estimate(
+                    reference[at] - logprobs[at],
+                    token_ratio,
+                    estimator,
+                    form.corrected,
+                );
                 d_logprobs[at] += by.kl * kl.d_logprob * weight;
                 value += by.kl * kl.value;
                 sums.reference_kl += f64::from(kl.value);
             }
-            sums.approx_kl += f64::from(k3(own, log_ratios[at]));
+            sums.approx_kl += f64::from(k3(token_ratio, log_ratios[at]));
             sums.clipped += f64::from(policy.clipped);
             sums.loss += f64::from(weight * value);
             sums.tokens += 1.0;
-            sums.ratio = sums.ratio.max(f64::from((own - 1.0).abs()));
+            let distance = f64::from((token_ratio - 1.0).abs());
+            sums.max_ratio_distance = sums.max_ratio_distance.max(distance);
         }
         counted().for_each(|at| d_logprobs[at] += d_ratio);
         d_logprobs
@@ -243,7 +263,7 @@ mod tests {
     #[test]
     fn ratios_of_texts_are_clamped_like_those_of_games() {
         let loss = LossConfig::default();
-        let rule = UpdateSettings {
+        let settings = UpdateSettings {
             update: UpdateConfig::default(),
             optimizer: OptimizerConfig::default(),
             temperature: 1.0,
@@ -254,10 +274,10 @@ mod tests {
         let (shards, team) = (Shards::new(1, 1), Team::alone());
         let differentiation = Differentiation {
             decoder: &decoder,
-            rule: &rule,
+            settings: &settings,
             groups: &[],
             scales: Scales {
-                by: Coefficients::new(&rule.loss, 0.0),
+                by: Coefficients::new(&settings.loss, 0.0),
                 entropy_weight: 0.0,
                 denominators: StepDenominators {
                     games: 1.0,
@@ -283,7 +303,11 @@ mod tests {
         // The first ratio is exp(119.9), which is more than a number of 32 bits holds; games clamp the exponent to 88.
         let d_logprobs = differentiation.d_logprobs(&sample, &[-0.1, -0.5], None, &mut sums);
         assert!(d_logprobs.iter().all(|x| x.is_finite()), "{d_logprobs:?}");
-        assert!((sums.ratio / 88f64.exp() - 1.0).abs() < 1e-5, "{}", sums.ratio);
+        assert!(
+            (sums.max_ratio_distance / 88f64.exp() - 1.0).abs() < 1e-5,
+            "{}",
+            sums.max_ratio_distance
+        );
         assert!(sums.loss.is_finite() && sums.approx_kl.is_finite());
     }
 }

@@ -28,10 +28,10 @@ impl Gradient {
 }
 
 impl Differentiation<'_> {
-    /// Computes the gradient of the loss of the `chosen` groups, in ascending order and the same on all ranks. The largest
-    /// ratio is that of this rank's groups.
+    /// Computes the gradient of the loss of the `chosen` groups, in ascending order and the same on all ranks. The
+    /// maximum in the sums is that of this rank's groups.
     pub fn gradient(&self, chosen: &[usize]) -> Result<(Gradient, Sums), TeamError> {
-        let chosen = self.effective(chosen);
+        let chosen = self.select_effective(chosen);
         #[cfg(text_kernels)]
         if self.team.size() == 1
             && let Some((gradient, sums)) = device::gradient(self, &chosen)
@@ -47,25 +47,25 @@ impl Differentiation<'_> {
         let (ranks, shards) = (self.team.size(), self.shards.count());
         let on_cpus = (2..=shards).contains(&ranks) && !self.team.has_devices();
         if on_cpus && !self.decoder.is_small() {
-            return self.in_pieces(chosen);
+            return self.pipelined_gradient(chosen);
         }
-        let mut ratio = 0.0f64;
-        let ours = nodes(shards, &self.shards.own()).into_iter().map(|node| {
-            let (sum, largest) = self.node_anywhere(chosen, node);
-            ratio = ratio.max(largest);
+        let mut max_ratio_distance = 0.0f64;
+        let ours = nodes(shards, &self.shards.own()).into_iter().map(|range| {
+            let (sum, distance) = self.partial_sum_on_any_device(chosen, range);
+            max_ratio_distance = max_ratio_distance.max(distance);
             sum
         });
-        let len = NodeLen { vector: self.decoder.num_trained(), numbers: Sums::ADDED };
+        let len = NodeLen { vector: self.decoder.num_trained(), numbers: Sums::NUM_ADDED };
         let sum = self.team.sum(self.shards, ours.collect(), len)?;
-        Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
+        Ok((sum.vector, Sums::from_added(&sum.numbers, max_ratio_distance)))
     }
 
-    /// Computes [`Differentiation::node`] on the decoder's device, if it has one.
-    fn node_anywhere(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
+    /// Computes [`Differentiation::partial_sum`] on the decoder's device, if it has one.
+    fn partial_sum_on_any_device(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
         #[cfg(text_kernels)]
-        if let Some(found) = device::node(self, chosen, &shards) {
-            return found;
+        if let Some(sum) = device::partial_sum(self, chosen, &shards) {
+            return sum;
         }
-        self.node(chosen, shards)
+        self.partial_sum(chosen, shards)
     }
 }

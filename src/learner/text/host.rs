@@ -1,46 +1,58 @@
 //! The gradient of an optimizer step over texts on the CPU.
 
 use super::differentiation::{Differentiation, Sums, TokenGrads, parts};
-use super::{Group, Sample, texts};
+use super::{Group, Sample, TokenIndex, deduplicated_texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves};
-use crate::text::{Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness};
+use crate::text::{
+    CompletionIndex, Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness,
+};
 use multiversion::multiversion;
 use std::ops::Range;
 
-/// Maximum number of tokens of a forward and backward pass, unless a single group has more: enough for efficient products,
-/// and fewer for a large decoder, whose activations take more memory.
-const TOKENS: usize = 2048;
-const TOKENS_OF_LARGE: usize = 640;
-/// Rows that pass through the head at a time: more for a large decoder, since each time its backward pass adds to the whole
-/// gradient of the head.
+/// Maximum number of tokens of a forward and backward pass, unless a single group has more: enough for efficient
+/// products.
+const MAX_PASS_TOKENS: usize = 2048;
+/// [`MAX_PASS_TOKENS`] of a large decoder, whose activations take more memory.
+const MAX_PASS_TOKENS_OF_LARGE: usize = 640;
+/// Number of rows that pass through the head at a time.
 const HEAD_ROWS: usize = 64;
+/// [`HEAD_ROWS`] of a large decoder: more, since each backward pass of the head adds to the whole gradient of its
+/// matrix.
 const HEAD_ROWS_OF_LARGE: usize = 256;
 /// Numbers of a large gradient that one thread clears at a time.
-const PORTION: usize = 1 << 16;
+const CLEARED_AT_A_TIME: usize = 1 << 16;
 
-/// The tokens predicted from each row.
+/// The tokens that each row predicts.
 struct Targets<'a> {
     samples: Vec<&'a Sample>,
-    /// The sample and the number of each token in it, row by row.
-    rows: Vec<Vec<[usize; 2]>>,
+    /// The tokens, row by row.
+    rows: Vec<Vec<TokenIndex>>,
+}
+
+/// The entropy of the distribution of a row, as it enters the loss.
+#[derive(Default)]
+struct RowEntropy {
+    /// Sum over the counted tokens that the row predicts.
+    sum: f32,
+    /// The entropy bonus of these tokens.
+    bonus: f32,
 }
 
 impl<'a> Targets<'a> {
-    /// Lists the tokens of all samples of some groups after their forward pass; `places` are the indices of each sample's
-    /// group and completion.
-    fn new(forward: &TextPass, groups: &[&'a Group], places: &[[usize; 2]]) -> Self {
+    /// Lists the tokens of all samples of some groups, which have these completions, after their forward pass.
+    fn new(forward: &TextPass, groups: &[&'a Group], completions: &[CompletionIndex]) -> Self {
         let mut rows = Vec::new();
         let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
-        for (number, (sample, place)) in samples.iter().zip(places).enumerate() {
+        for (number, (sample, completion)) in samples.iter().zip(completions).enumerate() {
             for at in 0..sample.tokens.len() {
-                let row = forward.prediction(*place, at);
+                let row = forward.prediction(*completion, at);
                 if rows.len() <= row {
                     rows.resize_with(row + 1, Vec::new);
                 }
-                rows[row].push([number, at]);
+                rows[row].push(TokenIndex { sample: number, token: at });
             }
         }
         Self { samples, rows }
@@ -56,18 +68,19 @@ impl<'a> Targets<'a> {
     ) -> Vec<Vec<f32>> {
         let mut all: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
-        let of_row = |logits: &mut [f32], targets: &[[usize; 2]]| -> Vec<f32> {
+        let row_logprobs = |logits: &mut [f32], targets: &[TokenIndex]| -> Vec<f32> {
             let by = normalize(logits);
-            let token = |[sample, at]: &[usize; 2]| self.samples[*sample].tokens[*at] as usize;
+            let token =
+                |index: &TokenIndex| self.samples[index.sample].tokens[index.token] as usize;
             targets.iter().map(|target| logprob(logits[token(target)], &by)).collect()
         };
-        let by = (temperature, buffer);
-        self.visit(decoder, hidden, by, of_row, |first, logprobs, _| {
+        let store = |first: usize, logprobs: Vec<Vec<f32>>, _: &[f32]| {
             let targets = self.rows[first..].iter().flatten();
-            for ([sample, at], logprob) in targets.zip(logprobs.into_iter().flatten()) {
-                all[*sample][*at] = logprob;
+            for (index, logprob) in targets.zip(logprobs.into_iter().flatten()) {
+                all[index.sample][index.token] = logprob;
             }
-        });
+        };
+        self.visit(decoder, hidden, temperature, buffer, row_logprobs, store);
         all
     }
 
@@ -78,31 +91,32 @@ impl<'a> Targets<'a> {
         &self,
         decoder: &TokenDecoder,
         hidden: &[f32],
-        (temperature, logits): (f32, &mut Vec<f32>),
-        of_row: impl Fn(&mut [f32], &[[usize; 2]]) -> T + Sync,
+        temperature: f32,
+        logits: &mut Vec<f32>,
+        of_row: impl Fn(&mut [f32], &[TokenIndex]) -> T + Sync,
         mut of_part: impl FnMut(usize, Vec<T>, &[f32]),
     ) {
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
-        let most = if decoder.is_small() { HEAD_ROWS } else { HEAD_ROWS_OF_LARGE };
-        let row = |logits: &mut [f32], targets: &[[usize; 2]]| {
+        let max_rows = if decoder.is_small() { HEAD_ROWS } else { HEAD_ROWS_OF_LARGE };
+        let row = |logits: &mut [f32], targets: &[TokenIndex]| {
             sharpen(logits, temperature);
             // Tokens that one row predicts come from one distribution.
-            if let Some([sample, at]) = targets.first() {
-                restrict(logits, self.samples[*sample].candidates(*at));
+            if let Some(first) = targets.first() {
+                restrict(logits, self.samples[first.sample].candidates(first.token));
             }
             of_row(logits, targets)
         };
-        let parts = self.rows.chunks(most).zip(hidden.chunks(most * size));
+        let parts = self.rows.chunks(max_rows).zip(hidden.chunks(max_rows * size));
         for (part, (targets, hidden)) in parts.enumerate() {
             decoder.logits(hidden, logits);
             let mut results: Vec<T> = Vec::new();
             results.resize_with(targets.len(), T::default);
-            let places = logits.chunks_exact_mut(vocabulary).zip(&mut results);
-            let mut rows: Vec<_> = places.zip(targets).collect();
+            let outputs = logits.chunks_exact_mut(vocabulary).zip(&mut results);
+            let mut rows: Vec<_> = outputs.zip(targets).collect();
             decoder.parallelism().each_mut(&mut rows, |_, ((logits, result), targets)| {
                 **result = row(logits, targets);
             });
-            of_part(part * most, results, logits);
+            of_part(part * max_rows, results, logits);
         }
     }
 }
@@ -115,9 +129,14 @@ fn sharpen(logits: &mut [f32], temperature: f32) {
     }
 }
 
-/// Replaces logits by the derivatives of the loss, without the terms of the drawn tokens. Returns the entropy, nats.
+/// Replaces logits by the derivatives of the loss, except for the terms of the drawn tokens. Returns the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn untaken(logits: &mut [f32], by: &Normalizer, d_logprob: f32, entropy_weight: f32) -> f32 {
+fn d_logits_except_targets(
+    logits: &mut [f32],
+    by: &Normalizer,
+    d_logprob: f32,
+    entropy_weight: f32,
+) -> f32 {
     let mut sums = [0.0f32; LANES];
     for logits in logits.chunks(LANES) {
         for (z, sum) in logits.iter().zip(&mut sums) {
@@ -134,91 +153,73 @@ fn untaken(logits: &mut [f32], by: &Normalizer, d_logprob: f32, entropy_weight: 
 /// Log-probabilities of the tokens of a group on the CPU, by sample and token.
 pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
     let mut forward = TextPass::default();
-    let (texts, places) = texts(&[group]);
+    let (texts, completions) = deduplicated_texts(&[group]);
     decoder.forward_texts(&texts, Retention::Nothing, &mut forward);
-    let targets = Targets::new(&forward, &[group], &places);
+    let targets = Targets::new(&forward, &[group], &completions);
     targets.logprobs(decoder, forward.hidden(), temperature, &mut Vec::new())
 }
 
 impl Differentiation<'_> {
     /// Computes the gradient of a large decoder: ranks sum each layer's gradient while the backward pass of the last shard
     /// computes that of the layer below, so that communication overlaps with computation.
-    pub(super) fn in_pieces(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
-        let mut ratio = 0.0f64;
-        let sums = self.team.sum_pieces(self.shards, |give| {
+    pub(super) fn pipelined_gradient(
+        &self,
+        chosen: &[usize],
+    ) -> Result<(Vec<f32>, Sums), TeamError> {
+        let mut max_ratio_distance = 0.0f64;
+        let pieces = self.team.sum_pieces(self.shards, |send| {
             let own = nodes(self.shards.count(), &self.shards.own());
-            let (last, whole) = own.split_last().expect("every rank has a shard");
+            let (last, others) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
-                let (sum, largest) = self.node(chosen, shards);
-                ratio = ratio.max(largest);
+                let (sum, distance) = self.partial_sum(chosen, shards);
+                max_ratio_distance = max_ratio_distance.max(distance);
                 sum
             };
-            let whole: Vec<Node> = whole.iter().cloned().map(&mut sum).collect();
-            let lefts: Vec<Node> = left_siblings(last).into_iter().map(&mut sum).collect();
-            let (mut starts, mut end) = (self.decoder.starts(), self.decoder.num_trained());
-            let mut piece = |start: usize, vector: &[f32], numbers: &[f64]| {
-                let range = start..end;
-                end = start;
-                let of = |node: &Node| Node {
-                    shards: node.shards.clone(),
-                    vector: node.vector[range.clone()].to_vec(),
-                    // The numbers are sent with the last piece.
-                    numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
-                };
-                let (shards, vector) = (last.end - 1..last.end, vector[range.clone()].to_vec());
-                let leaf = Node { shards, vector, numbers: numbers.to_vec() };
-                let sum = lefts.iter().rev().fold(leaf, |sum, left| of(left).plus(sum));
-                give(whole.iter().map(of).chain([sum]).collect());
+            let mut sender = PieceSender {
+                complete: others.iter().cloned().map(&mut sum).collect(),
+                lefts: left_siblings(last).into_iter().map(&mut sum).collect(),
+                last_shard: last.end - 1,
+                starts: self.decoder.starts(),
+                end: self.decoder.num_trained(),
+                send,
             };
-            let done = |vector: &[f32], start: usize| {
-                if start > 0 {
-                    assert_eq!(starts.pop(), Some(start), "from the last layer to the first");
-                    piece(start, vector, &[]);
-                }
-            };
-            let (leaf, largest) = self.leaf(chosen, last.end - 1, done);
-            while let Some(start) = starts.pop() {
-                piece(start, &leaf.vector, if start == 0 { &leaf.numbers } else { &[] });
-            }
-            ratio = ratio.max(largest);
+            let done = |vector: &[f32], start: usize| sender.send_layer(vector, start);
+            let (shard, distance) = self.shard_sum(chosen, last.end - 1, done);
+            sender.send_rest(&shard);
+            max_ratio_distance = max_ratio_distance.max(distance);
         })?;
-        let mut end = self.decoder.num_trained();
-        let (mut gradient, mut numbers) = (vec![0.0; end], Vec::new());
-        for sum in sums {
-            let start = end - sum.vector.len();
-            gradient[start..end].copy_from_slice(&sum.vector);
-            (end, numbers) = (start, sum.numbers);
-        }
-        Ok((gradient, Sums::of(&numbers, ratio)))
+        let (gradient, numbers) = join_pieces(pieces, self.decoder.num_trained());
+        Ok((gradient, Sums::from_added(&numbers, max_ratio_distance)))
     }
 
     /// Computes gradient and sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
-    pub(super) fn node(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
-        let leaf = |at: usize| self.leaf(chosen, shards.start + at, |_, _| {});
-        let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
-            (sum.plus(more), ratio.max(other))
+    pub(super) fn partial_sum(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
+        let shard_sum = |at: usize| self.shard_sum(chosen, shards.start + at, |_, _| {});
+        let add = |(sum, distance): (Node, f64), (more, other): (Node, f64)| {
+            (sum.plus(more), distance.max(other))
         };
         // A large decoder's products take all threads, and its gradients much memory.
-        sum_leaves(shards.len(), self.decoder.is_small(), &leaf, &add)
+        sum_leaves(shards.len(), self.decoder.is_small(), &shard_sum, &add)
     }
 
-    /// Computes [`Differentiation::node`] of a single shard; `done` is called in the last backward pass as by
+    /// Computes [`Differentiation::partial_sum`] of a single shard; `done` is called in the last backward pass as by
     /// [`TokenDecoder::backward_texts`].
-    fn leaf(
+    fn shard_sum(
         &self,
         chosen: &[usize],
         shard: usize,
         mut done: impl FnMut(&[f32], usize),
     ) -> (Node, f64) {
-        let chosen = self.of_shards(chosen, shard..shard + 1);
+        let chosen = self.select_shards(chosen, shard..shard + 1);
         let mut vector = self.buffers.gradients.take();
         vector.resize(self.decoder.num_trained(), 0.0);
         let parallelism = self.decoder.parallelism();
-        parallelism.each_chunk([(&mut vector[..], PORTION)], |_, [part]| part.fill(0.0));
+        parallelism.each_chunk([(&mut vector[..], CLEARED_AT_A_TIME)], |_, [part]| part.fill(0.0));
         let mut sums = Sums::default();
         let mut forward = self.buffers.passes.take();
-        let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
-        let parts = parts(self.groups, chosen, most);
+        let max_tokens =
+            if self.decoder.is_small() { MAX_PASS_TOKENS } else { MAX_PASS_TOKENS_OF_LARGE };
+        let parts = parts(self.groups, chosen, max_tokens);
         region(parallelism, || {
             for (number, part) in parts.iter().enumerate() {
                 let is_last = number + 1 == parts.len();
@@ -231,7 +232,7 @@ impl Differentiation<'_> {
             }
         });
         self.buffers.passes.put(forward);
-        (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
+        (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.max_ratio_distance)
     }
 
     /// Adds the gradient of some groups; `done` is called as by [`TokenDecoder::backward_texts`].
@@ -243,61 +244,124 @@ impl Differentiation<'_> {
         sums: &mut Sums,
         done: impl FnMut(&[f32], usize),
     ) {
-        let some: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
-        let (texts, places) = texts(&some);
+        let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
+        let (texts, completions) = deduplicated_texts(&groups);
         self.decoder.forward_texts(&texts, self.retention(), forward);
-        let targets = Targets::new(forward, &some, &places);
+        let targets = Targets::new(forward, &groups, &completions);
         let samples = &targets.samples;
-        let references = self.references_of(chosen);
-        let (decoder, temperature) = (self.decoder, self.rule.temperature);
+        let references = self.select_references(chosen);
+        let (decoder, temperature) = (self.decoder, self.settings.temperature);
         let mut logits = self.buffers.logits.take();
-        let now = targets.logprobs(decoder, forward.hidden(), temperature, &mut logits);
-        let grads = self.token_grads((samples, &now), references.as_deref(), sums);
+        let logprobs = targets.logprobs(decoder, forward.hidden(), temperature, &mut logits);
+        let grads = self.token_grads(samples, &logprobs, references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
         let mut d_hidden = vec![0.0; forward.hidden().len()];
-        let of_row = |logits: &mut [f32], targets: &[[usize; 2]]| {
-            let sums = self.of_row(logits, (targets, samples, &grads));
+        let of_row = |logits: &mut [f32], targets: &[TokenIndex]| {
+            let entropy = differentiate_row(logits, targets, samples, &grads);
             sharpen(logits, temperature);
-            sums
+            entropy
         };
-        let of_part = |first: usize, rows: Vec<[f32; 2]>, d_logits: &[f32]| {
-            for [entropy, loss] in &rows {
-                sums.entropy += f64::from(*entropy);
-                sums.loss -= f64::from(*loss);
+        let of_part = |first: usize, rows: Vec<RowEntropy>, d_logits: &[f32]| {
+            for entropy in &rows {
+                sums.entropy += f64::from(entropy.sum);
+                sums.loss -= f64::from(entropy.bonus);
             }
-            let place = first * size..(first + rows.len()) * size;
-            let hidden = &forward.hidden()[place.clone()];
-            decoder.backward_head(hidden, d_logits, &mut d_hidden[place], gradient);
+            let range = first * size..(first + rows.len()) * size;
+            let hidden = &forward.hidden()[range.clone()];
+            decoder.backward_head(hidden, d_logits, &mut d_hidden[range], gradient);
         };
-        let by = (temperature, &mut logits);
-        targets.visit(decoder, forward.hidden(), by, of_row, of_part);
+        targets.visit(decoder, forward.hidden(), temperature, &mut logits, of_row, of_part);
         self.buffers.logits.put(logits);
         decoder.backward_texts(forward, &d_hidden, gradient, done);
     }
+}
 
-    /// Replaces a row's logits by their gradient. Returns the sum of the entropies of the row's counted tokens, and their
-    /// entropy bonus.
-    fn of_row(
-        &self,
-        logits: &mut [f32],
-        (targets, samples, grads): (&[[usize; 2]], &[&Sample], &[TokenGrads]),
-    ) -> [f32; 2] {
-        let by = normalize(logits);
-        let (mut d_logprob, mut entropy_weight, mut counted) = (0.0, 0.0, 0.0);
-        for [sample, at] in targets {
-            if samples[*sample].mask[*at] {
-                d_logprob += grads[*sample].d_logprobs[*at];
-                entropy_weight += grads[*sample].entropy_weights[*at];
-                counted += 1.0;
-            }
+/// Replaces a row's logits by their gradient, given the tokens that the row predicts and the gradient of each sample.
+fn differentiate_row(
+    logits: &mut [f32],
+    targets: &[TokenIndex],
+    samples: &[&Sample],
+    grads: &[TokenGrads],
+) -> RowEntropy {
+    let by = normalize(logits);
+    let (mut d_logprob, mut entropy_weight, mut counted) = (0.0, 0.0, 0.0);
+    for TokenIndex { sample, token } in targets {
+        if samples[*sample].mask[*token] {
+            d_logprob += grads[*sample].d_logprobs[*token];
+            entropy_weight += grads[*sample].entropy_weights[*token];
+            counted += 1.0;
         }
-        // The terms of the drawn tokens are added below.
-        let entropy = untaken(logits, &by, d_logprob, entropy_weight);
-        for [sample, at] in targets {
-            if samples[*sample].mask[*at] {
-                logits[samples[*sample].tokens[*at] as usize] += grads[*sample].d_logprobs[*at];
-            }
-        }
-        [counted * entropy, entropy_weight * entropy]
     }
+    // The terms of the drawn tokens are added below.
+    let entropy = d_logits_except_targets(logits, &by, d_logprob, entropy_weight);
+    for TokenIndex { sample, token } in targets {
+        if samples[*sample].mask[*token] {
+            logits[samples[*sample].tokens[*token] as usize] += grads[*sample].d_logprobs[*token];
+        }
+    }
+    RowEntropy { sum: counted * entropy, bonus: entropy_weight * entropy }
+}
+
+/// Sends the partial sums of a rank piece by piece, a layer each from the last to the first, while the gradient of the
+/// rank's last shard is computed.
+struct PieceSender<'a> {
+    /// Partial sums that do not need the last shard.
+    complete: Vec<Node>,
+    /// Partial sums to which the last shard is added, from the first to the last.
+    lefts: Vec<Node>,
+    last_shard: usize,
+    /// Starts of the pieces that have not been sent, in ascending order.
+    starts: Vec<usize>,
+    /// End of the next piece.
+    end: usize,
+    send: &'a mut dyn FnMut(Vec<Node>),
+}
+
+impl PieceSender<'_> {
+    /// Sends the piece that begins at `start`, given the gradient of the last shard from there on; the numbers of the
+    /// shard are sent with the last piece, which begins at 0.
+    fn send_piece(&mut self, vector: &[f32], start: usize, numbers: &[f64]) {
+        let range = start..self.end;
+        self.end = start;
+        let piece_of = |node: &Node| Node {
+            shards: node.shards.clone(),
+            vector: node.vector[range.clone()].to_vec(),
+            numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
+        };
+        let shards = self.last_shard..self.last_shard + 1;
+        let (vector, numbers) = (vector[range.clone()].to_vec(), numbers.to_vec());
+        let last = Node { shards, vector, numbers };
+        let sum = self.lefts.iter().rev().fold(last, |sum, left| piece_of(left).plus(sum));
+        (self.send)(self.complete.iter().map(piece_of).chain([sum]).collect());
+    }
+
+    /// Sends the piece of a layer whose gradient is complete from `start` on, but for the first piece, which
+    /// [`PieceSender::send_rest`] sends with the numbers.
+    fn send_layer(&mut self, vector: &[f32], start: usize) {
+        if start > 0 {
+            assert_eq!(self.starts.pop(), Some(start), "from the last layer to the first");
+            self.send_piece(vector, start, &[]);
+        }
+    }
+
+    /// Sends all further pieces, given the finished sum of the last shard.
+    fn send_rest(&mut self, shard: &Node) {
+        while let Some(start) = self.starts.pop() {
+            let numbers: &[f64] = if start == 0 { &shard.numbers } else { &[] };
+            self.send_piece(&shard.vector, start, numbers);
+        }
+    }
+}
+
+/// Joins the summed pieces, which come from the end of the gradient to its start, to the gradient, `[count]`, and the
+/// numbers of the last piece.
+fn join_pieces(pieces: Vec<Node>, count: usize) -> (Vec<f32>, Vec<f64>) {
+    let mut end = count;
+    let (mut gradient, mut numbers) = (vec![0.0; end], Vec::new());
+    for piece in pieces {
+        let start = end - piece.vector.len();
+        gradient[start..end].copy_from_slice(&piece.vector);
+        (end, numbers) = (start, piece.numbers);
+    }
+    (gradient, numbers)
 }

@@ -10,27 +10,29 @@ mod differentiation;
 mod gradient;
 mod host;
 mod optimizer;
+mod update;
 
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order;
-use super::update::{UpdateSteps, take_steps};
-use crate::device::{fetch, release_freed_memory};
+use super::update::take_steps;
+use crate::device::release_freed_memory;
 use crate::model::saved::ParameterData;
 use crate::objective::LossConfig;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
-use crate::text::{PromptWithCompletions, TokenDecoder};
+use crate::text::{CompletionIndex, PromptWithCompletions, TokenDecoder};
+#[cfg(text_kernels)]
 use burn::tensor::Tensor;
-use differentiation::{Buffers, Differentiation, Scales, Sums};
-use gradient::Gradient;
+use differentiation::{Buffers, Differentiation, Scales};
 use optimizer::Optimizer;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
+use update::{StepParameters, TextUpdate};
 
 /// A completion to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,12 +53,12 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether the policy's term and the entropy bonus act on token number `at`.
+    /// Whether the policy's term and the entropy bonus act on the token at index `at`.
     fn is_selected(&self, at: usize) -> bool {
         self.mask[at] && self.selected.get(at).is_none_or(|selected| *selected)
     }
 
-    /// The tokens that token number `at` was drawn from; empty for all.
+    /// The tokens that the token at index `at` was drawn from; empty for all.
     fn candidates(&self, at: usize) -> &[u32] {
         self.candidates.get(at).map_or(&[], |candidates| candidates)
     }
@@ -73,54 +75,66 @@ pub struct Group {
 
 impl Group {
     /// Number of tokens that count in the loss.
-    fn count(&self) -> usize {
+    fn num_counted(&self) -> usize {
         let count = |sample: &Sample| sample.mask.iter().filter(|m| **m).count();
         self.samples.iter().map(count).sum()
     }
 
     /// Number of tokens that the entropy bonus acts on.
-    fn count_selected(&self) -> usize {
-        let count = |one: &Sample| (0..one.tokens.len()).filter(|at| one.is_selected(*at)).count();
+    fn num_selected(&self) -> usize {
+        let count =
+            |sample: &Sample| (0..sample.tokens.len()).filter(|at| sample.is_selected(*at)).count();
         self.samples.iter().map(count).sum()
     }
 
     /// Returns the prompt with its distinct completions, and the index of each sample's completion. Equal samples pass
     /// through the decoder once; their gradients are summed.
-    fn text(&self) -> (PromptWithCompletions<'_>, Vec<usize>) {
-        let (first, indices) = deduplicate(self.samples.iter().map(|sample| &sample.tokens));
-        let completions = first.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
+    fn deduplicated_text(&self) -> (PromptWithCompletions<'_>, Vec<usize>) {
+        let (distinct, indices) = deduplicate(self.samples.iter().map(|sample| &sample.tokens));
+        let completions = distinct.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
         (PromptWithCompletions { prompt: &self.prompt, completions }, indices)
     }
 
     /// Number of tokens that pass through the decoder.
     pub(crate) fn len(&self) -> usize {
-        let (text, _) = self.text();
+        let (text, _) = self.deduplicated_text();
         text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
     }
 }
 
 /// Returns the indices of the distinct items, and for each item its position among them.
-pub fn deduplicate<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
-    let (mut first, mut found) = (Vec::new(), HashMap::new());
-    let places = all.into_iter().enumerate().map(|(i, one)| {
-        *found.entry(one).or_insert_with(|| {
-            first.push(i);
-            first.len() - 1
+pub fn deduplicate<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
+    let (mut distinct, mut positions) = (Vec::new(), HashMap::new());
+    let of_items = items.into_iter().enumerate().map(|(i, item)| {
+        *positions.entry(item).or_insert_with(|| {
+            distinct.push(i);
+            distinct.len() - 1
         })
     });
-    let places = places.collect();
-    (first, places)
+    let of_items = of_items.collect();
+    (distinct, of_items)
 }
 
-/// The texts of some groups, and for each sample the indices of its group and of its completion in the group's text.
-fn texts<'a>(groups: &[&'a Group]) -> (Vec<PromptWithCompletions<'a>>, Vec<[usize; 2]>) {
-    let (mut texts, mut places) = (Vec::new(), Vec::new());
-    for (number, group) in groups.iter().enumerate() {
-        let (text, completions) = group.text();
+/// The place of a token among the samples of some groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TokenIndex {
+    sample: usize,
+    /// Index among the sample's tokens.
+    token: usize,
+}
+
+/// The texts of some groups, each with its distinct completions, and the completion of each sample among them.
+fn deduplicated_texts<'a>(
+    groups: &[&'a Group],
+) -> (Vec<PromptWithCompletions<'a>>, Vec<CompletionIndex>) {
+    let (mut texts, mut indices) = (Vec::new(), Vec::new());
+    for (text_index, group) in groups.iter().enumerate() {
+        let (text, completions) = group.deduplicated_text();
         texts.push(text);
-        places.extend(completions.into_iter().map(|completion| [number, completion]));
+        let index = |completion| CompletionIndex { text: text_index, completion };
+        indices.extend(completions.into_iter().map(index));
     }
-    (texts, places)
+    (texts, indices)
 }
 
 /// The settings of an update.
@@ -134,7 +148,7 @@ pub struct UpdateSettings {
     pub optimizer: OptimizerConfig,
     /// The divisor of logits.
     pub temperature: f32,
-    /// The most tokens that a completion can have.
+    /// Maximum number of tokens of a completion.
     pub max_new_tokens: usize,
 }
 
@@ -149,8 +163,8 @@ pub struct LanguageMeans {
     pub first_ratio: Option<f64>,
 }
 
-/// Counter that derives the key of the optimizer's draws from that of the learner.
-const ROUNDING: u32 = u32::MAX;
+/// Counter that derives the key of the optimizer's draws from the learner's key.
+const ROUNDING_COUNTER: u32 = u32::MAX;
 
 /// A language model in training.
 #[derive(Clone, Debug)]
@@ -158,7 +172,7 @@ pub struct LanguageLearner {
     /// The policy.
     pub decoder: TokenDecoder,
     optimizer: Optimizer,
-    /// The reference of the KL divergence: a frozen copy of the policy at the first update whose loss has one.
+    /// The reference of the KL divergence: a frozen copy of the policy at the first update with a KL penalty.
     pub reference: Option<TokenDecoder>,
     key: u32,
     /// Ranks that share the run.
@@ -188,7 +202,7 @@ impl LanguageLearner {
     /// Restores a saved state of the optimizer, which host memory keeps in this precision.
     pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
         self.optimizer = Optimizer::Host(moments);
-        self.optimizer.keep(precision, || self.decoder.sizes());
+        self.optimizer.convert_to(precision, || self.decoder.sizes());
     }
 
     /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its learnt parameters are
@@ -217,78 +231,78 @@ impl LanguageLearner {
     /// If another rank has failed or does not respond.
     pub fn update(
         &mut self,
-        rule: &UpdateSettings,
+        settings: &UpdateSettings,
         groups: &[Group],
         iteration: u32,
         entropy_coef: f64,
         rates: &[f64],
     ) -> Result<LanguageMeans, TeamError> {
-        if rule.loss.kl_coef > 0.0 && self.reference.is_none() {
-            self.freeze_reference(&rule.update, None);
+        if settings.loss.kl_coef > 0.0 && self.reference.is_none() {
+            self.freeze_reference(&settings.update, None);
         }
-        let counted: usize = groups.iter().map(Group::count).sum();
-        if counted == 0 {
+        let Some(mut update) = self.begin_update(settings, groups, entropy_coef, rates) else {
             return Ok(LanguageMeans::default());
+        };
+        let key = draw(update.learner.key, iteration);
+        let (epochs, count) = (settings.update.update_epochs, update.num_minibatches);
+        let minibatches = order::groups(key, epochs, count, groups.len());
+        take_steps(&mut update, &minibatches, &settings.update)?;
+        update.finish()
+    }
+
+    /// Prepares an update before its first step; `None` if no token counts.
+    fn begin_update<'a>(
+        &'a mut self,
+        settings: &'a UpdateSettings,
+        groups: &'a [Group],
+        entropy_coef: f64,
+        rates: &'a [f64],
+    ) -> Option<TextUpdate<'a>> {
+        let counted: usize = groups.iter().map(Group::num_counted).sum();
+        if counted == 0 {
+            return None;
         }
         // With gradient checkpointing, packed copies of the weights are dropped during the update to save memory.
-        let saves = rule.update.gradient_checkpointing;
-        if saves {
+        if settings.update.gradient_checkpointing {
             self.decoder.keep_packed_weights(false);
             release_freed_memory();
         }
-        let shards = self.team.shards(groups.len(), rule.update.num_shards);
-        let references = self.reference_logprobs(rule, groups, &shards);
-        let count = rule.update.num_minibatches.min(groups.len());
-        let key = draw(self.key, iteration);
-        let minibatches = order::groups(key, rule.update.update_epochs, count, groups.len());
-        let mut update = TextUpdate {
+        let shards = self.team.shards(groups.len(), settings.update.num_shards);
+        let references = self.reference_logprobs(settings, groups, &shards);
+        let num_minibatches = settings.update.num_minibatches.min(groups.len());
+        Some(TextUpdate {
             learner: self,
-            rule,
+            settings,
             groups,
             entropy_coef,
             rates,
             shards,
             references,
-            minibatches: count,
-            rollout_share: counted as f32 / count as f32,
+            num_minibatches,
+            rollout_share: counted as f32 / num_minibatches as f32,
             totals: UpdateSums::default(),
             tokens: 0.0,
+            is_first_step: true,
             first_ratio: None,
             norms: Vec::new(),
-        };
-        take_steps(&mut update, &minibatches, &rule.update)?;
-        let TextUpdate { mut totals, tokens, first_ratio, norms, .. } = update;
-        if !norms.is_empty() {
-            totals.add_norms(&fetch(Tensor::cat(norms, 0)));
-        }
-        if saves {
-            self.buffers = Buffers::default();
-            self.decoder.keep_packed_weights(true);
-            release_freed_memory();
-        }
-        // A maximum is the same in any order. The count of tokens is already that of all ranks.
-        let first_ratio = first_ratio.flatten();
-        let ratios = self.team.all_gather_numbers(&[first_ratio.unwrap_or(0.0)])?;
-        let largest = ratios.concat().into_iter().fold(0.0, f64::max);
-        let first_ratio = first_ratio.map(|_| largest);
-        Ok(LanguageMeans { update: totals.means(tokens), tokens, first_ratio })
+        })
     }
 
-    /// Steps the learnt parameters in host memory with a gradient clipped to a norm, at a learning rate, and returns
-    /// the norm before clipping.
+    /// Steps the learnt parameters in host memory, and returns the norm of the gradient before clipping.
     fn host_step(
         &mut self,
         gradient: &[f32],
-        (max_norm, rate): (f64, f64),
+        parameters: StepParameters,
         config: &OptimizerConfig,
     ) -> f32 {
-        self.optimizer.keep(config.moments, || self.decoder.sizes());
+        let StepParameters { max_norm, learning_rate } = parameters;
+        self.optimizer.convert_to(config.moments, || self.decoder.sizes());
         let spared = match config.decay_norms_and_biases {
             true => Vec::new(),
-            false => vectors(&self.decoder),
+            false => vector_ranges(&self.decoder),
         };
-        let key = draw(self.key, ROUNDING);
-        let by = StepSettings { learning_rate: rate, config, spared: &spared, key };
+        let key = draw(self.key, ROUNDING_COUNTER);
+        let by = StepSettings { learning_rate, config, spared: &spared, key };
         let Self { decoder, optimizer, .. } = self;
         clipped_step(gradient, max_norm, |scale| {
             decoder.update(|params| optimizer.step(params, gradient, scale, &by));
@@ -301,7 +315,7 @@ impl LanguageLearner {
     fn device_step(
         &mut self,
         gradient: device::Gradient,
-        clip_and_rate: (f64, f64),
+        parameters: StepParameters,
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         if !matches!(self.optimizer, Optimizer::Device(_)) {
@@ -309,109 +323,28 @@ impl LanguageLearner {
             self.optimizer = Optimizer::Device(Box::new(moments));
         }
         let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
-        device::step(&mut self.decoder, moments, gradient, clip_and_rate, config)
+        device::step(&mut self.decoder, moments, gradient, parameters, config)
     }
 
     /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None` without a
     /// reference.
     fn reference_logprobs(
         &self,
-        rule: &UpdateSettings,
+        settings: &UpdateSettings,
         groups: &[Group],
         shards: &Shards,
     ) -> Option<Vec<Vec<Vec<f32>>>> {
         let reference = self.reference.as_ref()?;
         let own = shards.own_items();
-        let ours = logprobs(reference, &groups[own.clone()], rule.temperature);
         let mut all = vec![Vec::new(); own.start];
-        all.extend(ours);
+        all.extend(logprobs(reference, &groups[own], settings.temperature));
         all.resize_with(groups.len(), Vec::new);
         Some(all)
     }
 }
 
-/// An update of a language model.
-struct TextUpdate<'a> {
-    learner: &'a mut LanguageLearner,
-    rule: &'a UpdateSettings,
-    groups: &'a [Group],
-    entropy_coef: f64,
-    /// Learning rates: `[update_epochs, num_minibatches]` of the settings.
-    rates: &'a [f64],
-    /// Shards of the groups.
-    shards: Shards,
-    /// Log-probabilities under the reference, by group, sample and token.
-    references: Option<Vec<Vec<Vec<f32>>>>,
-    /// Minibatches of an epoch: no more than there are groups.
-    minibatches: usize,
-    /// Counted tokens of an epoch, divided by its minibatches.
-    rollout_share: f32,
-    totals: UpdateSums,
-    /// Counted tokens that the decoder evaluated.
-    tokens: f64,
-    /// Largest distance of a ratio from 1 in the first step; `None` before it, and in it if it skipped all groups.
-    first_ratio: Option<Option<f64>>,
-    /// Norms of the steps on a device, which are read back together.
-    norms: Vec<Tensor<1>>,
-}
-
-impl UpdateSteps for TextUpdate<'_> {
-    /// Groups, in order.
-    type Minibatch = Vec<usize>;
-    type Gradient = (Gradient, Sums);
-
-    fn gradient(
-        &mut self,
-        _number: usize,
-        of: &Vec<usize>,
-    ) -> Result<Option<(Gradient, Sums)>, TeamError> {
-        let LanguageLearner { decoder, team, buffers, .. } = &*self.learner;
-        let pass = Differentiation {
-            decoder,
-            rule: self.rule,
-            groups: self.groups,
-            scales: Scales::new(self.rule, self.entropy_coef, self.groups, of, self.rollout_share),
-            references: self.references.as_deref(),
-            shards: &self.shards,
-            team,
-            buffers,
-        };
-        if pass.scales.denominators.steps == 0.0 {
-            return Ok(None);
-        }
-        pass.gradient(of).map(Some)
-    }
-
-    fn approx_kl(&self, _number: usize, (_, sums): &(Gradient, Sums)) -> f64 {
-        sums.approx_kl / sums.tokens.max(1.0)
-    }
-
-    fn step(&mut self, number: usize, (gradient, sums): (Gradient, Sums)) -> Result<(), TeamError> {
-        let UpdateSettings { update, optimizer, .. } = self.rule;
-        let (epoch, part) = (number / self.minibatches, number % self.minibatches);
-        let rate = self.rates[epoch * update.num_minibatches + part];
-        let clip_and_rate = (update.max_grad_norm, rate);
-        let norm = match gradient {
-            Gradient::Host(gradient) => {
-                let norm = self.learner.host_step(&gradient, clip_and_rate, optimizer);
-                self.learner.buffers.gradients.put(gradient);
-                norm
-            }
-            #[cfg(text_kernels)]
-            Gradient::Device(gradient) => {
-                self.norms.push(self.learner.device_step(gradient, clip_and_rate, optimizer));
-                0.0
-            }
-        };
-        self.totals.add(&sums.added(), norm);
-        self.tokens += sums.tokens;
-        self.first_ratio.get_or_insert((sums.tokens > 0.0).then_some(sums.ratio));
-        Ok(())
-    }
-}
-
 /// Ranges of the learnt vectors, that is norms and biases, among the learnt parameters.
-fn vectors(decoder: &TokenDecoder) -> Vec<Range<usize>> {
+fn vector_ranges(decoder: &TokenDecoder) -> Vec<Range<usize>> {
     if decoder.has_adapters() {
         return Vec::new();
     }
@@ -429,10 +362,10 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
     if let Some(all) = device::logprobs(decoder, groups, temperature) {
         return all;
     }
-    let of = |group: &Group| host::logprobs(decoder, group, temperature);
+    let of_group = |group: &Group| host::logprobs(decoder, group, temperature);
     match decoder.is_small() {
-        true => groups.par_iter().map(of).collect(),
-        false => groups.iter().map(of).collect(),
+        true => groups.par_iter().map(of_group).collect(),
+        false => groups.iter().map(of_group).collect(),
     }
 }
 
@@ -440,23 +373,23 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
 /// reference, by group, sample and token.
 pub fn gradient(
     decoder: &TokenDecoder,
-    rule: &UpdateSettings,
+    settings: &UpdateSettings,
     groups: &[Group],
     references: Option<&[Vec<Vec<f32>>]>,
     entropy_coef: f64,
 ) -> Vec<f32> {
-    let count = groups.iter().map(Group::count).sum::<usize>() as f32;
+    let counted = groups.iter().map(Group::num_counted).sum::<usize>() as f32;
     let all: Vec<usize> = (0..groups.len()).collect();
-    let pass = Differentiation {
+    let differentiation = Differentiation {
         decoder,
-        rule,
+        settings,
         groups,
-        scales: Scales::new(rule, entropy_coef, groups, &all, count),
+        scales: Scales::new(settings, entropy_coef, groups, &all, counted),
         references,
-        shards: &Shards::new(groups.len(), rule.update.num_shards),
+        shards: &Shards::new(groups.len(), settings.update.num_shards),
         team: &Team::alone(),
         buffers: &Buffers::default(),
     };
-    let (gradient, _) = pass.gradient(&all).expect("a single rank");
+    let (gradient, _) = differentiation.gradient(&all).expect("a single rank");
     gradient.into_host(&decoder.sizes())
 }

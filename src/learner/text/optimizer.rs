@@ -70,8 +70,9 @@ impl Optimizer {
         }
     }
 
-    /// Converts the state to this precision in host memory, unless that is where it is. `sizes` are those of the parameters.
-    pub fn keep(&mut self, precision: MomentPrecision, sizes: impl FnOnce() -> Vec<usize>) {
+    /// Converts the state to this precision in host memory, unless it is kept so already. `sizes` are the numbers of
+    /// elements of the parameters.
+    pub fn convert_to(&mut self, precision: MomentPrecision, sizes: impl FnOnce() -> Vec<usize>) {
         *self = match (precision, &*self) {
             (MomentPrecision::F32, Self::Host(_))
             | (MomentPrecision::Bf16, Self::Bf16(_))

@@ -16,7 +16,7 @@ use crate::nn::ops::attention::HeadShape;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, WriteMode, embed};
 use crate::nn::tensors::device_copy::DeviceCopy;
-use crate::nn::text::PromptWithCompletions;
+use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 use std::ops::Range;
 
 /// Minimum parameters for products to use all threads; of smaller decoders, whole passes run in parallel.
@@ -309,8 +309,9 @@ impl TextPass {
     }
 
     /// The row of [`TextPass::hidden`] that predicts token number `at` of a completion of a text.
-    pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
-        let Segment { rows, .. } = &self.segments[self.first_segments[text] + completion];
+    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
+        let CompletionIndex { text, completion } = completion;
+        let Piece { rows, .. } = &self.pieces[self.first_pieces[text] + completion];
         match at {
             0 => text,
             _ => self.prompts + rows.start - self.prompt_rows + at - 1,

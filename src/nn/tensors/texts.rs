@@ -10,7 +10,7 @@ use super::decoder::AdapterTensors;
 use super::products::scale_of;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
-use crate::nn::text::PromptWithCompletions;
+use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use std::ops::Range;
@@ -135,11 +135,12 @@ pub struct HiddenStates {
 }
 
 impl HiddenStates {
-    /// The row of [`HiddenStates::hidden`] that predicts token number `at` of a group's completion.
-    pub fn prediction(&self, [group, member]: [usize; 2], at: usize) -> usize {
+    /// The row of [`HiddenStates::hidden`] that predicts token number `at` of a completion of a text.
+    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
+        let CompletionIndex { text, completion } = completion;
         match at {
-            0 => group,
-            _ => self.groups + (group * self.members + member) * self.steps + at - 1,
+            0 => text,
+            _ => self.groups + (text * self.members + completion) * self.steps + at - 1,
         }
     }
 }

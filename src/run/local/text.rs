@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::metrics::IterationRecord;
 use crate::text::LanguageModel;
 use crate::trainer::Validation;
-use crate::trainer::text::{CompletionRecord, Health, LanguageTrainer};
+use crate::trainer::text::{CollapseMonitor, CompletionRecord, LanguageTrainer};
 
 /// Number of prompts of the final evaluation.
 const FINAL_PROMPTS: usize = 1000;
@@ -16,13 +16,13 @@ const FINAL_PROMPTS: usize = 1000;
 /// A run of a language model on a task.
 pub struct TextRun {
     trainer: LanguageTrainer,
-    health: Health,
+    collapse_monitor: CollapseMonitor,
 }
 
 impl TextRun {
     /// Creates a run of this trainer.
     pub fn new(trainer: LanguageTrainer) -> Self {
-        Self { health: Health::new(trainer.parts()), trainer }
+        Self { collapse_monitor: CollapseMonitor::new(trainer.parts()), trainer }
     }
 }
 
@@ -103,7 +103,7 @@ impl Run for TextRun {
 
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
         let mut record = self.trainer.iterate()?;
-        let warning = self.health.observe(&record);
+        let warning = self.collapse_monitor.observe(&record);
         if let Some(text) = &mut record.text {
             text.warning = warning;
         }
@@ -143,7 +143,7 @@ impl Run for TextRun {
     }
 
     fn replay(&mut self, record: &IterationRecord) {
-        self.health.observe(record);
+        self.collapse_monitor.observe(record);
     }
 
     fn skip_to(&mut self, iteration: u32) {

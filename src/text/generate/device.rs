@@ -7,7 +7,7 @@ use super::{Completion, Generator, Request, SampledToken, Sampling, Scratch, cho
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
-use crate::text::limits::{items, largest_buffer, row_bytes};
+use crate::text::limits::{largest_buffer, max_items, row_bytes};
 use crate::text::packed;
 use crate::text::{Completions, DeviceDecoder, Prompts, integers};
 use burn::backend::DType;
@@ -22,10 +22,13 @@ struct PromptRoom {
 }
 
 impl PromptRoom {
-    /// The room in buffers of at most `most` bytes; keys and values are of this type.
-    fn new(shape: &DecoderShape, dtype: DType, most: Option<u64>) -> Self {
-        let cached = (shape.kv_size() * dtype.size()) as u64;
-        Self { tokens: items(packed::forward_bytes(shape), most), cached: items(cached, most) }
+    /// The room in buffers of at most `max_bytes` bytes; keys and values are of this type.
+    fn new(shape: &DecoderShape, dtype: DType, max_bytes: Option<u64>) -> Self {
+        let cached_bytes = (shape.kv_size() * dtype.size()) as u64;
+        Self {
+            tokens: max_items(packed::forward_bytes(shape), max_bytes),
+            cached: max_items(cached_bytes, max_bytes),
+        }
     }
 
     /// The number of prompts, from the first on, that have room together, and at least 1.
@@ -48,20 +51,21 @@ pub(super) fn generate(
 ) -> Vec<Vec<Completion>> {
     let kernels = TokenStep::new(decoder);
     let Sampling { max_new_tokens, .. } = *generator.sampling;
-    let module = &decoder.module;
-    let (shape, dtype) = (module.shape(), module.products.dtype());
-    let most = largest_buffer(decoder.device());
-    let rows = generator.slots.min(items(row_bytes(shape, max_new_tokens, dtype), most)).max(1);
-    let room = PromptRoom::new(shape, dtype, most);
+    let model = &decoder.module;
+    let (shape, dtype) = (model.shape(), model.products.dtype());
+    let max_bytes = largest_buffer(decoder.device());
+    let max_rows = max_items(row_bytes(shape, max_new_tokens, dtype), max_bytes);
+    let rows = generator.slots.min(max_rows).max(1);
+    let room = PromptRoom::new(shape, dtype, max_bytes);
     let mut all = Vec::with_capacity(prompts.len());
     // Prompts in one batch have equally many completions.
-    for same in prompts.chunk_by(|a, b| a.completions == b.completions) {
-        let members = same[0].completions;
+    for similar in prompts.chunk_by(|a, b| a.completions == b.completions) {
+        let members = similar[0].completions;
         if members == 0 {
-            all.extend(same.iter().map(|_| Vec::new()));
+            all.extend(similar.iter().map(|_| Vec::new()));
             continue;
         }
-        let mut rest = same;
+        let mut rest = similar;
         while !rest.is_empty() {
             let together = (rows / members).clamp(1, rest.len());
             let (part, others) = rest.split_at(room.count(&rest[..together]));
@@ -72,12 +76,12 @@ pub(super) fn generate(
                 None => decoder.prompts(&tokens),
             };
             let mut completions = vec![Vec::new(); part.len()];
-            // Those of a single prompt may be more than the rows.
+            // A single prompt may have more completions than there are rows.
             for start in (0..members).step_by(rows) {
-                let own = start..members.min(start.saturating_add(rows));
-                let batch = Batch::new(generator, all.len(), part, own);
+                let range = start..members.min(start.saturating_add(rows));
+                let batch = Batch::new(generator, all.len(), part, range);
                 let prompts = prefilled.clone();
-                let some = if let Some(kernels) = &kernels {
+                let decoded = if let Some(kernels) = &kernels {
                     let draws = device::upload(batch.draws.clone(), decoder.device());
                     let draws = draws.reshape([max_new_tokens, batch.rows()]);
                     let sampling = generator.sampling;
@@ -86,7 +90,7 @@ pub(super) fn generate(
                     let tensors = TensorBatch::new(decoder, &batch, prompts);
                     batch.run(tensors)
                 };
-                completions.iter_mut().zip(some).for_each(|(all, some)| all.extend(some));
+                completions.iter_mut().zip(decoded).for_each(|(all, more)| all.extend(more));
             }
             all.extend(completions);
         }
@@ -99,7 +103,7 @@ struct Batch<'a> {
     generator: &'a Generator<'a>,
     /// The index of the first prompt among all.
     first: usize,
-    /// The indices of the completions among those of their prompt.
+    /// The indices of the completions among all of their prompt.
     members: Range<usize>,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
@@ -128,12 +132,12 @@ impl<'a> Batch<'a> {
     }
 
     /// Decodes all completions, and returns them prompt by prompt.
-    fn run(mut self, mut tokens: impl Decode) -> Vec<Vec<Completion>> {
-        let most = self.generator.sampling.max_new_tokens;
-        for start in (0..most).step_by(BLOCK) {
-            let steps = BLOCK.min(most - start);
-            (0..steps).for_each(|_| tokens.advance());
-            if self.take_over(tokens.read(steps)) {
+    fn run(mut self, mut decode: impl Decode) -> Vec<Vec<Completion>> {
+        let max_new_tokens = self.generator.sampling.max_new_tokens;
+        for start in (0..max_new_tokens).step_by(BLOCK) {
+            let steps = BLOCK.min(max_new_tokens - start);
+            (0..steps).for_each(|_| decode.advance());
+            if self.append(decode.read(steps)) {
                 break;
             }
         }
@@ -141,14 +145,14 @@ impl<'a> Batch<'a> {
     }
 
     /// Appends a block of tokens to the completions. Returns whether all of them have ended.
-    fn take_over(&mut self, block: Vec<Vec<SampledToken>>) -> bool {
+    fn append(&mut self, block: Vec<Vec<SampledToken>>) -> bool {
         let members = self.members.len();
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
                 if !completion.ended {
-                    let number = self.members.start + row % members;
-                    let place = [self.first + row / members, number];
-                    completion.push(chosen, self.generator, place);
+                    let prompt = self.first + row / members;
+                    let index = self.members.start + row % members;
+                    completion.push(chosen, self.generator, prompt, index);
                 }
             }
         }

@@ -57,25 +57,26 @@ impl Completion {
         self.ended || self.tokens.len() >= sampling.max_new_tokens
     }
 
-    /// Appends a token, checks whether it ends the completion, and calls the listener.
-    fn push(&mut self, chosen: SampledToken, by: &Generator, [prompt, number]: [usize; 2]) {
+    /// Appends a token, checks whether it ends the completion, and calls the listener with the indices of the prompt
+    /// and of the completion.
+    fn push(&mut self, chosen: SampledToken, generator: &Generator, prompt: usize, index: usize) {
         self.tokens.push(chosen.token);
         self.logprobs.push(chosen.logprob);
         self.entropies.push(chosen.entropy);
-        if by.sampling.narrows() {
+        if generator.sampling.narrows() {
             self.candidates.push(chosen.candidates);
         }
-        self.ended = by.sampling.stop_tokens.contains(&chosen.token)
-            || by.stop.is_some_and(|stop| stop(&self.tokens));
-        if let Some(listener) = by.listener {
-            listener(prompt, number, self);
+        self.ended = generator.sampling.stop_tokens.contains(&chosen.token)
+            || generator.stop.is_some_and(|stop| stop(&self.tokens));
+        if let Some(listener) = generator.listener {
+            listener(prompt, index, self);
         }
     }
 }
 
 /// A stop condition beyond stop tokens, given the tokens of a completion so far.
 pub type Stop<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
-/// A callback for every token, given the index of the prompt, that of the completion and the completion so far.
+/// A callback for every token, given the index of the prompt, the index of the completion and the completion so far.
 pub type Listener<'a> = &'a (dyn Fn(usize, usize, &Completion) + Sync);
 
 /// A sampler of completions: a model with the settings of a batch.
@@ -116,7 +117,7 @@ impl Generator<'_> {
         };
         let slots = (self.slots / workers).max(1);
         let queue = Queue { prompts, next: AtomicUsize::new(0) };
-        let work = || {
+        let complete_prompts = || {
             self.decoder.decoding().with(|buffers| {
                 let mut worker = Worker::new(*self, slots, buffers);
                 worker.run(&queue);
@@ -125,11 +126,11 @@ impl Generator<'_> {
         };
         let finished = match workers {
             // A thread of the pool distributes work faster than one outside.
-            1 => rayon::scope(|_| region(parallelism, work)),
-            _ => (0..workers).into_par_iter().flat_map_iter(|_| work()).collect(),
+            1 => rayon::scope(|_| region(parallelism, complete_prompts)),
+            _ => (0..workers).into_par_iter().flat_map_iter(|_| complete_prompts()).collect(),
         };
-        for Active { prompt, number, completion, .. } in finished {
-            all[prompt][number] = completion;
+        for ActiveCompletion { prompt, index, completion, .. } in finished {
+            all[prompt][index] = completion;
         }
         all
     }
@@ -142,36 +143,38 @@ struct Queue<'a> {
 }
 
 /// A completion that is being decoded, in the slot of its cache.
-struct Active {
+struct ActiveCompletion {
+    /// Index of the prompt.
     prompt: usize,
-    number: usize,
+    /// Index among the completions of the prompt.
+    index: usize,
     key: u32,
     completion: Completion,
     /// Index of the prompt among the prefilled ones.
     prefilled: usize,
 }
 
-/// A prompt whose cache is filled; that cache comes after those of the slots.
-struct Prefilled {
+/// A prompt whose cache is filled. Caches of prompts come after the caches of the slots.
+struct PrefilledPrompt {
     tokens: usize,
     /// Number of completions that still need the cache.
     pending: usize,
 }
 
-/// A worker: prefills prompts and decodes their completions.
+/// A worker that prefills prompts and decodes their completions.
 struct Worker<'a> {
     generator: Generator<'a>,
-    prefilled: Vec<Prefilled>,
-    slots: Vec<Option<Active>>,
+    prefilled: Vec<PrefilledPrompt>,
+    slots: Vec<Option<ActiveCompletion>>,
     /// Completions that have their first token but no slot yet.
-    waiting: VecDeque<Active>,
-    finished: Vec<Active>,
+    waiting: VecDeque<ActiveCompletion>,
+    finished: Vec<ActiveCompletion>,
     /// Caches of the slots, followed by those of the prefilled prompts.
     buffers: &'a mut DecodeBuffers,
     scratches: Pool<Scratch>,
 }
 
-/// Number of rows whose logits are computed at a time.
+/// Number of rows whose logits are computed together.
 const HEAD_ROWS: usize = 64;
 /// Number of prompt tokens per prefill: enough for efficient products, and no more, since activations take memory.
 const PREFILL_ROWS: usize = 1024;
@@ -196,7 +199,7 @@ impl<'a> Worker<'a> {
             if self.slots.iter().all(Option::is_none) {
                 break;
             }
-            self.step();
+            self.decode_tokens();
         }
         let DecodeBuffers { caches, prompts, .. } = &mut *self.buffers;
         prompts.extend(caches.drain(self.slots.len()..));
@@ -210,24 +213,24 @@ impl<'a> Worker<'a> {
                     && let Some(active) = self.waiting.pop_front()
                 {
                     let tokens = self.generator.sampling.max_new_tokens;
-                    let before = PrefixCache {
+                    let prefix = PrefixCache {
                         index: self.slots.len() + active.prefilled,
                         tokens: self.prefilled[active.prefilled].tokens,
                     };
                     let cache = &mut self.buffers.caches[slot];
-                    self.generator.decoder.begin_cache(cache, tokens, Some(before));
+                    self.generator.decoder.begin_cache(cache, tokens, Some(prefix));
                     self.slots[slot] = Some(active);
                 }
             }
             let free = self.slots.iter().filter(|slot| slot.is_none()).count();
             let mut taken = Vec::new();
-            let (mut wanted, mut rows) = (0, 0);
-            while wanted < free && rows < PREFILL_ROWS {
-                let number = queue.next.fetch_add(1, Ordering::Relaxed);
-                let Some(prompt) = queue.prompts.get(number) else { break };
-                wanted += prompt.completions;
+            let (mut completions, mut rows) = (0, 0);
+            while completions < free && rows < PREFILL_ROWS {
+                let index = queue.next.fetch_add(1, Ordering::Relaxed);
+                let Some(prompt) = queue.prompts.get(index) else { break };
+                completions += prompt.completions;
                 rows += prompt.tokens.len();
-                taken.push((number, prompt));
+                taken.push((index, prompt));
             }
             if taken.is_empty() {
                 return;
@@ -241,35 +244,35 @@ impl<'a> Worker<'a> {
         let decoder = self.generator.decoder;
         let buffers = &mut *self.buffers;
         let mut caches = Vec::new();
-        let (mut rows, mut last) = (Vec::new(), Vec::new());
+        let (mut rows, mut last_rows) = (Vec::new(), Vec::new());
         for (cache, (_, prompt)) in prompts.iter().enumerate() {
             let mut empty = buffers.prompts.pop().unwrap_or_default();
             decoder.begin_cache(&mut empty, prompt.tokens.len(), None);
             caches.push(empty);
             let tokens = prompt.tokens.iter().enumerate();
             rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
-            last.push(rows.len() - 1);
+            last_rows.push(rows.len() - 1);
         }
         decoder.forward(&rows, &mut caches, Retention::Nothing, &mut buffers.pass);
         let size = decoder.shape().hidden_size;
-        for (((number, prompt), cache), last) in prompts.iter().zip(caches).zip(last) {
+        for (((prompt_index, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
             let buffers = &mut *self.buffers;
             let hidden = &buffers.pass.hidden()[last * size..][..size];
             decoder.logits(hidden, &mut buffers.logits);
-            let prefilled = self.keep(prompt, cache);
+            let prefilled = self.store_prompt_cache(prompt, cache);
             let mut scratch = self.scratches.take();
-            for completion in 0..prompt.completions {
-                let key = draw(prompt.key, completion as u32);
+            for index in 0..prompt.completions {
+                let key = draw(prompt.key, index as u32);
                 let u = uniform(draw(key, 0));
                 let chosen = choose(&self.buffers.logits, self.generator.sampling, u, &mut scratch);
-                let active = Active {
-                    prompt: *number,
-                    number: completion,
+                let active = ActiveCompletion {
+                    prompt: *prompt_index,
+                    index,
                     key,
                     completion: Completion::default(),
                     prefilled,
                 };
-                if let Some(active) = self.add(active, chosen) {
+                if let Some(active) = self.add_token(active, chosen) {
                     self.waiting.push_back(active);
                 }
             }
@@ -278,8 +281,9 @@ impl<'a> Worker<'a> {
     }
 
     /// Stores the cache of a prompt, replacing one whose completions have all ended if there is one. Returns its index.
-    fn keep(&mut self, prompt: &Request, cache: Cache) -> usize {
-        let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
+    fn store_prompt_cache(&mut self, prompt: &Request, cache: Cache) -> usize {
+        let prefilled =
+            PrefilledPrompt { tokens: prompt.tokens.len(), pending: prompt.completions };
         let DecodeBuffers { caches, prompts, .. } = &mut *self.buffers;
         match self.prefilled.iter().position(|prompt| prompt.pending == 0) {
             Some(index) => {
@@ -295,10 +299,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Appends a token to a completion, and returns it unless it has ended.
-    fn add(&mut self, mut active: Active, chosen: SampledToken) -> Option<Active> {
-        let Active { prompt, number, completion, prefilled, .. } = &mut active;
-        completion.push(chosen, &self.generator, [*prompt, *number]);
+    /// Appends a token to a completion, and returns the completion unless it is over.
+    fn add_token(
+        &mut self,
+        mut active: ActiveCompletion,
+        chosen: SampledToken,
+    ) -> Option<ActiveCompletion> {
+        let ActiveCompletion { prompt, index, completion, prefilled, .. } = &mut active;
+        completion.push(chosen, &self.generator, *prompt, *index);
         if !completion.is_over(self.generator.sampling) {
             return Some(active);
         }
@@ -308,9 +316,9 @@ impl<'a> Worker<'a> {
     }
 
     /// Decodes one token of every completion in a slot.
-    fn step(&mut self) {
+    fn decode_tokens(&mut self) {
         let decoder = self.generator.decoder;
-        let row = |(cache, slot): (usize, &Option<Active>)| {
+        let row = |(cache, slot): (usize, &Option<ActiveCompletion>)| {
             let tokens = &slot.as_ref()?.completion.tokens;
             Some(Row { token: *tokens.last()?, cache, at: tokens.len() - 1 })
         };
@@ -323,18 +331,18 @@ impl<'a> Worker<'a> {
             let hidden = &self.buffers.pass.hidden()[i * HEAD_ROWS * size..][..rows.len() * size];
             decoder.logits(hidden, &mut logits);
             let mut chosen = vec![SampledToken::default(); rows.len()];
-            decoder.parallelism().each_mut(&mut chosen, |number, chosen| {
-                let active = self.slots[rows[number].cache].as_ref();
+            decoder.parallelism().each_mut(&mut chosen, |index, chosen| {
+                let active = self.slots[rows[index].cache].as_ref();
                 let active = active.expect("rows are of active slots");
-                let u = uniform(draw(active.key, rows[number].at as u32 + 1));
-                let logits = &logits[number * vocabulary..][..vocabulary];
+                let u = uniform(draw(active.key, rows[index].at as u32 + 1));
+                let logits = &logits[index * vocabulary..][..vocabulary];
                 self.scratches.with(|scratch| {
                     *chosen = choose(logits, self.generator.sampling, u, scratch);
                 });
             });
             for (row, chosen) in rows.iter().zip(chosen) {
                 let active = self.slots[row.cache].take().expect("rows are of active slots");
-                self.slots[row.cache] = self.add(active, chosen);
+                self.slots[row.cache] = self.add_token(active, chosen);
             }
         }
         self.buffers.logits = logits;

@@ -13,7 +13,9 @@ use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
 use crate::text::kernels::text_heads::{SegmentsLaunch, rotate_kernel, text_rotation_kernel};
 use crate::text::kernels::tiles::Tiles;
-use crate::text::{DeviceDecoder, PromptWithCompletions, Prompts, Retention, integers};
+use crate::text::{
+    CompletionIndex, DeviceDecoder, PromptWithCompletions, Prompts, Retention, integers,
+};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::{Int, Tensor};
@@ -233,7 +235,7 @@ impl<'a> PackedPass<'a> {
     }
 
     /// The row of [`PackedPass::hidden`] that predicts token number `at` of a completion of a text.
-    pub fn prediction(&self, completion: [usize; 2], at: usize) -> usize {
+    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
         self.layout.prediction(completion, at)
     }
 

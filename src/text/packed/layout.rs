@@ -1,8 +1,8 @@
 //! Layout of texts as the rows of one pass: all prompts, then all completions, without padding.
 
-use crate::text::PromptWithCompletions;
-use crate::text::kernels::text_gradients::{KEY_BLOCK_ENTRIES, ROW_ENTRIES};
-use crate::text::kernels::text_heads::SEGMENT_BOUNDS;
+use crate::text::kernels::text_gradients::{KEY_BLOCK, PARTS_OF_ROW};
+use crate::text::kernels::text_heads::BOUNDS;
+use crate::text::{CompletionIndex, PromptWithCompletions};
 use std::ops::Range;
 
 /// Number of tiles of rows per part of a block of keys.
@@ -112,7 +112,8 @@ impl Layout {
     }
 
     /// The row that predicts token number `at` of a completion of a text.
-    pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
+    pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
+        let CompletionIndex { text, completion } = completion;
         match at {
             0 => self.segments[text].end - 1,
             _ => self.segments[self.first_segments[text] + completion].start + at - 1,
@@ -180,9 +181,10 @@ mod tests {
         assert_eq!(bounds[12..18], [3, 6, 0, 0, 8, 9]);
         assert_eq!(bounds[18..24], [6, 8, 0, 2, 0, 0]);
         assert_eq!(bounds[24..30], [8, 8, 0, 2, 0, 0]);
-        assert_eq!(layout.prediction([0, 0], 0), 1);
-        assert_eq!(layout.prediction([0, 0], 2), 7);
-        assert_eq!(layout.prediction([2, 0], 1), 8);
+        let completion = |text| CompletionIndex { text, completion: 0 };
+        assert_eq!(layout.prediction(completion(0), 0), 1);
+        assert_eq!(layout.prediction(completion(0), 2), 7);
+        assert_eq!(layout.prediction(completion(2), 1), 8);
         assert_eq!(layout.prompt(2), 3..6);
         assert_eq!(layout.blocks(2), [0, 2, 2, 3, 3, 5, 5, 6, 6, 8, 8, 9]);
     }

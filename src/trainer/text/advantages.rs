@@ -10,22 +10,22 @@ use std::collections::BTreeMap;
 /// Added to the standard deviation, as in TRL.
 const STD_EPSILON: f64 = 1e-4;
 
-/// Advantage of each completion over its group, by group. A reward of NaN was not judged: it is left out of its
-/// group's mean and deviation, and has advantage 0.
+/// Advantage of each completion over its group, by group. NaN marks a completion that could not be judged; it is left
+/// out of its group's mean and deviation, and has advantage 0.
 pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
-    let by = deviations(rewards, scale);
-    let of_group = |(rewards, by): (&Vec<f64>, f64)| {
+    let divisors = divisors(rewards, scale);
+    let of_group = |(rewards, divisor): (&Vec<f64>, f64)| {
         let all: Vec<usize> = (0..rewards.len()).collect();
-        against(rewards, &all, by).collect()
+        group_advantages(rewards, &all, divisor).collect()
     };
-    rewards.iter().zip(by).map(of_group).collect()
+    rewards.iter().zip(divisors).map(of_group).collect()
 }
 
-/// Divisor of each group's advantages.
-fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
+/// Divisor of each group's advantages: a standard deviation, or 1.
+fn divisors(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
     // The sample standard deviation, as in TRL.
     let deviation = |values: &[f64]| {
-        let values = judged(values);
+        let values = judged_rewards(values);
         let mean = mean(values.iter().copied());
         let squares: f64 = values.iter().map(|x| (x - mean) * (x - mean)).sum();
         (squares / (values.len().max(2) - 1) as f64).sqrt() + STD_EPSILON
@@ -38,7 +38,7 @@ fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
 }
 
 /// The rewards other than NaN.
-fn judged(rewards: &[f64]) -> Vec<f64> {
+fn judged_rewards(rewards: &[f64]) -> Vec<f64> {
     rewards.iter().copied().filter(|reward| !reward.is_nan()).collect()
 }
 
@@ -48,48 +48,53 @@ pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count == 0.0 { 0.0 } else { sum / count }
 }
 
-/// Advantages of the completions `members` of a group over their mean.
-fn against(rewards: &[f64], members: &[usize], by: f64) -> impl Iterator<Item = f32> {
+/// Advantages of the completions `members` of a group over their mean, divided by `divisor`.
+fn group_advantages(rewards: &[f64], members: &[usize], divisor: f64) -> impl Iterator<Item = f32> {
     let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
-    let mean = mean(judged(&rewards).into_iter());
+    let mean = mean(judged_rewards(&rewards).into_iter());
     // Equal rewards differ by rounding at most.
-    let alike = has_zero_variance(&rewards);
-    let value = move |x: f64| if alike || x.is_nan() { 0.0 } else { ((x - mean) / by) as f32 };
-    rewards.into_iter().map(value)
+    let are_equal = has_zero_variance(&rewards);
+    let advantage = move |reward: f64| match are_equal || reward.is_nan() {
+        true => 0.0,
+        false => ((reward - mean) / divisor) as f32,
+    };
+    rewards.into_iter().map(advantage)
 }
 
 /// Advantage of each token over the mean of the completions that share the tokens before it: GRPO at every fork of the
-/// group's tree of completions. Tokens after a prefix that only one completion has get 0.
-fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32>> {
+/// group's tree of completions. Tokens after a prefix of only one completion get 0.
+fn prefix_advantages(completions: &[Completion], rewards: &[f64], divisor: f64) -> Vec<Vec<f32>> {
     let mut values: Vec<Vec<f32>> =
-        completions.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
-    let mut open = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
-    while let Some((at, members)) = open.pop() {
+        completions.iter().map(|completion| vec![0.0; completion.tokens.len()]).collect();
+    // Lengths of prefixes, and the completions that share each.
+    let mut prefixes = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
+    while let Some((at, members)) = prefixes.pop() {
         let mut branches = BTreeMap::<u32, Vec<usize>>::new();
-        for (member, value) in members.iter().zip(against(rewards, &members, by)) {
+        for (member, value) in members.iter().zip(group_advantages(rewards, &members, divisor)) {
             if let Some(token) = completions[*member].tokens.get(at) {
                 values[*member][at] = value;
                 branches.entry(*token).or_default().push(*member);
             }
         }
         // All chose this token, so it gets no credit.
-        if branches.len() == 1 && branches.values().all(|all| all.len() == members.len()) {
+        if branches.len() == 1 && branches.values().all(|branch| branch.len() == members.len()) {
             members.iter().for_each(|member| values[*member][at] = 0.0);
         }
-        open.extend(branches.into_values().filter(|all| all.len() > 1).map(|all| (at + 1, all)));
+        let shared = branches.into_values().filter(|branch| branch.len() > 1);
+        prefixes.extend(shared.map(|branch| (at + 1, branch)));
     }
     values
 }
 
 /// Whether all judged completions of a group have the same reward.
 pub fn has_zero_variance(rewards: &[f64]) -> bool {
-    let rewards = judged(rewards);
+    let rewards = judged_rewards(rewards);
     rewards.iter().all(|reward| (reward - rewards[0]).abs() < 1e-9)
 }
 
 /// Length penalty of a completion of `tokens` tokens: 0 up to `limit - buffer` tokens, or up to none if the buffer is
 /// larger, rising to 1 at `limit` (overlong reward shaping, Yu et al. 2025, DAPO).
-pub fn overlong(tokens: usize, limit: usize, buffer: usize) -> f64 {
+pub fn overlong_penalty(tokens: usize, limit: usize, buffer: usize) -> f64 {
     let buffer = buffer.min(limit);
     let free = limit - buffer;
     if buffer == 0 || tokens <= free { 0.0 } else { (tokens - free) as f64 / buffer as f64 }
@@ -99,20 +104,20 @@ pub fn overlong(tokens: usize, limit: usize, buffer: usize) -> f64 {
 fn quantile(mut values: Vec<f32>, q: f64) -> f64 {
     values.sort_unstable_by(f32::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return 0.0 };
-    let place = q * last as f64;
-    let [low, high] = [place.floor(), place.ceil()].map(|at| f64::from(values[at as usize]));
-    low + (place - place.floor()) * (high - low)
+    let position = q * last as f64;
+    let [low, high] = [position.floor(), position.ceil()].map(|at| f64::from(values[at as usize]));
+    low + (position - position.floor()) * (high - low)
 }
 
 /// Converts completions and their advantages to the learner's groups.
-pub fn groups(
-    answers: &ScoredCompletions,
+pub fn groups_to_learn(
+    scored: &ScoredCompletions,
     advantages: &[Vec<f32>],
     config: &RewardConfig,
 ) -> Vec<Group> {
-    let counts = |one: &Completion| one.ended || !config.mask_truncated_completions;
-    let least = (config.top_entropy_quantile < 1.0).then(|| {
-        let counted = answers.completions().filter(|one| counts(one));
+    let is_counted = |one: &Completion| one.ended || !config.mask_truncated_completions;
+    let min_entropy = (config.top_entropy_quantile < 1.0).then(|| {
+        let counted = scored.completions().filter(|one| is_counted(one));
         quantile(
             counted.flat_map(|one| &one.entropies).copied().collect(),
             1.0 - config.top_entropy_quantile,
@@ -123,25 +128,25 @@ pub fn groups(
         logprobs: one.logprobs.clone(),
         candidates: one.candidates.clone(),
         advantages,
-        mask: vec![counts(one); one.tokens.len()],
-        selected: least.map_or(Vec::new(), |least| {
-            one.entropies.iter().map(|entropy| f64::from(*entropy) >= least).collect()
+        mask: vec![is_counted(one); one.tokens.len()],
+        selected: min_entropy.map_or(Vec::new(), |min_entropy| {
+            one.entropies.iter().map(|entropy| f64::from(*entropy) >= min_entropy).collect()
         }),
     };
-    let by = deviations(&answers.totals(), config.scale_rewards);
-    let group = |((group, advantages), by): ((&ScoredGroup, &Vec<f32>), f64)| {
+    let divisors = divisors(&scored.totals(), config.scale_rewards);
+    let group_to_learn = |((group, advantages), divisor): ((&ScoredGroup, &Vec<f32>), f64)| {
         let ScoredGroup { tokens, completions, totals, .. } = group;
         let advantages: Vec<Vec<f32>> = match config.baseline {
             Baseline::Group => {
                 let each = completions.iter().zip(advantages);
                 each.map(|(one, advantage)| vec![*advantage; one.tokens.len()]).collect()
             }
-            Baseline::Prefix => at_forks(completions, totals, by),
+            Baseline::Prefix => prefix_advantages(completions, totals, divisor),
         };
         let samples = completions.iter().zip(advantages).map(sample).collect();
         Group { prompt: tokens.clone(), samples }
     };
-    answers.groups.iter().zip(advantages).zip(by).map(group).collect()
+    scored.groups.iter().zip(advantages).zip(divisors).map(group_to_learn).collect()
 }
 
 #[cfg(test)]
@@ -176,9 +181,9 @@ mod tests {
 
     #[test]
     fn length_costs_nothing_until_the_buffer_begins() {
-        assert_eq!([10, 15, 20].map(|tokens| overlong(tokens, 20, 10)), [0.0, 0.5, 1.0]);
-        assert_eq!(overlong(20, 20, 0), 0.0);
-        assert_eq!([0, 5, 20].map(|tokens| overlong(tokens, 20, 80)), [0.0, 0.25, 1.0]);
+        assert_eq!([10, 15, 20].map(|tokens| overlong_penalty(tokens, 20, 10)), [0.0, 0.5, 1.0]);
+        assert_eq!(overlong_penalty(20, 20, 0), 0.0);
+        assert_eq!([0, 5, 20].map(|tokens| overlong_penalty(tokens, 20, 80)), [0.0, 0.25, 1.0]);
     }
 
     #[test]
@@ -217,8 +222,8 @@ mod tests {
             rewards: Vec::new(),
             totals: vec![1.0, 0.0],
         };
-        let answers = ScoredCompletions { groups: vec![group], dropped: (0, 0) };
-        let groups = groups(&answers, &[vec![1.0, -1.0]], &config);
+        let scored = ScoredCompletions { groups: vec![group], ..ScoredCompletions::default() };
+        let groups = groups_to_learn(&scored, &[vec![1.0, -1.0]], &config);
         assert_eq!(groups[0].samples[0].mask, [true; 4]);
         assert_eq!(groups[0].samples[0].selected, [false, true, false, true]);
         assert_eq!(groups[0].samples[1].mask, [false; 4]);
@@ -235,14 +240,15 @@ mod tests {
         };
         let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);
         let rewards = [1.0, 0.0, 0.25, 0.5, 0.75];
-        let values = at_forks(&all, &rewards, 0.5);
+        let values = prefix_advantages(&all, &rewards, 0.5);
         // All five: 0.5 in the mean. Four that begin with 1: 0.4375. Three that continue with 2: 0.5, of which one ends.
         assert_eq!(values[0], [1.0, 1.125, 1.0]);
         assert_eq!(values[1], [-1.0, -0.875, -1.0]);
         assert_eq!(values[2], [-0.5, -0.375, 0.0], "alone from its third token on");
         assert_eq!(values[3], [0.0, 0.125]);
         assert_eq!(values[4], [0.5, 0.0]);
-        let alike = at_forks(&[completion(&[1, 2]), completion(&[1, 2])], &[1.0, 0.0], 0.5);
+        let alike =
+            prefix_advantages(&[completion(&[1, 2]), completion(&[1, 2])], &[1.0, 0.0], 0.5);
         assert_eq!(alike, [[0.0; 2]; 2], "who goes the same way makes no choice");
     }
 }

@@ -17,8 +17,8 @@ pub(super) fn unsupported_reason(
 ) -> Option<String> {
     let LanguageConfig { precision, update, optimizer, .. } = config;
     // The CPU supports bf16 for language models.
-    let in_bf16 = device.is_none() && *precision == Precision::Bf16;
-    let reason = device::precision_limit(device, *precision).filter(|_| !in_bf16);
+    let is_bf16_on_cpu = device.is_none() && *precision == Precision::Bf16;
+    let reason = device::precision_limit(device, *precision).filter(|_| !is_bf16_on_cpu);
     if reason.is_some() {
         return reason;
     }
@@ -79,19 +79,19 @@ impl TextEngine {
     /// `advice` is what the user can do besides using the CPU.
     ///
     /// # Errors
-    /// If there is none; `advice` is the way out besides the CPU.
+    /// If there is no room.
     pub(super) fn check_group(
         &self,
         group: &Group,
         advice: &str,
     ) -> Result<(), LanguageTrainError> {
-        let (tokens, most) = (group.len(), self.limits.group);
-        if tokens <= most {
+        let (tokens, max_tokens) = (group.len(), self.limits.group);
+        if tokens <= max_tokens {
             return Ok(());
         }
         Err(LanguageTrainError::Settings(format!(
-            "a prompt with its distinct completions has {tokens} tokens, but the device's buffers hold {most} of them at \
-             a time: {advice}, or use the CPU"
+            "a prompt with its distinct completions has {tokens} tokens, but the device's buffers hold {max_tokens} \
+             of them at a time: {advice}, or use the CPU"
         )))
     }
 }

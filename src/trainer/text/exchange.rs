@@ -15,15 +15,15 @@ pub(super) struct CompletionGroup {
     pub rewards: Vec<Rewards>,
 }
 
-/// Completions of all ranks, in rank order; `ours` are this rank's.
-pub(super) fn all(
+/// Gathers the completions of all ranks, in rank order; `ours` are this rank's.
+pub(super) fn gather_completions(
     team: &Team,
     ours: Result<Vec<CompletionGroup>, LanguageTrainError>,
 ) -> Result<Vec<CompletionGroup>, LanguageTrainError> {
     if team.size() == 1 {
         return ours;
     }
-    let parts = gather(team, ours.map(|groups| write(&groups)))?;
+    let parts = gather_bytes(team, ours.map(|groups| write(&groups)))?;
     let mut all = Vec::new();
     for (rank, bytes) in parts.iter().enumerate() {
         let unreadable =
@@ -38,7 +38,7 @@ pub(super) fn all(
 /// # Errors
 /// If one rank passes an error instead: all then fail with its rank and reason, so that none waits for it. If a rank
 /// fails or does not respond.
-pub(super) fn gather(
+pub(super) fn gather_bytes(
     team: &Team,
     ours: Result<Vec<u8>, LanguageTrainError>,
 ) -> Result<Vec<Vec<u8>>, LanguageTrainError> {
@@ -57,6 +57,7 @@ pub(super) fn gather(
     Ok(team.all_gather(&ours)?)
 }
 
+/// Encodes groups as bytes, which [`read`] decodes.
 fn write(all: &[CompletionGroup]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for CompletionGroup { completions, texts, rewards } in all {
@@ -158,12 +159,12 @@ mod tests {
             1 => Rewards::unknown(2, "it is late – très".to_string()),
             _ => Rewards::new(vec![1.0 / 3.0, count as f64]),
         };
-        let of = |count: usize| CompletionGroup {
+        let group = |count: usize| CompletionGroup {
             completions: (0..count).map(completion).collect(),
             texts: (0..count).map(|i| "é".repeat(i)).collect(),
             rewards: (0..count).map(rewards).collect(),
         };
-        (0..number).map(of).collect()
+        (0..number).map(group).collect()
     }
 
     #[test]
@@ -182,11 +183,11 @@ mod tests {
         std::thread::scope(|scope| {
             for team in threads(3, TIMEOUT) {
                 scope.spawn(move || {
-                    let three = all(&team, Ok(groups(team.rank()))).unwrap();
+                    let three = gather_completions(&team, Ok(groups(team.rank()))).unwrap();
                     assert_eq!(three, [groups(0), groups(1), groups(2)].concat());
                     let failed = LanguageTrainError::NoSolution("sums".to_string());
                     let ours = if team.rank() == 1 { Err(failed) } else { Ok(groups(2)) };
-                    let error = all(&team, ours).unwrap_err().to_string();
+                    let error = gather_completions(&team, ours).unwrap_err().to_string();
                     assert!(error.starts_with("rank 1 failed: the task sums"), "{error}");
                 });
             }

@@ -5,11 +5,13 @@ use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
 
-/// Number of held-out solutions per evaluation: for tasks with unlimited prompts, and the maximum for others.
-const HELD_OUT: [u64; 2] = [256, 2048];
+/// Number of held-out solutions per evaluation of a task with unlimited prompts.
+const HELD_OUT_DEFAULT: u64 = 256;
+/// Maximum number of held-out solutions per evaluation of a task that lists its prompts.
+const HELD_OUT_MAX: u64 = 2048;
 
 /// Rewords an error about the room for a completion as one about a solution, whose length no setting determines.
-fn of_solution(error: LanguageTrainError) -> LanguageTrainError {
+fn reword_for_solution(error: LanguageTrainError) -> LanguageTrainError {
     match error {
         LanguageTrainError::TooLong { start, prompt, completion: solution, context } => {
             LanguageTrainError::LongSolution { start, prompt, solution, context }
@@ -23,17 +25,17 @@ impl TextEngine {
     /// otherwise as many as GRPO has completions.
     pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
         let generation = &self.config.generation;
-        let texts = if self.config.is_sft_only() { 1 } else { generation.group_size };
-        let count = (generation.num_prompts * texts) as u64;
+        let factor = if self.config.is_sft_only() { 1 } else { generation.group_size };
+        let count = (generation.num_prompts * factor) as u64;
         let numbers = self.next_prompt..self.next_prompt + count;
         self.next_prompt += count;
-        numbers.map(|number| self.text(&self.task.prompt(Split::Train, number)?)).collect()
+        numbers.map(|number| self.demonstration(&self.task.prompt(Split::Train, number)?)).collect()
     }
 
-    /// A prompt with its solution.
-    pub(super) fn text(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
-        let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
-        let solution = self.task.solution(prompt).ok_or_else(none)?;
+    /// A prompt with its solution, as a text to learn from.
+    pub(super) fn demonstration(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
+        let missing = || LanguageTrainError::NoSolution(self.task.name().to_string());
+        let solution = self.task.solution(prompt).ok_or_else(missing)?;
         // In a conversation a completion is a message. A solution is what the verifier expects, without a template's
         // additions.
         let Prompt { text, messages, template_values, .. } = prompt;
@@ -41,7 +43,7 @@ impl TextEngine {
             true => self.model.answer(&solution, text, messages, template_values)?,
             false => self.model.bare_answer(&solution, text, messages)?,
         };
-        let prompt = self.tokens(prompt, tokens.len()).map_err(of_solution)?;
+        let prompt = self.tokens(prompt, tokens.len()).map_err(reword_for_solution)?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];
         let sample = Sample { tokens, logprobs, advantages, mask, ..Sample::default() };
@@ -51,31 +53,33 @@ impl TextEngine {
     }
 
     /// Maximum number of held-out solutions per evaluation.
-    pub(super) fn held_out_solutions(&self) -> u64 {
-        let [some, most] = HELD_OUT;
-        self.task.num_prompts(Split::Test).map_or(some, |_| most)
+    pub(super) fn max_held_out_solutions(&self) -> u64 {
+        match self.task.num_prompts(Split::Test) {
+            None => HELD_OUT_DEFAULT,
+            Some(_) => HELD_OUT_MAX,
+        }
     }
 
     /// Mean negative log-likelihood per token of the held-out solutions of a part, nats. All ranks must call this.
-    pub(super) fn held_out(&self, part: HeldOutPart) -> Result<f64, LanguageTrainError> {
-        let numbers = self.held_out_prompts(part, self.held_out_solutions());
+    pub(super) fn held_out_loss(&self, part: HeldOutPart) -> Result<f64, LanguageTrainError> {
+        let numbers = self.held_out_prompts(part, self.max_held_out_solutions());
         let count = (numbers.end - numbers.start) as usize;
         if count == 0 {
             return Ok(0.0);
         }
-        let own = self.team.shards(count, self.config.update.num_shards).own_items();
-        let own = numbers.start + own.start as u64..numbers.start + own.end as u64;
+        let items = self.team.shards(count, self.config.update.num_shards).own_items();
+        let own = numbers.start + items.start as u64..numbers.start + items.end as u64;
         let ours = self.held_out_logprobs(own);
-        let ours = ours.map(|all| bytemuck::cast_slice(&all).to_vec());
-        let all = exchange::gather(&self.team, ours)?.concat();
-        let all: Vec<f32> = bytemuck::pod_collect_to_vec(&all);
-        Ok(-all.iter().copied().map(f64::from).sum::<f64>() / all.len().max(1) as f64)
+        let ours = ours.map(|logprobs| bytemuck::cast_slice(&logprobs).to_vec());
+        let bytes = exchange::gather_bytes(&self.team, ours)?.concat();
+        let logprobs: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+        Ok(-logprobs.iter().copied().map(f64::from).sum::<f64>() / logprobs.len().max(1) as f64)
     }
 
     /// Log-probabilities of the tokens of the solutions to these held-out prompts.
     fn held_out_logprobs(&self, numbers: Range<u64>) -> Result<Vec<f32>, LanguageTrainError> {
-        let text = |number| self.text(&self.task.prompt(Split::Test, number)?);
-        let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(text).collect();
+        let demonstration = |number| self.demonstration(&self.task.prompt(Split::Test, number)?);
+        let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(demonstration).collect();
         Ok(logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
     }
 }
@@ -93,9 +97,9 @@ mod tests {
         let config = LanguageConfig::for_model(TINY);
         let mut trainer = LanguageTrainer::for_task(task, config, None).unwrap();
         let prompt = trainer.engine.task.prompt(Split::Train, 0).unwrap();
-        let text = trainer.engine.text(&prompt).unwrap();
-        trainer.engine.model.shape.context = text.prompt.len() + 1;
-        let error = trainer.engine.text(&prompt).unwrap_err().to_string();
+        let demonstration = trainer.engine.demonstration(&prompt).unwrap();
+        trainer.engine.model.shape.context = demonstration.prompt.len() + 1;
+        let error = trainer.engine.demonstration(&prompt).unwrap_err().to_string();
         assert!(error.contains(" and its solution of "), "{error}");
         assert!(error.ends_with("; leave such prompts out"), "{error}");
     }

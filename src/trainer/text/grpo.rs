@@ -3,8 +3,8 @@
 use super::rollout::RolloutSeconds;
 use super::scored::ScoredCompletions;
 use super::{
-    CompletionRecord, HeldOutPart, LanguageConfig, LanguageTrainError, TextEngine, advantages,
-    record,
+    CompletionRecord, HeldOutPart, LanguageConfig, LanguageTrainError, TextEngine, TrainingStage,
+    advantages, record,
 };
 use crate::learner::learning_rate;
 use crate::learner::text::{Group, LanguageMeans};
@@ -21,8 +21,8 @@ pub(in crate::trainer) struct TextRollout {
     iteration: u32,
     /// Solutions for SFT.
     solutions: Vec<Group>,
-    /// Completions for GRPO.
-    answers: Option<ScoredCompletions>,
+    /// Scored completions for GRPO; `None` in SFT.
+    scored: Option<ScoredCompletions>,
     seconds: RolloutSeconds,
 }
 
@@ -30,38 +30,44 @@ pub(in crate::trainer) struct TextRollout {
 pub(in crate::trainer) struct TextStats {
     means: LanguageMeans,
     /// Number of tokens learnt from.
-    learnt: u64,
+    learnt_tokens: u64,
 }
 
 /// Totals of an iteration.
 pub(in crate::trainer) struct TextTotals {
     record: IterationRecord,
-    learnt: u64,
+    learnt_tokens: u64,
     seconds: RolloutSeconds,
 }
 
 impl TextEngine {
-    /// Whether an iteration is SFT rather than GRPO.
-    fn is_sft(&self, iteration: u32) -> bool {
-        self.config.is_sft_only() || iteration < self.config.fit.iterations
+    /// The stage of training that an iteration belongs to.
+    fn stage(&self, iteration: u32) -> TrainingStage {
+        match self.config.is_sft_only() || iteration < self.config.fit.iterations {
+            true => TrainingStage::Sft,
+            false => TrainingStage::Grpo,
+        }
     }
 
     /// Performs the update of an iteration.
     fn learn(&mut self, groups: &[Group], iteration: u32) -> Result<LanguageMeans, TeamError> {
-        let fit = self.is_sft(iteration);
+        let stage = self.stage(iteration);
         let config = &self.config;
-        let entropy = if fit { 0.0 } else { config.loss.entropy_coef };
-        let updates = config.updates() as u64;
-        let first = u64::from(iteration) * updates;
-        let rates: Vec<f64> = (first..first + updates).map(|update| self.rate(update)).collect();
-        let rule = config.rule(fit);
+        let entropy_coef = match stage {
+            TrainingStage::Sft => 0.0,
+            TrainingStage::Grpo => config.loss.entropy_coef,
+        };
+        let steps = config.optimizer_steps_per_iteration() as u64;
+        let first = u64::from(iteration) * steps;
+        let rates: Vec<f64> = (first..first + steps).map(|step| self.rate(step)).collect();
+        let settings = config.update_settings(stage);
         let is_pooled = self.device.is_none() && may_enter_pool(&self.team);
         let learner = &mut self.learner;
-        in_pool(is_pooled, || learner.update(&rule, groups, iteration, entropy, &rates))
+        in_pool(is_pooled, || learner.update(&settings, groups, iteration, entropy_coef, &rates))
     }
 
-    /// Checks that the device has room for each group that passes through the decoder; groups without a gradient are
-    /// skipped.
+    /// Checks that the device has room for each group that passes through the decoder, which groups without a gradient
+    /// do not.
     fn check_groups(&self, groups: &[Group]) -> Result<(), LanguageTrainError> {
         let loss = &self.config.loss;
         let all_pass = loss.entropy_coef != 0.0 || loss.kl_coef != 0.0;
@@ -72,17 +78,17 @@ impl TextEngine {
         groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
     }
 
-    /// Learning rate of an optimizer step, which is counted as if every iteration took all of its steps: that of SFT,
-    /// then that of the schedule.
-    fn rate(&self, update: u64) -> f64 {
+    /// Learning rate of an optimizer step: the constant rate of SFT, then the rate of the schedule. Steps are counted
+    /// as if every iteration took all of its steps.
+    fn rate(&self, step: u64) -> f64 {
         let LanguageConfig { fit, iterations, .. } = &self.config;
-        let updates = self.config.updates() as u64;
-        let shown = u64::from(fit.iterations) * updates;
-        if update < shown {
+        let steps = self.config.optimizer_steps_per_iteration() as u64;
+        let sft_steps = u64::from(fit.iterations) * steps;
+        if step < sft_steps {
             return fit.learning_rate;
         }
-        let total = (u64::from(*iterations) * updates).saturating_sub(shown);
-        learning_rate(&self.config.optimizer, update - shown, total)
+        let grpo_steps = (u64::from(*iterations) * steps).saturating_sub(sft_steps);
+        learning_rate(&self.config.optimizer, step - sft_steps, grpo_steps)
     }
 }
 
@@ -95,17 +101,17 @@ impl Grpo for TextEngine {
 
     fn rollout(&mut self, iteration: u32) -> Result<TextRollout, LanguageTrainError> {
         let mut seconds = RolloutSeconds::default();
-        let (solutions, answers) = match self.is_sft(iteration) {
-            true => (self.demonstrations()?, None),
-            false => (Vec::new(), Some(self.complete_prompts(&mut seconds)?)),
+        let (solutions, scored) = match self.stage(iteration) {
+            TrainingStage::Sft => (self.demonstrations()?, None),
+            TrainingStage::Grpo => (Vec::new(), Some(self.complete_prompts(&mut seconds)?)),
         };
-        Ok(TextRollout { iteration, solutions, answers, seconds })
+        Ok(TextRollout { iteration, solutions, scored, seconds })
     }
 
     fn advantages(&mut self, rollout: &TextRollout) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
         let scale = self.config.reward.scale_rewards;
-        let answers = rollout.answers.as_ref();
-        Ok(answers.map_or(Vec::new(), |answers| advantages::advantages(&answers.totals(), scale)))
+        let scored = rollout.scored.as_ref();
+        Ok(scored.map_or(Vec::new(), |scored| advantages::advantages(&scored.totals(), scale)))
     }
 
     fn update(
@@ -114,15 +120,15 @@ impl Grpo for TextEngine {
         advantages: &Vec<Vec<f32>>,
         iteration: u32,
     ) -> Result<TextStats, LanguageTrainError> {
-        let groups = match &rollout.answers {
-            Some(answers) => &advantages::groups(answers, advantages, &self.config.reward),
+        let groups = match &rollout.scored {
+            Some(scored) => &advantages::groups_to_learn(scored, advantages, &self.config.reward),
             None => &rollout.solutions,
         };
-        if rollout.answers.is_some() {
+        if rollout.scored.is_some() {
             self.check_groups(groups)?;
         }
         let means = self.learn(groups, iteration)?;
-        Ok(TextStats { means, learnt: record::tokens(groups) })
+        Ok(TextStats { means, learnt_tokens: record::count_tokens(groups) })
     }
 
     async fn totals(
@@ -132,17 +138,18 @@ impl Grpo for TextEngine {
         stats: TextStats,
         _next: Option<u32>,
     ) -> Result<TextTotals, LanguageTrainError> {
-        let TextRollout { iteration, answers, seconds, .. } = rollout;
+        let TextRollout { iteration, scored, seconds, .. } = rollout;
         let parts = &self.parts[..];
-        let mut record = match &answers {
-            Some(answers) => record::grpo(answers, parts),
-            None => record::sft(),
+        let mut record = match &scored {
+            Some(scored) => record::grpo_record(scored, parts),
+            None => record::sft_record(),
         };
         record::add_means(&mut record, &stats.means);
-        self.completions = answers.map_or(Vec::new(), |answers| {
-            CompletionRecord::all(&answers, &advantages, (parts, &self.model), iteration + 1)
+        self.completions = scored.map_or(Vec::new(), |scored| {
+            let number = iteration + 1;
+            CompletionRecord::of_iteration(number, &scored, &advantages, parts, &self.model)
         });
-        Ok(TextTotals { record, learnt: stats.learnt, seconds })
+        Ok(TextTotals { record, learnt_tokens: stats.learnt_tokens, seconds })
     }
 
     fn finish_phase(&self) -> bool {
@@ -205,25 +212,25 @@ impl Engine for TextEngine {
         next: Option<u32>,
     ) -> Result<Iteration, LanguageTrainError> {
         let (totals, phases) = iterate(self, iteration, next).await?;
-        let TextTotals { mut record, learnt, seconds } = totals;
+        let TextTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
-        let steps = if text.fit { learnt } else { text.tokens };
+        let steps = if text.fit { learnt_tokens } else { text.tokens };
         let Phases { rollout, advantage, update, .. } = phases.unwrap_or_default();
         text.generated_per_second = text.tokens as f64 / seconds.generate.max(1e-9);
-        text.learnt_per_second = learnt as f64 / update.max(1e-9);
+        text.learnt_per_second = learnt_tokens as f64 / update.max(1e-9);
         let RolloutSeconds { generate, verify } = seconds;
         let advantage = advantage + (rollout - generate - verify).max(0.0);
         let verify = Some(verify);
         record.seconds.phases = Some(Phases { rollout: generate, advantage, update, verify });
         self.steps += steps;
         record.env_steps = self.steps;
-        let updates = self.config.updates() as u64;
-        record.learning_rate = self.rate(u64::from(iteration + 1) * updates - 1);
+        let optimizer_steps = self.config.optimizer_steps_per_iteration() as u64;
+        record.learning_rate = self.rate(u64::from(iteration + 1) * optimizer_steps - 1);
         Ok(Iteration { record, steps })
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {
-        self.evaluate_on(HeldOutPart::Validation, self.config.checkpoint.eval_episodes)
+        self.evaluate_part(HeldOutPart::Validation, self.config.checkpoint.eval_episodes)
     }
 
     async fn params(&self) -> Cow<'_, [f32]> {

@@ -1,11 +1,11 @@
 //! The engine of language models: GRPO on completions, and SFT on solutions.
 
 mod advantages;
+mod collapse_monitor;
 mod device_limits;
 mod exchange;
 mod fit;
 mod grpo;
-mod health;
 mod prompts;
 mod record;
 mod rollout;
@@ -18,11 +18,12 @@ mod snapshot;
 mod tally;
 mod verification;
 
-pub use health::Health;
+pub use collapse_monitor::CollapseMonitor;
 pub use record::CompletionRecord;
-pub use samples::Answer;
+pub use samples::SampleCompletion;
 #[cfg(on_disk)]
 pub use saved_model::{check_base, saved_language_model};
+pub use settings::TrainingStage;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 
 pub use crate::settings::{
@@ -43,13 +44,13 @@ use prompts::longest_prompt;
 use rollout::RolloutSeconds;
 use std::ops::Range;
 use std::sync::Arc;
-use tally::Tally;
+use tally::EvaluationTally;
 use toml::Table;
 
 /// Default number of shards of an iteration's groups.
-const SHARDS: usize = 16;
+const DEFAULT_SHARDS: usize = 16;
 /// Maximum number of completions in memory during an evaluation.
-const EVALUATED: usize = 1 << 13;
+const MAX_EVALUATED_COMPLETIONS: usize = 1 << 13;
 
 /// A language model in training on a task.
 pub struct TextEngine {
@@ -216,7 +217,7 @@ impl LanguageTrainer {
         if config.update.num_shards == 0 {
             // Each shard's gradient takes as much memory as the weights.
             let is_large = !decoder.is_small() && !decoder.has_adapters();
-            config.update.num_shards = if is_large { 1 } else { SHARDS };
+            config.update.num_shards = if is_large { 1 } else { DEFAULT_SHARDS };
         }
         let (ranks, groups) = (team.size(), config.generation.num_prompts);
         let shards = Shards::new(groups, config.update.num_shards).count();
@@ -253,7 +254,7 @@ impl LanguageTrainer {
     }
 
     /// Moves generation and learning to a device; `None` keeps them on the CPU. Unless ranks share the run, weights and
-    /// the optimiser's state stay there until a checkpoint or a saved model takes a copy.
+    /// the optimizer's state stay there until a checkpoint or a saved model takes a copy.
     ///
     /// # Errors
     /// If a setting is only for the CPU, or the device lacks the precision or the room for the model or its prompts.
@@ -292,7 +293,7 @@ impl LanguageTrainer {
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
         assert!(completions > 0, "an evaluation needs a completion of each prompt");
-        self.engine.evaluate((HeldOutPart::Final, count), completions, sampling)
+        self.engine.evaluate(HeldOutPart::Final, count, completions, sampling)
     }
 
     /// Evaluates the greedy policy on `count` held-out prompts that were not used to select the best policy (0 skips this); in
@@ -301,7 +302,7 @@ impl LanguageTrainer {
     /// # Errors
     /// If the task fails, or another rank fails or does not respond.
     pub fn evaluate_greedy(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
-        self.engine.evaluate_on(HeldOutPart::Final, count)
+        self.engine.evaluate_part(HeldOutPart::Final, count)
     }
 
     /// Takes the completions of the last iteration; none after SFT.
@@ -332,7 +333,7 @@ impl LanguageTrainer {
     /// Tokenizes a prompt, and checks that it leaves room for a completion of `completion` tokens.
     ///
     /// # Errors
-    /// If it does not, or it cannot be tokenized.
+    /// If the prompt and the completion exceed the context, or the prompt cannot be tokenized.
     pub fn tokens(
         &self,
         prompt: &Prompt,
@@ -381,7 +382,7 @@ impl TextEngine {
     /// evaluates, at most half of all; if prompts are unlimited, the final part is unlimited too.
     fn held_out_prompts(&self, part: HeldOutPart, count: u64) -> Range<u64> {
         let all = self.task.num_prompts(Split::Test);
-        let solutions = if self.config.is_sft_only() { self.held_out_solutions() } else { 0 };
+        let solutions = if self.config.is_sft_only() { self.max_held_out_solutions() } else { 0 };
         let validation = solutions.max(self.config.checkpoint.eval_episodes as u64);
         let end = all.unwrap_or(u64::MAX);
         let border = validation.min(end.div_ceil(2));
@@ -394,26 +395,34 @@ impl TextEngine {
     /// Generates and scores `completions` completions of each of some held-out prompts.
     fn evaluate(
         &self,
-        (part, count): (HeldOutPart, usize),
+        part: HeldOutPart,
+        count: usize,
         completions: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
-        let (mut tally, mut seconds) = (Tally::new(&self.parts), RolloutSeconds::default());
+        let (mut tally, mut seconds) =
+            (EvaluationTally::new(&self.parts), RolloutSeconds::default());
         let prompts = self.held_out_prompts(part, count as u64);
-        // The same on all ranks.
-        let at_a_time = (EVALUATED / completions).max(1);
-        for first in prompts.clone().step_by(at_a_time) {
-            let end = first.saturating_add(at_a_time as u64).min(prompts.end);
+        // This number is the same on all ranks.
+        let prompts_at_a_time = (MAX_EVALUATED_COMPLETIONS / completions).max(1);
+        for first in prompts.clone().step_by(prompts_at_a_time) {
+            let end = first.saturating_add(prompts_at_a_time as u64).min(prompts.end);
             let numbers: Vec<u64> = (first..end).collect();
-            let split = (Split::Test, &numbers[..]);
-            tally.add(&self.complete_and_score(split, completions, sampling, &mut seconds)?);
+            let scored = self.complete_and_score(
+                Split::Test,
+                &numbers,
+                completions,
+                sampling,
+                &mut seconds,
+            )?;
+            tally.add(&scored);
         }
         Ok(tally.record())
     }
 
-    /// Evaluates the greedy policy on `count` held-out prompts, and if the run is SFT alone, also on the held-out
-    /// solutions.
-    fn evaluate_on(
+    /// Evaluates the greedy policy on `count` held-out prompts of a part, and if the run is SFT alone, also on the
+    /// held-out solutions.
+    fn evaluate_part(
         &self,
         part: HeldOutPart,
         count: usize,
@@ -421,10 +430,10 @@ impl TextEngine {
         let greedy = Sampling { temperature: 0.0, ..self.sampling() };
         let mut evaluation = match count {
             0 => EvaluationRecord::default(),
-            count => self.evaluate((part, count), 1, &greedy)?,
+            count => self.evaluate(part, count, 1, &greedy)?,
         };
         if self.config.is_sft_only() {
-            evaluation.held_out = Some(HeldOut { loss: self.held_out(part)?, accuracy: None });
+            evaluation.held_out = Some(HeldOut { loss: self.held_out_loss(part)?, accuracy: None });
         }
         Ok(evaluation)
     }

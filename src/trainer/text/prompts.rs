@@ -17,7 +17,7 @@ impl TextEngine {
                     self.tokens(&prompt, generation.max_new_tokens)?;
                 }
                 if is_sft_only || (split == Split::Train && fit.iterations > 0) {
-                    self.text(&prompt)?;
+                    self.demonstration(&prompt)?;
                 }
             }
         }
@@ -27,7 +27,7 @@ impl TextEngine {
     /// Tokenizes a prompt, and checks that it leaves room for a completion of the given length.
     ///
     /// # Errors
-    /// If they do not, or the prompt cannot be tokenized.
+    /// If the prompt and the completion exceed the context, or the prompt cannot be tokenized.
     pub(super) fn tokens(
         &self,
         prompt: &Prompt,
@@ -41,12 +41,12 @@ impl TextEngine {
             let prompt = tokens.len();
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
         }
-        let (count, most) = (tokens.len(), self.limits.prompt);
-        if count > most {
+        let (count, max_tokens) = (tokens.len(), self.limits.prompt);
+        if count > max_tokens {
             let start: String = prompt.text.chars().take(40).collect();
             return Err(LanguageTrainError::Settings(format!(
-                "a prompt (it begins with {start:?}) has {count} tokens, but the device's buffers hold {most} of them at \
-                 a time: leave such prompts out, or use the CPU"
+                "a prompt (it begins with {start:?}) has {count} tokens, but the device's buffers hold {max_tokens} \
+                 of them at a time: leave such prompts out, or use the CPU"
             )));
         }
         Ok(tokens)

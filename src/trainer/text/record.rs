@@ -36,74 +36,75 @@ pub struct CompletionRecord {
     pub rewards: BTreeMap<String, f64>,
     /// Group-relative advantage.
     pub advantage: f32,
-    /// Whether it was cut off.
+    /// Whether it was cut off by the limit on its tokens.
     pub truncated: bool,
     /// Reason why the verifier could not judge it; `None` if it could.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-fn share(values: impl Iterator<Item = bool>) -> f64 {
+/// Fraction of the values that are true; 0 if there are none.
+fn fraction_true(values: impl Iterator<Item = bool>) -> f64 {
     mean(values.map(|value| f64::from(u8::from(value))))
 }
 
 /// Mean of each reward part over the judged completions, unweighted; empty if none was judged.
-fn by_part(answers: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
-    if answers.judged().next().is_none() {
+fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
+    if scored.judged().next().is_none() {
         return BTreeMap::new();
     }
-    let of = |i: usize| mean(answers.judged().map(|rewards| rewards.parts[i]));
-    parts.iter().enumerate().map(|(i, part)| (part.name.clone(), of(i))).collect()
+    let mean_of = |i: usize| mean(scored.judged().map(|rewards| rewards.parts[i]));
+    parts.iter().enumerate().map(|(i, part)| (part.name.clone(), mean_of(i))).collect()
 }
 
 /// Creates the record of an SFT iteration, before the update.
-pub(super) fn sft() -> IterationRecord {
+pub(super) fn sft_record() -> IterationRecord {
     let text = TextRecord { fit: true, ..TextRecord::default() };
     IterationRecord { text: Some(text), ..IterationRecord::default() }
 }
 
 /// Creates the record of a GRPO iteration with these completions, before the update.
-pub(super) fn grpo(answers: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
-    let all = || answers.completions();
-    let kept: usize = all().map(|one| one.tokens.len()).sum();
-    let tokens = kept + answers.dropped.1;
+pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
+    let completions = || scored.completions();
+    let kept_tokens: usize = completions().map(|one| one.tokens.len()).sum();
+    let tokens = kept_tokens + scored.dropped_tokens;
     let distinct = |group: &ScoredGroup| {
         group.texts.iter().collect::<HashSet<_>>().len() as f64 / group.texts.len() as f64
     };
-    // Tokens and rewards of the completions that were judged.
-    let totals = answers.groups.iter().flat_map(|group| &group.totals);
-    let learnt = all().zip(totals).filter(|(_, reward)| !reward.is_nan());
-    let (judged_tokens, reward) = learnt
+    let totals = scored.groups.iter().flat_map(|group| &group.totals);
+    let judged = completions().zip(totals).filter(|(_, reward)| !reward.is_nan());
+    let (judged_tokens, reward) = judged
         .fold((0, 0.0), |(tokens, sum), (one, reward)| (tokens + one.tokens.len(), sum + reward));
     let text = TextRecord {
         fit: false,
-        rewards: by_part(answers, parts),
-        problems: answers.problems().count(),
-        problem: answers.problems().next().cloned(),
-        resampled: answers.dropped.0,
-        completion_length: mean(all().map(|one| one.tokens.len() as f64)),
-        truncated: share(all().map(|one| !one.ended)),
-        distinct: mean(answers.groups.iter().map(distinct)),
+        rewards: mean_rewards_by_part(scored, parts),
+        problems: scored.problems().count(),
+        problem: scored.problems().next().cloned(),
+        resampled: scored.dropped_groups,
+        completion_length: mean(completions().map(|one| one.tokens.len() as f64)),
+        truncated: fraction_true(completions().map(|one| !one.ended)),
+        distinct: mean(scored.groups.iter().map(distinct)),
         tokens: tokens as u64,
-        sampling_entropy: mean(all().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
+        sampling_entropy: mean(completions().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
         ..TextRecord::default()
     };
-    let even = answers.groups.iter().map(|group| advantages::has_zero_variance(&group.totals));
+    let have_zero_variance =
+        scored.groups.iter().map(|group| advantages::has_zero_variance(&group.totals));
     IterationRecord {
-        score: answers
+        score: scored
             .judged()
             .next()
-            .map(|_| mean(answers.judged().map(|rewards| rewards.total(parts)))),
-        episodes: all().count() as u64,
+            .map(|_| mean(scored.judged().map(|rewards| rewards.total(parts)))),
+        episodes: completions().count() as u64,
         mean_reward: reward / judged_tokens.max(1) as f64,
-        zero_variance_groups: share(even),
+        zero_variance_groups: fraction_true(have_zero_variance),
         text: Some(text),
         ..IterationRecord::default()
     }
 }
 
 /// Number of tokens learnt from.
-pub(super) fn tokens(groups: &[Group]) -> u64 {
+pub(super) fn count_tokens(groups: &[Group]) -> u64 {
     let samples = groups.iter().flat_map(|group| &group.samples);
     samples.map(|sample| sample.tokens.len() as u64).sum()
 }
@@ -115,7 +116,7 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
         text.first_ratio_distance = means.first_ratio;
         update = means.update;
         if means.tokens == 0.0 {
-            // No group was evaluated again, so the policy is still the one that generated.
+            // The learner evaluated no group, so the entropy is known only from sampling.
             update.entropy = text.sampling_entropy;
         }
     }
@@ -124,43 +125,44 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
 
 impl CompletionRecord {
     /// Creates the records of all completions of an iteration, group by group.
-    pub(super) fn all(
-        answers: &ScoredCompletions,
-        advantages: &[Vec<f32>],
-        (parts, model): (&[RewardPart], &LanguageModel),
+    pub(super) fn of_iteration(
         iteration: u32,
+        scored: &ScoredCompletions,
+        advantages: &[Vec<f32>],
+        parts: &[RewardPart],
+        model: &LanguageModel,
     ) -> Vec<Self> {
         let named = |values: &[f64]| {
             parts.iter().zip(values).map(|(part, value)| (part.name.clone(), *value)).collect()
         };
-        let mut all = Vec::new();
-        for (number, (group, advantages)) in answers.groups.iter().zip(advantages).enumerate() {
-            for (i, one) in group.completions.iter().enumerate() {
+        let mut records = Vec::new();
+        for (number, (group, advantages)) in scored.groups.iter().zip(advantages).enumerate() {
+            for (i, completion) in group.completions.iter().enumerate() {
                 let rewards = &group.rewards[i];
                 let reward = Some(group.totals[i]).filter(|reward| !reward.is_nan());
-                all.push(Self {
+                records.push(Self {
                     iteration,
                     group: number,
                     prompt: group.prompt.text.clone(),
                     completion: group.texts[i].clone(),
-                    tokens: model.pieces(&one.tokens),
-                    logprobs: one.logprobs.clone(),
+                    tokens: model.pieces(&completion.tokens),
+                    logprobs: completion.logprobs.clone(),
                     score: reward.map(|_| rewards.total(parts)),
                     reward,
                     rewards: named(&rewards.parts),
                     advantage: advantages[i],
-                    truncated: !one.ended,
+                    truncated: !completion.ended,
                     problem: rewards.problem.clone(),
                 });
             }
         }
-        all
+        records
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tally::Tally;
+    use super::super::tally::EvaluationTally;
     use super::*;
     use crate::metrics::EvaluationRecord;
     use crate::task::{Prompt, Rewards};
@@ -188,20 +190,20 @@ mod tests {
                 totals: totals.to_vec(),
             };
         let first = vec![completion(2), completion(7)];
-        let mut answers = ScoredCompletions {
+        let mut scored = ScoredCompletions {
             groups: vec![
                 group(first, vec![rewards(1.0), unknown()], [0.75, f64::NAN]),
                 group(vec![completion(4); 2], vec![rewards(0.0), rewards(1.0)], [0.25, 0.75]),
             ],
-            dropped: (0, 0),
+            ..ScoredCompletions::default()
         };
-        let record = grpo(&answers, &parts);
+        let record = grpo_record(&scored, &parts);
         assert!((record.score.unwrap() - 2.5 / 3.0).abs() < 1e-12, "{record:?}");
         assert!((record.mean_reward - 1.75 / 10.0).abs() < 1e-12, "{record:?}");
         let text = record.text.unwrap();
         assert_eq!((text.problems, text.rewards["form"], record.episodes), (1, 1.0, 4));
         let evaluation = |blocks: &[&[ScoredGroup]]| -> EvaluationRecord {
-            let mut tally = Tally::new(&parts);
+            let mut tally = EvaluationTally::new(&parts);
             for groups in blocks {
                 tally.add(&ScoredCompletions {
                     groups: groups.to_vec(),
@@ -210,19 +212,19 @@ mod tests {
             }
             tally.record()
         };
-        let found = evaluation(&[&answers.groups[..]]);
-        let (first, second) = answers.groups.split_at(1);
+        let found = evaluation(&[&scored.groups[..]]);
+        let (first, second) = scored.groups.split_at(1);
         assert_eq!(evaluation(&[first, second]), found, "block by block");
         assert!((found.mean_score - 2.5 / 3.0).abs() < 1e-12 && found.min_score == 0.5);
         let text = found.text.unwrap();
         assert!((text.pass_at_1 - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
         assert_eq!((text.problems, text.pass_at_k), (1, 1.0));
-        for group in &mut answers.groups {
+        for group in &mut scored.groups {
             group.rewards = vec![unknown(), unknown()];
         }
-        let record = grpo(&answers, &parts);
+        let record = grpo_record(&scored, &parts);
         assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));
-        let found = evaluation(&[&answers.groups[..]]);
+        let found = evaluation(&[&scored.groups[..]]);
         assert_eq!((found.value(), found.text.unwrap().rewards.len()), (None, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! The rollout of a language model: completions of an iteration's prompts, and their rewards. Ranks that share a run
 //! generate a part each and exchange the results.
 
-use super::advantages::{has_zero_variance, overlong};
+use super::advantages::{has_zero_variance, overlong_penalty};
 use super::exchange::{self, CompletionGroup};
 use super::scored::{ScoredCompletions, ScoredGroup};
 use super::verification::Verification;
@@ -24,35 +24,37 @@ pub(super) struct RolloutSeconds {
 }
 
 impl TextEngine {
-    /// Generates and scores completions of the next prompts.
+    /// Generates and scores completions of the next prompts. Groups without variance are replaced, up to
+    /// `generation.resample` times.
     pub(super) fn complete_prompts(
         &mut self,
         seconds: &mut RolloutSeconds,
     ) -> Result<ScoredCompletions, LanguageTrainError> {
-        let mut all = ScoredCompletions::default();
+        let mut kept = ScoredCompletions::default();
         let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
         let sampling = self.sampling();
         for round in 0..=resample {
-            let missing = num_prompts - all.groups.len();
+            let missing = num_prompts - kept.groups.len();
             let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
             self.next_prompt += missing as u64;
-            let mut some =
-                self.complete_and_score((Split::Train, &numbers), group_size, &sampling, seconds)?;
+            let mut scored =
+                self.complete_and_score(Split::Train, &numbers, group_size, &sampling, seconds)?;
             if round < resample {
-                some.keep(|totals| !has_zero_variance(totals));
+                scored.retain_groups(|totals| !has_zero_variance(totals));
             }
-            all.append(some);
-            if all.groups.len() == num_prompts {
+            kept.append(scored);
+            if kept.groups.len() == num_prompts {
                 break;
             }
         }
-        Ok(all)
+        Ok(kept)
     }
 
     /// Generates and scores `completions` completions of each of these prompts. All ranks must call this.
     pub(super) fn complete_and_score(
         &self,
-        (split, numbers): (Split, &[u64]),
+        split: Split,
+        numbers: &[u64],
         completions: usize,
         sampling: &Sampling,
         seconds: &mut RolloutSeconds,
@@ -73,21 +75,23 @@ impl TextEngine {
         }
         let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
         let own = shards.own_items();
-        let ours = self.complete(&prompts[own.clone()], &requests[own], sampling, seconds);
-        let scored = |((prompt, request), group): ((_, generate::Request), _)| {
-            let totals = self.totals(&group, sampling.max_new_tokens);
+        let ours =
+            self.complete_and_verify(&prompts[own.clone()], &requests[own], sampling, seconds);
+        let scored_group = |((prompt, request), group): ((_, generate::Request), _)| {
+            let totals = self.total_rewards(&group, sampling.max_new_tokens);
             let CompletionGroup { completions, texts, rewards } = group;
             ScoredGroup { prompt, tokens: request.tokens, completions, texts, rewards, totals }
         };
-        let groups = prompts.into_iter().zip(requests).zip(exchange::all(&self.team, ours)?);
+        let groups =
+            prompts.into_iter().zip(requests).zip(exchange::gather_completions(&self.team, ours)?);
         Ok(ScoredCompletions {
-            groups: groups.map(scored).collect(),
+            groups: groups.map(scored_group).collect(),
             ..ScoredCompletions::default()
         })
     }
 
-    /// Generates and scores the completions of this rank's prompts.
-    fn complete(
+    /// Generates the completions of this rank's prompts, and has the task verify them.
+    fn complete_and_verify(
         &self,
         prompts: &[Prompt],
         requests: &[generate::Request],
@@ -98,24 +102,24 @@ impl TextEngine {
         let stops = &self.config.generation.stop;
         let text = |tokens: &[u32]| {
             let text = self.model.text(tokens);
-            stop::before(&text, stops).map(str::to_string).unwrap_or(text)
+            stop::text_before(&text, stops).map(str::to_string).unwrap_or(text)
         };
         let verification = Verification::new(&*self.task, prompts, &text);
-        let is_over = |tokens: &[u32]| {
-            let is_stopped = || stop::before(&self.model.text(tokens), stops).is_some();
-            verification.has_failed() || !stops.is_empty() && is_stopped()
+        let must_stop = |tokens: &[u32]| {
+            let has_stop_text = || stop::text_before(&self.model.text(tokens), stops).is_some();
+            verification.has_failed() || !stops.is_empty() && has_stop_text()
         };
         let generator = Generator {
             decoder: &self.learner.decoder,
             sampling,
             slots: self.slots(),
-            stop: Some(&is_over),
+            stop: Some(&must_stop),
             listener: None,
         };
-        let (completions, known, generated) = verification.generate(generator, requests)?;
+        let (completions, cache, generate_seconds) = verification.generate(generator, requests)?;
         let texts = |group: &Vec<Completion>| group.iter().map(|one| text(&one.tokens)).collect();
         let texts: Vec<Vec<String>> = completions.iter().map(texts).collect();
-        let rewards = verification.rewards(&completions, &texts, known)?;
+        let rewards = verification.rewards(&completions, &texts, cache)?;
         let groups = completions.into_iter().zip(texts).zip(rewards);
         let groups = groups.map(|((completions, texts), rewards)| CompletionGroup {
             completions,
@@ -123,8 +127,8 @@ impl TextEngine {
             rewards,
         });
         let groups = groups.collect();
-        seconds.generate += generated;
-        seconds.verify += started.elapsed().as_secs_f64() - generated;
+        seconds.generate += generate_seconds;
+        seconds.verify += started.elapsed().as_secs_f64() - generate_seconds;
         Ok(groups)
     }
 
@@ -138,13 +142,16 @@ impl TextEngine {
         }
     }
 
-    /// Reward of each completion of a prompt, with a length penalty relative to `limit` tokens; NaN if the verifier
-    /// could not judge it.
-    fn totals(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
+    /// Total reward of each completion of a prompt, with a length penalty relative to `limit` tokens; NaN if the
+    /// verifier could not judge it.
+    fn total_rewards(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
-        let total = |(one, rewards): (&Completion, &Rewards)| match rewards.problem {
-            None => rewards.total(&self.parts) - overlong(one.tokens.len(), limit, buffer),
-            Some(_) => f64::NAN,
+        let total = |(completion, rewards): (&Completion, &Rewards)| {
+            let penalty = overlong_penalty(completion.tokens.len(), limit, buffer);
+            match rewards.problem {
+                None => rewards.total(&self.parts) - penalty,
+                Some(_) => f64::NAN,
+            }
         };
         group.completions.iter().zip(&group.rewards).map(total).collect()
     }

@@ -2,13 +2,13 @@
 
 use super::advantages::advantages;
 use super::rollout::RolloutSeconds;
-use super::{CompletionRecord, LanguageTrainError, LanguageTrainer};
+use super::{CompletionRecord, LanguageTrainError, LanguageTrainer, TextEngine};
 use crate::task::Split;
 use crate::text::generate::{Completion, Generator, Request, Sampling};
 
-/// A completion of a user's prompt, which has no reward.
+/// A sample completion of a user's prompt, which no verifier judges.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Answer {
+pub struct SampleCompletion {
     /// Text of the completion.
     pub completion: String,
     /// Log-probability of each token.
@@ -18,44 +18,44 @@ pub struct Answer {
 }
 
 impl LanguageTrainer {
-    /// Generates and scores `completions` completions of each of the first `count` held-out
-    /// prompts.
+    /// Generates and scores `completions` sample completions of each of the first `count` held-out prompts.
     ///
     /// # Errors
     /// If the task fails, or another rank fails or does not respond.
-    pub fn examples(
+    pub fn sample_held_out(
         &self,
         count: u64,
         completions: usize,
     ) -> Result<Vec<CompletionRecord>, LanguageTrainError> {
         let numbers: Vec<u64> = (0..count).collect();
         let (sampling, mut seconds) = (self.sampling(), RolloutSeconds::default());
-        let answers = self.engine.complete_and_score(
-            (Split::Test, &numbers),
+        let scored = self.engine.complete_and_score(
+            Split::Test,
+            &numbers,
             completions,
             &sampling,
             &mut seconds,
         )?;
-        let advantages = advantages(&answers.totals(), self.engine.config.reward.scale_rewards);
-        let of = (&self.engine.parts[..], &self.engine.model);
-        Ok(CompletionRecord::all(&answers, &advantages, of, self.iteration))
+        let advantages = advantages(&scored.totals(), self.engine.config.reward.scale_rewards);
+        let TextEngine { parts, model, .. } = &self.engine;
+        Ok(CompletionRecord::of_iteration(self.iteration, &scored, &advantages, parts, model))
     }
 
-    /// Generates `count` completions of a user's prompt.
+    /// Generates `count` sample completions of a user's prompt.
     ///
     /// # Errors
     /// If the text cannot be tokenized, or is too long.
-    pub fn answers(
+    pub fn complete_text(
         &self,
         text: &str,
         count: usize,
         sampling: &Sampling,
-    ) -> Result<Vec<Answer>, LanguageTrainError> {
+    ) -> Result<Vec<SampleCompletion>, LanguageTrainError> {
         let tokens = self.engine.model.tokenizer.encode_whole(text)?;
-        let (asked, context) = (tokens.len(), self.engine.model.shape.context);
-        if tokens.is_empty() || asked.saturating_add(sampling.max_new_tokens) > context {
+        let (prompt_tokens, context) = (tokens.len(), self.engine.model.shape.context);
+        if tokens.is_empty() || prompt_tokens.saturating_add(sampling.max_new_tokens) > context {
             return Err(LanguageTrainError::Settings(format!(
-                "a text of {asked} tokens cannot be answered: it must have at least one, and with {} for \
+                "a text of {prompt_tokens} tokens cannot be answered: it must have at least one, and with {} for \
                  the answer no more than the model's context of {context}",
                 sampling.max_new_tokens
             )));
@@ -69,11 +69,11 @@ impl LanguageTrainer {
         };
         // A fixed key, so that a prompt gets the same draws in every iteration.
         let generated = generator.generate(&[Request { tokens, completions: count, key: 1 }]);
-        let answer = |one: Completion| Answer {
-            completion: self.engine.model.text(&one.tokens),
-            truncated: !one.ended,
-            logprobs: one.logprobs,
+        let sample = |completion: Completion| SampleCompletion {
+            completion: self.engine.model.text(&completion.tokens),
+            truncated: !completion.ended,
+            logprobs: completion.logprobs,
         };
-        Ok(generated.into_iter().flatten().map(answer).collect())
+        Ok(generated.into_iter().flatten().map(sample).collect())
     }
 }

@@ -15,11 +15,11 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// Prefix of the names of sections that are files of a model's folder.
-const FILE: &str = "model.";
+const FILE_PREFIX: &str = "model.";
 /// Section that identifies the weights that the adapters are trained with.
-const BASE: &str = "base.json";
+const BASE_SECTION: &str = "base.json";
 /// Number of weights per chunk of the digest.
-const CHUNK: usize = 1 << 20;
+const CHUNK_WEIGHTS: usize = 1 << 20;
 
 /// The weights that a run's adapters are trained with.
 #[derive(Serialize, Deserialize)]
@@ -43,17 +43,17 @@ impl Base {
 
 /// Reads which weights the adapters in a checkpoint are trained with; `None` if it has no adapters.
 fn saved_base(checkpoint: &Checkpoint) -> Result<Option<Base>, SnapshotError> {
-    if !checkpoint.sections.iter().any(|section| section.name == BASE) {
+    if !checkpoint.sections.iter().any(|section| section.name == BASE_SECTION) {
         return Ok(None);
     }
-    let section = checkpoint.section(BASE, VERSION)?;
-    serde_json::from_slice(&section.bytes).map(Some).map_err(|e| unreadable(BASE, e))
+    let section = checkpoint.section(BASE_SECTION, VERSION)?;
+    serde_json::from_slice(&section.bytes).map(Some).map_err(|e| unreadable(BASE_SECTION, e))
 }
 
 /// Checks that a model has the weights that the adapters in a checkpoint are trained with, if it has adapters.
 ///
 /// # Errors
-/// If it has others.
+/// If the model has other weights.
 pub fn check_base(checkpoint: &Checkpoint, model: &LanguageModel) -> Result<(), SnapshotError> {
     match saved_base(checkpoint)? {
         Some(base) => base.check(&model.base, &model.params),
@@ -66,12 +66,12 @@ pub(super) fn sections(engine: &TextEngine) -> Vec<Section> {
     let model = &engine.model;
     let files = model.metadata().into_iter();
     let mut sections: Vec<_> =
-        files.map(|(name, bytes)| section(format!("{FILE}{name}"), bytes)).collect();
+        files.map(|(name, bytes)| section(format!("{FILE_PREFIX}{name}"), bytes)).collect();
     if model.adapters.is_some() {
         let digest = engine.base_digest.get_or_init(|| digest(engine.learner.decoder.params()));
         let base = Base { path: model.base.display().to_string(), digest: digest.clone() };
         let text = serde_json::to_vec_pretty(&base).expect("a path and a digest are text");
-        sections.push(section(BASE, text));
+        sections.push(section(BASE_SECTION, text));
     }
     sections
 }
@@ -80,14 +80,14 @@ pub(super) fn sections(engine: &TextEngine) -> Vec<Section> {
 /// file `base`, or, without it, from where they were during training.
 ///
 /// # Errors
-/// If the checkpoint has none, or `base` has other weights.
+/// If the checkpoint has no model, or `base` has other weights.
 pub fn saved_language_model(
     checkpoint: &Checkpoint,
     base: Option<&Path>,
 ) -> Result<LanguageModel, SnapshotError> {
     let sections = checkpoint.sections.iter();
     let files = sections.filter_map(|section| {
-        Some((section.name.strip_prefix(FILE)?.to_string(), section.bytes.clone()))
+        Some((section.name.strip_prefix(FILE_PREFIX)?.to_string(), section.bytes.clone()))
     });
     let (files, place) = (files.collect(), Path::new("checkpoint"));
     let Some(saved) = saved_base(checkpoint)? else {
@@ -107,7 +107,7 @@ pub fn saved_language_model(
     let base = loaded.base;
     let model = LanguageModel::from_metadata(place, files, |shape| match *shape == loaded.shape {
         true => Ok(loaded.params),
-        false => Err(unreadable(BASE, "the model there has other sizes")),
+        false => Err(unreadable(BASE_SECTION, "the model there has other sizes")),
     });
     let mut model: LanguageModel = model?;
     model.base = base;
@@ -121,12 +121,12 @@ pub fn saved_language_model(
 /// Digest of the weights: SHA-256 of the digests of their chunks, hexadecimal.
 fn digest(params: &DecoderParams) -> String {
     let chunk = |first: usize| {
-        let mut numbers = vec![0.0; CHUNK.min(params.len() - first)];
+        let mut numbers = vec![0.0; CHUNK_WEIGHTS.min(params.len() - first)];
         params.read(first, &mut numbers);
         let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         Sha256::digest(bytes).to_vec()
     };
-    let chunks = (0..params.len().div_ceil(CHUNK)).into_par_iter();
-    let chunks: Vec<Vec<u8>> = chunks.map(|number| chunk(number * CHUNK)).collect();
+    let chunks = (0..params.len().div_ceil(CHUNK_WEIGHTS)).into_par_iter();
+    let chunks: Vec<Vec<u8>> = chunks.map(|number| chunk(number * CHUNK_WEIGHTS)).collect();
     disk::sha256(chunks.concat())
 }

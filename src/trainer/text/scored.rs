@@ -7,8 +7,10 @@ use crate::text::generate::Completion;
 #[derive(Default)]
 pub(super) struct ScoredCompletions {
     pub groups: Vec<ScoredGroup>,
-    /// Number of groups that were discarded, and of tokens in their completions.
-    pub dropped: (usize, usize),
+    /// Number of discarded groups.
+    pub dropped_groups: usize,
+    /// Number of tokens in the completions of discarded groups.
+    pub dropped_tokens: usize,
 }
 
 /// A prompt with its scored completions; all lists are in the same order.
@@ -53,18 +55,19 @@ impl ScoredCompletions {
         self.groups.iter().map(|group| group.totals.clone()).collect()
     }
 
-    /// Discards the groups whose total rewards do not satisfy `wanted`.
-    pub fn keep(&mut self, wanted: impl Fn(&[f64]) -> bool) {
-        for group in self.groups.extract_if(.., |group| !wanted(&group.totals)) {
-            self.dropped.0 += 1;
-            self.dropped.1 += group.completions.iter().map(|one| one.tokens.len()).sum::<usize>();
+    /// Discards the groups whose total rewards do not satisfy `is_wanted`, and counts them.
+    pub fn retain_groups(&mut self, is_wanted: impl Fn(&[f64]) -> bool) {
+        for group in self.groups.extract_if(.., |group| !is_wanted(&group.totals)) {
+            self.dropped_groups += 1;
+            self.dropped_tokens +=
+                group.completions.iter().map(|one| one.tokens.len()).sum::<usize>();
         }
     }
 
     /// Appends further groups.
     pub fn append(&mut self, mut more: Self) {
         self.groups.append(&mut more.groups);
-        self.dropped.0 += more.dropped.0;
-        self.dropped.1 += more.dropped.1;
+        self.dropped_groups += more.dropped_groups;
+        self.dropped_tokens += more.dropped_tokens;
     }
 }

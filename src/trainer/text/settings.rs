@@ -1,9 +1,18 @@
-//! Settings of a run in the forms that its parts take.
+//! Settings of a run, converted for the model, the sampler and the learner.
 
 use crate::learner::text::UpdateSettings;
 use crate::model::DecoderShape;
 use crate::settings::{GenerationConfig, LanguageConfig, LossConfig, LossType, UpdateConfig};
 use crate::text::generate::Sampling;
+
+/// Stages of a language model's training, whose losses differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrainingStage {
+    /// Supervised fine-tuning on solutions.
+    Sft,
+    /// GRPO on scored completions.
+    Grpo,
+}
 
 impl LanguageConfig {
     /// Shape of a new model, in Qwen2's architecture.
@@ -29,18 +38,19 @@ impl LanguageConfig {
         Sampling { temperature, top_k, top_p, min_p, max_new_tokens, stop_tokens }
     }
 
-    /// Settings of the learner, for SFT if `fit`, else for GRPO. SFT before GRPO has no KL penalty, since
-    /// the reference is the policy at its end.
-    pub fn rule(&self, fit: bool) -> UpdateSettings {
-        let loss_type = if fit { LossType::Nll } else { self.loss.loss_type };
-        let kl_coef = if fit && !self.is_sft_only() { 0.0 } else { self.loss.kl_coef };
+    /// Settings of the learner's updates in a stage. SFT before GRPO has no KL penalty, since the reference is the
+    /// policy at its end.
+    pub fn update_settings(&self, stage: TrainingStage) -> UpdateSettings {
+        let is_sft = stage == TrainingStage::Sft;
+        let loss_type = if is_sft { LossType::Nll } else { self.loss.loss_type };
+        let kl_coef = if is_sft && !self.is_sft_only() { 0.0 } else { self.loss.kl_coef };
         // Demonstrations have no behaviour policy to diverge from.
-        let target_kl = if fit { 0.0 } else { self.update.target_kl };
+        let target_kl = if is_sft { 0.0 } else { self.update.target_kl };
         UpdateSettings {
             loss: LossConfig { loss_type, kl_coef, ..self.loss.clone() },
             update: UpdateConfig { target_kl, ..self.update.clone() },
             optimizer: self.optimizer.clone(),
-            temperature: if fit { 1.0 } else { self.generation.temperature },
+            temperature: if is_sft { 1.0 } else { self.generation.temperature },
             max_new_tokens: self.generation.max_new_tokens,
         }
     }
@@ -52,7 +62,7 @@ impl LanguageConfig {
     }
 
     /// Number of optimizer steps per iteration.
-    pub fn updates(&self) -> usize {
+    pub fn optimizer_steps_per_iteration(&self) -> usize {
         self.update.update_epochs * self.update.num_minibatches
     }
 }

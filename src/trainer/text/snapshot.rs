@@ -15,8 +15,8 @@ use toml::{Table, Value};
 
 pub use crate::trainer::snapshot::saved_table as saved_language_settings;
 
-/// The settings of a run in the form that is saved and displayed: those of the task `name`, whose own settings
-/// are `task`, and of the run.
+/// The settings of a run in the form that is saved and displayed: the name of the task, the settings of the run, and
+/// the task's own settings, `task`, under its name.
 pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
     let mut table = Table::new();
     table.insert("task".to_string(), name.into());
@@ -25,7 +25,7 @@ pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> T
     table
 }
 
-/// Splits a table made by [`language_settings`] into the task's name, its settings and those of the run.
+/// Splits a table made by [`language_settings`] into the task's name, the task's settings and the run's settings.
 ///
 /// # Errors
 /// If something is missing, or of another type.

@@ -1,9 +1,9 @@
-//! Accumulated statistics of a language model's evaluation, which processes a few prompts at a time.
+//! Running statistics of a language model's evaluation, which processes a few prompts at a time.
 
 use super::scored::ScoredCompletions;
 use crate::metrics::{EvaluationRecord, TextEvaluation};
 use crate::task::RewardPart;
-
+use std::ops::RangeInclusive;
 /// A running mean; 0 without values.
 #[derive(Clone, Copy, Default)]
 struct Mean {
@@ -27,11 +27,11 @@ impl Mean {
 }
 
 /// Statistics of an evaluation so far.
-pub(super) struct Tally<'a> {
+pub(super) struct EvaluationTally<'a> {
     /// Parts of a reward, with their weights.
     parts: &'a [RewardPart],
     /// Number of completions of each prompt.
-    k: usize,
+    completions_per_prompt: usize,
     /// Number of prompts.
     episodes: usize,
     /// Number of completions that the verifier could not judge.
@@ -42,61 +42,61 @@ pub(super) struct Tally<'a> {
     rewards: Vec<Mean>,
     score: Mean,
     /// Lowest and highest score.
-    ends: Option<[f64; 2]>,
+    score_range: Option<RangeInclusive<f64>>,
     pass_at_1: Mean,
     pass_at_k: Mean,
     /// Mean score of each prompt that has a judged completion.
-    prompts: Vec<f64>,
+    prompt_scores: Vec<f64>,
 }
 
-impl<'a> Tally<'a> {
+impl<'a> EvaluationTally<'a> {
     /// Creates empty statistics for these parts of a reward.
     pub fn new(parts: &'a [RewardPart]) -> Self {
         Self {
             parts,
-            k: 0,
+            completions_per_prompt: 0,
             episodes: 0,
             problems: 0,
             length: Mean::default(),
             truncated: Mean::default(),
             rewards: vec![Mean::default(); parts.len()],
             score: Mean::default(),
-            ends: None,
+            score_range: None,
             pass_at_1: Mean::default(),
             pass_at_k: Mean::default(),
-            prompts: Vec::new(),
+            prompt_scores: Vec::new(),
         }
     }
 
     /// Adds the completions of further prompts.
-    pub fn add(&mut self, answers: &ScoredCompletions) {
-        let best = RewardPart::highest_score(self.parts);
-        self.problems += answers.problems().count();
-        for one in answers.completions() {
+    pub fn add(&mut self, scored: &ScoredCompletions) {
+        let highest_score = RewardPart::highest_score(self.parts);
+        self.problems += scored.problems().count();
+        for one in scored.completions() {
             self.length.add(one.tokens.len() as f64);
             self.truncated.add_flag(!one.ended);
         }
-        for group in &answers.groups {
+        for group in &scored.groups {
             if self.episodes == 0 {
-                self.k = group.rewards.len();
+                self.completions_per_prompt = group.rewards.len();
             }
             self.episodes += 1;
-            let (mut own, mut has_passed) = (Mean::default(), false);
+            let (mut prompt_score, mut has_passed) = (Mean::default(), false);
             for rewards in group.judged() {
                 let score = rewards.total(self.parts);
-                let passes = score >= best - 1e-9;
+                let passes = score >= highest_score - 1e-9;
                 has_passed |= passes;
-                own.add(score);
+                prompt_score.add(score);
                 self.score.add(score);
                 self.pass_at_1.add_flag(passes);
-                let [low, high] = self.ends.unwrap_or([score; 2]);
-                self.ends = Some([low.min(score), high.max(score)]);
+                let range = self.score_range.get_or_insert(score..=score);
+                *range = range.start().min(score)..=range.end().max(score);
                 for (mean, part) in self.rewards.iter_mut().zip(&rewards.parts) {
                     mean.add(*part);
                 }
             }
-            if own.count > 0.0 {
-                self.prompts.push(own.value());
+            if prompt_score.count > 0.0 {
+                self.prompt_scores.push(prompt_score.value());
                 self.pass_at_k.add_flag(has_passed);
             }
         }
@@ -104,10 +104,10 @@ impl<'a> Tally<'a> {
 
     /// Creates the record, from the scores of the judged completions.
     pub fn record(self) -> EvaluationRecord {
-        let (mean_score, prompts) = (self.score.value(), self.prompts.len() as f64);
+        let (mean_score, prompts) = (self.score.value(), self.prompt_scores.len() as f64);
         // Completions of one prompt are not independent, so the variance is that of the prompts' means.
-        let squares: f64 = self.prompts.iter().map(|mean| (mean - mean_score).powi(2)).sum();
-        let [min_score, max_score] = self.ends.unwrap_or_default();
+        let squares: f64 = self.prompt_scores.iter().map(|mean| (mean - mean_score).powi(2)).sum();
+        let (min_score, max_score) = self.score_range.unwrap_or(0.0..=0.0).into_inner();
         let judged = self.parts.iter().zip(&self.rewards).filter(|(_, mean)| mean.count > 0.0);
         EvaluationRecord {
             episodes: self.episodes,
@@ -122,7 +122,7 @@ impl<'a> Tally<'a> {
             mean_length: self.length.value(),
             held_out: None,
             text: Some(TextEvaluation {
-                k: self.k,
+                k: self.completions_per_prompt,
                 pass_at_1: self.pass_at_1.value(),
                 pass_at_k: self.pass_at_k.value(),
                 problems: self.problems,

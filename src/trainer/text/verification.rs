@@ -14,7 +14,7 @@ use std::thread;
 use web_time::Instant;
 
 /// Rewards of completions by their tokens, for each prompt. Equal completions of a prompt are verified once.
-pub(super) type Known = Vec<HashMap<Vec<u32>, Rewards>>;
+pub(super) type RewardCache = Vec<HashMap<Vec<u32>, Rewards>>;
 
 /// A verification of the completions of some prompts.
 pub(super) struct Verification<'a> {
@@ -59,14 +59,14 @@ impl<'a> Verification<'a> {
         &self,
         generator: Generator,
         requests: &[generate::Request],
-    ) -> Result<(Vec<Vec<Completion>>, Known, f64), TaskError> {
+    ) -> Result<(Vec<Vec<Completion>>, RewardCache, f64), TaskError> {
         let started = Instant::now();
-        let mut known = vec![HashMap::new(); requests.len()];
+        let mut cache = vec![HashMap::new(); requests.len()];
         let count: usize = requests.iter().map(|request| request.completions).sum();
         let threads = threads(self.task).min(count);
         if threads == 0 {
             let completions = generator.generate(requests);
-            return Ok((completions, known, started.elapsed().as_secs_f64()));
+            return Ok((completions, cache, started.elapsed().as_secs_f64()));
         }
         let (jobs, queue) = mpsc::channel();
         let (queue, seen) = (Mutex::new(queue), Mutex::new(HashSet::new()));
@@ -92,10 +92,10 @@ impl<'a> Verification<'a> {
             for result in results {
                 let verified = result.unwrap_or_else(|panic| resume_unwind(panic))?;
                 for (Job { prompt, tokens, .. }, rewards) in verified {
-                    known[prompt].insert(tokens, rewards);
+                    cache[prompt].insert(tokens, rewards);
                 }
             }
-            Ok((completions, known, seconds))
+            Ok((completions, cache, seconds))
         })
     }
 
@@ -110,15 +110,15 @@ impl<'a> Verification<'a> {
                 return Ok(done);
             }
             let text = (self.text)(&job.tokens);
-            let answer = self.answer(job.prompt, &job.tokens, job.ended, &text);
-            let rewards = task::judge(self.task, &[answer])
+            let task_completion = self.task_completion(job.prompt, &job.tokens, job.ended, &text);
+            let rewards = task::judge(self.task, &[task_completion])
                 .inspect_err(|_| self.has_failed.store(true, Ordering::Relaxed))?;
             let [rewards] = <[Rewards; 1]>::try_from(rewards).expect("one for each completion");
             done.push((job, rewards));
         }
     }
 
-    /// Returns the rewards of all completions, in their order. Verifies those that are not among the `known` ones in one
+    /// Returns the rewards of all completions, in their order. Verifies those that are not in the `cache` in one
     /// call, on this thread.
     ///
     /// # Errors
@@ -127,32 +127,32 @@ impl<'a> Verification<'a> {
         &self,
         completions: &[Vec<Completion>],
         texts: &[Vec<String>],
-        mut known: Known,
+        mut cache: RewardCache,
     ) -> Result<Vec<Vec<Rewards>>, TaskError> {
         let mut rest = Vec::new();
         for (prompt, (group, texts)) in completions.iter().zip(texts).enumerate() {
             let (first, _) = deduplicate(group.iter().map(|one| &one.tokens));
             let unknown =
-                first.into_iter().filter(|i| !known[prompt].contains_key(&group[*i].tokens));
+                first.into_iter().filter(|i| !cache[prompt].contains_key(&group[*i].tokens));
             rest.extend(unknown.map(|i| (prompt, &group[i], &texts[i])));
         }
-        let answers = rest
+        let unverified = rest
             .iter()
-            .map(|(prompt, one, text)| self.answer(*prompt, &one.tokens, one.ended, text));
-        let answers: Vec<task::Completion> = answers.collect();
-        if !answers.is_empty() {
-            let verified = task::judge(self.task, &answers)?;
+            .map(|(prompt, one, text)| self.task_completion(*prompt, &one.tokens, one.ended, text));
+        let unverified: Vec<task::Completion> = unverified.collect();
+        if !unverified.is_empty() {
+            let verified = task::judge(self.task, &unverified)?;
             for ((prompt, one, _), rewards) in rest.iter().zip(verified) {
-                known[*prompt].insert(one.tokens.clone(), rewards);
+                cache[*prompt].insert(one.tokens.clone(), rewards);
             }
         }
-        let groups = completions.iter().zip(&known);
+        let groups = completions.iter().zip(&cache);
         let rewards = groups
-            .map(|(group, known)| group.iter().map(|one| known[&one.tokens].clone()).collect());
+            .map(|(group, cache)| group.iter().map(|one| cache[&one.tokens].clone()).collect());
         Ok(rewards.collect())
     }
 
-    fn answer<'b>(
+    fn task_completion<'b>(
         &'b self,
         prompt: usize,
         tokens: &[u32],
@@ -294,16 +294,16 @@ mod tests {
             stop: Some(&stop),
             listener: None,
         };
-        let (completions, known, _) = verification.generate(generator, &requests)?;
+        let (completions, cache, _) = verification.generate(generator, &requests)?;
         let texts = |group: &Vec<Completion>| group.iter().map(|one| text(&one.tokens)).collect();
         let texts: Vec<Vec<String>> = completions.iter().map(texts).collect();
-        let rewards = verification.rewards(&completions, &texts, known)?;
+        let rewards = verification.rewards(&completions, &texts, cache)?;
         for (number, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
             for (one, rewards) in group.iter().zip(rewards) {
                 let (prompt, text) = (&prompts[number], &text(&one.tokens)[..]);
                 let (num_tokens, truncated) = (one.tokens.len(), !one.ended);
-                let answer = task::Completion { prompt, text, num_tokens, truncated };
-                assert_eq!(*rewards, reward(&answer));
+                let task_completion = task::Completion { prompt, text, num_tokens, truncated };
+                assert_eq!(*rewards, reward(&task_completion));
             }
         }
         let calls = lock(&task.calls).clone();

@@ -8,7 +8,7 @@ use grove::task;
 use grove::text::LanguageModel;
 use grove::text::generate::Sampling;
 use grove::trainer::text::{
-    CompletionRecord, Health, LanguageConfig, LanguageTrainer, TINY, language_settings,
+    CollapseMonitor, CompletionRecord, LanguageConfig, LanguageTrainer, TINY, language_settings,
     load_language_settings, saved_language_settings,
 };
 use grove_web_base::Saved;
@@ -17,20 +17,22 @@ use serde_json::json;
 use toml::{Table, Value};
 use wasm_bindgen::prelude::*;
 
-/// Validation prompts and answers to each, shown during SFT, which has no completions of its own.
-const EXAMPLES: (u64, usize) = (8, 4);
+/// Number of held-out prompts whose sample completions are shown during SFT, which generates none itself.
+const SAMPLE_PROMPTS: u64 = 8;
+/// Number of sample completions of each of these prompts.
+const SAMPLES_PER_PROMPT: usize = 4;
 
 /// A training run of a language model, with the interface of the training of games where both have a function.
 #[wasm_bindgen]
 pub struct Training {
     trainer: LanguageTrainer,
     settings: String,
-    health: Health,
+    collapse_monitor: CollapseMonitor,
 }
 
 /// The result of an iteration.
 #[derive(Serialize)]
-struct News {
+struct IterationResult {
     record: IterationRecord,
     completions: Vec<CompletionRecord>,
 }
@@ -43,8 +45,8 @@ fn settings(
 ) -> Result<(String, Table, LanguageConfig), JsError> {
     let mut changes = overlay::parse("the settings", changes)?;
     let name = changes.get("task").and_then(Value::as_str).unwrap_or_default().to_string();
-    let own = (task::find(&name)?.defaults)();
-    let mut table = language_settings(&name, &own, &LanguageConfig::for_model(TINY));
+    let task_settings = (task::find(&name)?.defaults)();
+    let mut table = language_settings(&name, &task_settings, &LanguageConfig::for_model(TINY));
     if let Some(model) = model {
         changes.insert("model".to_string(), model);
     }
@@ -56,9 +58,10 @@ fn settings(
 }
 
 impl Training {
-    fn of(trainer: LanguageTrainer, settings: Table) -> Self {
-        let (health, text) = (Health::new(trainer.parts()), settings.to_string());
-        Self { health, trainer: trainer.with_settings(settings), settings: text }
+    fn new(trainer: LanguageTrainer, settings: Table) -> Self {
+        let (collapse_monitor, text) =
+            (CollapseMonitor::new(trainer.parts()), settings.to_string());
+        Self { collapse_monitor, trainer: trainer.with_settings(settings), settings: text }
     }
 
     fn schedule(&self) -> Schedule {
@@ -70,7 +73,7 @@ impl Training {
         let (name, own, config) = settings(changes, None)?;
         let settings = language_settings(&name, &own, &config);
         let task = (task::find(&name)?.open)(own)?;
-        Ok(Self::of(LanguageTrainer::for_task(task, config, None)?, settings))
+        Ok(Self::new(LanguageTrainer::for_task(task, config, None)?, settings))
     }
 
     /// A run of the model in a file, without SFT.
@@ -94,7 +97,7 @@ impl Training {
         let alphabet = task.alphabet().unwrap_or_default();
         let mut model = LanguageModel::tiny(&config.tiny_shape(), &alphabet, 0);
         model.params = read_params(file, &model.shape.parameters())?.into();
-        Ok(Self::of(LanguageTrainer::for_task(task, config, Some(model))?, settings))
+        Ok(Self::new(LanguageTrainer::for_task(task, config, Some(model))?, settings))
     }
 }
 
@@ -115,7 +118,7 @@ impl Training {
         let (name, own, config) = load_language_settings(table.clone())?;
         let task = (task::find(&name)?.open)(own)?;
         let trainer = LanguageTrainer::for_task(task, config, None)?.restored(&saved.0)?;
-        Ok(Self::of(trainer, table))
+        Ok(Self::new(trainer, table))
     }
 
     /// The rank of this worker: 0, as a language model is trained by one worker.
@@ -139,21 +142,21 @@ impl Training {
     }
 
     /// Runs one iteration; returns its record, with an evaluation if one is due, and completions, as JSON:
-    /// `{record, completions}`. During SFT the completions answer validation prompts.
+    /// `{record, completions}`. During SFT the completions are samples for held-out prompts.
     pub async fn iterate(&mut self) -> Result<String, JsError> {
         let mut record = self.trainer.iterate_async().await?;
         let mut completions = self.trainer.take_completions();
-        let warning = self.health.observe(&record);
+        let warning = self.collapse_monitor.observe(&record);
         if let Some(text) = &mut record.text {
             text.warning = warning;
             if text.fit {
-                completions = self.trainer.examples(EXAMPLES.0, EXAMPLES.1)?;
+                completions = self.trainer.sample_held_out(SAMPLE_PROMPTS, SAMPLES_PER_PROMPT)?;
             }
         }
         if self.schedule().due(record.iteration, false).evaluation {
             record.evaluation = Some(self.trainer.validate_async().await?.evaluation);
         }
-        Ok(serde_json::to_string(&News { record, completions })?)
+        Ok(serde_json::to_string(&IterationResult { record, completions })?)
     }
 
     /// Completions of a prompt, as JSON: the greedy one, then `drawn` sampled ones.
@@ -161,11 +164,12 @@ impl Training {
         let sampling = self.trainer.sampling();
         let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
         // One token for each digit, and one for the end.
-        let longest = prompt.chars().count().max(sampling.max_new_tokens);
-        let room = |sampling| Sampling { max_new_tokens: longest, ..sampling };
-        let mut answers = self.trainer.answers(prompt, 1, &room(greedy))?;
-        answers.extend(self.trainer.answers(prompt, drawn, &room(sampling))?);
-        Ok(serde_json::to_string(&answers)?)
+        let max_new_tokens = prompt.chars().count().max(sampling.max_new_tokens);
+        let greedy = Sampling { max_new_tokens, ..greedy };
+        let sampling = Sampling { max_new_tokens, ..sampling };
+        let mut completions = self.trainer.complete_text(prompt, 1, &greedy)?;
+        completions.extend(self.trainer.complete_text(prompt, drawn, &sampling)?);
+        Ok(serde_json::to_string(&completions)?)
     }
 
     /// The current model as a file of named tensors, with its settings in the header.

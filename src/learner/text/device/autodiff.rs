@@ -6,7 +6,8 @@ use crate::device;
 use crate::learner::text::differentiation::TokenGrads;
 use crate::model::Categorical;
 use crate::text::{
-    Arenas, DeviceDecoder, EXCLUDED, HiddenStates, PromptWithCompletions, Retention, sharpness,
+    Arenas, CompletionIndex, DeviceDecoder, EXCLUDED, HiddenStates, PromptWithCompletions,
+    Retention, sharpness,
 };
 use burn::tensor::Tensor;
 use std::ops::Range;
@@ -23,8 +24,8 @@ impl AutodiffPass {
     fn policy(
         &self,
         tokens: &LossTokens,
-        hidden: Tensor<2>,
         part: Range<usize>,
+        hidden: Tensor<2>,
         temperature: f32,
     ) -> Categorical {
         let logits = self.decoder.logits(hidden) * sharpness(temperature);
@@ -53,19 +54,19 @@ impl AutodiffPass {
 
 impl<'a> DevicePass<'a> for AutodiffPass {
     fn forward(
-        on: &'a DeviceDecoder,
+        decoder: &'a DeviceDecoder,
         texts: &[PromptWithCompletions],
         retention: Retention,
     ) -> Self {
         let decoder = match retention {
-            Retention::Nothing => on.clone(),
-            Retention::Inputs | Retention::All => on.trainable(),
+            Retention::Nothing => decoder.clone(),
+            Retention::Inputs | Retention::All => decoder.trainable(),
         };
         let states = decoder.forward_texts(texts);
         Self { decoder, states }
     }
 
-    fn prediction(&self, completion: [usize; 2], at: usize) -> usize {
+    fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
         self.states.prediction(completion, at)
     }
 
@@ -74,8 +75,8 @@ impl<'a> DevicePass<'a> for AutodiffPass {
         let chosen = tokens.tokens(self.decoder.device());
         let parts = tokens.parts(self.decoder.vocabulary()).map(|part| {
             let (start, len) = (part.start, part.len());
-            let own = hidden.clone().narrow(0, start, len);
-            let policy = self.policy(tokens, own, part, temperature);
+            let hidden = hidden.clone().narrow(0, start, len);
+            let policy = self.policy(tokens, part, hidden, temperature);
             let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
             (logprobs.without_autodiff(), policy.entropy().without_autodiff())
         });
@@ -88,26 +89,26 @@ impl<'a> DevicePass<'a> for AutodiffPass {
     fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas {
         let device = self.decoder.device();
         let hidden = self.hidden(tokens);
-        let fixed = hidden.clone().without_autodiff();
+        let constant = hidden.clone().without_autodiff();
         let chosen = tokens.tokens(device);
         let [d_logprobs, weights] =
             [grads.d_logprobs, grads.entropy_weights].map(|x| device::upload(x, device));
         let mut gradient = self.decoder.learnt().zeros_like();
-        let d_hidden = tokens.parts(self.decoder.vocabulary()).map(|range| {
-            let (start, len) = (range.start, range.len());
-            let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
-            let hidden = fixed.clone().narrow(0, start, len).autodiff().require_grad();
-            let policy = self.policy(tokens, hidden.clone(), range, temperature);
+        let d_hidden = tokens.parts(self.decoder.vocabulary()).map(|part| {
+            let (start, len) = (part.start, part.len());
+            let narrow = |x: &Tensor<1>| x.clone().narrow(0, start, len);
+            let hidden = constant.clone().narrow(0, start, len).autodiff().require_grad();
+            let policy = self.policy(tokens, part, hidden.clone(), temperature);
             let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
-            let loss = logprobs * part(&d_logprobs) - policy.entropy() * part(&weights);
-            let mut found = loss.sum().backward();
-            let d_hidden = hidden.grad_remove(&mut found).expect("log-probabilities depend on it");
-            gradient.add(self.decoder.gradients(&mut found), 1.0);
+            let loss = logprobs * narrow(&d_logprobs) - policy.entropy() * narrow(&weights);
+            let mut grads = loss.sum().backward();
+            let d_hidden = hidden.grad_remove(&mut grads).expect("log-probabilities depend on it");
+            gradient.add(self.decoder.gradients(&mut grads), 1.0);
             d_hidden
         });
         let d_hidden = Tensor::cat(d_hidden.collect(), 0);
-        let mut found = (hidden * d_hidden).sum().backward();
-        gradient.add(self.decoder.gradients(&mut found), 1.0);
+        let mut grads = (hidden * d_hidden).sum().backward();
+        gradient.add(self.decoder.gradients(&mut grads), 1.0);
         gradient
     }
 }

@@ -12,53 +12,59 @@ mod optimizer_kernels;
 mod tokens;
 
 use super::differentiation::{Differentiation, Sums, TokenGrads, parts};
-use super::{Group, LanguageLearner, texts};
+use super::{Group, LanguageLearner, deduplicated_texts};
 use crate::device;
 use crate::parallel::Node;
 use crate::settings::Precision;
 use crate::text::{
-    Arenas, DeviceDecoder, PromptWithCompletions, Retention, TokenDecoder, on_device, pass_tokens,
+    Arenas, CompletionIndex, DeviceDecoder, PromptWithCompletions, Retention, TokenDecoder,
+    on_device, pass_tokens,
 };
 use autodiff::AutodiffPass;
 use burn::tensor::Device;
 use kernels::KernelPass;
 pub(super) use optimizer::{DeviceMoments, step};
 use std::ops::Range;
-use tokens::LossTokens;
+use tokens::{LossTokens, TokenSelection};
 
 /// Maximum number of tokens of a forward and backward pass, unless a single group has more; fewer if the device has no
 /// buffers for them.
-const TOKENS: usize = 8192;
+const MAX_PASS_TOKENS: usize = 8192;
 
 /// Splits the chosen groups into parts that pass through a decoder together.
-fn device_parts<'a>(on: &DeviceDecoder, groups: &[Group], chosen: &'a [usize]) -> Vec<&'a [usize]> {
-    parts(groups, chosen, TOKENS.min(pass_tokens(on.module.shape(), on.device())))
+fn device_parts<'a>(
+    decoder: &DeviceDecoder,
+    groups: &[Group],
+    chosen: &'a [usize],
+) -> Vec<&'a [usize]> {
+    let max_tokens = pass_tokens(decoder.module.shape(), decoder.device());
+    parts(groups, chosen, MAX_PASS_TOKENS.min(max_tokens))
 }
 
 /// A pass of texts through a decoder on a device.
 trait DevicePass<'a> {
     /// Computes the forward pass of texts through all layers.
     fn forward(
-        on: &'a DeviceDecoder,
+        decoder: &'a DeviceDecoder,
         texts: &[PromptWithCompletions],
         retention: Retention,
     ) -> Self;
 
-    /// The row that predicts token number `at` of a completion, which is given by the indices of its text and of itself.
-    fn prediction(&self, completion: [usize; 2], at: usize) -> usize;
+    /// The row that predicts the token at index `at` of a completion.
+    fn prediction(&self, completion: CompletionIndex, at: usize) -> usize;
 
     /// Computes the log-probabilities of tokens at a temperature, and the entropies of their distributions.
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2];
 
-    /// Computes the gradients of the learnt parameters from those of the tokens.
+    /// Computes the gradients of the learnt parameters from the gradients of the tokens.
     fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas;
 }
 
 /// The decoder on its device, if it has one. For kernels its matrices are rounded to the precision of products, which then
 /// read half as much memory.
-fn for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
-    let on = on_device(decoder)?;
-    Some(if device::has_kernels(on.device()) { on.rounded() } else { on })
+fn decoder_for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
+    let decoder = on_device(decoder)?;
+    Some(if device::has_kernels(decoder.device()) { decoder.rounded() } else { decoder })
 }
 
 /// Log-probabilities of all tokens, by group, sample and token; `None` if the decoder is on the CPU.
@@ -67,28 +73,28 @@ pub(super) fn logprobs(
     groups: &[Group],
     temperature: f32,
 ) -> Option<Vec<Vec<Vec<f32>>>> {
-    let on = for_passes(decoder)?;
-    let chosen: Vec<usize> = (0..groups.len()).collect();
-    let of = |part: &[usize]| {
-        let some: Vec<&Group> = part.iter().map(|i| &groups[*i]).collect();
-        match device::has_kernels(on.device()) {
-            true => part_logprobs::<KernelPass>(&on, &some, temperature),
-            false => part_logprobs::<AutodiffPass>(&on, &some, temperature),
+    let decoder = decoder_for_passes(decoder)?;
+    let all: Vec<usize> = (0..groups.len()).collect();
+    let of_part = |part: &[usize]| {
+        let groups: Vec<&Group> = part.iter().map(|i| &groups[*i]).collect();
+        match device::has_kernels(decoder.device()) {
+            true => part_logprobs::<KernelPass>(&decoder, &groups, temperature),
+            false => part_logprobs::<AutodiffPass>(&decoder, &groups, temperature),
         }
     };
-    Some(device_parts(&on, groups, &chosen).into_iter().flat_map(of).collect())
+    Some(device_parts(&decoder, groups, &all).into_iter().flat_map(of_part).collect())
 }
 
 /// Log-probabilities of all tokens of groups that pass through the decoder together.
 fn part_logprobs<'a, P: DevicePass<'a>>(
-    on: &'a DeviceDecoder,
+    decoder: &'a DeviceDecoder,
     groups: &[&Group],
     temperature: f32,
 ) -> Vec<Vec<Vec<f32>>> {
-    let (texts, completions) = texts(groups);
-    let pass = P::forward(on, &texts, Retention::Nothing);
-    let predict = |completion, at| pass.prediction(completion, at);
-    let tokens = LossTokens::new(groups, &completions, predict, false);
+    let (texts, completions) = deduplicated_texts(groups);
+    let pass = P::forward(decoder, &texts, Retention::Nothing);
+    let prediction = |completion, at| pass.prediction(completion, at);
+    let tokens = LossTokens::new(groups, &completions, prediction, TokenSelection::All);
     // Without completions there is no token to evaluate.
     let [logprobs, _] = match tokens.rows.is_empty() {
         true => Default::default(),
@@ -119,25 +125,30 @@ impl Gradient {
 
 /// The gradient and the sums of the chosen groups in several shards at once, and the largest distance of a ratio from 1;
 /// `None` if the decoder is on the CPU.
-pub(super) fn node(
-    of: &Differentiation,
+pub(super) fn partial_sum(
+    differentiation: &Differentiation,
     chosen: &[usize],
     shards: &Range<usize>,
 ) -> Option<(Node, f64)> {
-    let (gradient, sums) = gradient(of, of.of_shards(chosen, shards.clone()))?;
-    let vector = gradient.fetch(&of.decoder.sizes());
-    Some((Node { shards: shards.clone(), vector, numbers: sums.added() }, sums.ratio))
+    let chosen = differentiation.select_shards(chosen, shards.clone());
+    let (gradient, sums) = gradient(differentiation, chosen)?;
+    let vector = gradient.fetch(&differentiation.decoder.sizes());
+    Some((Node { shards: shards.clone(), vector, numbers: sums.added() }, sums.max_ratio_distance))
 }
 
 /// The gradient of the chosen groups, which stays on the device, and their sums; `None` if the decoder is on the CPU.
-pub(super) fn gradient(of: &Differentiation, chosen: &[usize]) -> Option<(Gradient, Sums)> {
-    let on = for_passes(of.decoder)?;
+pub(super) fn gradient(
+    differentiation: &Differentiation,
+    chosen: &[usize],
+) -> Option<(Gradient, Sums)> {
+    let decoder = decoder_for_passes(differentiation.decoder)?;
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
-    for part in device_parts(&on, of.groups, chosen) {
-        match device::has_kernels(on.device()) {
-            true => of.add_device_gradient::<KernelPass>(&on, part, &mut gradient, &mut sums),
-            false => of.add_device_gradient::<AutodiffPass>(&on, part, &mut gradient, &mut sums),
-        }
+    let add = match device::has_kernels(decoder.device()) {
+        true => Differentiation::add_device_gradient::<KernelPass>,
+        false => Differentiation::add_device_gradient::<AutodiffPass>,
+    };
+    for part in device_parts(&decoder, differentiation.groups, chosen) {
+        add(differentiation, &decoder, part, &mut gradient, &mut sums);
     }
     Some((gradient, sums))
 }
@@ -146,38 +157,38 @@ impl LanguageLearner {
     /// Moves generation and learning to a device, with products in this precision. Weights and moments stay there, unless
     /// other ranks share the run: gradients are then summed in host memory.
     pub fn on(self, device: Device, precision: Precision) -> Self {
-        let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
-        Self { decoder: on(self.decoder), reference: self.reference.map(on), ..self }
+        let moved = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
+        Self { decoder: moved(self.decoder), reference: self.reference.map(moved), ..self }
     }
 }
 
 impl Differentiation<'_> {
-    /// Adds the gradient of the `chosen` groups, and their sums.
+    /// Adds the gradient of the `chosen` groups, which pass through the decoder together, and their sums.
     fn add_device_gradient<'a, P: DevicePass<'a>>(
         &self,
-        on: &'a DeviceDecoder,
+        decoder: &'a DeviceDecoder,
         chosen: &[usize],
         gradient: &mut Gradient,
         sums: &mut Sums,
     ) {
-        let temperature = self.rule.temperature;
-        let some: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
-        let (texts, completions) = texts(&some);
-        let pass = P::forward(on, &texts, self.retention());
-        let predict = |completion, at| pass.prediction(completion, at);
-        let tokens = LossTokens::new(&some, &completions, predict, true);
+        let temperature = self.settings.temperature;
+        let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
+        let (texts, completions) = deduplicated_texts(&groups);
+        let pass = P::forward(decoder, &texts, self.retention());
+        let prediction = |completion, at| pass.prediction(completion, at);
+        let tokens = LossTokens::new(&groups, &completions, prediction, TokenSelection::Counted);
         let [logprobs, entropies] = pass.evaluate(&tokens, temperature);
 
-        let now = tokens.by_sample(logprobs);
-        let references = self.references_of(chosen);
-        let grads = self.token_grads((&tokens.samples, &now), references.as_deref(), sums);
+        let logprobs = tokens.by_sample(logprobs);
+        let references = self.select_references(chosen);
+        let grads = self.token_grads(&tokens.samples, &logprobs, references.as_deref(), sums);
         let mut grads = tokens.by_token(&grads);
         for (entropy, weight) in entropies.iter().zip(&grads.entropy_weights) {
             sums.entropy += f64::from(*entropy);
             sums.loss -= f64::from(weight * entropy);
         }
         // Scaled into the range of half precision, by a power of two, which does not affect rounding.
-        let scale = on.loss_scale(grads.d_logprobs.iter().chain(&grads.entropy_weights));
+        let scale = decoder.loss_scale(grads.d_logprobs.iter().chain(&grads.entropy_weights));
         let TokenGrads { d_logprobs, entropy_weights } = &mut grads;
         d_logprobs.iter_mut().chain(entropy_weights).for_each(|x| *x *= scale);
         gradient.add(pass.backward(&tokens, temperature, grads), scale);

@@ -5,6 +5,7 @@ use super::optimizer_kernels::{Kernels, Portions};
 use crate::device;
 use crate::learner::Moments;
 use crate::learner::optimizer::{AdamWTensors, clip_tensor, factors};
+use crate::learner::text::update::StepParameters;
 use crate::math::adamw::Factors;
 use crate::settings::OptimizerConfig;
 use crate::text::{Arenas, TokenDecoder};
@@ -27,19 +28,21 @@ impl DeviceMoments {
     /// # Panics
     /// If the decoder is on the CPU.
     pub fn upload(from: &Moments, decoder: &TokenDecoder) -> Self {
-        let on = decoder.on_device().expect("a decoder on a device");
+        let device_decoder = decoder.on_device().expect("a decoder on a device");
         let moments = [&from.first_moment, &from.second_moment].map(|moment| {
-            let zeros = on.learnt().zeros_like();
+            let zeros = device_decoder.learnt().zeros_like();
             match from.steps {
                 0 => zeros,
-                _ => zeros.upload(moment, |numbers| device::upload(numbers, on.device())),
+                _ => {
+                    zeros.upload(moment, |numbers| device::upload(numbers, device_decoder.device()))
+                }
             }
         });
         Self {
             moments,
             steps: from.steps,
-            portions: device::has_kernels(on.device())
-                .then(|| Portions::new(on.learnt().packing(), on.device())),
+            portions: device::has_kernels(device_decoder.device())
+                .then(|| Portions::new(device_decoder.learnt().packing(), device_decoder.device())),
         }
     }
 
@@ -59,7 +62,7 @@ struct Step {
     spares_vectors: bool,
 }
 
-/// Performs a step of AdamW with a gradient clipped to `max_norm`, and returns its norm before clipping, `[1]`.
+/// Performs a step of AdamW with a clipped gradient, and returns its norm before clipping, `[1]`.
 ///
 /// # Panics
 /// If the decoder is on the CPU.
@@ -67,9 +70,10 @@ pub(in crate::learner::text) fn step(
     decoder: &mut TokenDecoder,
     state: &mut DeviceMoments,
     gradient: Gradient,
-    (max_norm, learning_rate): (f64, f64),
+    parameters: StepParameters,
     config: &OptimizerConfig,
 ) -> Tensor<1> {
+    let StepParameters { max_norm, learning_rate } = parameters;
     state.steps += 1;
     let decayed = factors(config, learning_rate, state.steps);
     let mut gradient = gradient.0.unwrap_or_else(|| state.moments[0].zeros_like());

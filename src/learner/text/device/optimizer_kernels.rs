@@ -242,13 +242,13 @@ mod tests {
         shapes.map(|shape| Parameter { name: String::new(), shape: shape.to_vec() }).to_vec()
     }
 
-    /// Parameters and moments after a step, and the norm, in arenas of at most `most` numbers.
-    fn stepped(most: usize, device: &Device) -> [Vec<f32>; 4] {
-        let packing = Arc::new(Packing::within(&parameters(), most));
+    /// Parameters and moments after a step, and the norm, in arenas of at most `max_len` numbers.
+    fn stepped(max_len: usize, device: &Device) -> [Vec<f32>; 4] {
+        let packing = Arc::new(Packing::within(&parameters(), max_len));
         let count: usize = packing.counts().sum();
-        let of = |key: u32, least: f32| {
+        let of = |key: u32, offset: f32| {
             let numbers: Vec<f32> =
-                (0..count as u32).map(|i| uniform(draw(key, i)) + least).collect();
+                (0..count as u32).map(|i| uniform(draw(key, i)) + offset).collect();
             let zeros = Arenas::zeros(packing.clone(), device);
             zeros.upload(&numbers, |numbers| device::upload(numbers, device))
         };
@@ -289,8 +289,8 @@ mod tests {
             let alone = stepped(0, &device);
             let count: usize = parameters().iter().map(Parameter::count).sum();
             assert!(alone[3][0] > 0.2 * (count as f32).sqrt() && alone[0].len() == count);
-            for most in [30_000, 1 << 20] {
-                assert!(stepped(most, &device) == alone, "arenas of {most}");
+            for max_len in [30_000, 1 << 20] {
+                assert!(stepped(max_len, &device) == alone, "arenas of {max_len}");
             }
         }
     }

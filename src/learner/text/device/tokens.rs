@@ -2,54 +2,68 @@
 
 use crate::device::indices;
 use crate::learner::text::differentiation::TokenGrads;
-use crate::learner::text::{Group, Sample};
+use crate::learner::text::{Group, Sample, TokenIndex};
+use crate::text::CompletionIndex;
 use burn::tensor::{Device, Int, Tensor};
 use std::ops::Range;
 
-/// Maximum number of logits that exist at once.
-const LOGITS: usize = 1 << 24;
+/// Maximum number of logits in memory at a time.
+const MAX_LOGITS: usize = 1 << 24;
+
+/// The tokens of completions that [`LossTokens`] lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenSelection {
+    All,
+    /// The tokens that count in the loss.
+    Counted,
+}
 
 /// The tokens of some groups, in the order of the rows that predict them.
 pub(super) struct LossTokens<'a> {
     /// The samples of all groups.
     pub samples: Vec<&'a Sample>,
-    /// The sample of each token, and the token's number in it.
-    places: Vec<[usize; 2]>,
+    indices: Vec<TokenIndex>,
     /// The row that predicts each token.
     pub rows: Vec<i32>,
 }
 
 impl<'a> LossTokens<'a> {
-    /// Lists the tokens of all samples, or if `counted` those that the masks select. `predict` returns the row that predicts
-    /// a token of a completion.
+    /// Lists the selected tokens of all samples, which have these completions. `prediction` returns the row that
+    /// predicts a token of a completion.
     pub fn new(
         groups: &[&'a Group],
-        completions: &[[usize; 2]],
-        predict: impl Fn([usize; 2], usize) -> usize,
-        counted: bool,
+        completions: &[CompletionIndex],
+        prediction: impl Fn(CompletionIndex, usize) -> usize,
+        selection: TokenSelection,
     ) -> Self {
         let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
-        let mut found = Vec::new();
+        let mut tokens = Vec::new();
         for (number, (sample, completion)) in samples.iter().zip(completions).enumerate() {
-            let all = 0..sample.tokens.len();
-            let some = all.filter(|at| !counted || sample.mask[*at]);
-            found.extend(some.map(|at| (predict(*completion, at) as i32, [number, at])));
+            let is_selected = |at: &usize| match selection {
+                TokenSelection::All => true,
+                TokenSelection::Counted => sample.mask[*at],
+            };
+            let selected = (0..sample.tokens.len()).filter(is_selected);
+            tokens.extend(selected.map(|at| {
+                let index = TokenIndex { sample: number, token: at };
+                (prediction(*completion, at) as i32, index)
+            }));
         }
-        found.sort_by_key(|(row, _)| *row);
-        let (rows, places) = found.into_iter().unzip();
-        Self { samples, places, rows }
+        tokens.sort_by_key(|(row, _)| *row);
+        let (rows, indices) = tokens.into_iter().unzip();
+        Self { samples, indices, rows }
     }
 
-    /// Splits the tokens into parts that pass through the head one after the other.
+    /// Splits the tokens into parts of at most [`MAX_LOGITS`] logits, which pass through the head one after the other.
     pub fn parts(&self, vocabulary: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (all, most) = (self.places.len(), (LOGITS / vocabulary).max(1));
-        (0..all).step_by(most).map(move |start| start..(start + most).min(all))
+        let (count, max_tokens) = (self.indices.len(), (MAX_LOGITS / vocabulary).max(1));
+        (0..count).step_by(max_tokens).map(move |start| start..(start + max_tokens).min(count))
     }
 
     /// Uploads the tokens themselves: `[count]`.
     pub fn tokens(&self, device: &Device) -> Tensor<1, Int> {
-        let token = |[sample, at]: &[usize; 2]| self.samples[*sample].tokens[*at] as i32;
-        let tokens: Vec<i32> = self.places.iter().map(token).collect();
+        let token = |index: &TokenIndex| self.samples[index.sample].tokens[index.token] as i32;
+        let tokens: Vec<i32> = self.indices.iter().map(token).collect();
         indices(&tokens, device)
     }
 
@@ -60,23 +74,23 @@ impl<'a> LossTokens<'a> {
 
     /// The candidates of each token of a part.
     pub fn candidates(&self, part: Range<usize>) -> impl Iterator<Item = &[u32]> + Clone {
-        self.places[part].iter().map(|[sample, at]| self.samples[*sample].candidates(*at))
+        self.indices[part].iter().map(|index| self.samples[index.sample].candidates(index.token))
     }
 
     /// Groups a number per token by sample; 0 for tokens that are not listed.
     pub fn by_sample(&self, numbers: Vec<f32>) -> Vec<Vec<f32>> {
         let mut all: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
-        for ([sample, at], number) in self.places.iter().zip(numbers) {
-            all[*sample][*at] = number;
+        for (index, number) in self.indices.iter().zip(numbers) {
+            all[index.sample][index.token] = number;
         }
         all
     }
 
     /// Gathers the gradients of all samples in the order of the tokens.
     pub fn by_token(&self, samples: &[TokenGrads]) -> TokenGrads {
-        let gather = |of: fn(&TokenGrads) -> &[f32]| {
-            self.places.iter().map(|[sample, at]| of(&samples[*sample])[*at]).collect()
+        let gather = |values: fn(&TokenGrads) -> &[f32]| {
+            self.indices.iter().map(|index| values(&samples[index.sample])[index.token]).collect()
         };
         TokenGrads {
             d_logprobs: gather(|grads| &grads.d_logprobs),

@@ -2,41 +2,61 @@
 
 use crate::metrics::{IterationRecord, TextRecord};
 use crate::task::RewardPart;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-/// Maximum and minimum number of previous gradient norms that a new one is compared with.
-const NORMS: [usize; 2] = [51, 8];
-/// Multiples of the median norm above which a norm is reported, and below which the warning is armed again.
-const NORM_SPIKE: [f64; 2] = [10.0, 3.0];
-/// Entropies per token below which a policy hardly explores, and above which it does again, nats.
-const ENTROPY: [f64; 2] = [0.01, 0.02];
+/// Largest number of previous gradient norms that a new one is compared with.
+const MAX_NORMS: usize = 51;
+/// Number of previous norms below which a new one is not compared.
+const MIN_NORMS: usize = 8;
+/// Multiple of the median norm above which a norm is a spike.
+const SPIKE_BEGINS: f64 = 10.0;
+/// Multiple of the median norm below which a spike is over.
+const SPIKE_ENDS: f64 = 3.0;
+/// Entropy per token below which a policy hardly explores, nats.
+const ENTROPY_LOW: f64 = 0.01;
+/// Entropy per token above which a policy explores again, nats.
+const ENTROPY_RECOVERED: f64 = 0.02;
 /// Fraction of truncated completions, or of groups without variance, up to which a collapse counts as over.
 const RECOVERED: f64 = 0.5;
 /// Fraction of the highest score from which low entropy is no problem.
 const NEAR_BEST: f64 = 0.95;
 
-/// A monitor of a run's records. It reports each problem when it begins, and again only after it ended in
-/// between.
+/// Ways in which the training of a language model stops to make progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Collapse {
+    /// No completion ends within the limit of tokens.
+    AllTruncated,
+    /// All completions of each group have the same reward.
+    NoVariance,
+    /// The policy samples the same completion almost always.
+    LowEntropy,
+    /// A gradient norm far above the usual ones.
+    NormSpike,
+    /// Completions that the verifier could not judge.
+    Unjudged,
+}
+
+/// A monitor of a run's records for collapses. It reports each when it begins, and again only after it ended in between.
 #[derive(Clone, Debug)]
-pub struct Health {
+pub struct CollapseMonitor {
     /// The highest score.
     best: f64,
     /// The last gradient norms.
     norms: VecDeque<f64>,
     /// Whether these norms are from SFT.
     fit: bool,
-    /// Whether each kind of problem is currently present.
-    present: [bool; 5],
+    /// Collapses that are currently present.
+    present: BTreeSet<Collapse>,
 }
 
-impl Health {
+impl CollapseMonitor {
     /// Creates a monitor for the start of a run whose rewards have these parts.
     pub fn new(parts: &[RewardPart]) -> Self {
         let best = RewardPart::highest_score(parts);
-        Self { best, norms: VecDeque::new(), fit: true, present: [false; 5] }
+        Self { best, norms: VecDeque::new(), fit: true, present: BTreeSet::new() }
     }
 
-    /// Observes the record of the next iteration, and describes the problems that begin with it.
+    /// Observes the record of the next iteration, and describes the collapses that begin with it.
     pub fn observe(&mut self, record: &IterationRecord) -> Option<String> {
         let text = record.text.as_ref()?;
         if text.fit != self.fit {
@@ -47,57 +67,61 @@ impl Health {
         let times = record.grad_norm / median.unwrap_or(f64::INFINITY);
         if record.grad_norm > 0.0 {
             self.norms.push_back(record.grad_norm);
-            self.norms.drain(..self.norms.len().saturating_sub(NORMS[0]));
+            self.norms.drain(..self.norms.len().saturating_sub(MAX_NORMS));
         }
         // Solutions are neither truncated nor scored.
         let rewarded = !text.fit;
         let poor = rewarded && record.score.is_some_and(|score| score < NEAR_BEST * self.best);
-        let even = record.zero_variance_groups;
+        let zero_variance = record.zero_variance_groups;
         let TextRecord { truncated, sampling_entropy, problems, .. } = text;
+        let low_entropy = poor && *sampling_entropy < ENTROPY_LOW;
         let signs = [
-            (rewarded && *truncated >= 1.0, *truncated <= RECOVERED),
-            (poor && even >= 1.0, even <= RECOVERED),
-            (poor && *sampling_entropy < ENTROPY[0], *sampling_entropy > ENTROPY[1]),
-            (times > NORM_SPIKE[0], times < NORM_SPIKE[1]),
-            (*problems > 0, rewarded && *problems == 0),
+            (Collapse::AllTruncated, rewarded && *truncated >= 1.0, *truncated <= RECOVERED),
+            (Collapse::NoVariance, poor && zero_variance >= 1.0, zero_variance <= RECOVERED),
+            (Collapse::LowEntropy, low_entropy, *sampling_entropy > ENTROPY_RECOVERED),
+            (Collapse::NormSpike, times > SPIKE_BEGINS, times < SPIKE_ENDS),
+            (Collapse::Unjudged, *problems > 0, rewarded && *problems == 0),
         ];
-        let mut words = Vec::new();
-        for (i, (begins, is_over)) in signs.into_iter().enumerate() {
-            if begins && !self.present[i] {
-                words.push(describe(i, record.grad_norm, text, times));
+        let mut descriptions = Vec::new();
+        for (collapse, is_present, is_over) in signs {
+            if is_present {
+                if self.present.insert(collapse) {
+                    descriptions.push(describe(collapse, record.grad_norm, text, times));
+                }
+            } else if is_over {
+                self.present.remove(&collapse);
             }
-            self.present[i] = begins || (self.present[i] && !is_over);
         }
-        (!words.is_empty()).then(|| words.join(" "))
+        (!descriptions.is_empty()).then(|| descriptions.join(" "))
     }
 
     /// Median of the last norms, if there are enough.
     fn median(&self) -> Option<f64> {
         let mut norms: Vec<f64> = self.norms.iter().copied().collect();
         norms.sort_unstable_by(f64::total_cmp);
-        norms.get(norms.len() / 2).copied().filter(|_| norms.len() >= NORMS[1])
+        norms.get(norms.len() / 2).copied().filter(|_| norms.len() >= MIN_NORMS)
     }
 }
 
-/// Describes a problem in words.
-fn describe(trouble: usize, grad_norm: f64, text: &TextRecord, times: f64) -> String {
-    match trouble {
-        0 => "Every completion is cut off before it ends: SFT first, a larger \
+/// Describes a collapse, and what may help.
+fn describe(collapse: Collapse, grad_norm: f64, text: &TextRecord, times: f64) -> String {
+    match collapse {
+        Collapse::AllTruncated => "Every completion is cut off before it ends: SFT first, a larger \
               generation.max_new_tokens or reward.overlong_buffer may help."
             .to_string(),
-        1 => "In every group all completions have the same reward, so that nothing is learnt: easier \
+        Collapse::NoVariance => "In every group all completions have the same reward, so that nothing is learnt: easier \
               prompts, SFT first or a higher temperature may help."
             .to_string(),
-        2 => format!(
+        Collapse::LowEntropy => format!(
             "The policy's entropy is down to {:.4} nats a token, so that it hardly explores: \
              loss.entropy_coef, a lower learning rate or a higher temperature may help.",
             text.sampling_entropy
         ),
-        3 => format!(
+        Collapse::NormSpike => format!(
             "The gradient's norm is {grad_norm:.3}, {times:.0} times its median: a lower learning rate or a \
              smaller update.max_grad_norm may help."
         ),
-        _ => format!(
+        Collapse::Unjudged => format!(
             "{} completions have no reward: {}.",
             text.problems,
             text.problem.as_deref().unwrap_or("the verifier gave no reason")
@@ -128,9 +152,9 @@ mod tests {
 
     /// The words about each record.
     fn observed(records: &[IterationRecord]) -> Vec<Option<String>> {
-        let mut health =
-            Health::new(&[RewardPart::new("exact", 0.8), RewardPart::new("style", -1.0)]);
-        records.iter().map(|record| health.observe(record)).collect()
+        let mut monitor =
+            CollapseMonitor::new(&[RewardPart::new("exact", 0.8), RewardPart::new("style", -1.0)]);
+        records.iter().map(|record| monitor.observe(record)).collect()
     }
 
     #[test]
@@ -167,21 +191,28 @@ mod tests {
 
     #[test]
     fn a_norm_far_above_the_usual_is_named_but_not_after_a_change_of_loss() {
-        let of = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy()) };
+        let with_norm = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy()) };
         let fit = |grad_norm: f64| IterationRecord {
             grad_norm,
             ..record(TextRecord { fit: true, ..healthy() })
         };
-        let mut records: Vec<_> = (0..10).map(|i| of(0.4 + 0.02 * f64::from(i))).collect();
-        records.extend([of(0.0), of(4.0), of(7.0), of(8.0), of(0.5), of(6.0)]);
+        let mut records: Vec<_> = (0..10).map(|i| with_norm(0.4 + 0.02 * f64::from(i))).collect();
+        records.extend([
+            with_norm(0.0),
+            with_norm(4.0),
+            with_norm(7.0),
+            with_norm(8.0),
+            with_norm(0.5),
+            with_norm(6.0),
+        ]);
         let named = observed(&records);
         let at: Vec<usize> = (0..records.len()).filter(|i| named[*i].is_some()).collect();
         assert_eq!(at, [12, 15], "{named:?}");
         assert!(named[12].as_ref().unwrap().contains("is 7.000, 14 times"), "{named:?}");
         // Too few norms to know the usual one; and GRPO has others than SFT.
-        assert_eq!(observed(&[of(0.1), of(9.0)]), [None, None]);
+        assert_eq!(observed(&[with_norm(0.1), with_norm(9.0)]), [None, None]);
         let mut records = vec![fit(0.1); 20];
-        records.push(of(9.0));
+        records.push(with_norm(9.0));
         assert_eq!(observed(&records).last(), Some(&None));
         records[20] = fit(9.0);
         assert!(observed(&records)[20].is_some());

@@ -1,0 +1,125 @@
+//! An update of a language model: its state between the steps, and the steps.
+
+use super::differentiation::{Buffers, Differentiation, Scales, Sums};
+use super::gradient::Gradient;
+use super::{Group, LanguageLearner, LanguageMeans, UpdateSettings};
+use crate::device::{fetch, release_freed_memory};
+use crate::learner::means::UpdateSums;
+use crate::learner::update::UpdateSteps;
+use crate::parallel::{Shards, TeamError};
+use burn::tensor::Tensor;
+
+/// The clipping and the learning rate of an optimizer step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepParameters {
+    /// Norm that the gradient is clipped to; 0 for no clipping.
+    pub max_norm: f64,
+    pub learning_rate: f64,
+}
+
+/// An update of a language model.
+pub(super) struct TextUpdate<'a> {
+    pub learner: &'a mut LanguageLearner,
+    pub settings: &'a UpdateSettings,
+    pub groups: &'a [Group],
+    pub entropy_coef: f64,
+    /// Learning rates: `[update_epochs, num_minibatches]` of the settings.
+    pub rates: &'a [f64],
+    /// Shards of the groups.
+    pub shards: Shards,
+    /// Log-probabilities under the reference, by group, sample and token.
+    pub references: Option<Vec<Vec<Vec<f32>>>>,
+    /// Number of minibatches of an epoch, no more than there are groups.
+    pub num_minibatches: usize,
+    /// Counted tokens of an epoch, divided by its minibatches.
+    pub rollout_share: f32,
+    pub totals: UpdateSums,
+    /// Counted tokens that the decoder evaluated.
+    pub tokens: f64,
+    /// Whether the next step is the first.
+    pub is_first_step: bool,
+    /// Largest distance of a ratio from 1 in the first step, if it learnt from any group.
+    pub first_ratio: Option<f64>,
+    /// Norms of the steps on a device, which are read back together.
+    pub norms: Vec<Tensor<1>>,
+}
+
+impl TextUpdate<'_> {
+    /// Ends the update after its last step: returns its metrics, and frees memory that only updates need.
+    pub fn finish(self) -> Result<LanguageMeans, TeamError> {
+        let Self { learner, mut totals, tokens, first_ratio, norms, .. } = self;
+        if !norms.is_empty() {
+            totals.add_norms(&fetch(Tensor::cat(norms, 0)));
+        }
+        if self.settings.update.gradient_checkpointing {
+            learner.buffers = Buffers::default();
+            learner.decoder.keep_packed_weights(true);
+            release_freed_memory();
+        }
+        // A maximum is the same in any order. The count of tokens is already that of all ranks.
+        let ratios = learner.team.all_gather_numbers(&[first_ratio.unwrap_or(0.0)])?;
+        let largest = ratios.concat().into_iter().fold(0.0, f64::max);
+        let first_ratio = first_ratio.map(|_| largest);
+        Ok(LanguageMeans { update: totals.means(tokens), tokens, first_ratio })
+    }
+}
+
+impl UpdateSteps for TextUpdate<'_> {
+    /// Indices of groups, in ascending order.
+    type Minibatch = Vec<usize>;
+    type Gradient = (Gradient, Sums);
+
+    fn gradient(
+        &mut self,
+        _number: usize,
+        minibatch: &Vec<usize>,
+    ) -> Result<Option<(Gradient, Sums)>, TeamError> {
+        let Self { settings, groups, entropy_coef, rollout_share, .. } = *self;
+        let LanguageLearner { decoder, team, buffers, .. } = &*self.learner;
+        let differentiation = Differentiation {
+            decoder,
+            settings,
+            groups,
+            scales: Scales::new(settings, entropy_coef, groups, minibatch, rollout_share),
+            references: self.references.as_deref(),
+            shards: &self.shards,
+            team,
+            buffers,
+        };
+        if differentiation.scales.sizes.steps == 0.0 {
+            return Ok(None);
+        }
+        differentiation.gradient(minibatch).map(Some)
+    }
+
+    fn approx_kl(&self, _number: usize, (_, sums): &(Gradient, Sums)) -> f64 {
+        sums.approx_kl / sums.tokens.max(1.0)
+    }
+
+    fn step(&mut self, number: usize, (gradient, sums): (Gradient, Sums)) -> Result<(), TeamError> {
+        let UpdateSettings { update, optimizer, .. } = self.settings;
+        let (epoch, minibatch) = (number / self.num_minibatches, number % self.num_minibatches);
+        let parameters = StepParameters {
+            max_norm: update.max_grad_norm,
+            learning_rate: self.rates[epoch * update.num_minibatches + minibatch],
+        };
+        let norm = match gradient {
+            Gradient::Host(gradient) => {
+                let norm = self.learner.host_step(&gradient, parameters, optimizer);
+                self.learner.buffers.gradients.put(gradient);
+                norm
+            }
+            #[cfg(text_kernels)]
+            Gradient::Device(gradient) => {
+                self.norms.push(self.learner.device_step(gradient, parameters, optimizer));
+                0.0
+            }
+        };
+        self.totals.add(&sums.added(), norm);
+        self.tokens += sums.tokens;
+        if std::mem::take(&mut self.is_first_step) {
+            self.first_ratio = (sums.tokens > 0.0).then_some(sums.max_ratio_distance);
+        }
+        Ok(())
+    }
+}
