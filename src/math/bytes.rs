@@ -17,7 +17,7 @@ const NAN: u32 = 0x7fc0_0000;
 pub trait Byte: Copy + Default + Send + Sync {
     /// The largest code.
     const LARGEST: u32;
-    /// Whether numbers below the range become its least, instead of 0 or its least at random.
+    /// Whether numbers below the range round up to its least number, instead of at random to it or to 0.
     const RAISES: bool;
 
     /// The code of a magnitude with the sign of `x`.
@@ -93,11 +93,11 @@ pub fn widen<B: Byte>(block: &[B], scale: u16, numbers: &mut [f32]) {
     }
 }
 
-/// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if its share, below
-/// 2^16, of the spacing reaches the next one; 2^15 rounds to the nearest. NaN stays NaN.
+/// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if the distance to
+/// the next number is at most its share / 2^16 of the spacing; a share of 2^15 rounds to the nearest. NaN stays NaN.
 ///
-/// Numbers too small for the block become 0 or its least number at random; without a sign, always the latter unless they
-/// are 0, so that a division by them is safe.
+/// Numbers too small for the block become, at random, 0 or its smallest number. In an unsigned block they always become
+/// the smallest number unless they are 0, so that dividing by them is safe.
 #[inline(always)]
 pub fn narrow<B: Byte>(numbers: &[f32], shares: &[u32], block: &mut [B]) -> u16 {
     let bits = |x: f32| if x.is_nan() { NAN } else { x.abs().to_bits() };

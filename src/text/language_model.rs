@@ -95,8 +95,8 @@ impl LanguageModel {
         self.prompt_with(text, messages, &Map::<String, Value>::new())
     }
 
-    /// Tokenizes a prompt, as [`LanguageModel::prompt`], with values of the chat template's own variables: an object, whose
-    /// keys keep the order in which it is serialized.
+    /// Tokenizes a prompt, as [`LanguageModel::prompt`], with values for the chat template's own variables: an object,
+    /// whose keys keep the order in which they are serialized.
     ///
     /// # Errors
     /// As [`LanguageModel::prompt`].
@@ -130,8 +130,8 @@ impl LanguageModel {
         })
     }
 
-    /// Tokenizes an answer to a prompt, with the token that ends it: for messages what the chat template adds to the prompt,
-    /// up to the end of the turn, else the answer as it stands.
+    /// Tokenizes an answer to a prompt, with the token that ends it: for messages, what the chat template adds to the
+    /// prompt up to the end of the turn; otherwise the answer as it stands.
     ///
     /// # Errors
     /// If the prompt or the answer cannot be tokenized or is empty, or the template fails or does not put the answer behind
@@ -171,8 +171,8 @@ impl LanguageModel {
         self.bare_answer(answer, text, messages)
     }
 
-    /// Tokenizes an answer as it stands, with the token that ends it: by itself after messages, else as what follows the
-    /// prompt's text.
+    /// Tokenizes an answer as it stands, with the token that ends it: alone after messages, otherwise as the
+    /// continuation of the prompt's text.
     ///
     /// # Errors
     /// If it cannot be tokenized, or is empty and no token ends it.

@@ -367,8 +367,9 @@ impl<O: Observer> UpdateSteps for Update<'_, O> {
 }
 
 impl<O: Observer> Update<'_, O> {
-    /// Returns the means of the first `taken` minibatches, which are those of [`AutodiffLearner::update`](crate::learner::AutodiffLearner),
-    /// then parameters and moments, and the number of steps that the optimizer has taken.
+    /// Returns the means of the first `taken` minibatches, the same as those of
+    /// [`AutodiffLearner::update`](crate::learner::AutodiffLearner), then parameters and moments, and the number of
+    /// steps that the optimizer has taken.
     pub(super) fn finish(self, taken: usize) -> (Tensor<1>, [Tensor<1>; 3], u64) {
         let config = &self.learner.share.config;
         let (summary, figures) = (floats(&self.summary), floats(&self.figures));

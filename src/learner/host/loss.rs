@@ -1,5 +1,5 @@
 //! Loss and derivatives for [`GROUP`] steps in SIMD lanes: the scalar functions of
-//! [`objective`](crate::objective) in loops that vectorise.
+//! [`objective`](crate::objective) in loops that vectorize.
 
 use crate::learner::means::SUMS;
 use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
@@ -171,7 +171,7 @@ fn mask(values: &mut [Group], legal: Option<&[u32; GROUP]>, value: f32) {
 fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
     let mut chosen = [0.0f32; GROUP];
     for (a, values) in values.iter().enumerate() {
-        // A copy, so that the load is unconditional and the loop vectorises.
+        // A copy, so that the load is unconditional and the loop vectorizes.
         let values = *values;
         for l in 0..GROUP {
             chosen[l] = if actions[l] == a as i32 { values[l] } else { chosen[l] };

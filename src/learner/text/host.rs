@@ -141,8 +141,8 @@ pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) 
 }
 
 impl Differentiation<'_> {
-    /// Computes the gradient of a large decoder: ranks sum each layer's gradient while the backward pass of the last shard
-    /// computes that of the layer below, so that communication overlaps with computation.
+    /// Computes the gradient of a large decoder: ranks sum each layer's gradient while the backward pass of the last
+    /// shard computes the gradient of the layer below, so that communication overlaps with computation.
     pub(super) fn in_pieces(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
         let mut ratio = 0.0f64;
         let sums = self.team.sum_pieces(self.shards, |give| {

@@ -45,8 +45,8 @@ pub struct Sample {
     pub mask: Vec<bool>,
     /// Whether the policy's term and the entropy bonus act on each token; the KL divergence acts on all. Empty for all.
     pub selected: Vec<bool>,
-    /// The tokens that each token was drawn from; its probability is that among them. An empty or missing list stands for
-    /// the whole vocabulary.
+    /// The tokens that each token was drawn from, over which its probability is normalized. An empty or missing list
+    /// stands for the whole vocabulary.
     pub candidates: Vec<Vec<u32>>,
 }
 
@@ -126,7 +126,7 @@ fn texts<'a>(groups: &[&'a Group]) -> (Vec<Text<'a>>, Vec<[usize; 2]>) {
 /// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdateSettings {
-    /// The loss to minimise.
+    /// The loss to minimize.
     pub loss: LossConfig,
     /// Epochs, minibatches and clipping.
     pub update: UpdateConfig,

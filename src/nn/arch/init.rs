@@ -4,8 +4,8 @@ use super::{DecoderShape, Layout, Projection};
 use crate::nn::orthogonal::{normal, orthogonal};
 use crate::rng::draw;
 
-/// The norm of each row of the table of token embeddings, or of each column where it has more rows than columns: small,
-/// so that where the table is the head as well the first policy is close to uniform.
+/// The norm of each row of the table of token embeddings, or of each column if the table has more rows than columns. It
+/// is small, so that the first policy is close to uniform if the table is also the head.
 const EMBEDDING: f64 = 0.3;
 
 impl DecoderShape {

@@ -18,7 +18,7 @@ pub fn forward(
     });
 }
 
-/// Turns `d`, the gradient of the result, into that of `gate`, and fills that of `up`.
+/// Turns `d`, the gradient of the result, into the gradient of `gate`, and fills the gradient of `up`.
 pub fn backward(
     activation: Activation,
     parallelism: Parallelism,

@@ -19,8 +19,8 @@ pub(super) struct ForwardRecord<'a> {
 }
 
 impl Weights {
-    /// The backward pass of the last norm: fills `d_stream` from the gradient of its result, `d_normed`, and adds that of its
-    /// weights to `gradient`.
+    /// The backward pass of the last norm: fills `d_stream` from the gradient of its result, `d_normed`, and adds the
+    /// gradient of its weights to `gradient`.
     pub(super) fn last_norm_backward(
         &self,
         tape: &Tape,
@@ -32,8 +32,9 @@ impl Weights {
         self.norm_backward(&tape.last, &self.layout.norm, d_normed, d_stream, gradient);
     }
 
-    /// The backward pass of a layer: turns `d_stream`, the gradient of the stream after it, into that before it, and adds that
-    /// of the parameters to `gradient`. `attend` recomputes the layer if its activations were not kept.
+    /// The backward pass of a layer: turns `d_stream`, the gradient of the stream after it, into the gradient of the
+    /// stream before it, and adds the parameters' gradients to `gradient`. `attend` recomputes the layer if its
+    /// activations were not kept.
     pub(super) fn layer_backward(
         &self,
         number: usize,
@@ -266,8 +267,8 @@ impl Weights {
 }
 
 impl Piece {
-    /// Adds the gradients of the keys, or of the values, that the piece attends to, `[prefix + rows, kv_size]`, to those of
-    /// the rows; those in memory have none.
+    /// Adds the gradients of the keys, or of the values, that the piece attends to, `[prefix + rows, kv_size]`, to the
+    /// rows' gradients; keys and values in memory get no gradient.
     fn add_gradients(&self, found: &[f32], kv: usize, to: &mut [f32]) {
         let (of_prefix, own) = found.split_at(self.prefix_len(kv) * kv);
         let mut add = |rows: &Range<usize>, found: &[f32]| {

@@ -146,7 +146,7 @@ impl Heads {
     }
 }
 
-/// Heads of queries or of keys of one row, whose numbers are shared out among the units of a cube: pairs that rotate, and
+/// Heads of queries or of keys of one row, divided among the units of a cube: pairs of numbers that rotate, and single
 /// numbers that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Rotated {
@@ -256,7 +256,7 @@ fn write_heads<C: Float>(row_of: &mut [C], start: usize, all: &Items, #[comptime
     }
 }
 
-/// Computes the roots by which the heads of queries and keys of one row are divided, those of queries first.
+/// Computes the roots by which the heads of queries and keys of one row are divided, queries first.
 #[cube]
 pub(crate) fn head_roots(
     queries: &mut [f32],

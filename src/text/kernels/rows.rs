@@ -277,7 +277,8 @@ pub(crate) struct NormBackward {
     pub learns: bool,
 }
 
-/// Computes the gradient of a norm's input, and partial sums of that of its weights, one cube per [`ROWS`] rows.
+/// Computes the gradient of a norm's input, and partial sums of the gradient of its weights, one cube per [`ROWS`]
+/// rows.
 ///
 /// Buffers: the input, the weights, `[size]`, the gradients of the result and of the input, `[rows, size]`; the partial
 /// sums, `[cubes, size]`, which are not written unless weights are learnt. Workgroup memory: 2 floats per unit.

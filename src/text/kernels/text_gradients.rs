@@ -139,8 +139,8 @@ pub(crate) const KEY_BLOCK: usize = 5;
 pub(crate) const PARTS_OF_ROW: usize = 3;
 
 /// Computes parts of the gradients of keys and values; one cube per part of a block of rows and head of keys. The rows that
-/// attend to a key are those of its piece from its own on, and those of the completions that follow it: several cubes share
-/// them if they are many.
+/// attend to a key are its own row, the later rows of its piece, and the rows of completions that follow the piece: several
+/// cubes share them if they are many.
 ///
 /// Buffers: those of [`query_gradient_kernel`], but for the last, and with the blocks of [`KEY_BLOCK`] numbers; the parts,
 /// `[.., key_size]` each. Workgroup memory: two tiles of queries, two of keys, and two products of them.

@@ -14,8 +14,8 @@ pub(crate) const BOUNDS: usize = 6;
 /// The pieces that the rows of a pass belong to: prompts, and their completions.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Pieces {
-    /// The piece of each row, `[rows]`, then the bounds of each piece, `[pieces, BOUNDS]`: its rows, those of its
-    /// prompt, and those of the completions that follow it; begin and end of each.
+    /// The piece of each row, `[rows]`, then the bounds of each piece, `[pieces, BOUNDS]`: begin and end of its rows,
+    /// of its prompt's rows, and of the rows of the completions that follow it.
     pub table: Buffer<i32>,
     /// Rows of the pass.
     pub rows: usize,
@@ -156,8 +156,8 @@ fn unrotated(
     result
 }
 
-/// Computes the gradients of queries and keys from those of rotated ones, where no norm is between; one unit per pair, or
-/// number that does not rotate.
+/// Computes the gradients of queries and keys from those of rotated ones, where no norm is between; one unit per pair,
+/// or number that does not rotate.
 ///
 /// Buffers: rotations `[rows, half, 2]`; the gradients of rotated queries and keys, and of those before, `[rows,
 /// query_size]` and `[rows, key_size]` each.
@@ -190,8 +190,8 @@ pub(crate) fn rotate_back_kernel<N: Float>(
     }
 }
 
-/// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or a number that
-/// does not rotate.
+/// Computes the gradient of item `i` of the head that begins at `at`, from that of the rotated one: a pair, or a number
+/// that does not rotate.
 #[cube]
 fn unrotate_item<N: Float>(
     d_rotated: &[f32],
@@ -267,8 +267,8 @@ fn head_backward(
     }
 }
 
-/// Turns the gradients of rotated and normed queries and keys into those of the products, in place, and computes
-/// partial sums of those of their norms' weights; one cube per [`ROWS`] rows.
+/// Turns the gradients of rotated and normed queries and keys into the gradients of the products, in place, and
+/// computes partial sums of the gradients of the norms' weights; one cube per [`ROWS`] rows.
 ///
 /// Buffers: queries and keys before their norms; rotations `[rows, half, 2]`; weights of the norms of queries and keys;
 /// the gradients, `[rows, query_size]` and `[rows, key_size]`; partial sums, `[cubes, weights]`. Workgroup memory: 2 x

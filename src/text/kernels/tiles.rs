@@ -48,8 +48,8 @@ impl Tiles {
         floats * size_of::<f32>()
     }
 
-    /// Floats of a row of a tile: those of a head with zeros behind, so that units read [`WIDTH`] of them at a time, and
-    /// as many more, so that rows start in different banks.
+    /// Floats of a row of a tile: a head's, padded with zeros to a multiple of [`WIDTH`], which units read at a time,
+    /// and [`WIDTH`] more, so that rows start in different banks.
     pub const fn stride(self) -> usize {
         self.dim.next_multiple_of(WIDTH) + WIDTH
     }
@@ -88,7 +88,7 @@ impl Tiles {
     }
 }
 
-/// The row of key `i` among those that a row may attend to: its prompt's, then its piece's up to itself.
+/// The row of key `i` among the keys that a row may attend to: first the prompt's, then its piece's up to itself.
 #[cube]
 fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize {
     let mut row = prompt_begin + i;
@@ -111,15 +111,16 @@ pub(super) struct Rows {
     pub prompt: usize,
     /// The head.
     pub head: usize,
-    /// Rows from the first on that queries are taken from; then they are taken from those that follow the piece.
+    /// Number of the piece's own rows, from the first on, from which queries are taken before the rows that follow the
+    /// piece.
     pub own: usize,
-    /// First row of those that follow.
+    /// First row that follows the piece.
     pub follower: usize,
 }
 
 #[cube]
 impl Rows {
-    /// The block whose first row and the end of whose rows are at a place in the table of pieces.
+    /// The block whose begin and end are at a place in the table of pieces.
     pub fn of(pieces: &Pieces, place: usize, head: usize) -> Rows {
         let first = pieces.table[place] as usize;
         let prompt_begin = pieces.bound(first, 2usize);

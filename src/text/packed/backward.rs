@@ -56,7 +56,8 @@ fn named(layer: usize, name: &str) -> String {
 }
 
 impl PackedPass<'_> {
-    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by layer.
+    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by
+    /// layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
         let (decoder, shape) = (&self.by.decoder, self.shape());
         let norm = (&decoder.norm, "norm.weight".to_string());
@@ -148,8 +149,8 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// Computes the gradient of the input of some matrices of a layer, at most three, from those of their results; adds
-    /// those of their learnt parameters.
+    /// Computes the gradient of the input of some matrices of a layer, at most three, from the gradients of their
+    /// results; adds the gradients of their learnt parameters.
     fn linears_backward<const N: usize>(
         &self,
         layer: usize,

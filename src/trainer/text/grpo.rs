@@ -72,8 +72,8 @@ impl TextEngine {
         groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
     }
 
-    /// Learning rate of an optimizer step, which is counted as if every iteration took all of its steps: that of SFT,
-    /// then that of the schedule.
+    /// Learning rate of an optimizer step, whose number counts all steps of every iteration, even if one ends early:
+    /// the rate of SFT, then the schedule's.
     fn rate(&self, update: u64) -> f64 {
         let LanguageConfig { fit, iterations, .. } = &self.config;
         let updates = self.config.updates() as u64;

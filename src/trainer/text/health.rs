@@ -12,7 +12,7 @@ const NORM_SPIKE: [f64; 2] = [10.0, 3.0];
 const ENTROPY: [f64; 2] = [0.01, 0.02];
 /// Fraction of truncated completions, or of groups without variance, up to which a collapse counts as over.
 const RECOVERED: f64 = 0.5;
-/// Fraction of the highest score from which low entropy is no problem.
+/// Fraction of the highest score from which low entropy is not a problem.
 const NEAR_BEST: f64 = 0.95;
 
 /// A monitor of a run's records. It reports each problem when it begins, and again only after it ended in

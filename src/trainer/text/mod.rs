@@ -253,7 +253,7 @@ impl LanguageTrainer {
     }
 
     /// Moves generation and learning to a device; `None` keeps them on the CPU. Unless ranks share the run, weights and
-    /// the optimiser's state stay there until a checkpoint or a saved model takes a copy.
+    /// the optimizer's state stay there until a checkpoint or a saved model takes a copy.
     ///
     /// # Errors
     /// If a setting is only for the CPU, or the device lacks the precision or the room for the model or its prompts.
@@ -350,7 +350,8 @@ impl LanguageTrainer {
         model
     }
 
-    /// Skips to a later iteration without training those in between: for a dry run, which measures one phase at a time.
+    /// Skips to a later iteration without training the iterations in between, for a dry run, which measures one phase
+    /// at a time.
     pub fn skip_to(&mut self, iteration: u32) {
         self.iteration = iteration;
     }

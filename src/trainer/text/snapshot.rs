@@ -15,7 +15,7 @@ use toml::{Table, Value};
 
 pub use crate::trainer::snapshot::saved_table as saved_language_settings;
 
-/// The settings of a run in the form that is saved and displayed: those of the task `name`, whose own settings
+/// The settings of a run in the form that is saved and displayed: first those of the task `name`, whose own settings
 /// are `task`, and of the run.
 pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
     let mut table = Table::new();

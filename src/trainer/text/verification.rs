@@ -118,7 +118,7 @@ impl<'a> Verification<'a> {
         }
     }
 
-    /// Returns the rewards of all completions, in their order. Verifies those that are not among the `known` ones in one
+    /// Returns the rewards of all completions, in their order. Verifies the completions without a `known` reward in one
     /// call, on this thread.
     ///
     /// # Errors

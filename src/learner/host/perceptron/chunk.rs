@@ -6,7 +6,7 @@ use crate::learner::host::loss::{Columns, GROUP, Group, StepLoss, Sums, differen
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{Sizes, weight};
 
-/// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortise holding a tile
+/// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortize holding a tile
 /// of the gradient in registers.
 pub const BLOCK: usize = 2 * GROUP;
 

@@ -223,7 +223,7 @@ fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize 
     (units / (tiles * tiling.cube()).max(1)).min(inner / least).max(1)
 }
 
-/// The tensor with batches that are one stride apart: a copy, unless it has one batch or those are so already.
+/// Makes the batches of a tensor one stride apart: by a copy, unless there is one batch or they already are.
 fn matrices(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
     let shape = tensor.meta.shape();
     let count: usize = shape.iter().take(batches.len()).product();
@@ -272,8 +272,8 @@ impl Strides {
         Self { batch, outer: strides[outer], inner: strides[inner] }
     }
 
-    /// The most numbers that a unit can read at a time of an operand, whose outer and inner dimensions have these extents:
-    /// all in the matrix or none, and each vector in a place that is a multiple of its size.
+    /// The largest vector that units can read of an operand whose outer and inner dimensions have these extents: a
+    /// vector must lie in the matrix or outside as a whole, at a multiple of its size.
     fn vector(&self, tensor: &CubeTensor, [outer, inner]: [usize; 2], side: Side) -> usize {
         let (near, far, extent) = match side.inner_first {
             true => (self.inner, self.outer, inner),
