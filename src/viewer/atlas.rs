@@ -135,7 +135,8 @@ impl Reader {
                 let character = row[at % TILE % width];
                 if character != '.' {
                     let colour = self.colours.get(&character);
-                    drawing[at] = *colour.ok_or_else(|| format!("no colour is `{character}`"))?;
+                    drawing[at] =
+                        *colour.ok_or_else(|| format!("`{character}` is not a colour"))?;
                 }
             }
         }
@@ -191,7 +192,7 @@ mod tests {
             ("colour a 010203\ncolour a 010203", "line 2: there are two colours `a`"),
             ("\ntile x\naaa\n", "line 2: `x` is 3 x 1, which fills no tile"),
             ("tile x\n", "line 1: `x` is 0 x 0, which fills no tile"),
-            ("tile x\nb\n", "line 1: no colour is `b`"),
+            ("tile x\nb\n", "line 1: `b` is not a colour"),
             ("tile x\n..\n.\n", "line 1: row 2 of `x` is not 2 wide"),
             ("mirror x of y", "line 1: there is no `y`"),
             ("apple", "line 1: this is neither a colour nor a tile"),

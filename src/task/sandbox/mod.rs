@@ -423,7 +423,7 @@ mod tests {
             assert_eq!(reaches(version, true, "write"), version == 0);
         }
         assert!(reaches(3, false, "access the network") && !reaches(3, false, "TCP"));
-        assert!(reaches(4, false, "other protocols than TCP"));
+        assert!(reaches(4, false, "protocols other than TCP"));
     }
 
     #[test]
